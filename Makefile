@@ -1,0 +1,33 @@
+# Two commands that always work on a fresh clone: `make demo` and `make test`.
+PYTHON ?= python3.11
+PYTHON := $(shell command -v $(PYTHON) || command -v python3)
+BIN := .venv/bin
+
+.PHONY: demo test check format bench clean
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	touch $@
+
+demo: .venv/ready            ## train 200 clients on real data, and write a report
+	$(BIN)/randquant train --overwrite --run runs/demo
+
+test: .venv/ready            ## every test
+	$(BIN)/pytest
+
+check: .venv/ready           ## format, lint, types, tests, docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/pytest
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/ready           ## throughput on this machine, against the naive way
+	$(BIN)/randquant bench
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis

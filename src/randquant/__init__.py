@@ -1,0 +1,32 @@
+"""randquant: private federated learning in a few random bits per coordinate.
+
+The distribution that is certified is the distribution that is sampled, bit for bit, and every
+privacy figure printed is a proven bound for the whole run.
+"""
+
+from randquant.account import account
+from randquant.certify import Certificate, certify, certify_pair
+from randquant.channel import Channel
+from randquant.encode import decode, encode
+from randquant.keys import Key
+from randquant.mechanisms import pbm, rqm, stochastic_rounding
+from randquant.moments import Moments, moments
+from randquant.privacy import Guarantee, Interval
+
+__all__ = [
+    "Certificate",
+    "Channel",
+    "Guarantee",
+    "Interval",
+    "Key",
+    "Moments",
+    "account",
+    "certify",
+    "certify_pair",
+    "decode",
+    "encode",
+    "moments",
+    "pbm",
+    "rqm",
+    "stochastic_rounding",
+]

@@ -1,0 +1,103 @@
+"""Argument checks with one voice: what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def real(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    low: float | None = None,
+    below: float | None = None,
+    high: float | None = None,
+    why: str = "",
+) -> float:
+    """Return `value` as a finite float within the stated bounds, or raise.
+
+    Args:
+        name: the argument's name, as the caller wrote it.
+        value: what came.
+        above, below: strict bounds.
+        low, high: inclusive bounds.
+        why: one clause that says what the bound protects.
+
+    Raises:
+        TypeError: `value` is not a real number.
+        ValueError: `value` is not finite or out of bounds.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"Expected {name} to be a number, got {value!r}.")
+    number = float(value)
+    bounds = [
+        (above, f"> {above}", lambda b: number > b),
+        (low, f">= {low}", lambda b: number >= b),
+        (below, f"< {below}", lambda b: number < b),
+        (high, f"<= {high}", lambda b: number <= b),
+    ]
+    stated = [(text, holds(bound)) for bound, text, holds in bounds if bound is not None]
+    if not math.isfinite(number) or not all(ok for _, ok in stated):
+        wanted = " and ".join(text for text, _ in stated) or "a finite number"
+        raise ValueError(f"Expected {name} {wanted}, got {name}={value}{_because(why)}.")
+    return number
+
+
+def whole(
+    name: str, value: Any, *, low: int | None = None, high: int | None = None, why: str = ""
+) -> int:
+    """Return `value` as an int within inclusive bounds, or raise like `real`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"Expected {name} to be a whole number, got {value!r}.")
+    number = int(value)
+    if (low is not None and number < low) or (high is not None and number > high):
+        sides = [f">= {low}"] * (low is not None) + [f"<= {high}"] * (high is not None)
+        raise ValueError(
+            f"Expected {name} {' and '.join(sides)}, got {name}={number}{_because(why)}."
+        )
+    return number
+
+
+def choice(name: str, value: Any, options: Iterable[str]) -> str:
+    """Return `value` if it is one of `options`, or raise ValueError that lists them."""
+    options = list(options)
+    if value not in options:
+        raise ValueError(f"Expected {name} to be one of {', '.join(options)}; got {value!r}.")
+    return value
+
+
+def renyi_order(value: Any) -> float:
+    """Return a Rényi order in (1, inf], or raise ValueError."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"Expected order to be a number or infinity, got {value!r}.")
+    order = float(value)
+    if not order > 1.0:
+        raise ValueError(
+            f"Expected order in (1, inf], got order={value}: "
+            "use order=inf for pure differential privacy."
+        )
+    return order
+
+
+def call(name: str, constructor: Callable[..., T], parameters: Mapping[str, Any]) -> T:
+    """Return constructor(**parameters), or raise ValueError that names the wrong parameter."""
+    accepted = inspect.signature(constructor).parameters
+    for given in parameters:
+        if given not in accepted:
+            raise ValueError(f"Expected {name} parameters {', '.join(accepted)}; got {given!r}.")
+    required = [p.name for p in accepted.values() if p.default is p.empty]
+    missing = [parameter for parameter in required if parameter not in parameters]
+    if missing:
+        raise ValueError(f"Expected a value for {', '.join(missing)} of {name}, got none.")
+    return constructor(**parameters)
+
+
+def _because(why: str) -> str:
+    return f": {why}" if why else ""

@@ -1,0 +1,385 @@
+"""Real data by client: load a data set, check every byte of it, partition it over clients.
+
+Nothing is downloaded: `digits` and `breast-cancer` come with scikit-learn, the three MNIST kinds
+are read from IDX files in a folder the caller names. Files are untrusted: no memory is taken on
+the word of a header, and every kind of damage is one clear error.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+
+from randquant import _validate
+
+PARTITIONS = ("iid", "shards", "dirichlet")
+"""The ways to partition, see `partition`."""
+
+MAX_IMAGES = 1_000_000
+"""Most images one file may hold; the largest set read here, EMNIST ByClass, has 697,932."""
+
+_SHAPE = (28, 28)
+_IMAGES, _LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
+_MAGIC = {_IMAGES: 0x00000803, _LABELS: 0x00000801}
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """How one MNIST kind is published: its classes, file names and usual folder names."""
+
+    classes: int
+    folders: tuple[str, ...]
+    splits: tuple[str, str] = ("train", "t10k")
+    transposed: bool = False
+
+
+_SOURCES = {
+    "mnist": _Source(10, ("mnist", "mnist-10k")),
+    "fashion-mnist": _Source(10, ("fashion-mnist",)),
+    "emnist": _Source(62, ("emnist",), ("emnist-byclass-train", "emnist-byclass-test"), True),
+}
+
+DATASETS = ("digits", "breast-cancer", *_SOURCES)
+"""The names `load` knows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Training and test samples of one data set; the arrays are C-contiguous and writable.
+
+    Attributes:
+        name: one of DATASETS.
+        train_features: (N, *shape) float32; shape is (1, 28, 28) for the MNIST kinds and
+            (1, 8, 8) for digits, both within [0, 1], and (30,) for breast-cancer, standardised.
+        train_labels: (N,) int64, from 0 to classes - 1.
+        test_features: (M, *shape) float32.
+        test_labels: (M,) int64.
+        classes: how many classes the set defines.
+    """
+
+    name: str
+    train_features: np.ndarray
+    train_labels: np.ndarray
+    test_features: np.ndarray
+    test_labels: np.ndarray
+    classes: int
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}, train={len(self.train_labels)}, "
+            f"test={len(self.test_labels)}, shape={self.train_features.shape[1:]}, "
+            f"classes={self.classes})"
+        )
+
+
+def load(name: str, data_dir: str | Path | None = None) -> Dataset:
+    """Load a data set by name, with its fixed training and test split.
+
+    `digits` and `breast-cancer` ignore `data_dir`. Their split is scikit-learn's
+    `train_test_split(test_size=0.2, stratify=labels, random_state=0)`, whatever the run's seed.
+    Digits are divided by 16; each breast-cancer feature is standardised with the mean and
+    deviation of the training split, which are thereby treated as public.
+
+    `mnist`, `fashion-mnist` and `emnist` (ByClass, turned upright) are read from IDX files,
+    plain or with .gz, in `data_dir` or in the folder of that name within it (for mnist also
+    mnist-10k); the first folder that holds all four files is used. Pixels are divided by 255.
+
+    Args:
+        name: one of DATASETS.
+        data_dir: the folder of the IDX files, `--data-dir` on the command line.
+
+    Returns:
+        A Dataset; it has as many samples as the files hold.
+
+    Guarantees:
+        The same files give the same arrays; no random state is read or changed.
+        Files shorter or longer than their headers say are refused before arrays are built.
+
+    Raises:
+        FileNotFoundError: IDX files are missing, or data_dir is not given.
+        ImportError: scikit-learn is not installed (digits and breast-cancer).
+        ValueError: the name is unknown, or a file is damaged or of another kind.
+
+    References:
+        LeCun et al. 1998 (MNIST and the IDX format); Xiao et al. 2017 (Fashion-MNIST); Cohen et
+        al. 2017 (EMNIST).
+
+    Example:
+        >>> load("digits")
+        Dataset('digits', train=1437, test=360, shape=(1, 8, 8), classes=10)
+    """
+    _validate.choice("name", name, DATASETS)
+    return _from_files(name, data_dir) if name in _SOURCES else _bundled(name)
+
+
+def partition(
+    labels: np.ndarray, population: int, how: str, *, concentration: float = 0.3, seed: int = 0
+) -> list[np.ndarray]:
+    """Partition samples over clients.
+
+    - `iid`: a random split; sizes differ by at most one.
+    - `shards`: the samples, sorted by label, are cut into 2·population shards whose sizes differ
+      by at most one; every client gets two shards at random, so few labels.
+    - `dirichlet`: sizes differ by at most one, as in Hsu et al. Every client draws class
+      proportions from Dir(concentration · C · p), where p are the shares of the C classes in
+      `labels`; with balanced classes that is the usual symmetric Dir(concentration), and Hsu's
+      alpha is concentration · C. Then all clients at once draw the classes of their samples. A
+      class asked for more than it holds serves a random part of the requests; the others draw
+      again, proportions renormalised over the classes not yet used up (a client that has no such
+      class draws by what is left of each), until every sample has a client.
+
+    Args:
+        labels: (N,) integers.
+        population: how many clients, from 1 to N (to N/2 for shards).
+        how: one of PARTITIONS.
+        concentration: dirichlet only, from 1e-6 (about one class a client) to 1e6 (nearly iid).
+        seed: whole number >= 0; for simulation only, it protects nothing.
+
+    Returns:
+        `population` arrays of sample indices, int64, ascending.
+
+    Guarantees:
+        Every sample belongs to exactly one client.
+        Every client holds at least one sample.
+        The same seed gives the same partition (with the same NumPy version), and the global
+        random state is neither read nor changed.
+        Shards: the clients' numbers of labels sum to at most 2·population + C - 1.
+
+    Raises:
+        TypeError: labels, population or seed are not whole numbers.
+        ValueError: labels are not one row, there are too few samples for the population, `how`
+            is unknown, or concentration is out of range.
+
+    References:
+        McMahan et al. 2017, section 3 (shards); Hsu, Qi and Brown 2019, section 3 (dirichlet).
+
+    Example:
+        >>> partition(np.array([0, 1, 0, 1]), population=2, how="shards")
+        [array([1, 2]), array([0, 3])]
+    """
+    labels = _checked_labels(labels)
+    _validate.choice("how", how, PARTITIONS)
+    why = "lower changes nothing, higher is how='iid'"
+    _validate.real("concentration", concentration, low=1e-6, high=1e6, why=why)
+    least = 2 if how == "shards" else 1
+    why = f"{len(labels)} samples must give every client at least {least}"
+    population = _validate.whole(
+        "population", population, low=1, high=len(labels) // least, why=why
+    )
+    generator = _generator(seed)
+    if how == "iid":
+        owners = generator.permutation(np.arange(len(labels)) % population)
+    elif how == "shards":
+        owners = _by_shards(labels, population, generator)
+    else:
+        owners = _by_dirichlet(labels, population, concentration, generator)
+    # A stable sort by owner leaves each client's samples in ascending order.
+    order = np.argsort(owners, kind="stable").astype(np.int64, copy=False)
+    return np.split(order, np.cumsum(np.bincount(owners))[:-1])
+
+
+def _checked_labels(labels: np.ndarray) -> np.ndarray:
+    labels = np.asarray(labels)
+    if labels.dtype.kind not in "iu":
+        raise TypeError(f"Expected labels to be integers, got {labels.dtype}: pass class numbers.")
+    if labels.ndim != 1 or not labels.size:
+        raise ValueError(
+            f"Expected labels of shape (N,) with N >= 1, got {labels.shape}: one label a sample."
+        )
+    return labels
+
+
+def _generator(seed: int) -> np.random.Generator:
+    # The purpose is part of the stream: no other use of the same seed shares its numbers.
+    purpose = int.from_bytes(b"partition")
+    sequence = np.random.SeedSequence(_validate.whole("seed", seed, low=0), spawn_key=(purpose,))
+    return np.random.Generator(np.random.Philox(sequence))
+
+
+def _by_shards(labels: np.ndarray, population: int, generator: np.random.Generator) -> np.ndarray:
+    """Return the owner of every sample: (N,) integers."""
+    shards = 2 * population
+    owner_of_shard = generator.permutation(np.arange(shards) % population)
+    shard = np.arange(len(labels)) * shards // len(labels)
+    owners = np.empty(len(labels), np.int64)
+    owners[np.argsort(labels, kind="stable")] = owner_of_shard[shard]
+    return owners
+
+
+def _by_dirichlet(
+    labels: np.ndarray, population: int, concentration: float, generator: np.random.Generator
+) -> np.ndarray:
+    """Return the owner of every sample: (N,) integers."""
+    classes = np.unique(labels, return_inverse=True)[1]
+    held = np.bincount(classes)
+    proportions = generator.dirichlet(
+        concentration * len(held) * held / len(labels), size=population
+    )
+    sizes = np.bincount(np.arange(len(labels)) % population)
+    counts = _class_counts(sizes, held, proportions, generator)
+    owners = np.empty(len(labels), np.int64)
+    for index, taken in enumerate(counts.T):
+        members = generator.permutation(np.flatnonzero(classes == index))
+        owners[members] = np.repeat(np.arange(population), taken)
+    return owners
+
+
+def _class_counts(
+    sizes: np.ndarray, held: np.ndarray, proportions: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """Return (population, C) counts whose rows sum to `sizes` and whose columns sum to `held`."""
+    counts = np.zeros(proportions.shape, np.int64)
+    missing, left = sizes, held
+    # A round leaves a client short only by using up a class: at most C rounds and a last one.
+    while missing.any():
+        drawn = generator.multinomial(missing, _renormalised(proportions, left))
+        for index in np.flatnonzero(drawn.sum(axis=0) > left):
+            drawn[:, index] = generator.multivariate_hypergeometric(drawn[:, index], left[index])
+        counts += drawn
+        missing = missing - drawn.sum(axis=1)
+        left = left - drawn.sum(axis=0)
+    return counts
+
+
+def _renormalised(proportions: np.ndarray, left: np.ndarray) -> np.ndarray:
+    open_proportions = np.where(left > 0, proportions, 0.0)
+    total = open_proportions.sum(axis=1, keepdims=True)
+    by_left = np.where(total > 0, open_proportions, left)
+    return by_left / by_left.sum(axis=1, keepdims=True)
+
+
+def _bundled(name: str) -> Dataset:
+    try:
+        from sklearn import datasets, model_selection
+    except ImportError as error:
+        raise ImportError(
+            f"Expected scikit-learn for {name}, found none: pip install 'randquant[train]'."
+        ) from error
+    read = {"digits": datasets.load_digits, "breast-cancer": datasets.load_breast_cancer}[name]
+    features, labels = cast(tuple[np.ndarray, np.ndarray], read(return_X_y=True))
+    split = model_selection.train_test_split(
+        features, labels.astype(np.int64), test_size=0.2, stratify=labels, random_state=0
+    )
+    train, test, train_labels, test_labels = cast(list[np.ndarray], split)
+    if name == "digits":
+        train, test = (part.reshape(-1, 1, 8, 8) / 16 for part in (train, test))
+    else:
+        mean, deviation = train.mean(axis=0), train.std(axis=0)
+        train, test = ((part - mean) / deviation for part in (train, test))
+    train, test = train.astype(np.float32), test.astype(np.float32)
+    return Dataset(name, train, train_labels, test, test_labels, len(np.unique(labels)))
+
+
+def _from_files(name: str, data_dir: str | Path | None) -> Dataset:
+    source = _SOURCES[name]
+    train_images, train_labels, test_images, test_labels = _find(name, source, data_dir)
+    train = _read_split(train_images, train_labels, source)
+    test = _read_split(test_images, test_labels, source)
+    return Dataset(name, *train, *test, source.classes)
+
+
+def _find(name: str, source: _Source, data_dir: str | Path | None) -> list[Path]:
+    """Return the four files, from the first folder that holds them all."""
+    wanted = [f"{split}-{kind}" for split in source.splits for kind in (_IMAGES, _LABELS)]
+    if data_dir is None:
+        raise FileNotFoundError(
+            f"Expected a folder with {', '.join(wanted)} (plain or .gz) for {name}, got none: "
+            "give it with --data-dir (data_dir in Python)."
+        )
+    folders = [Path(data_dir), *(Path(data_dir, folder) for folder in source.folders)]
+    found = [[path for file in wanted for path in _present(folder, file)] for folder in folders]
+    fullest = max(range(len(folders)), key=lambda index: len(found[index]))
+    if len(found[fullest]) == len(wanted):
+        return found[fullest]
+    missing = [file for file in wanted if not _present(folders[fullest], file)]
+    others = ", ".join(str(folder) for folder in folders if folder != folders[fullest])
+    raise FileNotFoundError(
+        f"Expected {', '.join(missing)} (plain or .gz) in {folders[fullest]} for {name}, found "
+        f"no such file (also looked in {others}): put the files there or give another --data-dir."
+    )
+
+
+def _present(folder: Path, file: str) -> list[Path]:
+    """Return the plain file or else the .gz, as a list of one; an empty list if neither is."""
+    paths = [folder / file, folder / f"{file}.gz"]
+    return [path for path in paths if os.path.isfile(path)][:1]
+
+
+def _read_split(
+    images_path: Path, labels_path: Path, source: _Source
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (N, 1, 28, 28) float32 within [0, 1] and (N,) int64."""
+    labels = _read_idx(labels_path, _LABELS, ())
+    images = _read_idx(images_path, _IMAGES, _SHAPE)
+    if len(images) != len(labels):
+        expected = f"{len(images)} labels, one for each image of {images_path.name},"
+        advice = "take both files from the same download"
+        raise _damaged(labels_path, expected, len(labels), advice)
+    if labels.max() >= source.classes:
+        expected, got = f"labels from 0 to {source.classes - 1}", f"label {labels.max()}"
+        raise _damaged(labels_path, expected, got, "check that this is the data set you named")
+    upright = images.swapaxes(1, 2) if source.transposed else images
+    # order="C": division would otherwise keep the memory order of the transposed view.
+    pixels = np.divide(upright, np.float32(255), order="C")
+    return pixels[:, np.newaxis], labels.astype(np.int64)
+
+
+def _read_idx(path: Path, kind: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the unsigned bytes of one IDX file: (count, *shape) uint8."""
+    try:
+        with _opened(path) as stream:
+            header = _read_at_most(stream, 8 + 4 * len(shape))
+            count = _checked_count(path, header, kind, shape)
+            size = count * math.prod(shape)
+            # One byte more shows what follows the data, and makes gzip check its checksum.
+            payload = _read_at_most(stream, size + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        advice = "check its permissions or download it again"
+        raise _damaged(path, "a readable file", f"'{error}'", advice) from error
+    if len(payload) != size:
+        got = f"only {len(payload)}" if len(payload) < size else "more"
+        raise _damaged(path, f"{size} bytes after the header", got)
+    return np.frombuffer(payload, np.uint8).reshape(count, *shape)
+
+
+def _opened(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _read_at_most(stream: BinaryIO, size: int) -> bytearray:
+    """Return `size` bytes or all there are, in chunks: memory follows the data, not the header."""
+    payload = bytearray()
+    while chunk := stream.read(min(_CHUNK, size - len(payload))):
+        payload += chunk
+    return payload
+
+
+def _checked_count(path: Path, header: bytearray, kind: str, shape: tuple[int, ...]) -> int:
+    """Return how many items the header claims, if the header is what `kind` and `shape` ask."""
+    length = 8 + 4 * len(shape)
+    if len(header) != length:
+        raise _damaged(path, f"a header of {length} bytes", f"only {len(header)}")
+    magic, count, *dimensions = (int(number) for number in np.frombuffer(header, ">u4"))
+    if magic != _MAGIC[kind]:
+        expected = f"magic number 0x{_MAGIC[kind]:08x} ({kind})"
+        raise _damaged(path, expected, f"0x{magic:08x}", "check that it is the file its name says")
+    if tuple(dimensions) != shape:
+        expected, got = ("x".join(map(str, sides)) for sides in (shape, dimensions))
+        raise _damaged(path, f"images of {expected}", got, "only this size is read")
+    if not 1 <= count <= MAX_IMAGES:
+        raise _damaged(path, f"from 1 to {MAX_IMAGES} items", count)
+    return count
+
+
+def _damaged(
+    path: Path, expected: str, got: object, advice: str = "download the file again"
+) -> ValueError:
+    return ValueError(f"Expected {expected} in {path}, got {got}: {advice}.")

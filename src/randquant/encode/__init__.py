@@ -1,0 +1,152 @@
+"""Values to codes and codes to values, with the integers that the certificate was computed from.
+
+The random bits of coordinate k depend on the key and k alone, so that chunks, threads and the
+slow reference all draw the same codes. Derivation: `docs/theory/encoding.md`.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from randquant import _validate, wire
+from randquant.channel import Channel
+from randquant.keys import Key, KeyStream
+
+if TYPE_CHECKING:
+    from randquant.encode.tables import Tables
+
+CHUNK = 1 << 14  # coordinates per kernel call: its random words fit the second-level cache
+SEGMENT = 1 << 17  # fewest coordinates worth another thread; a multiple of CHUNK
+_NO_WORDS = np.empty(0, dtype=np.uint64)
+
+
+def encode(channel: Channel, x: np.ndarray, key: Key, *, threads: int = 1) -> np.ndarray:
+    """Draw a code for every coordinate.
+
+    Args:
+        channel: the channel.
+        x: any shape, float16, float32 or float64; clipped to [-clip, clip].
+        key: a key used for this one encoding only.
+        threads: how many threads to use; it does not change the codes.
+
+    Returns:
+        uint8 codes 0..m-1, same shape as x.
+
+    Guarantees:
+        Each code is drawn, independently, from exactly the channel's row at its input: the mix
+        (`Channel.mix`) of two certified rows, in integers.
+        The input's position in its cell is rounded to a multiple of 2**-32 of the cell; this
+        can shift the mean by 2**-33 of a cell and cannot weaken the certificate.
+
+    Raises:
+        ValueError: a coordinate is NaN or infinite (the first bad index is named).
+        TypeError: x is not an array of floats.
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+        >>> rq.encode(channel, np.array([-1.0, 0.0, 9.0]), rq.Key.from_seed(1)).dtype
+        dtype('uint8')
+    """
+    x = np.asarray(x)
+    codes = np.empty(x.size, dtype=np.uint8)
+    _run(channel, x, key, 8, codes, threads)
+    return codes.reshape(x.shape)
+
+
+def encode_payload(channel: Channel, x: np.ndarray, key: Key, *, threads: int = 1) -> bytes:
+    """Encode a vector straight into the payload that `wire` reads, without an array of codes.
+
+    Guarantees:
+        Equal to wire.pack(channel, encode(channel, x, key)), and like `encode` otherwise.
+    """
+    x = np.asarray(x)
+    body = np.empty(wire.body_bytes(channel, x.size), dtype=np.uint8)
+    _run(channel, x, key, channel.bits, body, threads)
+    return wire.frame(channel, x.size, body)
+
+
+def decode(channel: Channel, codes: np.ndarray) -> np.ndarray:
+    """Return what codes stand for.
+
+    Args:
+        channel: the channel.
+        codes: integers 0..m-1, any shape.
+
+    Returns:
+        float32, same shape: the value of each code.
+
+    Raises:
+        ValueError, TypeError: a code is out of range or not an integer.
+    """
+    codes = np.asarray(codes)
+    if codes.dtype.kind not in "iu":
+        raise TypeError(f"Expected integer codes, got dtype {codes.dtype}.")
+    if codes.size and not (int(codes.min()) >= 0 and int(codes.max()) < channel.levels):
+        raise ValueError(
+            f"Expected codes 0 to {channel.levels - 1}, got {codes.min()} to {codes.max()}."
+        )
+    return channel.values.astype(np.float32)[codes]
+
+
+def _run(
+    channel: Channel, x: np.ndarray, key: Key, bits: int, body: np.ndarray, threads: int
+) -> None:
+    """Encode all of x into body, in segments over threads."""
+    from randquant.encode.tables import tables  # numba is slow to import: most commands do without
+
+    if x.dtype.kind != "f" or x.dtype.itemsize > 8:
+        raise TypeError(f"Expected x of dtype float16, float32 or float64, got {x.dtype}.")
+    threads = _validate.whole("threads", threads, low=1)
+    flat = np.ascontiguousarray(x).reshape(-1)
+    if flat.dtype.itemsize < 4 or not flat.dtype.isnative:
+        flat = flat.astype(np.float32 if flat.dtype.itemsize < 8 else np.float64)  # exact
+    lookup, draw, tie = tables(channel), key.fold_in("draw"), key.fold_in("tie")
+    segments = min(threads, -(-flat.size // SEGMENT)) or 1
+    length = -(-flat.size // segments // CHUNK) * CHUNK if segments > 1 else flat.size
+
+    def segment(start: int) -> int | None:
+        part = flat[start : start + length]
+        out = body[start * bits // 8 :][: (part.size * bits + 7) // 8]
+        return _encode_segment(lookup, part, draw.stream(start), tie, start, bits, out)
+
+    starts = range(0, flat.size, max(length, 1))
+    if segments == 1:
+        bad = [segment(start) for start in starts]
+    else:
+        with ThreadPoolExecutor(segments) as pool:
+            bad = list(pool.map(segment, starts))
+    first_bad = next((index for index in bad if index is not None), None)
+    if first_bad is not None:
+        index = np.unravel_index(first_bad, x.shape)
+        where = ", ".join(str(int(i)) for i in index) if x.ndim else ""
+        raise ValueError(
+            f"Expected finite values to encode, got {flat[first_bad]} at index [{where}]: "
+            "drop or repair this update."
+        )
+
+
+def _encode_segment(
+    lookup: Tables, x: np.ndarray, stream: KeyStream, tie: Key, start: int, bits: int, body
+) -> int | None:
+    """Encode a segment that begins at coordinate `start`; return the first bad index, or None."""
+    from randquant.encode import kernel
+
+    buffer = np.empty(min(CHUNK, x.size + x.size % 2), dtype=np.uint64)
+    for begin in range(0, x.size, CHUNK):
+        part, out = x[begin : begin + CHUNK], body[begin * bits // 8 :]
+        words = buffer[: part.size + part.size % 2]
+        stream(words)
+        status = kernel.encode(part, words, _NO_WORDS, *lookup, bits, out)
+        if status == kernel.TIE:  # some draw was not settled by its first 32 bits
+            low = tie.words(words.size, start + begin)
+            status = kernel.encode(part, words, low, *lookup, bits, out)
+        if status == kernel.NOT_FINITE:
+            return start + begin + int(np.argmin(np.isfinite(part)))
+    return None
+
+
+__all__ = ["decode", "encode", "encode_payload"]

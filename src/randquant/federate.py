@@ -1,0 +1,139 @@
+"""Distributed SGD with a quantising mechanism, as a pair of functions `init` and `apply`.
+
+One round is Algorithm 1 of the RQM paper: a cohort computes gradients, each client clips, encodes
+and packs its own, the server adds up the codes, decodes the mean and takes a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant import _validate
+from randquant.aggregate import UpdateMechanism
+from randquant.keys import Key
+from randquant.learner import Learner
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a run stands.
+
+    Attributes:
+        round: rounds finished.
+        parameters: (d,) float32, the global model.
+        participations: (N,) int64, rounds that each client has taken part in.
+    """
+
+    round: int
+    parameters: np.ndarray
+    participations: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round cost: mean training loss in nats, bytes up, wall-clock seconds.
+
+    `seconds_gradient` is the part of the wall time that workers spent in forward and backward
+    passes; `seconds_protect` is all the rest of the round.
+    """
+
+    train_loss: float
+    bytes_up: int
+    seconds_gradient: float
+    seconds_protect: float
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """`init()` gives the first State; `apply(state, cohort, key)` one round's (State, Round).
+
+    Both are pure: a round that raises leaves its state as it was.
+    """
+
+    init: Callable[[], State]
+    apply: Callable[[State, Sequence[int], Key], tuple[State, Round]]
+
+
+def sample_cohort(population: int, cohort: int, round: int, seed: int) -> list[int]:
+    """Draw who takes part in a round: `cohort` of `population` clients, uniformly, no repeats.
+
+    The draw depends on (seed, round) alone, never on data, so that who took part may be public.
+    """
+    _validate.whole("cohort", cohort, low=1, high=population, why="the population is that small")
+    words = Key.from_seed(seed).fold_in("cohort", round).words(2)
+    generator = np.random.Generator(np.random.Philox(key=words))
+    return sorted(generator.choice(population, cohort, replace=False).tolist())
+
+
+def distributed_sgd(
+    learner: Learner,
+    mechanism: UpdateMechanism,
+    *,
+    population: int,
+    learning_rate: float,
+    pool: Executor,
+    workers: int,
+) -> Algorithm:
+    """Federated SGD, one gradient step a round (RQM paper, Algorithm 1).
+
+    Args:
+        learner: computes the clients' gradients.
+        mechanism: protects and aggregates them.
+        population: how many clients there are.
+        learning_rate: the server's step size, > 0.
+        pool, workers: threads that clients are simulated on; they do not change the result.
+
+    Returns:
+        The algorithm as an (init, apply) pair.
+    """
+    _validate.real("learning_rate", learning_rate, above=0)
+    dimension = learner.dimension
+
+    def init() -> State:
+        return State(0, learner.parameters(), np.zeros(population, dtype=np.int64))
+
+    def upload(clients: Sequence[int], key: Key) -> tuple[list[bytes], np.ndarray, float]:
+        """The clients' side of a round: payloads, losses, and seconds in gradients."""
+        started = time.perf_counter()
+        gradients, losses = learner.gradients(clients)
+        seconds = time.perf_counter() - started
+        payloads = [
+            _encode(mechanism, gradient, key, client)
+            for client, gradient in zip(clients, gradients, strict=True)
+        ]
+        return payloads, losses, seconds
+
+    def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:
+        started = time.perf_counter()
+        key = key.fold_in(state.round + 1)
+        learner.load(state.parameters)
+        groups = [cohort[i : i + learner.group] for i in range(0, len(cohort), learner.group)]
+        run = map if len(groups) < 2 * workers else pool.map
+        replies = list(run(upload, groups, [key] * len(groups)))
+        payloads = [payload for reply in replies for payload in reply[0]]
+        mean = mechanism.mean(payloads, dimension, key.fold_in("server"))
+        parameters = state.parameters - np.float32(learning_rate) * mean
+        participations = state.participations.copy()
+        participations[cohort] += 1
+        total = time.perf_counter() - started
+        gradient = sum(reply[2] for reply in replies) / (1 if run is map else workers)
+        return State(state.round + 1, parameters, participations), Round(
+            train_loss=float(np.concatenate([reply[1] for reply in replies]).mean()),
+            bytes_up=sum(map(len, payloads)),
+            seconds_gradient=min(gradient, total),
+            seconds_protect=max(total - gradient, 0.0),
+        )
+
+    return Algorithm(init, apply)
+
+
+def _encode(mechanism: UpdateMechanism, gradient: np.ndarray, key: Key, client: int) -> bytes:
+    try:
+        return mechanism.encode(gradient, key.fold_in("client", client))
+    except ValueError as error:
+        raise ValueError(f"Client {client}: {error}") from error

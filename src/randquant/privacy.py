@@ -1,0 +1,81 @@
+"""The words a privacy statement is made of: intervals, guarantees, neighbours, trust."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Neighboring = Literal["replace_one"]
+"""What an adversary tries to tell apart: `replace_one` exchanges everything one client sends."""
+
+Trust = Literal["local", "central"]
+"""Who sees what. `local`: the server sees each client's codes, and needs no trust.
+`central`: the server sees raw updates and is trusted; only its output is protected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A real number known to lie in [lower, upper].
+
+    Example:
+        >>> Interval(1.0, 1.5).width
+        0.5
+    """
+
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        if not self.lower <= self.upper:
+            raise ValueError(f"Expected lower <= upper, got [{self.lower}, {self.upper}].")
+
+    @property
+    def width(self) -> float:
+        """Upper minus lower; zero when both ends are infinite."""
+        return 0.0 if math.isinf(self.lower) else self.upper - self.lower
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """(epsilon, delta)-differential privacy of one client's whole participation.
+
+    Attributes:
+        epsilon: a proven upper bound, in nats; infinity when nothing is promised.
+        delta: the probability with which the epsilon bound may fail; 0 for pure privacy.
+        neighboring: what the adversary tries to tell apart.
+        trust: who sees what.
+        order: the Rényi order that gave the bound; infinity for pure composition.
+        releases: how many single-coordinate releases of one client were composed.
+    """
+
+    epsilon: float
+    delta: float
+    neighboring: Neighboring
+    trust: Trust
+    order: float
+    releases: int
+
+    def __str__(self) -> str:
+        if math.isinf(self.epsilon):
+            return f"no guarantee ({self.neighboring}, {self.trust} trust)"
+        return (
+            f"epsilon <= {round_up(self.epsilon)} at delta = {self.delta:g} "
+            f"({self.neighboring}, {self.trust} trust)"
+        )
+
+
+def round_up(value: float, digits: int = 6) -> str:
+    """Print `value` with at least `digits` significant digits, never below it.
+
+    Example:
+        >>> round_up(1.2345671)
+        '1.23457'
+    """
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    if float(text) < value:
+        text = f"{float(text) + 10.0**-decimals:.{decimals}f}"
+    return text

@@ -1,0 +1,127 @@
+"""What a person sees of a training run in the terminal: a progress bar, then a short table."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from randquant.certify import Certificate, certify
+from randquant.mechanisms import MECHANISMS, build
+from randquant.privacy import round_up
+from randquant.records import RoundMetrics, RunSummary, TrainConfig, from_json, to_json
+from randquant.report import Run
+
+
+class Display:
+    """A progress bar on standard error, one line for each run that is trained."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:>12}"),
+            BarColumn(bar_width=30),
+            TextColumn("round {task.completed}/{task.total}"),
+            TextColumn("accuracy {task.fields[accuracy]}"),
+            TextColumn("sent {task.fields[sent]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            disable=quiet,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._bytes: dict[str, int] = {}
+
+    def round(self, config: TrainConfig, metrics: RoundMetrics) -> None:
+        """Show that a round is done."""
+        name = config.mechanism
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(
+                name, total=config.rounds, accuracy="  -  ", sent=""
+            )
+        self._bytes[name] = self._bytes.get(name, 0) + metrics.bytes_up
+        task = self._tasks[name]
+        sent = f"{8 * self._bytes[name] / 1e6:,.1f} Mbit"
+        self._progress.update(task, completed=metrics.round, sent=sent)
+        if metrics.accuracy is not None:
+            self._progress.update(task, accuracy=f"{metrics.accuracy:.3f}")
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+
+def result(folder: Path, run: Run) -> dict[str, Any]:
+    """A finished run as the JSON object that `randquant train --json` prints."""
+    baseline = _baseline(folder)
+    channel = _certificate(run.config)
+    return {
+        "run": str(folder),
+        "report": str(folder / "report.html"),
+        "config": run.config,
+        **to_json(run.summary),
+        "per_coordinate": channel and {"order": channel.order, "epsilon": channel.epsilon},
+        "baseline_accuracy": baseline and baseline.accuracy,
+    }
+
+
+def table(folder: Path, run: Run) -> list[str]:
+    """A finished run as the short table that ends `randquant train`."""
+    summary, config, baseline = run.summary, run.config, _baseline(folder)
+    beside = "" if baseline is None else f"   (without privacy {baseline.accuracy:.4f})"
+    rows = [
+        ("test accuracy", f"{summary.accuracy:.4f}{beside}"),
+        (
+            "upload",
+            f"{summary.bytes_per_upload:,} bytes a client and round "
+            f"({summary.bits_per_coordinate:.2f} bits per coordinate, header included)",
+        ),
+        ("guarantee", _guarantee(summary)),
+    ]
+    certificate = _certificate(config)
+    if certificate is not None:
+        upper = certificate.epsilon.upper
+        rows.append(
+            (
+                "",
+                f"{summary.dimension:,} coordinates x {summary.participations} rounds of the "
+                f"client called most often; per coordinate epsilon <= {round_up(upper)}",
+            )
+        )
+    rows += [
+        ("time", f"{summary.seconds:.1f} s for {config.rounds} rounds"),
+        ("report", str(folder / "report.html")),
+    ]
+    return [f"{name:<14} {text}" for name, text in rows]
+
+
+def _guarantee(summary: RunSummary) -> str:
+    guarantee = summary.guarantee
+    if guarantee is None or guarantee["epsilon"] == "inf":
+        return "none: this run protects nothing"
+    return (
+        f"whole run, one client: epsilon <= {round_up(guarantee['epsilon'])} at "
+        f"delta = {guarantee['delta']:g} ({guarantee['neighboring']}, {guarantee['trust']} trust)"
+    )
+
+
+def _certificate(config: TrainConfig) -> Certificate | None:
+    if config.mechanism not in MECHANISMS:
+        return None
+    return certify(build(config.mechanism, config.parameters), math.inf)
+
+
+def _baseline(folder: Path) -> RunSummary | None:
+    path = folder / "baseline" / "summary.json"
+    return from_json(RunSummary, json.loads(path.read_text())) if path.exists() else None

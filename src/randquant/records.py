@@ -1,0 +1,168 @@
+"""What was run and what was measured, as frozen data that turns into JSON and back.
+
+No key, no client value and no seed-derived secret ever enters a record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """Everything that determines a training run (two runs with one config give equal bits).
+
+    Attributes:
+        dataset: name of a data set (`randquant.datasets.DATASETS`).
+        data_dir: folder of the data files; empty for data sets that scikit-learn ships.
+        model: name of a model (`randquant.models.MODELS`).
+        mechanism: what protects an update: a channel mechanism's name, `clipped-sgd` (no
+            privacy) or `gaussian` (central noise).
+        parameters: the mechanism's parameters, by name.
+        population: how many clients the data is split over.
+        cohort: how many clients take part in each round.
+        rounds: how many rounds to train.
+        partition: how data is split over clients: `iid`, `shards` or `dirichlet`.
+        concentration: Dirichlet concentration (used by `dirichlet` only).
+        learning_rate: the server's step size.
+        delta: the delta of the printed guarantee.
+        seed: simulation seed: data split, initial weights, cohorts and simulated client keys.
+        checkpoint_every: rounds between checkpoints.
+        evaluate_every: rounds between evaluations on test data.
+        threads: torch and encoder threads (part of the config because it fixes rounding).
+    """
+
+    dataset: str
+    model: str
+    mechanism: str
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    data_dir: str = ""
+    population: int = 200
+    cohort: int = 40
+    rounds: int = 300
+    partition: str = "iid"
+    concentration: float = 0.3
+    learning_rate: float = 1.0
+    delta: float = 1e-5
+    seed: int = 0
+    checkpoint_every: int = 50
+    evaluate_every: int = 10
+    threads: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMetrics:
+    """What one round measured.
+
+    Attributes:
+        round: 1 for the first round.
+        accuracy, loss: on test data, or None on rounds without evaluation; loss in nats.
+        train_loss: mean loss of the cohort's local data, in nats, before the step.
+        bytes_up: bytes all clients of the round uploaded, headers included.
+        seconds_gradient: forward and backward passes, in seconds.
+        seconds_protect: clip, encode, pack, unpack, sum, decode, step, in seconds.
+        seconds_evaluate: evaluation on test data, in seconds.
+    """
+
+    round: int
+    accuracy: float | None
+    loss: float | None
+    train_loss: float
+    bytes_up: int
+    seconds_gradient: float
+    seconds_protect: float
+    seconds_evaluate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a finished run achieved.
+
+    Attributes:
+        accuracy, loss: of the final model on test data.
+        dimension: coordinates of an update.
+        bytes_per_upload: bytes one client uploads in one round it takes part in.
+        bits_per_coordinate: the same in bits, per coordinate, header included.
+        participations: how many rounds the most-called client took part in.
+        guarantee: the whole run's guarantee, as JSON (None without privacy).
+        seconds: wall-clock seconds of training, evaluation included.
+    """
+
+    accuracy: float
+    loss: float
+    dimension: int
+    bytes_per_upload: int
+    bits_per_coordinate: float
+    participations: int
+    guarantee: dict[str, Any] | None
+    seconds: float
+
+
+def to_json(record: Any) -> Any:
+    """Turn records, dicts, tuples and numbers into plain JSON values.
+
+    Guarantees: infinity becomes the string "inf"; NaN is refused.
+
+    Example:
+        >>> to_json({"epsilon": float("inf")})
+        {'epsilon': 'inf'}
+    """
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {f.name: to_json(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    if isinstance(record, Mapping):
+        return {str(key): to_json(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [to_json(value) for value in record]
+    if isinstance(record, np.generic):
+        record = record.item()
+    if isinstance(record, float):
+        if math.isnan(record):
+            raise ValueError("Expected a number in a record, got NaN.")
+        if math.isinf(record):
+            return "inf" if record > 0 else "-inf"
+    return record
+
+
+def from_json(kind: type[T], data: Any) -> T:
+    """Build a record of dataclass `kind` from parsed JSON.
+
+    Raises:
+        ValueError: a field is missing or unknown.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"Expected a JSON object for {kind.__name__}, got {type(data).__name__}.")
+    known = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(data) - known)
+    if unknown:
+        raise ValueError(f"Expected only known fields of {kind.__name__}, got {unknown[0]!r}.")
+    try:
+        return kind(**{key: float(v) if v in ("inf", "-inf") else v for key, v in data.items()})
+    except TypeError as error:
+        raise ValueError(f"Expected every field of {kind.__name__}: {error}.") from None
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that a reader sees the old file or the whole new one."""
+    temporary = path.with_name(path.name + ".partial")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Write a record as an indented JSON file, atomically."""
+    text = json.dumps(to_json(record), indent=2, allow_nan=False)
+    write_atomic(path, (text + "\n").encode())

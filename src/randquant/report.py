@@ -1,0 +1,405 @@
+"""A finished run as one self-contained HTML page: text, tables and plots, no scripts.
+
+Rendering only: every figure is handed in, nothing about privacy or training is computed here.
+Equal runs give equal bytes, so a page can be compared and cached like any other result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from html import escape
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from randquant import _svg
+from randquant._svg import Line, Part, minus
+from randquant.records import RoundMetrics, RunSummary, TrainConfig, write_atomic
+
+LARGE_EPSILON = 20.0  # nats; above this the page says that the total hides nothing by itself
+TABLE_ROWS = 20
+
+Card = tuple[str, str, list[str]]  # name, figure, lines below it
+Pick = Callable[[RoundMetrics], float | None]
+
+_OBSERVERS = {
+    "local": "a server that sees every code",
+    "central": "whoever sees the models that the trusted server publishes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A certificate over Rényi orders, for one coordinate of one upload.
+
+    Attributes:
+        orders: in (1, inf), increasing.
+        epsilon: (same length) upper bounds, in nats.
+        pure: the upper bound at order infinity, in nats; may be infinite.
+    """
+
+    orders: Sequence[float]
+    epsilon: Sequence[float]
+    pure: float
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a channel sends for a few inputs.
+
+    Attributes:
+        values: (m,) what each code decodes to.
+        rows: (m,) probabilities of the codes, by a label such as "x = -clip".
+    """
+
+    values: Sequence[float]
+    rows: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run: what was asked, what each round measured, what came out."""
+
+    config: TrainConfig
+    metrics: Sequence[RoundMetrics]
+    summary: RunSummary
+
+
+def render(run: Run, baseline: Run | None, curve: Curve | None, output: Output | None) -> str:
+    """Turn a run into the text of one HTML page.
+
+    Args:
+        run: the run to report.
+        baseline: the same run without privacy, drawn and printed beside it.
+        curve: the certificate of one coordinate over orders.
+        output: the output distributions of the channel.
+
+    Returns:
+        A whole HTML document.
+
+    Guarantees:
+        The page is self-contained: it refers to nothing outside itself and runs no script.
+        The printed epsilon is never below the real one.
+        All text of the configuration is escaped.
+        Equal input gives equal bytes.
+    """
+    config = run.config
+    title = f"{config.dataset} · {config.model} · {config.mechanism}"
+    body = [
+        _header(title, config),
+        _cards(run, baseline),
+        _meaning(run.summary, curve),
+        _section("Training", _training_charts(run, baseline)),
+        _section("One coordinate", _channel_charts(curve, output)),
+        _section("Cost", _cost_charts(run)),
+        _section("Details", [_config_table(config), _round_table(run.metrics)]),
+        f"<footer>Made by {escape(_version())}. Equal runs give equal pages.</footer>",
+    ]
+    return _svg.page(title, "\n".join(body))
+
+
+def write(
+    path: Path, run: Run, baseline: Run | None, curve: Curve | None, output: Output | None
+) -> None:
+    """Write the page of `render` to `path`, atomically."""
+    # A folder name may hold bytes that are not UTF-8; they become character references.
+    text = render(run, baseline, curve, output)
+    write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
+
+
+def _header(title: str, config: TrainConfig) -> str:
+    parameters = ", ".join(
+        f"{name} {_plain(config.parameters[name])}" for name in sorted(config.parameters)
+    )
+    mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
+    return (
+        f'<header><p class="kind">Federated training report</p><h1>{escape(title)}</h1>'
+        f"<p>{_count(config.rounds, 'round')}, {config.cohort:,} of "
+        f"{_count(config.population, 'client')} in each. "
+        f"Mechanism: {escape(mechanism)}.</p></header>"
+    )
+
+
+def _cards(run: Run, baseline: Run | None) -> str:
+    duration, rounds = _duration(run.summary.seconds), _count(run.config.rounds, "round")
+    cards = [
+        _accuracy_card(run.summary.accuracy, baseline),
+        _upload_card(run.summary),
+        _guarantee_card(run.summary.guarantee),
+        ("Wall time", duration, [f"{rounds}, all clients on one machine"]),
+    ]
+    items = "".join(
+        f'<div class="card"><h2>{name}</h2><p class="figure">{escape(figure)}</p>'
+        + "".join(f"<p>{escape(line)}</p>" for line in lines)
+        + "</div>\n"
+        for name, figure, lines in cards
+    )
+    return f'<div class="cards">{items}</div>'
+
+
+def _accuracy_card(accuracy: float, baseline: Run | None) -> Card:
+    lines = ["No run without privacy to compare with."]
+    if baseline is not None:
+        other = baseline.summary.accuracy
+        difference = minus(f"{100 * (accuracy - other):+.2f}")
+        lines = [f"{100 * other:.2f}\u00a0% without privacy", f"Difference {difference} points"]
+    return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
+
+
+def _upload_card(summary: RunSummary) -> Card:
+    floats, sent = 4 * summary.dimension, summary.bytes_per_upload
+    ratio, word = (floats / sent, "less") if sent <= floats else (sent / floats, "more")
+    lines = [
+        f"{ratio:.2f} times {word} than 4-byte floats ({_bytes(floats)})",
+        f"{summary.bits_per_coordinate:.2f} bits per coordinate, header included",
+    ]
+    return "Upload per client and round", _bytes(sent), lines
+
+
+def _guarantee_card(guarantee: Mapping[str, Any] | None) -> Card:
+    name = "Guarantee of the whole run"
+    if guarantee is None:
+        return name, "None", ["This run has no privacy mechanism."]
+    scope = f"{guarantee['neighboring'].replace('_', ' ')} client, {guarantee['trust']} trust"
+    if math.isinf(float(guarantee["epsilon"])):
+        return name, "No guarantee", ["ε is infinite", scope]
+    return (
+        name,
+        _bound(guarantee["epsilon"]),
+        [f"at δ = {minus(_plain(guarantee['delta']))}", scope],
+    )
+
+
+def _meaning(summary: RunSummary, curve: Curve | None) -> str:
+    guarantee = summary.guarantee
+    if guarantee is None:
+        paragraphs = [("Nothing is promised.", "Whoever sees an upload sees the client's update.")]
+    elif math.isinf(float(guarantee["epsilon"])):
+        paragraphs = [("There is no guarantee.", "No finite ε is proven for this run.")]
+    else:
+        trust = guarantee["trust"]
+        observer = _OBSERVERS.get(trust, f"an observer under {trust} trust")
+        paragraphs = [
+            ("What is promised.", _promise(guarantee, observer)),
+            ("One coordinate and the whole run.", _scope(summary, guarantee, curve)),
+            ("How large it is.", _size(float(guarantee["epsilon"]), observer)),
+            ("Deployed and simulated.", _SIMULATION),
+        ]
+    text = "".join(f"<p><b>{lead}</b> {escape(rest)}</p>\n" for lead, rest in paragraphs)
+    text = text.replace("e^ε", "e<sup>ε</sup>")
+    return f'<section class="text"><h2>What the guarantee means</h2>{text}</section>'
+
+
+def _promise(guarantee: Mapping[str, Any], observer: str) -> str:
+    slack = f", plus at most δ = {minus(_plain(guarantee['delta']))}" * (guarantee["delta"] > 0)
+    return (
+        "Replace everything that one client sends in the run by anything else it could have "
+        f"sent. The probability of anything that {observer} can conclude is then at most e^ε "
+        f"times what it was{slack}. The figure {_bound(guarantee['epsilon'])} is a proven "
+        "upper bound, rounded up."
+    )
+
+
+def _scope(summary: RunSummary, guarantee: Mapping[str, Any], curve: Curve | None) -> str:
+    single = ""
+    if curve is not None:
+        bound = _bound(curve.pure)
+        single = f"One code, for one coordinate in one round, has {bound} at order infinity. "
+    return (
+        f"{single}A figure for one coordinate is never the guarantee of a run. The guarantee of "
+        "the run counts everything that one client sends: the most-called client took part in "
+        f"{_count(summary.participations, 'round')} with {summary.dimension:,} coordinates each, "
+        f"and {_count(guarantee['releases'], 'release')} were composed."
+    )
+
+
+def _size(epsilon: float, observer: str) -> str:
+    if epsilon <= LARGE_EPSILON:
+        return "By common usage a total of at most 1 is strong and one of at most 10 is moderate."
+    return (
+        f"The total is printed as it is. Above {LARGE_EPSILON:g} nats it does not by itself hide "
+        f"a client's update from {observer}. What it does mean: it is a ceiling that no attack "
+        "passes, with the slack δ, in the worst case over all clients and for an observer who "
+        "knows everything else. The true loss may be smaller, but that is not promised. A small "
+        "total takes another setting: whole updates clipped in L2, and only their noisy sum over "
+        "a cohort shown to the server."
+    )
+
+
+def _section(title: str, parts: Sequence[str]) -> str:
+    if not parts:
+        return ""
+    return f'<section><h2>{title}</h2><div class="pair">{"".join(parts)}</div></section>'
+
+
+def _training_charts(run: Run, baseline: Run | None) -> list[str]:
+    def lines(pick: Pick) -> list[Line]:
+        drawn = [Line(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
+        if baseline is not None:
+            drawn.append(Line("without privacy", _points(baseline, pick), "c2 dashed"))
+        return drawn
+
+    accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
+    training = Line("this run, training data", _points(run, lambda m: m.train_loss), "c1 faint")
+    loss = [*lines(lambda m: m.loss), training]
+    return [
+        _svg.line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
+        _svg.line_chart("Loss on test data, per round", loss, "round", "loss, nats"),
+    ]
+
+
+def _points(run: Run, pick: Pick) -> list[tuple[float, float]]:
+    picked = ((metric.round, pick(metric)) for metric in run.metrics)
+    return [(place, value) for place, value in picked if value is not None]
+
+
+def _channel_charts(curve: Curve | None, output: Output | None) -> list[str]:
+    charts = [] if curve is None else [_curve_chart(curve)]
+    if output is not None:
+        title = "What one coordinate sends, for a few inputs x"
+        labels = [minus(f"{value:.3g}") for value in output.values]
+        axes = ("value the code decodes to", "probability")
+        charts.append(_svg.grouped_bars(title, labels, output.rows, *axes))
+    return charts
+
+
+def _curve_chart(curve: Curve) -> str:
+    # Without a finite bound the second line is not drawn, and the legend says why.
+    ends = [(order, curve.pure) for order in (curve.orders[0], curve.orders[-1])]
+    lines = [
+        Line("upper bound", list(zip(curve.orders, curve.epsilon, strict=True)), "c1"),
+        Line(f"order infinity: {_bound(curve.pure)}", ends, "c2 dashed"),
+    ]
+    title = "How well one coordinate is protected, by Rényi order"
+    axes = ("Rényi order (log scale)", "Rényi divergence, nats")
+    note = "For one coordinate in one round; the guarantee of the run is stated above."
+    return _svg.line_chart(title, lines, *axes, log_x=True, from_zero=True, note=note)
+
+
+def _cost_charts(run: Run) -> list[str]:
+    sent, floats = run.summary.bytes_per_upload, 4 * run.summary.dimension
+    uploads = [
+        Part(f"this run ({run.config.mechanism})", sent, _bytes(sent), "c1"),
+        Part("32-bit floats", floats, _bytes(floats), "c4"),
+    ]
+    names = ("gradient", "protect", "evaluate")
+    spent = [math.fsum(getattr(m, f"seconds_{name}") for m in run.metrics) for name in names]
+    # Set-up and checkpoints; a resumed run's clock may have missed some rounds.
+    spent.append(max(0.0, run.summary.seconds - math.fsum(spent)))
+    parts = [
+        Part(name, amount, f"{amount:,.1f} s", f"c{color}")
+        for color, (name, amount) in enumerate(zip((*names, "other"), spent, strict=True), 1)
+    ]
+    return [
+        _svg.horizontal_bars("Bytes one client uploads in a round", uploads),
+        _svg.stacked_bar("Where the time went", parts),
+    ]
+
+
+def _config_table(config: TrainConfig) -> str:
+    rows: list[tuple[str, str]] = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, Mapping):  # sorted, so that equal configurations give equal pages
+            rows += [(f"{field.name}: {name}", _plain(value[name])) for name in sorted(value)]
+        else:
+            rows.append((field.name, _plain(value) or "(none)"))
+    return _table("Configuration", ("setting", "value"), rows, "settings")
+
+
+def _round_table(metrics: Sequence[RoundMetrics]) -> str:
+    evaluated = [metric for metric in metrics if metric.accuracy is not None]
+    # Evenly spaced, the first and the last among them; a set, because a short run repeats some.
+    gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)
+    shown = sorted({round(i * gap) for i in range(TABLE_ROWS)}) if evaluated else []
+    names = ("round", "accuracy, %", "test loss", "train loss", "uploads", "seconds")
+    rows = [
+        (
+            f"{m.round:,}",
+            _number(m.accuracy, 2, scale=100),
+            _number(m.loss, 4),
+            _number(m.train_loss, 4),
+            _bytes(m.bytes_up),
+            _number(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate, 3),
+        )
+        for m in (evaluated[index] for index in shown)
+    ]
+    title = f"{len(shown)} of {_count(len(evaluated), 'evaluated round')}"
+    return _table(title, names, rows, "numbers")
+
+
+def _number(value: float | None, decimals: int, *, scale: float = 1) -> str:
+    return "" if value is None else f"{scale * value:.{decimals}f}"
+
+
+def _table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], style: str) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    body = "\n".join(
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        + "</tr>"
+        for first, *cells in rows
+    )
+    return (
+        f'<div class="scroll"><table class="{style}"><caption>{escape(title)}</caption>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n"
+    )
+
+
+def _bound(epsilon: Any, digits: int = 6) -> str:
+    """Print an upper bound with `digits` significant digits, never below it.
+
+    Example:
+        >>> _bound(152345.6), _bound(0.1), _bound("inf")
+        ('ε ≤ 152,346', 'ε ≤ 0.100001', 'no finite ε')
+    """
+    if math.isinf(float(epsilon)):
+        return "no finite ε"
+    # Decimal(float) is exact, so rounding up is up from the real number, not from its repr.
+    exact = Decimal(float(epsilon))
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).plus(exact).normalize()
+    plain = rounded == 0 or 1e-4 <= rounded < 1e9
+    return f"ε ≤ {rounded:,f}" if plain else f"ε ≤ {rounded:e}"
+
+
+def _plain(value: object) -> str:
+    """A setting as the shortest text that reads back as the same value."""
+    return str(value).replace("e-0", "e-") if isinstance(value, float) else str(value)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def _bytes(number: int) -> str:
+    if number < 10_000:
+        return f"{number:,}\u00a0bytes"
+    power = min(3, int(math.log10(number)) // 3)
+    return f"{number / 1000**power:,.1f}\u00a0{('kB', 'MB', 'GB')[power - 1]}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f}\u00a0s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def _version() -> str:
+    try:
+        return f"randquant {metadata.version('randquant')}"
+    except metadata.PackageNotFoundError:
+        return "randquant"
+
+
+_SIMULATION = (
+    "This run simulated all clients on one machine, with every random choice drawn from the seed "
+    "in the table below. Whoever knows that seed can repeat the choices and undo the protection. "
+    "The guarantee is therefore that of the mechanism as deployed, each client with a secret key "
+    "of its own; it is not a statement about the data this simulation stored."
+)

@@ -1,0 +1,310 @@
+"""Runs that last: a training run is a folder, and a killed run resumes to the same bits.
+
+    RUN/config.json             what determines the run
+    RUN/metrics.jsonl           one line per finished round
+    RUN/checkpoint.safetensors  the model and who took part, every few rounds, atomically
+    RUN/summary.json            what came out, when the run is finished
+    RUN/report.html             the same for people
+    RUN/baseline/               the same run without privacy, if one was asked for
+
+All randomness is derived from (seed, round), so a checkpoint is the model, the round number and
+the participation counts, and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import torch
+
+from randquant import _validate, datasets, models, report
+from randquant.account import account
+from randquant.aggregate import ChannelMechanism, UpdateMechanism, update_mechanism
+from randquant.certify import certify
+from randquant.federate import Algorithm, State, distributed_sgd, sample_cohort
+from randquant.keys import Key
+from randquant.learner import Learner
+from randquant.records import (
+    RoundMetrics,
+    RunSummary,
+    TrainConfig,
+    from_json,
+    to_json,
+    write_atomic,
+    write_json,
+)
+
+OnRound = Callable[[TrainConfig, RoundMetrics], None]
+"""Called after each round, for progress displays."""
+
+BASELINE = "baseline"
+
+
+def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool) -> None:
+    """Make the folder of a new run.
+
+    Args:
+        folder: where; must not exist, or hold a run when `overwrite` is given.
+        config: what to train.
+        baseline: also train the same without privacy.
+        overwrite: delete a run that is there already.
+
+    Raises:
+        ValueError: the configuration is not valid.
+        FileExistsError: something is there already that may not be overwritten.
+    """
+    _check(config)
+    if folder.exists() and any(folder.iterdir()):
+        if not (overwrite and (folder / "config.json").exists()):
+            raise FileExistsError(
+                f"Expected a new folder for the run, got {folder}, which is not empty: choose "
+                "another, add --overwrite to replace a run, or --resume to go on with it."
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if baseline:
+        clip = {"clip": config.parameters["clip"]}
+        twin = dataclasses.replace(config, mechanism="clipped-sgd", parameters=clip)
+        (folder / BASELINE).mkdir()
+        write_json(folder / BASELINE / "config.json", twin)
+    write_json(folder / "config.json", config)  # last: a folder with it is a complete new run
+
+
+def execute(folder: Path, on_round: OnRound = lambda config, metrics: None) -> report.Run:
+    """Train the run in `folder` to its end, from its last checkpoint if it has one.
+
+    Args:
+        folder: made by `create`.
+        on_round: called after each round.
+
+    Returns:
+        The finished run. Its report, with the baseline if there is one, is in the folder.
+
+    Guarantees:
+        However often the process is killed and this called again, the final parameters are the
+        same, bit for bit, as without a kill (same machine and library versions).
+
+    Raises:
+        ValueError: the folder holds no run, or its files are damaged.
+    """
+    config = _read_config(folder)
+    twin = None
+    if (folder / BASELINE).exists():
+        twin = _execute_one(folder / BASELINE, on_round)
+    run = _execute_one(folder, on_round)
+    channel = _channel(config)
+    report.write(
+        folder / "report.html",
+        run,
+        twin,
+        None if channel is None else _curve(channel),
+        None if channel is None else _output(channel),
+    )
+    return run
+
+
+def load_parameters(folder: Path) -> np.ndarray:
+    """Return the parameters in a run's last checkpoint, (d,) float32."""
+    state = _load(folder / "checkpoint.safetensors")
+    if state is None:
+        raise ValueError(f"Expected a checkpoint in {folder}, found none: the run has not begun.")
+    return state.parameters
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    learner: Learner
+    mechanism: UpdateMechanism
+
+
+def _execute_one(folder: Path, on_round: OnRound) -> report.Run:
+    config = _read_config(folder)
+    torch.set_num_threads(config.threads)
+    prepared = _prepare(config)
+    with ThreadPoolExecutor(
+        config.threads, initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        algorithm = distributed_sgd(
+            prepared.learner,
+            prepared.mechanism,
+            population=config.population,
+            learning_rate=config.learning_rate,
+            pool=pool,
+            workers=config.threads,
+        )
+        state = _train(folder, config, algorithm, prepared.learner, on_round)
+    metrics = _read_metrics(folder / "metrics.jsonl", config.rounds)
+    summary = _summary(config, prepared, state, metrics)
+    write_json(folder / "summary.json", summary)
+    return report.Run(config, metrics, summary)
+
+
+def _train(
+    folder: Path, config: TrainConfig, algorithm: Algorithm, learner: Learner, on_round: OnRound
+) -> State:
+    """The training loop, from the last checkpoint to the end."""
+    checkpoint, log = folder / "checkpoint.safetensors", folder / "metrics.jsonl"
+    state = _load(checkpoint) or algorithm.init()
+    key = Key.from_seed(config.seed).fold_in("updates")
+    done = _read_metrics(log, state.round)
+    write_atomic(log, b"".join(_line(metrics) for metrics in done))
+    with open(log, "ab", buffering=0) as lines:
+        while state.round < config.rounds:
+            number = state.round + 1
+            cohort = sample_cohort(config.population, config.cohort, number, config.seed)
+            try:
+                state, cost = algorithm.apply(state, cohort, key)
+            except ValueError as error:
+                raise ValueError(f"Round {number}: {error}") from error
+            metrics = RoundMetrics(number, None, None, **dataclasses.asdict(cost))
+            if number % config.evaluate_every == 0 or number == config.rounds:
+                metrics = _evaluated(metrics, learner, state)
+            lines.write(_line(metrics))
+            if number % config.checkpoint_every == 0 or number == config.rounds:
+                _save(checkpoint, state)
+            on_round(config, metrics)
+    return state
+
+
+def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMetrics:
+    started = time.perf_counter()
+    learner.load(state.parameters)
+    evaluation = learner.evaluate()
+    return dataclasses.replace(
+        metrics,
+        accuracy=evaluation.accuracy,
+        loss=evaluation.loss,
+        seconds_evaluate=time.perf_counter() - started,
+    )
+
+
+def _prepare(config: TrainConfig) -> _Prepared:
+    mechanism = update_mechanism(config.mechanism, config.parameters)
+    dataset = datasets.load(config.dataset, config.data_dir or None)
+    clients = datasets.partition(
+        dataset.train_labels,
+        config.population,
+        config.partition,
+        concentration=config.concentration,
+        seed=config.seed,
+    )
+    model = models.build(
+        config.model, dataset.train_features.shape[1:], dataset.classes, config.seed
+    )
+    return _Prepared(Learner(model, dataset, clients), mechanism)
+
+
+def _check(config: TrainConfig) -> None:
+    """Refuse a configuration that could not run, before anything is written."""
+    _validate.whole("rounds", config.rounds, low=1)
+    _validate.whole("cohort", config.cohort, low=1, high=config.population)
+    _validate.whole("checkpoint_every", config.checkpoint_every, low=1)
+    _validate.whole("evaluate_every", config.evaluate_every, low=1)
+    _validate.whole("threads", config.threads, low=1)
+    _validate.whole("seed", config.seed, low=0, high=2**63 - 1)
+    _validate.real("learning_rate", config.learning_rate, above=0)
+    _validate.real("delta", config.delta, low=0, below=1)
+    _prepare(config)
+
+
+def _summary(
+    config: TrainConfig,
+    prepared: _Prepared,
+    state: State,
+    metrics: list[RoundMetrics],
+) -> RunSummary:
+    dimension = prepared.learner.dimension
+    participations = int(state.participations.max())
+    release = prepared.mechanism.release(dimension, participations)
+    last = metrics[-1]  # the last round is always evaluated
+    assert last.accuracy is not None
+    assert last.loss is not None
+    upload = last.bytes_up // config.cohort
+    return RunSummary(
+        accuracy=last.accuracy,
+        loss=last.loss,
+        dimension=dimension,
+        bytes_per_upload=upload,
+        bits_per_coordinate=8 * upload / dimension,
+        participations=participations,
+        guarantee=None if release is None else to_json(account([release], config.delta)),
+        seconds=sum(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate for m in metrics),
+    )
+
+
+def _channel(config: TrainConfig):
+    mechanism = update_mechanism(config.mechanism, config.parameters)
+    return mechanism.channel if isinstance(mechanism, ChannelMechanism) else None
+
+
+def _curve(channel) -> report.Curve:
+    orders = [float(1 + step) for step in np.geomspace(0.01, 1000, 61)]
+    epsilon = [certify(channel, order).epsilon.upper for order in orders]
+    return report.Curve(orders, epsilon, certify(channel).epsilon.upper)
+
+
+def _output(channel) -> report.Output:
+    inputs = {"x = -clip": -channel.clip, "x = 0": 0.0, "x = clip": channel.clip}
+    rows = {}
+    for label, x in inputs.items():
+        weights, total = channel.mix(x)
+        rows[label] = [float(weight / total) for weight in weights]
+    return report.Output([float(value) for value in channel.values], rows)
+
+
+def _read_config(folder: Path) -> TrainConfig:
+    try:
+        text = (folder / "config.json").read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"Expected a run in {folder}, found no config.json there.") from None
+    try:
+        return from_json(TrainConfig, json.loads(text))
+    except ValueError as error:
+        raise ValueError(f"Expected a valid {folder / 'config.json'}: {error}") from None
+
+
+def _line(metrics: RoundMetrics) -> bytes:
+    return json.dumps(to_json(metrics), allow_nan=False).encode() + b"\n"
+
+
+def _read_metrics(path: Path, rounds: int) -> list[RoundMetrics]:
+    """The metrics of rounds 1 to `rounds`; what a killed run wrote beyond them is dropped."""
+    if rounds == 0:
+        return []
+    lines = path.read_bytes().splitlines()[:rounds] if path.exists() else []
+    try:
+        metrics = [from_json(RoundMetrics, json.loads(line)) for line in lines]
+    except ValueError as error:
+        raise ValueError(f"Expected one JSON record per line of {path}: {error}") from None
+    if [m.round for m in metrics] != list(range(1, rounds + 1)):
+        raise ValueError(f"Expected rounds 1 to {rounds} in {path}: lines are missing or doubled.")
+    return metrics
+
+
+def _save(path: Path, state: State) -> None:
+    tensors = {
+        "parameters": state.parameters,
+        "participations": state.participations,
+        "round": np.array([state.round], dtype=np.int64),
+    }
+    write_atomic(path, safetensors.numpy.save(tensors))
+
+
+def _load(path: Path) -> State | None:
+    if not path.exists():
+        return None
+    try:
+        tensors = safetensors.numpy.load(path.read_bytes())
+        return State(int(tensors["round"][0]), tensors["parameters"], tensors["participations"])
+    except (safetensors.SafetensorError, KeyError, IndexError) as error:
+        raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None

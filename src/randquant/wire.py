@@ -1,0 +1,169 @@
+"""Codes to bytes and back: the payload that a client uploads.
+
+A payload is a header of 40 bytes and a body of packed codes, ceil(log2 m) bits each. The checksum
+finds damage, not forgery: authenticity is the transport's task.
+
+    offset  bytes  field
+    0       4      magic "RQPL"
+    4       1      version, 1
+    5       1      reserved, 0
+    6       2      levels
+    8       8      dimension
+    16      16     channel fingerprint
+    32      8      checksum: first bytes of SHA-256 over the 32 bytes above and the body
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import numpy as np
+
+from randquant.channel import Channel
+
+MAGIC = b"RQPL"
+VERSION = 1
+HEADER = struct.Struct("<4sBBHQ16s8s")
+HEADER_BYTES = HEADER.size
+
+
+def body_bytes(channel: Channel, dimension: int) -> int:
+    """Return how many bytes `dimension` packed codes of a channel take."""
+    return (dimension * channel.bits + 7) // 8
+
+
+def pack(channel: Channel, codes: np.ndarray) -> bytes:
+    """Turn codes into a payload.
+
+    Args:
+        channel: the channel that the codes were drawn from.
+        codes: (d,) uint8, each below channel.levels.
+
+    Returns:
+        bytes: 40 + ceil(d · ceil(log2 m) / 8) of them.
+
+    Guarantees:
+        unpack(channel, pack(channel, codes), d) returns the same codes.
+
+    Raises:
+        ValueError: codes is not a vector of uint8, or a code is out of range.
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+        >>> len(pack(channel, np.zeros(650, dtype=np.uint8)))
+        365
+    """
+    from randquant import _bits  # numba is slow to import, and most commands do without it
+
+    codes = np.ascontiguousarray(codes)
+    if codes.ndim != 1 or codes.dtype != np.uint8:
+        raise ValueError(
+            f"Expected codes (d,) of dtype uint8, got shape {codes.shape}, {codes.dtype}."
+        )
+    _check_range(channel, codes)
+    body = np.empty(body_bytes(channel, codes.size), dtype=np.uint8)
+    _bits.pack(codes, channel.bits, body)
+    return frame(channel, codes.size, body)
+
+
+def frame(channel: Channel, dimension: int, body: np.ndarray) -> bytes:
+    """Put the header before a body of packed codes, (n,) uint8."""
+    fields = (MAGIC, VERSION, 0, channel.levels, dimension, channel.fingerprint)
+    checksum = _checksum(HEADER.pack(*fields, b""), body)
+    return HEADER.pack(*fields, checksum) + body.tobytes()
+
+
+def unpack(channel: Channel, payload: bytes, dimension: int) -> np.ndarray:
+    """Turn a payload back into codes.
+
+    Args:
+        channel: the channel that the receiver expects.
+        payload: what came.
+        dimension: how many coordinates the receiver expects.
+
+    Returns:
+        (dimension,) uint8 codes, each below channel.levels.
+
+    Guarantees:
+        A payload that is damaged, truncated, too long, or made for another channel, dimension or
+        version raises; it never yields an array. Nothing larger than the expected dimension
+        justifies is allocated.
+
+    Raises:
+        ValueError: one sentence that says what is wrong with the payload.
+    """
+    codes = np.zeros(dimension, dtype=np.uint8)
+    add(channel, payload, codes)
+    return codes
+
+
+def add(channel: Channel, payload: bytes, totals: np.ndarray) -> None:
+    """Add a payload's codes to running totals.
+
+    Args:
+        channel: the channel that the receiver expects.
+        payload: what came.
+        totals: (dimension,) of an integer type wide enough for the sum, changed in place; left
+            as it is when the payload is refused.
+
+    Raises:
+        ValueError: as in `unpack`.
+    """
+    from randquant import _bits
+
+    body = _checked_body(channel, payload, totals.size)
+    if channel.levels < 1 << channel.bits:  # some bit patterns are no code: look before adding
+        codes = np.zeros(totals.size, dtype=np.uint8)
+        _bits.add(body, channel.bits, codes)
+        _check_range(channel, codes)
+    _bits.add(body, channel.bits, totals)
+
+
+def _checked_body(channel: Channel, payload: bytes, dimension: int) -> np.ndarray:
+    expected = HEADER_BYTES + body_bytes(channel, dimension)
+    if len(payload) < HEADER_BYTES:
+        raise ValueError(
+            f"Expected a payload of {expected} bytes, got {len(payload)}: it is truncated."
+        )
+    magic, version, reserved, levels, size, fingerprint, checksum = HEADER.unpack_from(payload)
+    if magic != MAGIC:
+        raise ValueError(f"Expected a payload that starts with {MAGIC!r}, got {magic!r}.")
+    if version != VERSION or reserved != 0:
+        raise ValueError(
+            f"Expected payload version {VERSION}, got {version}: client and server must run "
+            "versions of randquant that share a format."
+        )
+    if fingerprint != channel.fingerprint or levels != channel.levels:
+        raise ValueError(
+            f"Expected a payload of channel {channel.fingerprint.hex()[:8]} with "
+            f"{channel.levels} levels, got channel {fingerprint.hex()[:8]} with {levels}."
+        )
+    if size != dimension:
+        raise ValueError(f"Expected a payload of {dimension} coordinates, got {size}.")
+    if len(payload) != expected:
+        kind = "truncated" if len(payload) < expected else "too long"
+        raise ValueError(f"Expected a payload of {expected} bytes, got {len(payload)}: {kind}.")
+    body = np.frombuffer(payload, dtype=np.uint8, offset=HEADER_BYTES)
+    bare = HEADER.pack(magic, version, reserved, levels, size, fingerprint, b"")
+    if checksum != _checksum(bare, body):
+        raise ValueError("Expected a payload whose checksum fits, got a damaged one: ask again.")
+    spare = body.size * 8 - dimension * channel.bits
+    if spare and body[-1] >> (8 - spare):
+        raise ValueError("Expected zeros in a payload's spare bits, got ones: not our encoding.")
+    return body
+
+
+def _checksum(header: bytes, body: np.ndarray) -> bytes:
+    digest = hashlib.sha256(header[: -struct.calcsize("8s")])
+    digest.update(body.data)
+    return digest.digest()[:8]
+
+
+def _check_range(channel: Channel, codes: np.ndarray) -> None:
+    if codes.size and int(codes.max()) >= channel.levels:
+        index = int(np.argmax(codes >= channel.levels))
+        raise ValueError(
+            f"Expected codes below {channel.levels}, got {codes[index]} at index {index}."
+        )
