@@ -1,0 +1,290 @@
+"""`randquant.report`: self-contained, inert, deterministic, and never rounding a bound down."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+from decimal import Decimal
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from randquant import _svg
+from randquant.records import RoundMetrics, RunSummary, TrainConfig
+from randquant.report import LARGE_EPSILON, TABLE_ROWS, Curve, Output, Run, render, write
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text, and fails where tags are not balanced."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+def guarantee(epsilon: float | str = 152345.6, trust: str = "local") -> dict[str, object]:
+    return {
+        "epsilon": epsilon,
+        "delta": 1e-5,
+        "neighboring": "replace_one",
+        "trust": trust,
+        "order": "inf",
+        "releases": 48750,
+    }
+
+
+def make_run(
+    promise: dict[str, object] | None = None, *, rounds: int = 30, every: int = 1, **config: object
+) -> Run:
+    settings: dict[str, object] = {"dataset": "digits", "model": "softmax", "mechanism": "rqm"}
+    settings["parameters"] = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
+    settings |= {"rounds": rounds, **config}
+    metrics = []
+    for index in range(1, rounds + 1):
+        evaluated = index % every == 0
+        accuracy = 0.9 - 0.8 / index if evaluated else None
+        loss = 0.4 + 2 / index if evaluated else None
+        metrics.append(RoundMetrics(index, accuracy, loss, 0.5, 14600, 0.3, 0.2, 0.1))
+    summary = RunSummary(0.873, 0.41, 650, 365, 8 * 365 / 650, 75, promise, 182.4)
+    return Run(TrainConfig(**settings), metrics, summary)  # type: ignore[arg-type]
+
+
+CURVE = Curve([1.1, 2.0, 8.0, 64.0, 512.0], [0.4, 0.8, 2.0, 2.9, 3.1], 3.125)
+OUTPUT = Output([-3.0, -1.0, 1.0, 3.0], {"x = -clip": [0.6, 0.2, 0.1, 0.1], "x = 0": [0.25] * 4})
+CASES = {
+    "full": (make_run(guarantee()), make_run(mechanism="clipped-sgd"), CURVE, OUTPUT),
+    "bare": (make_run(), None, None, None),
+    "infinite": (make_run(guarantee("inf")), None, Curve([2.0, 4.0], [1.0, 2.0], math.inf), OUTPUT),
+    "central": (make_run(guarantee(7.93, "central")), make_run(), None, None),
+    "no evaluation": (make_run(guarantee(), every=99), None, CURVE, None),
+    "one round": (make_run(guarantee(), rounds=1), make_run(rounds=1), None, OUTPUT),
+    "no round": (make_run(guarantee(), rounds=0), None, None, None),
+    "hostile": (make_run(guarantee(), data_dir=HOSTILE, mechanism=HOSTILE), None, None, None),
+}
+
+
+@pytest.fixture(params=list(CASES))
+def text(request: pytest.FixtureRequest) -> str:
+    return render(*CASES[request.param])
+
+
+def test_the_page_is_self_contained(text: str) -> None:
+    page = Page(text)
+    names = {name for name, _ in page.attributes}
+    assert not names & {"src", "href", "xlink:href", "srcset", "action", "data", "poster"}
+    assert not {name for name in names if name.startswith("on")}
+    assert not set(page.tags) & {"script", "link", "img", "iframe", "object", "embed", "base"}
+    styles = "".join(re.findall(r"<style>(.*?)</style>", text, re.DOTALL))
+    assert styles
+    assert "url(" not in styles
+    assert "@import" not in styles
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+
+
+@pytest.mark.parametrize("case", sorted(set(CASES) - {"hostile"}))
+def test_the_page_names_no_address(case: str) -> None:
+    assert "://" not in render(*CASES[case])
+
+
+def test_every_chart_is_well_formed_xml(text: str) -> None:
+    drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(drawings) >= 2
+    for drawing in drawings:
+        root = ElementTree.fromstring(drawing)
+        for element in root.iter():
+            assert "nan" not in element.attrib.get("d", "")
+            for name in ("width", "height"):
+                assert float(element.attrib.get(name, 0)) >= 0
+
+
+def test_text_of_the_configuration_is_inert() -> None:
+    text = render(*CASES["hostile"])
+    assert "<script" not in text
+    assert "<img" not in text
+    assert HOSTILE in Page(text).words
+
+
+def test_labels_of_outputs_are_inert() -> None:
+    output = Output([0.0, 1.0], {HOSTILE: [0.5, 0.5]})
+    text = render(make_run(), None, None, output)
+    assert "<script" not in text
+    assert HOSTILE in Page(text).words
+
+
+def printed_epsilons(text: str) -> list[Decimal]:
+    found = re.findall(r"ε ≤ ([0-9][0-9,]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)", text)
+    return [Decimal(number.replace(",", "")) for number in found]
+
+
+@given(st.floats(min_value=0.0, allow_infinity=False, allow_nan=False))
+@example(0.1)
+@example(9.9999995)
+@example(999999.5)
+@example(152345.6)
+@example(5e-324)
+@example(1.7976931348623157e308)
+def test_the_printed_epsilon_is_never_below_the_real_one(epsilon: float) -> None:
+    run = make_run(guarantee(epsilon), rounds=1)
+    printed = printed_epsilons(render(run, None, None, None))
+    assert len(printed) == 2  # the card and the text
+    exact = Decimal(epsilon)
+    for value in printed:
+        assert exact <= value <= exact * Decimal("1.00001")
+
+
+@given(st.floats(min_value=1e-6, max_value=1e6))
+def test_the_printed_epsilon_of_one_coordinate_is_never_below_the_real_one(pure: float) -> None:
+    curve = Curve([2.0, 4.0], [pure / 2, pure], pure)
+    printed = printed_epsilons(render(make_run(), None, curve, None))
+    assert len(printed) == 1  # the legend
+    assert all(value >= Decimal(pure) for value in printed)
+
+
+def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
+    for name in ("a.html", "b.html"):
+        run, baseline, curve, output = CASES["full"]
+        # The order in which parameters were given is no difference.
+        parameters = dict(sorted(run.config.parameters.items(), reverse=name == "b.html"))
+        config = dataclasses.replace(run.config, parameters=parameters)
+        again = dataclasses.replace(run, config=config)
+        write(tmp_path / name, again, baseline, curve, output)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_headline_figures() -> None:
+    words = Page(render(*CASES["full"])).words.replace("\u00a0", " ")
+    assert "digits · softmax · rqm" in words
+    assert "87.30 %" in words
+    assert "Difference +0.00 points" in words
+    assert "365 bytes" in words
+    assert "7.12 times less than floats of 4 bytes (2,600 bytes)" in words
+    assert "ε ≤ 152,346" in words
+    assert "at δ = 1e−5" in words
+    assert "3 min 02 s" in words
+
+
+def test_optional_parts_may_be_absent() -> None:
+    words = Page(render(*CASES["bare"])).words
+    assert "No run without privacy to compare with." in words
+    assert "Nothing is promised." in words
+    assert "One coordinate" not in words
+    assert "ε ≤" not in words
+
+
+def test_infinite_epsilon_says_that_there_is_no_guarantee() -> None:
+    for epsilon in ("inf", math.inf):
+        words = Page(render(make_run(guarantee(epsilon)), None, None, None)).words
+        assert "There is no guarantee." in words
+        assert "ε ≤" not in words
+
+
+def test_an_infinite_bound_of_one_coordinate_is_said_and_not_drawn() -> None:
+    text = render(*CASES["infinite"])
+    assert "order infinity: no finite ε" in text
+    assert "inf" not in "".join(re.findall(r' d="[^"]*"', text))
+
+
+@pytest.mark.parametrize("epsilon", [1.0, LARGE_EPSILON, math.nextafter(LARGE_EPSILON, 99), 1e5])
+def test_a_large_total_is_called_what_it_is(epsilon: float) -> None:
+    words = Page(render(make_run(guarantee(epsilon)), None, None, None)).words
+    warning = "does not by itself hide a client's update from a server that sees every code"
+    assert (warning in words) == (epsilon > LARGE_EPSILON)
+    assert "This run simulated all clients on one machine" in words
+
+
+@pytest.mark.parametrize(
+    ("rounds", "every"), [(1, 1), (19, 1), (20, 1), (21, 1), (300, 1), (99, 7)]
+)
+def test_the_table_of_rounds_is_thinned(rounds: int, every: int) -> None:
+    text = render(make_run(rounds=rounds, every=every), None, None, None)
+    table = text[text.index('<table class="numbers">') :]
+    shown = [int(number) for number in re.findall(r'<th scope="row">(\d+)</th>', table)]
+    evaluated = list(range(every, rounds + 1, every))
+    assert len(shown) == min(TABLE_ROWS, len(evaluated))
+    assert set(shown) <= set(evaluated)
+    assert (shown[0], shown[-1]) == (evaluated[0], evaluated[-1])
+
+
+def test_write_is_atomic_and_takes_any_folder_name(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    # What os.fsdecode makes of a folder name that is not UTF-8.
+    write(path, make_run(guarantee(), data_dir="data/\udcff"), None, CURVE, OUTPUT)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
+    Page(path.read_text(encoding="utf-8"))
+
+
+def test_a_diverged_loss_leaves_a_gap() -> None:
+    run = make_run(guarantee())
+    metrics = list(run.metrics)
+    metrics[3] = dataclasses.replace(metrics[3], loss=math.inf, train_loss=math.nan)
+    text = render(dataclasses.replace(run, metrics=metrics), None, None, None)
+    paths = re.findall(r' d="([^"]*)"', text)
+    assert not [path for path in paths if "nan" in path or "inf" in path]
+    assert max(path.count("M") for path in paths) == 2
+
+
+@given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
+def test_ticks_enclose_the_values(low: float, width: float) -> None:
+    ticks = _svg._ticks([low, low + width])
+    slack = 1e-9 * max(abs(low), abs(low + width))
+    assert ticks[0] <= low + slack
+    assert ticks[-1] >= low + width - slack
+    assert 2 <= len(ticks) <= 8
+    labels = _svg._labels(ticks)
+    assert len(labels) == len(ticks)
+    assert all(a < b for a, b in pairwise(ticks))
+
+
+@given(st.floats(1.0001, 1e6), st.floats(1.001, 1e9))
+def test_log_ticks_are_few_and_increasing(low: float, ratio: float) -> None:
+    inside = [tick for tick in _svg._log_ticks(low, low * ratio) if low <= tick <= low * ratio]
+    assert 1 <= len(inside) <= 8
+    assert all(a < b for a, b in pairwise(inside))
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(6.0, False), (6.0 + 1e-9, False), (9.0, True)])
+def test_time_beyond_the_three_stages_is_shown_where_there_is_some(
+    seconds: float, shown: bool
+) -> None:
+    run = make_run(rounds=10)  # 10 rounds of 0.3 + 0.2 + 0.1 seconds
+    summary = dataclasses.replace(run.summary, seconds=seconds)
+    words = Page(render(dataclasses.replace(run, summary=summary), None, None, None)).words
+    assert (" other " in words) == shown
+    assert "gradient 3.0 s" in words

@@ -60,6 +60,7 @@ footer { margin-top: 64px; padding-top: 14px; border-top: 1px solid var(--rule);
 figure { margin: 0; max-width: 540px; min-width: 0; }
 figure svg { display: block; width: 100%; height: auto; }
 figcaption { font: 600 15px/1.4 var(--sans); margin-bottom: 6px; }
+.note { padding-top: 10px; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; list-style: none; padding: 0 0 10px; }
 .legend svg { display: inline-block; width: 20px; height: 10px; margin-right: 6px; }
 svg text { font: 12px var(--sans); fill: var(--soft); font-variant-numeric: tabular-nums; }
@@ -82,11 +83,13 @@ svg .overlaid { opacity: 0.5; }
 @media (max-width: 480px) {
   body { padding: 32px 20px; font-size: 16px; } h1 { font-size: 28px; }
   .card .figure { font-size: 22px; } .cards { gap: 28px 20px; }
+  table { font-size: 12px; } th, td { padding-left: 8px; }
 }
 @media print {
   body { padding: 0; max-width: none; background: none; font-size: 11pt; }
   .pair { grid-template-columns: 1fr 1fr; gap: 24px 36px; } section { margin-top: 32px; }
-  .cards { grid-template-columns: repeat(4, 1fr); }
+  .cards { grid-template-columns: repeat(4, 1fr); } .card .figure { font-size: 20px; }
+  table { font-size: 11px; } th, td { padding: 3px 0 3px 8px; } footer { margin-top: 20px; }
   figure, .card, tr { break-inside: avoid; } h2 { break-after: avoid; }
 }
 """

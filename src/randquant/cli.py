@@ -134,8 +134,13 @@ def _bench(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from randquant import progress, runs
-
+    try:
+        from randquant import progress, runs
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"Expected the packages that training needs, {error.name} is missing: "
+            "pip install 'randquant[train]'."
+        ) from error
     if options.resume is None:
         config, baseline = _config(options), not options.no_baseline
         folder = Path(options.run) if options.run else _new_folder(config)

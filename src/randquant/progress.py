@@ -39,6 +39,7 @@ class Display:
         """Show that a round is done."""
         name = config.mechanism
         if name not in self._tasks:
+            self._progress.start()
             self._tasks[name] = self._progress.add_task(
                 name, total=config.rounds, accuracy="  -  ", sent=""
             )
@@ -50,7 +51,6 @@ class Display:
             self._progress.update(task, accuracy=f"{metrics.accuracy:.3f}")
 
     def __enter__(self) -> Display:
-        self._progress.start()
         return self
 
     def __exit__(
@@ -59,7 +59,8 @@ class Display:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        if self._tasks:  # stopping what never started would print an empty line
+            self._progress.stop()
 
 
 def result(folder: Path, run: Run) -> dict[str, Any]:

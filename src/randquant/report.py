@@ -28,7 +28,7 @@ Pick = Callable[[RoundMetrics], float | None]
 
 _OBSERVERS = {
     "local": "a server that sees every code",
-    "central": "whoever sees the models that the trusted server publishes",
+    "central": "someone who sees the models that the trusted server publishes",
 }
 
 
@@ -112,9 +112,8 @@ def write(
 
 
 def _header(title: str, config: TrainConfig) -> str:
-    parameters = ", ".join(
-        f"{name} {_plain(config.parameters[name])}" for name in sorted(config.parameters)
-    )
+    pairs = sorted(config.parameters.items())
+    parameters = ", ".join(f"{name} {_plain(value)}" for name, value in pairs)
     mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
     return (
         f'<header><p class="kind">Federated training report</p><h1>{escape(title)}</h1>'
@@ -145,8 +144,8 @@ def _accuracy_card(accuracy: float, baseline: Run | None) -> Card:
     lines = ["No run without privacy to compare with."]
     if baseline is not None:
         other = baseline.summary.accuracy
-        difference = minus(f"{100 * (accuracy - other):+.2f}")
-        lines = [f"{100 * other:.2f}\u00a0% without privacy", f"Difference {difference} points"]
+        difference = f"Difference {minus(f'{100 * (accuracy - other):+.2f}')} points"
+        lines = [f"{100 * other:.2f}\u00a0% without privacy", difference]
     return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
 
 
@@ -154,7 +153,7 @@ def _upload_card(summary: RunSummary) -> Card:
     floats, sent = 4 * summary.dimension, summary.bytes_per_upload
     ratio, word = (floats / sent, "less") if sent <= floats else (sent / floats, "more")
     lines = [
-        f"{ratio:.2f} times {word} than 4-byte floats ({_bytes(floats)})",
+        f"{ratio:.2f} times {word} than floats of 4 bytes ({_bytes(floats)})",
         f"{summary.bits_per_coordinate:.2f} bits per coordinate, header included",
     ]
     return "Upload per client and round", _bytes(sent), lines
@@ -199,16 +198,14 @@ def _promise(guarantee: Mapping[str, Any], observer: str) -> str:
     return (
         "Replace everything that one client sends in the run by anything else it could have "
         f"sent. The probability of anything that {observer} can conclude is then at most e^ε "
-        f"times what it was{slack}. The figure {_bound(guarantee['epsilon'])} is a proven "
-        "upper bound, rounded up."
+        f"times what it was{slack}. Here {_bound(guarantee['epsilon'])}: proven, and rounded up."
     )
 
 
 def _scope(summary: RunSummary, guarantee: Mapping[str, Any], curve: Curve | None) -> str:
     single = ""
     if curve is not None:
-        bound = _bound(curve.pure)
-        single = f"One code, for one coordinate in one round, has {bound} at order infinity. "
+        single = f"One code of one coordinate has {_bound(curve.pure)} at order infinity. "
     return (
         f"{single}A figure for one coordinate is never the guarantee of a run. The guarantee of "
         "the run counts everything that one client sends: the most-called client took part in "
@@ -222,11 +219,10 @@ def _size(epsilon: float, observer: str) -> str:
         return "By common usage a total of at most 1 is strong and one of at most 10 is moderate."
     return (
         f"The total is printed as it is. Above {LARGE_EPSILON:g} nats it does not by itself hide "
-        f"a client's update from {observer}. What it does mean: it is a ceiling that no attack "
-        "passes, with the slack δ, in the worst case over all clients and for an observer who "
-        "knows everything else. The true loss may be smaller, but that is not promised. A small "
-        "total takes another setting: whole updates clipped in L2, and only their noisy sum over "
-        "a cohort shown to the server."
+        f"a client's update from {observer}. What it does mean: no attack passes this ceiling, "
+        "with the slack δ, in the worst case over all clients and for an observer who knows "
+        "everything else; the true loss may be smaller, but that is not promised. A small total "
+        "takes updates clipped as a whole in L2, and only their noisy sum shown to the server."
     )
 
 
@@ -244,7 +240,7 @@ def _training_charts(run: Run, baseline: Run | None) -> list[str]:
         return drawn
 
     accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
-    training = Line("this run, training data", _points(run, lambda m: m.train_loss), "c1 faint")
+    training = Line("training data", _points(run, lambda m: m.train_loss), "c1 faint")
     loss = [*lines(lambda m: m.loss), training]
     return [
         _svg.line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
@@ -293,6 +289,7 @@ def _cost_charts(run: Run) -> list[str]:
     parts = [
         Part(name, amount, f"{amount:,.1f} s", f"c{color}")
         for color, (name, amount) in enumerate(zip((*names, "other"), spent, strict=True), 1)
+        if name != "other" or amount >= 0.05  # less would be printed as zero
     ]
     return [
         _svg.horizontal_bars("Bytes one client uploads in a round", uploads),
@@ -321,8 +318,8 @@ def _round_table(metrics: Sequence[RoundMetrics]) -> str:
         (
             f"{m.round:,}",
             _number(m.accuracy, 2, scale=100),
-            _number(m.loss, 4),
-            _number(m.train_loss, 4),
+            _number(m.loss, 3),
+            _number(m.train_loss, 3),
             _bytes(m.bytes_up),
             _number(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate, 3),
         )
@@ -338,15 +335,13 @@ def _number(value: float | None, decimals: int, *, scale: float = 1) -> str:
 
 def _table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], style: str) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
-    body = "\n".join(
-        f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        + "</tr>"
-        for first, *cells in rows
-    )
+    body = ""
+    for first, *cells in rows:
+        data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        body += f'<tr><th scope="row">{escape(first)}</th>{data}</tr>\n'
     return (
         f'<div class="scroll"><table class="{style}"><caption>{escape(title)}</caption>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
     )
 
 
@@ -399,7 +394,7 @@ def _version() -> str:
 
 _SIMULATION = (
     "This run simulated all clients on one machine, with every random choice drawn from the seed "
-    "in the table below. Whoever knows that seed can repeat the choices and undo the protection. "
-    "The guarantee is therefore that of the mechanism as deployed, each client with a secret key "
-    "of its own; it is not a statement about the data this simulation stored."
+    "in the table below: whoever knows it can repeat the choices and undo the protection. The "
+    "guarantee is that of the mechanism as deployed, each client with a secret key of its own, "
+    "and no statement about the data this simulation stored."
 )

@@ -155,6 +155,11 @@ def _train(
     """The training loop, from the last checkpoint to the end."""
     checkpoint, log = folder / "checkpoint.safetensors", folder / "metrics.jsonl"
     state = _load(checkpoint) or algorithm.init()
+    if state.parameters.shape != (learner.dimension,):
+        raise ValueError(
+            f"Expected a checkpoint of {learner.dimension} parameters in {checkpoint}, "
+            f"got {state.parameters.size}: it belongs to another configuration."
+        )
     key = Key.from_seed(config.seed).fold_in("updates")
     done = _read_metrics(log, state.round)
     write_atomic(log, b"".join(_line(metrics) for metrics in done))

@@ -1,0 +1,67 @@
+"""Slow and exact: what the fast code is checked against. Nothing here imports the fast code."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+
+mpmath.mp.dps = 60
+
+
+def renyi(p: Sequence[int], q: Sequence[int], order: float) -> mpmath.mpf:
+    """Rényi divergence of two rows of integers, to 60 digits."""
+    total = mpmath.mpf(sum(int(w) for w in p))
+    pairs = [(int(a), int(b)) for a, b in zip(p, q, strict=True) if a]
+    if any(b == 0 for _, b in pairs):
+        return mpmath.inf
+    if math.isinf(order):
+        return max(mpmath.log(mpmath.mpf(a) / b) for a, b in pairs)
+    alpha = mpmath.mpf(order)
+    moment = mpmath.fsum(a / total * (mpmath.mpf(a) / b) ** (alpha - 1) for a, b in pairs)
+    return mpmath.log(moment) / (alpha - 1)
+
+
+def rqm_row(x: Fraction, reach: Fraction, levels: int, keep: Fraction) -> list[Fraction]:
+    """RQM's distribution at x, by enumerating every subset of kept levels (Algorithm 2)."""
+    grid = [-reach + 2 * i * reach / (levels - 1) for i in range(levels)]
+    row = [Fraction(0)] * levels
+    for choice in itertools.product((False, True), repeat=levels - 2):
+        chance = Fraction(1)
+        for kept in choice:
+            chance *= keep if kept else 1 - keep
+        kept_levels = [0, *(i + 1 for i, kept in enumerate(choice) if kept), levels - 1]
+        for low, high in itertools.pairwise(kept_levels):
+            if grid[low] <= x <= grid[high]:
+                up = (x - grid[low]) / (grid[high] - grid[low])
+                row[high] += chance * up
+                row[low] += chance * (1 - up)
+                break
+    return row
+
+
+def binomial_row(trials: int, success: Fraction) -> list[Fraction]:
+    """Binomial distribution."""
+    return [
+        math.comb(trials, k) * success**k * (1 - success) ** (trials - k) for k in range(trials + 1)
+    ]
+
+
+def unpack(body: bytes, bits: int, count: int) -> np.ndarray:
+    """Codes of a packed body, bit by bit."""
+    stream = np.unpackbits(np.frombuffer(body, np.uint8), bitorder="little")
+    return (stream[: count * bits].reshape(count, bits) << np.arange(bits)).sum(axis=1)
+
+
+def rdp_to_epsilon(divergence: float, order: float, delta: float) -> mpmath.mpf:
+    """Canonne, Kamath and Steinke 2020, Proposition 12."""
+    alpha = mpmath.mpf(order)
+    return (
+        mpmath.mpf(divergence)
+        + mpmath.log(1 - 1 / alpha)
+        - (mpmath.log(delta) + mpmath.log(alpha)) / (alpha - 1)
+    )

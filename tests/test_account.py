@@ -1,0 +1,128 @@
+import itertools
+import math
+
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import mechanism_channels
+
+import randquant as rq
+from randquant.account import ORDERS, ChannelRelease, GaussianRelease, account
+
+PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+# The true epsilon at delta = 1e-5 of this many releases at the one pair (clip, -clip).
+TRUE_EPSILON = {10**4: 46380.85, 10**6: 4578203.7, 10**8: 457208868.0}
+
+
+@pytest.mark.parametrize("releases", TRUE_EPSILON)
+def test_close_above_the_true_value_of_one_pair(releases):
+    epsilon = account([ChannelRelease(PAPER, releases, 1)], 1e-5).epsilon
+    assert TRUE_EPSILON[releases] <= epsilon <= TRUE_EPSILON[releases] * 1.002
+
+
+@settings(max_examples=20, deadline=None)
+@given(mechanism_channels(), st.integers(1, 10**9), st.sampled_from([0.0, 1e-9, 1e-5, 0.1]))
+def test_never_above_pure_composition_and_never_below_zero(channel, releases, delta):
+    guarantee = account([ChannelRelease(channel, releases, 1)], delta)
+    pure = rq.certify(channel).epsilon.upper * releases
+    assert 0 <= guarantee.epsilon <= pure * (1 + 1e-12)
+
+
+def test_one_release_needs_no_delta():
+    guarantee = account([ChannelRelease(PAPER, 1, 1)], 0.0)
+    assert guarantee.order == math.inf
+    assert guarantee.epsilon >= rq.certify(PAPER).epsilon.lower
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5])
+def test_gaussian_equals_the_conversion_at_its_best_order(multiplier, delta):
+    release = GaussianRelease(multiplier, 650, 30)
+    guarantee = account([release], delta)
+    exact = min(
+        oracle.rdp_to_epsilon(30 * order / (2 * multiplier**2), order, delta) for order in ORDERS
+    )
+    assert exact <= guarantee.epsilon <= exact * (1 + 1e-12)
+    assert guarantee.trust == "central"
+
+
+def true_gaussian_epsilon(multiplier: float, delta: float) -> float:
+    """Least epsilon of one Gaussian release (Balle and Wang 2018, Theorem 8), by bisection."""
+    from scipy.stats import norm
+
+    def delta_at(epsilon):
+        shift, tilt = 1 / (2 * multiplier), epsilon * multiplier
+        return norm.cdf(shift - tilt) - math.exp(epsilon) * norm.cdf(-shift - tilt)
+
+    low, high = 0.0, 200.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 1.0, 3.0, 10.0])
+def test_the_bound_is_above_the_gaussians_true_epsilon(multiplier):
+    epsilon = account([GaussianRelease(multiplier, 1, 1)], 1e-5).epsilon
+    true = true_gaussian_epsilon(multiplier, 1e-5)
+    assert true <= epsilon <= 1.15 * true
+
+
+def test_the_bound_is_above_the_exact_delta_of_a_small_composition():
+    # Three releases of two-level rounding: brute force over all outcomes, in the worst direction.
+    channel = rq.stochastic_rounding(1.0, 2, 1.0)
+    p, q = channel.weights[-1], channel.weights[0]
+    total = channel.denominator
+    outcomes = [
+        (math.prod(int(p[c]) / total for c in codes), math.prod(int(q[c]) / total for c in codes))
+        for codes in itertools.product(range(2), repeat=3)
+    ]
+    for delta in (1e-5, 0.01, 0.1):
+        epsilon = account([ChannelRelease(channel, 3, 1)], delta).epsilon
+        assert sum(max(0.0, a - math.exp(epsilon) * b) for a, b in outcomes) <= delta
+
+
+def test_coordinates_and_rounds_multiply_and_releases_add():
+    whole = account([ChannelRelease(PAPER, 600, 20)], 1e-5)
+    assert whole.epsilon == pytest.approx(account([ChannelRelease(PAPER, 12000, 1)], 1e-5).epsilon)
+    parts = account([ChannelRelease(PAPER, 600, 5), ChannelRelease(PAPER, 600, 15)], 1e-5)
+    assert parts.epsilon == pytest.approx(whole.epsilon, rel=1e-12)
+    assert parts.releases == whole.releases == 12000
+
+
+def test_a_client_that_never_took_part_lost_nothing():
+    assert account([ChannelRelease(PAPER, 600, 0)], 1e-5).epsilon == 0
+
+
+def test_an_infinite_certificate_stays_infinite():
+    channel = rq.stochastic_rounding(1.0, 16)
+    guarantee = account([ChannelRelease(channel, 10, 1)], 1e-5)
+    assert guarantee.epsilon == math.inf
+    assert "no guarantee" in str(guarantee)
+
+
+def test_orders_reach_down_to_1_0005_and_below():
+    assert min(ORDERS) < 1.0005
+    assert any(abs(order - 1.0005) < 1e-4 for order in ORDERS)
+
+
+@given(st.floats(1e-300, 1e300))
+def test_what_is_printed_is_never_below_the_bound(epsilon):
+    guarantee = rq.Guarantee(epsilon, 1e-5, "replace_one", "local", 2.0, 1)
+    assert float(str(guarantee).split("<= ")[1].split()[0]) >= epsilon
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="delta"):
+        account([ChannelRelease(PAPER, 1, 1)], 1.0)
+    with pytest.raises(ValueError, match="dimension"):
+        ChannelRelease(PAPER, 0, 1)
+    with pytest.raises(ValueError, match="rounds"):
+        ChannelRelease(PAPER, 1, -1)
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        GaussianRelease(0.0, 1, 1)
+    with pytest.raises(ValueError, match="one trust"):
+        account([ChannelRelease(PAPER, 1, 1), GaussianRelease(1.0, 1, 1)], 1e-5)
+    with pytest.raises(ValueError, match="one trust"):
+        account([], 1e-5)

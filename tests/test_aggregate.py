@@ -1,0 +1,96 @@
+import math
+
+import chance
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import mechanism_channels
+
+import randquant as rq
+from randquant import wire
+from randquant.aggregate import CentralGaussian, ChannelMechanism, ClippedSGD, update_mechanism
+from randquant.channel import Channel
+from randquant.keys import Key
+
+PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+ROOT = Key.from_seed(0)
+
+
+def updates(clients: int, dimension: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((clients, dimension)).astype(np.float32)
+
+
+@settings(max_examples=30, deadline=None)
+@given(mechanism_channels(), st.integers(1, 6), st.integers(1, 50))
+def test_the_mean_is_the_mean_of_the_decoded_codes(channel, clients, dimension):
+    mechanism = ChannelMechanism(channel)
+    x = updates(clients, dimension) * channel.clip
+    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
+    codes = np.array([wire.unpack(channel, payload, dimension) for payload in payloads])
+    expected = channel.values[codes].mean(axis=0)
+    got = mechanism.mean(payloads, dimension, ROOT)
+    assert got.dtype == np.float32
+    assert np.abs(got - expected).max() <= 1e-6 * np.abs(channel.values).max()
+
+
+def test_the_mean_is_unbiased_for_the_clipped_updates():
+    mechanism = ChannelMechanism(PAPER)
+    x = updates(20, 50_000)
+    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
+    error = mechanism.mean(payloads, 50_000, ROOT) - x.clip(-1.5, 1.5).mean(axis=0)
+    assert chance.mean_is(error, 0.0, 9.0)
+    assert not chance.mean_is(error + 0.2, 0.0, 9.0)
+
+
+def test_clipped_sgd_is_the_exact_mean_at_four_bytes_a_coordinate():
+    mechanism = ClippedSGD(clip=0.5)
+    x = updates(7, 100)
+    payloads = [mechanism.encode(u, ROOT) for u in x]
+    assert {len(payload) for payload in payloads} == {400}
+    expected = x.astype(float).clip(-0.5, 0.5).mean(axis=0)
+    assert np.abs(mechanism.mean(payloads, 100, ROOT) - expected).max() < 1e-7
+    assert mechanism.release(100, 1) is None
+
+
+def test_central_noise_has_the_stated_size_and_is_keyed():
+    mechanism = CentralGaussian(clip=0.5, noise_multiplier=2.0)
+    dimension, clients = 100_000, 10
+    payloads = [mechanism.encode(np.zeros(dimension, np.float32), ROOT)] * clients
+    noise = mechanism.mean(payloads, dimension, ROOT)
+    deviation = 2.0 * 2 * 0.5 * math.sqrt(dimension) / clients
+    # The sample variance of n normals has relative deviation sqrt(2/n): six of them.
+    assert abs(noise.var() / deviation**2 - 1) < 6 * math.sqrt(2 / dimension)
+    assert (noise == mechanism.mean(payloads, dimension, ROOT)).all()
+    assert (noise != mechanism.mean(payloads, dimension, ROOT.fold_in(1))).any()
+    release = mechanism.release(dimension, 3)
+    assert release.renyi(2.0) == pytest.approx(3 * 2 / (2 * 4.0))
+
+
+@pytest.mark.parametrize(
+    "mechanism", [ChannelMechanism(PAPER), ClippedSGD(1.0), CentralGaussian(1.0, 1.0)]
+)
+def test_bad_updates_and_payloads_are_refused(mechanism):
+    with pytest.raises(ValueError, match=r"got nan at index \[3\]"):
+        mechanism.encode(np.array([0, 0, 0, np.nan, 0], dtype=np.float32), ROOT)
+    with pytest.raises(ValueError, match="at least one payload"):
+        mechanism.mean([], 5, ROOT)
+    with pytest.raises(ValueError, match="Expected a payload"):
+        mechanism.mean([b"\0" * 19], 5, ROOT)
+
+
+def test_uneven_values_refuse_to_be_summed():
+    channel = Channel(
+        np.array([-1.0, 1.0]), np.array([-1.0, 0.0, 3.0]), np.array([[2, 1, 1]] * 2), 4
+    )
+    with pytest.raises(ValueError, match="evenly spaced"):
+        ChannelMechanism(channel)
+
+
+def test_mechanisms_are_built_by_name():
+    assert update_mechanism("clipped-sgd", {"clip": 1.0}) == ClippedSGD(1.0)
+    built = update_mechanism("rqm", {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42})
+    assert built == ChannelMechanism(PAPER)
+    for name, parameters in (("laplace", {}), ("gaussian", {"clip": 1.0}), ("rqm", {"sigma": 1})):
+        with pytest.raises(ValueError, match="Expected"):
+            update_mechanism(name, parameters)

@@ -1,0 +1,96 @@
+"""The shape of the code: imports point down the list of ranks, modules stay small, names say."""
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "randquant"
+RANKS = {
+    "_validate": 0,
+    "privacy": 1, "keys": 1,
+    "channel": 2, "divergence": 2, "wire": 2, "records": 2, "_bits": 2, "moments": 2,
+    "mechanisms": 3, "certify": 3, "encode": 3,
+    "account": 4, "aggregate": 4,
+    "datasets": 5,
+    "models": 6, "learner": 6, "federate": 6,
+    "bench": 7, "report": 7, "_svg": 7, "runs": 7, "progress": 7,
+    "cli": 8,
+}  # fmt: skip
+EXTRAS = {
+    "torch": {"models", "learner", "runs", "bench"},
+    "safetensors": {"runs"},
+    "sklearn": {"datasets"},
+    "rich": {"progress"},
+    "flwr": set(),
+    "matplotlib": set(),
+}
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def module(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """Full names of everything that a file imports, `from a import b` as a.b."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def own(path: Path) -> set[str]:
+    """Modules of randquant that a file imports."""
+    parts = [name.split(".") for name in imported(path)]
+    return {p[1] for p in parts if p[0] == "randquant" and len(p) > 1 and p[1] in RANKS}
+
+
+def test_every_module_has_a_rank():
+    assert {module(path) for path in FILES} - {"__init__"} == set(RANKS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_up_the_list(path):
+    if module(path) == "__init__":
+        return
+    for name in own(path):
+        assert RANKS[name] <= RANKS[module(path)], f"{path.name} imports {name}"
+
+
+def test_there_is_no_cycle():
+    graph: dict[str, set[str]] = {}
+    for path in FILES:
+        if module(path) != "__init__":
+            graph.setdefault(module(path), set()).update(own(path) - {module(path)})
+    assert list(TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_extras_stay_where_they_belong(package):
+    users = {
+        module(path)
+        for path in FILES
+        if any(name.split(".")[0] == package for name in imported(path))
+    }
+    assert users == EXTRAS[package]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_modules_and_functions_stay_small(path):
+    text = path.read_text()
+    assert text.count("\n") <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            docstring = ast.get_docstring(node, clean=False) or ""
+            length = node.end_lineno - node.lineno + 1 - docstring.count("\n")
+            assert length <= 60, f"{node.name} has {length} lines"
+
+
+def test_the_channel_stays_under_250_lines():
+    assert (ROOT / "channel.py").read_text().count("\n") < 250

@@ -1,0 +1,139 @@
+import itertools
+import math
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import channels
+
+import randquant as rq
+from randquant.channel import Channel, from_probabilities
+
+ORDERS = [1.0005, 2.0, 8.0, 1000.0, math.inf]
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+
+
+def test_known_values(paper):
+    assert rq.certify_pair(paper, 1.5, -1.5, 1000.0).epsilon.upper == pytest.approx(
+        5.46838, abs=5e-6
+    )
+    everywhere = rq.certify(paper, 8.0).epsilon
+    assert everywhere.lower == pytest.approx(5.34422859, abs=5e-9)
+    assert everywhere.upper == pytest.approx(5.34422859, abs=5e-9)
+    assert rq.certify_pair(paper, 1.5, -1.5, 8.0).epsilon.upper == pytest.approx(
+        5.31564235, abs=5e-9
+    )
+
+
+@pytest.mark.parametrize(
+    ("margin", "keep", "worst", "ends"),
+    [(0.66, 0.33, 5.29826, 5.28754), (1.0, 0.23, 3.21931, 3.17378)],
+)
+def test_the_ends_are_not_always_the_worst_pair(margin, keep, worst, ends):
+    channel = rq.rqm(clip=1.0, margin=margin, levels=16, keep=keep)
+    assert rq.certify(channel).epsilon.upper == pytest.approx(worst, abs=1e-5)
+    assert rq.certify_pair(channel, 1.0, -1.0).epsilon.upper == pytest.approx(ends, abs=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(channels(), st.sampled_from(ORDERS), st.randoms())
+def test_no_pair_of_inputs_is_above_the_bound(channel, order, random):
+    bound = rq.certify(channel, order).epsilon.upper
+    points = [random.uniform(-channel.clip, channel.clip) for _ in range(6)]
+    points += [float(u) for u in channel.inputs]
+    rows = {}
+    for x in points:
+        weights, total = channel.mix(x)
+        assert total == 2**32 * channel.denominator
+        rows[x] = weights
+    for x, other in itertools.permutations(rows, 2):
+        assert oracle.renyi(rows[x], rows[other], order) <= bound
+
+
+@settings(max_examples=60, deadline=None)
+@given(channels(), st.sampled_from(ORDERS))
+def test_the_best_pair_of_vertices_attains_the_interval(channel, order):
+    interval = rq.certify(channel, order).epsilon
+    exact = max(
+        oracle.renyi(p, q, order) for p, q in itertools.product(channel.weights, repeat=2)
+    )
+    assert interval.lower <= exact <= interval.upper
+    assert math.isinf(interval.upper) or interval.width < 1e-10
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_witness_has_a_divergence_of_at_least_the_lower_end(paper, order):
+    certificate = rq.certify(paper, order)
+    (p, total), (q, _) = (paper.mix(x) for x in certificate.witness)
+    assert oracle.renyi(p, q, order) >= certificate.epsilon.lower
+    assert total > 0
+
+
+def test_both_limits_of_a_jump_count():
+    left, right = [0.5, 0.5], [0.9, 0.1]
+    channel = from_probabilities(
+        np.array([-1.0, 0, 0, 1]), np.array([-1.0, 1.0]), np.array([left, left, right, left])
+    )
+    assert rq.certify(channel).epsilon.upper == pytest.approx(math.log(5), rel=1e-12)
+
+
+@pytest.mark.parametrize("levels", [2, 3, 16])
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+def test_stochastic_rounding_protects_only_with_two_levels_and_a_margin(levels, margin):
+    channel = rq.stochastic_rounding(clip=1.0, levels=levels, margin=margin)
+    for order in ORDERS:
+        certificate = rq.certify(channel, order)
+        assert math.isinf(certificate.epsilon.upper) == (levels > 2 or margin == 0)
+        if math.isinf(certificate.epsilon.upper):
+            (can, _), (never, _) = (channel.mix(x) for x in certificate.witness)
+            assert can[certificate.code] > 0
+            assert never[certificate.code] == 0
+            assert "never does" in str(certificate)
+
+
+def test_stochastic_rounding_with_two_levels_and_a_margin_in_closed_form():
+    channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=0.5)
+    assert rq.certify(channel).epsilon.upper == pytest.approx(math.log(2.5 / 0.5), rel=1e-12)
+
+
+def test_nothing_overflows_with_64_levels_and_tiny_weights():
+    rng = np.random.default_rng(0)
+    table = rng.random((128, 64)) ** 30 + 1e-25
+    table /= table.sum(axis=1, keepdims=True)
+    channel = from_probabilities(np.linspace(-1, 1, 128), np.arange(64.0), table)
+    for order in [*ORDERS, 1e6, 1e300]:
+        interval = rq.certify(channel, order).epsilon
+        assert 0 < interval.lower <= interval.upper < 62 * math.log(2)
+    assert interval.width < 1e-7
+
+
+def test_the_bound_grows_with_the_order(paper):
+    uppers = [rq.certify(paper, order).epsilon.upper for order in ORDERS]
+    assert uppers == sorted(uppers)
+
+
+@pytest.mark.parametrize("order", [1.0, 0.5, -3, math.nan])
+def test_orders_up_to_one_are_refused(paper, order):
+    with pytest.raises(ValueError, match="order"):
+        rq.certify(paper, order)
+
+
+def test_what_is_printed_is_never_below_the_bound(paper):
+    certificate = rq.certify(paper, 8.0)
+    printed = float(str(certificate).split("epsilon <= ")[1].split()[0])
+    assert printed >= certificate.epsilon.upper
+
+
+def test_a_wrong_row_would_be_caught():
+    good = rq.rqm(1.0, 1.0, 8, 0.4)
+    weights = good.weights.copy()
+    weights[0, 0] += weights[0, -1] // 2
+    weights[0, -1] -= weights[0, -1] // 2
+    bad = Channel(good.inputs, good.values, weights, good.denominator)
+    assert rq.certify(bad).epsilon.lower > rq.certify(good).epsilon.upper + 0.1

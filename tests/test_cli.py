@@ -1,0 +1,167 @@
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import randquant as rq
+from randquant import cli
+
+PAPER = "--clip 1.5 --margin 1.5 --levels 16 --keep 0.42"
+
+
+def run(capsys, line: str) -> tuple[int, str, str]:
+    try:
+        code = cli.main(line.split())
+    except SystemExit as stop:
+        code = stop.code
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+def run_json(capsys, line: str) -> dict:
+    code, out, _ = run(capsys, line + " --json")
+    assert code == 0
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+def test_certify(capsys):
+    result = run_json(capsys, f"certify rqm {PAPER} --order 8")
+    certificate = rq.certify(rq.rqm(1.5, 1.5, 16, 0.42), 8.0)
+    assert result["epsilon"] == {
+        "lower": certificate.epsilon.lower,
+        "upper": certificate.epsilon.upper,
+    }
+    assert sorted(map(abs, result["witness"])) == [1.4, 1.5]
+    assert result["bias_max"] < 1e-14
+    assert result["bits_per_coordinate"] == 4
+    pair = run_json(capsys, f"certify rqm {PAPER} --order 1000 --pair 1.5 -1.5")
+    assert pair["epsilon"]["upper"] == pytest.approx(5.46838, abs=5e-6)
+    assert pair["covers"] == "this ordered pair only"
+
+
+def test_infinity_is_a_string_in_json(capsys):
+    result = run_json(capsys, "certify stochastic-rounding --clip 1 --levels 4")
+    assert result["epsilon"] == {"lower": "inf", "upper": "inf"}
+    assert result["order"] == "inf"
+
+
+def test_account(capsys):
+    result = run_json(capsys, f"account rqm {PAPER} --dimension 650 --rounds 20 --delta 1e-5")
+    assert 50_000 < result["epsilon"] < 70_000
+    assert result["per_coordinate"]["epsilon"]["upper"] == pytest.approx(5.469888567)
+    assert (result["neighboring"], result["trust"]) == ("replace_one", "local")
+    central = run_json(
+        capsys, "account gaussian --clip 1 --noise-multiplier 2 --dimension 9 --rounds 5"
+    )
+    assert 3 < central["epsilon"] < 6
+    assert central["trust"] == "central"
+
+
+def test_bench(capsys):
+    result = run_json(capsys, "bench --coordinates 100000 --repeats 1")
+    assert result["encode_pack"]["coordinates_per_second_per_core"] > 0
+    assert result["encode_pack"]["ratio_to_naive"] > 0
+    assert result["payload_bytes"] == 50_040
+
+
+def test_train_and_resume(capsys, tmp_path):
+    folder = tmp_path / "run"
+    result = run_json(capsys, f"train --rounds 12 --evaluate-every 4 --run {folder} --quiet")
+    assert 0.2 < result["accuracy"] <= 1
+    assert 0.2 < result["baseline_accuracy"] <= 1
+    assert result["bytes_per_upload"] == 365
+    assert result["guarantee"]["epsilon"] > 1000
+    assert result["report"] == str(folder / "report.html")
+    assert (folder / "report.html").exists()
+    again = run_json(capsys, f"train --resume {folder} --quiet")
+    assert again["accuracy"] == result["accuracy"]
+    code, out, _ = run(capsys, f"train --resume {folder} --quiet")
+    assert code == 0
+    for word in ("test accuracy", "without privacy", "upload", "epsilon <=", "time", "report.html"):
+        assert word in out
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 0.01", "clipped-sgd", "pbm"])
+def test_train_with_other_mechanisms(capsys, tmp_path, mechanism):
+    options = "--theta 0.25 --trials 15" if mechanism == "pbm" else ""
+    folder = tmp_path / "run"
+    code, out, err = run(
+        capsys,
+        f"train --mechanism {mechanism} {options} --dataset breast-cancer --rounds 5 "
+        f"--run {folder} --no-baseline --quiet",
+    )
+    assert code == 0, err
+    assert ("protects nothing" in out) == (mechanism == "clipped-sgd")
+
+
+WRONG = [
+    ("certify rqm --clip 1", "margin, levels, keep"),
+    ("certify rqm --clip nan --margin 1 --levels 16 --keep .4", "clip"),
+    ("certify rqm --clip x --margin 1 --levels 16 --keep .4", "--clip"),
+    ("certify laplace --clip 1", "laplace"),
+    (f"certify rqm {PAPER} --order 1", "order"),
+    (f"certify rqm {PAPER} --pair 9 0", "within"),
+    ("certify pbm --clip 1 --theta 0.25 --trials 15 --keep 0.4", "keep"),
+    (f"account rqm {PAPER} --dimension 0 --rounds 1", "dimension"),
+    (f"account rqm {PAPER} --dimension 5 --rounds 1 --delta 2", "delta"),
+    ("account clipped-sgd --clip 1 --dimension 5 --rounds 1", "protects"),
+    ("bench --coordinates 0", "coordinates"),
+    ("bench --levels 1", "levels"),
+    ("train --dataset imagenet", "imagenet"),
+    ("train --dataset fashion-mnist --data-dir /nowhere", "/nowhere"),
+    ("train --model transformer", "transformer"),
+    ("train --cohort 500", "cohort"),
+    ("train --resume /nowhere", "/nowhere"),
+    ("train --resume /nowhere --rounds 5", "--resume"),
+    ("train --colour blue", "colour"),
+    ("paint", "paint"),
+    ("", "COMMAND"),
+]
+
+
+@pytest.mark.parametrize(("line", "word"), WRONG)
+def test_what_is_wrong_is_one_line_and_exit_code_2(capsys, line, word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, line)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert word in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["certify", "account", "bench", "train"])
+def test_help_shows_an_example_that_parses(capsys, command):
+    code, out, _ = run(capsys, f"{command} --help")
+    assert code == 0
+    example = re.search(r"example: randquant (.*)", " ".join(out.split())).group(1)
+    options = cli._parser().parse_args(example.split())
+    assert options.command == command
+
+
+def test_the_core_commands_run_without_torch():
+    hide = "import sys; sys.modules['torch'] = None; sys.modules['rich'] = None\n"
+    for line in (f"certify rqm {PAPER}", f"account rqm {PAPER} --dimension 5 --rounds 1"):
+        code = f"{hide}from randquant.cli import main; raise SystemExit(main({line.split()!r}))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    code = f"{hide}from randquant.cli import main; raise SystemExit(main(['train']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "randquant[train]" in done.stderr
+
+
+def test_the_installed_command_answers():
+    command = os.path.join(os.path.dirname(sys.executable), "randquant")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("randquant ")
+
+
+def test_json_is_strict(capsys):
+    result = run_json(capsys, f"certify rqm {PAPER}")
+    assert math.isfinite(result["mse"])

@@ -1,0 +1,234 @@
+import chance
+import numpy as np
+import planted
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import channels, mechanism_channels
+
+import randquant as rq
+from randquant import wire
+from randquant.channel import Channel
+from randquant.encode import CHUNK, SEGMENT, encode_payload, kernel, reference
+from randquant.encode.tables import tables
+from randquant.keys import Key
+
+PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+DRAWS = 1_000_000
+
+
+def normal(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+
+
+# Same codes as the slow reference -------------------------------------------------------------
+
+
+@settings(max_examples=80, deadline=None)
+@given(channels() | mechanism_channels(), st.integers(0, 600), st.integers(0, 2**32))
+def test_the_kernel_equals_the_reference(channel, count, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1.2, 1.2, count) * channel.clip
+    special = np.concatenate([channel.inputs, np.nextafter(channel.inputs, 0), [0.0, -0.0]])
+    x[: len(special)] = special[: len(x)]
+    for kind in (np.float64, np.float32, np.float16):
+        with np.errstate(over="ignore"):
+            values = np.nan_to_num(x.astype(kind))
+        key = Key.from_seed(seed)
+        expected = reference.encode(channel, values, key)
+        assert (rq.encode(channel, values, key) == expected).all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 255, 257, CHUNK - 1, CHUNK + 1, 2 * SEGMENT + 5])
+def test_chunks_and_threads_do_not_change_the_codes(count):
+    x, key = normal(count), Key.from_seed(count)
+    codes = rq.encode(PAPER, x, key)
+    assert (codes == reference.encode(PAPER, x, key)).all()
+    for threads in (2, 3, 7):
+        assert (rq.encode(PAPER, x, key, threads=threads) == codes).all()
+        assert encode_payload(PAPER, x, key, threads=threads) == wire.pack(PAPER, codes)
+
+
+def test_big_endian_strided_and_shaped_inputs_are_encoded_alike():
+    x, key = normal(600), Key.from_seed(0)
+    codes = rq.encode(PAPER, x, key)
+    assert (rq.encode(PAPER, x.astype(">f4"), key) == codes).all()
+    assert (rq.encode(PAPER, np.repeat(x, 2)[::2], key) == codes).all()
+    shaped = rq.encode(PAPER, x.reshape(20, 30), key)
+    assert shaped.shape == (20, 30)
+    assert (shaped.reshape(-1) == codes).all()
+    assert rq.encode(PAPER, np.float32(0.3), key).shape == ()
+
+
+# The tie path: draws that their first 32 bits do not settle --------------------------------------
+
+
+def tie_channel() -> Channel:
+    """Thresholds that differ in their last bits only, around one value of the first 32 bits."""
+    middle = 1 << 61
+    offsets = [-5, -1, 0, 1, 5, 1 << 29]
+    cuts = [0, *(middle + offset for offset in offsets), 1 << 62]
+    row = np.diff(np.array(cuts, dtype=np.int64))
+    return Channel(np.array([-1.0, 1.0]), np.arange(7.0), np.array([row, row]), 1 << 62)
+
+
+def test_ties_are_settled_by_the_full_draw():
+    channel = tie_channel()
+    x = np.zeros(16, dtype=np.float32)
+    body = np.zeros(16, dtype=np.uint8)
+    table = tables(channel)
+    middle = np.uint64(1 << 31)  # the first 32 bits of 2**61
+    words = np.full(16, middle << np.uint64(32))
+    empty = np.empty(0, dtype=np.uint64)
+    assert kernel.encode(x, words, empty, *table, 8, body) == kernel.TIE
+    draws = np.array([0, 1, 4, 5, 6, (1 << 29) - 1, 1 << 29, (1 << 30) - 1] * 2, dtype=np.uint64)
+    assert kernel.encode(x, words, draws, *table, 8, body) == 0
+    assert body.tolist() == [3, 4, 4, 5, 5, 5, 6, 6] * 2
+    words -= np.uint64(1) << np.uint64(32)
+    draws = np.uint64(1 << 30) - np.array([6, 5, 4, 2, 1, 1, 1, 1] * 2, dtype=np.uint64)
+    assert kernel.encode(x, words, draws, *table, 8, body) == 0
+    assert body.tolist() == [0, 1, 1, 1, 2, 2, 2, 2] * 2
+
+
+def test_a_tie_in_the_middle_of_an_update_is_redrawn_in_place(monkeypatch):
+    calls = []
+    original = kernel.encode
+
+    def counting(x, words, low, *rest):
+        if not calls and low.size == 0:  # pretend that the first chunk has a tie
+            calls.append("tie")
+            return kernel.TIE
+        calls.append("exact" if low.size else "fast")
+        return original(x, words, low, *rest)
+
+    monkeypatch.setattr(kernel, "encode", counting)
+    x, key = normal(CHUNK + 100), Key.from_seed(5)
+    assert (rq.encode(PAPER, x, key) == reference.encode(PAPER, x, key)).all()
+    assert calls == ["tie", "exact", "fast"]
+
+
+# What is refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("index", [0, 5, CHUNK + 3, SEGMENT + CHUNK + 1])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_first_bad_index_is_named(bad, index, threads):
+    x = normal(2 * SEGMENT)
+    x[index], x[index + 7], x[-1] = bad, np.nan, np.nan
+    with pytest.raises(ValueError, match=rf"got {bad} at index \[{index}\]"):
+        rq.encode(PAPER, x, Key.from_seed(0), threads=threads)
+
+
+def test_the_bad_index_has_the_shape_of_the_input():
+    x = np.zeros((4, 5))
+    x[2, 3] = np.nan
+    with pytest.raises(ValueError, match=r"index \[2, 3\]"):
+        rq.encode(PAPER, x, Key.from_seed(0))
+
+
+@pytest.mark.parametrize("x", [np.arange(3), np.zeros(3, np.longdouble), [1, 2], ["a"]])
+def test_wrong_kinds_are_refused(x):
+    with pytest.raises(TypeError, match="dtype"):
+        rq.encode(PAPER, x, Key.from_seed(0))
+
+
+def test_more_than_256_levels_are_refused():
+    row = np.ones(512, dtype=np.int64)
+    channel = Channel(np.array([-1.0, 1.0]), np.arange(512.0), np.array([row, row]), 512)
+    with pytest.raises(ValueError, match="256"):
+        rq.encode(channel, np.zeros(3), Key.from_seed(0))
+
+
+def test_inputs_outside_clip_are_clipped():
+    key = Key.from_seed(1)
+    inside = rq.encode(PAPER, np.full(1000, 1.5), key)
+    assert (rq.encode(PAPER, np.full(1000, 1e30), key) == inside).all()
+    assert (rq.encode(PAPER, np.full(1000, np.finfo(np.float64).max), key) == inside).all()
+
+
+# Decoding -----------------------------------------------------------------------------------------
+
+
+def test_decode_gives_each_codes_value():
+    codes = np.arange(16).reshape(4, 4)
+    decoded = rq.decode(PAPER, codes)
+    assert decoded.dtype == np.float32
+    assert (decoded == PAPER.values.astype(np.float32).reshape(4, 4)).all()
+
+
+@pytest.mark.parametrize("codes", [[16], [-1], [0, 99]])
+def test_codes_out_of_range_are_refused(codes):
+    with pytest.raises(ValueError, match="codes 0 to 15"):
+        rq.decode(PAPER, np.array(codes))
+    with pytest.raises(TypeError, match="integer codes"):
+        rq.decode(PAPER, np.array([0.5]))
+
+
+# Statistics: false-alarm rate 1e-6 a test, and a planted error beside each --------------------------
+
+CHANNELS = {
+    "rqm": PAPER,
+    "pbm": rq.pbm(1.5, 0.25, 20),
+    "two levels": rq.stochastic_rounding(1.5, 2, 0.5),
+    "many levels": rq.rqm(1.5, 0.3, 200, 0.1),
+}
+POINTS = [-1.5, -1.4, -0.33, 0.0, 0.7001, 1.5]
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+@pytest.mark.parametrize("x", POINTS)
+def test_codes_are_drawn_from_the_certified_row(name, x):
+    channel = CHANNELS[name]
+    codes = rq.encode(channel, np.full(DRAWS, x), Key.from_seed(11))
+    weights, total = channel.mix(x)
+    assert chance.fits(codes, np.array([float(w / total) for w in weights]))
+
+
+@pytest.mark.parametrize("x", POINTS)
+def test_a_level_biased_by_two_percent_is_caught(x):
+    codes = rq.encode(planted.biased_level(PAPER, 0.02), np.full(DRAWS, x), Key.from_seed(11))
+    weights, total = PAPER.mix(x)
+    assert not chance.fits(codes, np.array([float(w / total) for w in weights]))
+
+
+def test_swapped_rows_are_caught():
+    codes = rq.encode(planted.swapped_rows(PAPER), np.full(DRAWS, -1.5), Key.from_seed(11))
+    assert not chance.fits(codes, PAPER.probabilities[0])
+
+
+def test_a_stuck_random_bit_is_caught():
+    words = planted.modulo_words(Key.from_seed(3).words(CHUNK))
+    body = np.zeros(CHUNK, dtype=np.uint8)
+    empty = np.empty(0, dtype=np.uint64)
+    x = np.zeros(CHUNK, dtype=np.float32)
+    assert kernel.encode(x, words, empty, *tables(PAPER), 8, body) == 0
+    weights, total = PAPER.mix(0.0)
+    assert not chance.fits(body, np.array([float(w / total) for w in weights]))
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_the_decoded_mean_is_unbiased(name):
+    channel = CHANNELS[name]
+    x = normal(DRAWS, 2).clip(-1.5, 1.5)
+    error = rq.decode(channel, rq.encode(channel, x, Key.from_seed(12))).astype(float) - x
+    spread = float(np.ptp(channel.values)) + 2 * channel.clip
+    assert chance.mean_is(error, 0.0, spread)
+    assert not chance.mean_is(error + 0.02 * spread, 0.0, spread)
+
+
+def test_neighbouring_coordinates_clients_and_rounds_are_independent():
+    x = np.full(DRAWS, 0.4)
+    root = Key.from_seed(13)
+    first = rq.encode(PAPER, x, root.fold_in(1, "client", 1)).astype(float)
+    other_client = rq.encode(PAPER, x, root.fold_in(1, "client", 2))
+    other_round = rq.encode(PAPER, x, root.fold_in(2, "client", 1))
+    for lag in (1, 2, 8, 256, CHUNK):
+        assert chance.uncorrelated(first[:-lag], first[lag:])
+    assert chance.uncorrelated(first, other_client)
+    assert chance.uncorrelated(first, other_round)
+
+
+def test_a_reused_key_is_caught():
+    codes = planted.reused_key(PAPER, np.full(20_000, 0.4), 2, Key.from_seed(14))
+    assert not chance.uncorrelated(codes[0].astype(float), codes[1])

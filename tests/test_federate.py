@@ -1,0 +1,177 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import randquant as rq
+from randquant import datasets, models, wire
+from randquant.aggregate import ChannelMechanism, ClippedSGD
+from randquant.federate import distributed_sgd, sample_cohort
+from randquant.keys import Key
+from randquant.learner import Learner
+
+POPULATION = 30
+CHANNEL = rq.rqm(clip=0.05, margin=0.05, levels=16, keep=0.42)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits")
+
+
+def make_learner(dataset, model: str, how: str = "dirichlet") -> Learner:
+    clients = datasets.partition(dataset.train_labels, POPULATION, how, seed=3)
+    module = models.build(model, dataset.train_features.shape[1:], dataset.classes, 3)
+    return Learner(module, dataset, clients)
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(2) as workers:
+        yield workers
+
+
+def algorithm(learner, mechanism, pool, workers=2):
+    return distributed_sgd(
+        learner, mechanism, population=POPULATION, learning_rate=0.7, pool=pool, workers=workers
+    )
+
+
+def slow_gradients(dataset, model: str, parameters: np.ndarray, clients) -> np.ndarray:
+    """One client after the other, with plain autograd: the oracle."""
+    split = datasets.partition(dataset.train_labels, POPULATION, "dirichlet", seed=3)
+    module = models.build(model, dataset.train_features.shape[1:], dataset.classes, 3)
+    nn.utils.vector_to_parameters(torch.from_numpy(parameters.copy()), module.parameters())
+    rows = []
+    for client in clients:
+        module.zero_grad()
+        features = torch.from_numpy(dataset.train_features[split[client]])
+        labels = torch.from_numpy(dataset.train_labels[split[client]])
+        nn.functional.cross_entropy(module(features), labels).backward()
+        rows.append(torch.cat([p.grad.reshape(-1) for p in module.parameters()]).numpy())
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("model", models.MODELS)
+def test_gradients_equal_plain_autograd(digits, model):
+    learner = make_learner(digits, model)
+    parameters = learner.parameters()
+    clients = [0, 7, 11, 29]
+    gradients, losses = learner.gradients(clients)
+    expected = slow_gradients(digits, model, parameters, clients)
+    assert gradients.shape == expected.shape == (4, learner.dimension)
+    assert np.abs(gradients - expected).max() < 1e-6
+    assert (losses > 0).all()
+
+
+@pytest.mark.parametrize("model", models.MODELS)
+def test_a_round_is_algorithm_1_of_the_paper(digits, model, pool):
+    learner = make_learner(digits, model)
+    run = algorithm(learner, ChannelMechanism(CHANNEL), pool)
+    state, cohort, root = run.init(), [1, 4, 9, 16, 25], Key.from_seed(8)
+    after, cost = run.apply(state, cohort, root)
+
+    learner.load(state.parameters)
+    total = np.zeros(learner.dimension)
+    for client, gradient in zip(cohort, learner.gradients(cohort)[0], strict=True):
+        codes = rq.encode(CHANNEL, gradient, root.fold_in(1).fold_in("client", client))
+        total += codes
+    n, m = len(cohort), CHANNEL.levels
+    mean = -0.1 + 2 * total * 0.1 / (n * (m - 1))  # line 10, with clip + margin = 0.1
+    expected = state.parameters - 0.7 * mean
+    assert np.abs(after.parameters - expected).max() < 1e-6
+    assert after.round == 1
+    assert after.participations[cohort].tolist() == [1] * 5
+    assert after.participations.sum() == 5
+    assert cost.bytes_up == 5 * (wire.HEADER_BYTES + wire.body_bytes(CHANNEL, learner.dimension))
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_workers_do_not_change_the_result(digits, model):
+    results = []
+    for workers in (1, 2):
+        with ThreadPoolExecutor(
+            workers, initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
+            run = algorithm(make_learner(digits, model), ChannelMechanism(CHANNEL), pool, workers)
+            state = run.init()
+            for round in range(3):
+                cohort = sample_cohort(POPULATION, 10, round + 1, 0)
+                state, _ = run.apply(state, cohort, Key.from_seed(1))
+            results.append(state.parameters)
+    assert (results[0] == results[1]).all()
+
+
+def test_rounds_and_clients_never_share_a_key(digits, pool):
+    seen = []
+
+    class Spy(ClippedSGD):
+        __slots__ = ()
+
+        def encode(self, update, key):
+            seen.append(key.words(4).tobytes())
+            return super().encode(update, key)
+
+    run = algorithm(make_learner(digits, "softmax"), Spy(1.0), pool)
+    state = run.init()
+    for _ in range(3):
+        state, _ = run.apply(state, [0, 1, 2], Key.from_seed(1))
+    assert len(set(seen)) == 9
+
+
+def test_a_failed_round_names_the_client_and_leaves_the_state(digits, pool):
+    learner = make_learner(digits, "softmax")
+    run = algorithm(learner, ChannelMechanism(CHANNEL), pool)
+    state = run.init()
+    broken = type(state)(0, np.full_like(state.parameters, np.nan), state.participations)
+    with pytest.raises(ValueError, match=r"Client 3: Expected finite values.*index \[0\]"):
+        run.apply(broken, [3, 5], Key.from_seed(0))
+    assert broken.round == 0
+    assert not broken.participations.any()
+
+
+def test_training_learns(digits, pool):
+    learner = make_learner(digits, "softmax", "iid")
+    run = algorithm(learner, ChannelMechanism(CHANNEL), pool)
+    state = run.init()
+    learner.load(state.parameters)
+    before = learner.evaluate()
+    for round in range(60):
+        cohort = sample_cohort(POPULATION, 15, round + 1, 0)
+        state, _ = run.apply(state, cohort, Key.from_seed(1))
+    learner.load(state.parameters)
+    assert before.accuracy < 0.3
+    assert learner.evaluate().accuracy > 0.85
+
+
+def test_cohorts_are_uniform_without_repeats_and_repeatable():
+    counts = np.zeros(20)
+    for round in range(4000):
+        cohort = sample_cohort(20, 5, round, seed=9)
+        assert len(set(cohort)) == 5
+        counts[cohort] += 1
+    # Sampling without replacement: the chi-square statistic is scaled by (N-1)/N · 1/(1 - n/N).
+    statistic = ((counts - 1000) ** 2 / 1000).sum() * (19 / 20) / (1 - 5 / 20)
+    assert statistic < stats.chi2.isf(1e-6, 19)
+    assert sample_cohort(20, 5, 3, 9) == sample_cohort(20, 5, 3, 9)
+    assert sample_cohort(20, 20, 3, 9) == list(range(20))
+    with pytest.raises(ValueError, match="cohort"):
+        sample_cohort(20, 21, 0, 0)
+
+
+def test_the_cnn_has_about_fifty_thousand_parameters():
+    module = models.build("cnn", (1, 28, 28), 10, 0)
+    assert sum(p.numel() for p in module.parameters()) == 50_226
+    with pytest.raises(ValueError, match="images"):
+        models.build("cnn", (30,), 2, 0)
+
+
+def test_building_a_model_leaves_torchs_generator_alone():
+    torch.manual_seed(5)
+    first = torch.rand(1)
+    torch.manual_seed(5)
+    models.build("mlp", (1, 8, 8), 10, 0)
+    assert torch.rand(1) == first

@@ -1,0 +1,126 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import mechanism_channels
+
+import randquant as rq
+from randquant.mechanisms import MECHANISMS, build
+
+EXAMPLES = {
+    "rqm": {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42},
+    "pbm": {"clip": 1.5, "theta": 0.25, "trials": 15},
+    "stochastic-rounding": {"clip": 1.5, "levels": 16, "margin": 0.5},
+}
+
+
+def test_every_mechanism_has_an_example():
+    assert set(EXAMPLES) == set(MECHANISMS)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_contract(name):
+    channel = build(name, EXAMPLES[name])
+    assert channel.levels == 16
+    assert channel.bits == 4
+    assert channel.clip == 1.5
+    assert channel.lattice is not None
+    assert rq.moments(channel).bias_max < 1e-14
+    assert channel == build(name, EXAMPLES[name])
+
+
+@given(mechanism_channels())
+def test_unbiased(channel):
+    assert rq.moments(channel).bias_max <= 1e-13 * np.abs(channel.values).max()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(2, 8),
+    st.fractions(0, 3, max_denominator=50),
+    st.fractions(0, 1, max_denominator=50),
+)
+def test_rqm_equals_the_enumeration_of_all_subsets_of_levels(levels, margin, keep):
+    channel = rq.rqm(1.0, float(margin), levels, float(keep))
+    reach = 1 + Fraction(float(margin))
+    for x in np.linspace(-1, 1, 9):
+        weights, total = channel.mix(float(x))
+        exact = oracle.rqm_row(Fraction(float(x)), reach, levels, Fraction(float(keep)))
+        for weight, probability in zip(weights, exact, strict=True):
+            # 2**-32 of a cell is the rounding of the dither; rows change by at most 1 over a cell.
+            assert abs(Fraction(int(weight), total) - probability) < Fraction(1, 2**32)
+
+
+def test_rqm_is_certified_below_the_papers_theorem():
+    channel = build("rqm", EXAMPLES["rqm"])
+    theorem = math.log(2 * (1 - 0.42) ** 2 * (1 + 1)) + 16 * math.log(1 / (1 - 0.42))
+    assert rq.certify(channel).epsilon.upper == pytest.approx(5.46989, abs=1e-5)
+    assert theorem > 9
+
+
+@pytest.mark.parametrize("trials", [1, 15, 60])
+def test_pbm_equals_the_binomial_at_its_vertices(trials):
+    channel = rq.pbm(1.5, 0.25, trials)
+    assert channel.levels == trials + 1
+    for vertex, x in enumerate(channel.inputs):
+        success = Fraction(1, 2) + Fraction(1, 4) * Fraction(float(x)) / Fraction(3, 2)
+        exact = oracle.binomial_row(trials, success)
+        for weight, probability in zip(channel.weights[vertex], exact, strict=True):
+            wanted = probability * channel.denominator
+            assert abs(int(weight) - wanted) <= wanted * Fraction(1, 10**13) + 1
+
+
+@pytest.mark.parametrize("order", [1.0005, 2.0, 8.0, math.inf])
+def test_pbm_is_worst_at_the_ends(order):
+    channel = rq.pbm(1.5, 0.25, 15)
+    assert sorted(rq.certify(channel, order).witness) == [-1.5, 1.5]
+
+
+def test_pbm_adds_at_most_the_stated_variance():
+    channel = rq.pbm(1.5, 0.25, 15)
+    x = np.linspace(-1.5, 1.5, 1001)
+    success = 0.5 + 0.25 * x / 1.5
+    smooth = 15 * success * (1 - success) * (1.5 / (0.25 * 15)) ** 2
+    added = rq.moments(channel).variance_at(x) - smooth
+    assert added.min() > -1e-12
+    assert added.max() <= (1.5 / 64) ** 2
+
+
+def test_stochastic_rounding_uses_the_two_nearest_levels():
+    channel = rq.stochastic_rounding(1.0, 5)
+    weights, total = channel.mix(0.25)
+    assert [float(w / total) for w in weights] == [0, 0, 0.5, 0.5, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("rqm", {"clip": 0}, "clip > 0"),
+        ("rqm", {"clip": math.nan}, "clip"),
+        ("rqm", {"clip": math.inf}, "clip"),
+        ("rqm", {"margin": -1}, "margin >= 0"),
+        ("rqm", {"levels": 1}, "levels >= 2"),
+        ("rqm", {"levels": 257}, "levels"),
+        ("rqm", {"keep": 1.5}, "keep"),
+        ("rqm", {"colour": 1}, "colour"),
+        ("pbm", {"theta": 0}, "theta > 0"),
+        ("pbm", {"theta": 0.6}, "theta"),
+        ("pbm", {"trials": 0}, "trials >= 1"),
+    ],
+)
+def test_wrong_parameters_are_refused(name, change, message):
+    with pytest.raises(ValueError, match=message):
+        build(name, EXAMPLES[name] | change)
+
+
+def test_wrong_kinds_missing_parameters_and_unknown_names_are_refused():
+    with pytest.raises(TypeError, match="levels"):
+        rq.rqm(1.0, 1.0, 16.5, 0.4)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="margin, levels, keep"):
+        build("rqm", {"clip": 1.0})
+    with pytest.raises(ValueError, match="rqm, pbm"):
+        build("laplace", {})

@@ -1,0 +1,168 @@
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from randquant import runs
+from randquant.account import ChannelRelease, account
+from randquant.federate import sample_cohort
+from randquant.mechanisms import build
+from randquant.records import TrainConfig, to_json
+
+CONFIG = TrainConfig(
+    dataset="digits",
+    model="mlp",
+    mechanism="rqm",
+    parameters={"clip": 0.03, "margin": 0.03, "levels": 16, "keep": 0.42},
+    population=50,
+    cohort=20,
+    rounds=40,
+    learning_rate=1.0,
+    checkpoint_every=7,
+    evaluate_every=10,
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "whole"
+    runs.create(folder, CONFIG, baseline=True, overwrite=False)
+    return folder, runs.execute(folder)
+
+
+def test_a_run_leaves_what_it_promises(finished):
+    folder, run = finished
+    for name in ("config.json", "metrics.jsonl", "checkpoint.safetensors", "summary.json"):
+        assert (folder / name).exists()
+        assert (folder / "baseline" / name).exists()
+    assert "<svg" in (folder / "report.html").read_text()
+    assert not list(folder.rglob("*.partial"))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(1, 41))
+    assert [line["round"] for line in lines if line["accuracy"] is not None] == [10, 20, 30, 40]
+    assert run.summary.accuracy == lines[-1]["accuracy"] > 0.5
+    assert json.loads((folder / "summary.json").read_text()) == to_json(run.summary)
+
+
+def test_the_guarantee_covers_the_client_called_most_often(finished):
+    _, run = finished
+    counts = np.zeros(50, dtype=int)
+    for round in range(1, 41):
+        counts[sample_cohort(50, 20, round, 0)] += 1
+    channel = build("rqm", CONFIG.parameters)
+    release = ChannelRelease(channel, run.summary.dimension, int(counts.max()))
+    assert run.summary.participations == counts.max()
+    assert run.summary.guarantee == to_json(account([release], 1e-5))
+    assert run.summary.bytes_per_upload == 40 + -(-run.summary.dimension // 2)
+
+
+def test_the_same_configuration_gives_the_same_bits(finished, tmp_path):
+    runs.create(tmp_path / "again", CONFIG, baseline=False, overwrite=False)
+    runs.execute(tmp_path / "again")
+    assert (
+        runs.load_parameters(finished[0]).tobytes()
+        == runs.load_parameters(tmp_path / "again").tobytes()
+    )
+
+
+def kill_at(folder, lines: int) -> None:
+    """Train in another process and SIGKILL it once its log has that many lines."""
+    command = [sys.executable, "-m", "randquant.cli", "train", "--resume", str(folder), "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        log, deadline = folder / "metrics.jsonl", time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if log.exists() and log.read_bytes().count(b"\n") >= lines:
+                break
+            time.sleep(0.001)
+        assert process.poll() is None, "the run ended before it could be killed"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_a_killed_run_resumes_to_the_same_bits(model, tmp_path):
+    config = dataclasses.replace(CONFIG, model=model, rounds=400)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        runs.create(folder, config, baseline=False, overwrite=False)
+    runs.execute(whole)
+    for lines in (3, 50, 201):
+        kill_at(killed, lines)
+    run = runs.execute(killed)
+    assert runs.load_parameters(killed).tobytes() == runs.load_parameters(whole).tobytes()
+    assert [m.round for m in run.metrics] == list(range(1, 401))
+
+
+def test_a_half_written_line_and_a_partial_checkpoint_are_survived(tmp_path):
+    config = dataclasses.replace(CONFIG, rounds=9)
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    for folder in (whole, torn):
+        runs.create(folder, config, baseline=False, overwrite=False)
+    runs.execute(whole)
+    runs.execute(torn)
+    lines = (torn / "metrics.jsonl").read_bytes()
+    (torn / "metrics.jsonl").write_bytes(lines + b'{"round": 10, "acc')
+    (torn / "checkpoint.safetensors.partial").write_bytes(b"half")
+    (torn / "summary.json").unlink()
+    runs.execute(torn)
+    assert (torn / "metrics.jsonl").read_bytes() == lines
+    assert runs.load_parameters(torn).tobytes() == runs.load_parameters(whole).tobytes()
+
+
+def test_damaged_files_are_one_clear_error(finished, tmp_path):
+    import shutil
+
+    for name, content in {
+        "checkpoint.safetensors": b"\xff" * 50,
+        "metrics.jsonl": b"not json\n" * 40,
+        "config.json": b"{}",
+    }.items():
+        folder = tmp_path / name
+        shutil.copytree(finished[0], folder)
+        (folder / name).write_bytes(content)
+        with pytest.raises(ValueError, match="^Expected"):
+            runs.execute(folder)
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        runs.execute(tmp_path / "nothing")
+
+
+def test_nothing_is_overwritten_unasked(finished, tmp_path):
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        runs.create(finished[0], CONFIG, baseline=False, overwrite=False)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("x")
+    with pytest.raises(FileExistsError):
+        runs.create(precious, CONFIG, baseline=False, overwrite=True)
+    assert (precious / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cohort": 51},
+        {"rounds": 0},
+        {"population": 10**6},
+        {"model": "transformer"},
+        {"dataset": "imagenet"},
+        {"mechanism": "magic"},
+        {"partition": "fair"},
+        {"learning_rate": float("nan")},
+        {"delta": 1.0},
+        {"parameters": {"clip": 0.03}},
+        {"checkpoint_every": 0},
+    ],
+)
+def test_impossible_configurations_leave_no_folder(change, tmp_path):
+    with pytest.raises(ValueError, match="^Expected"):
+        runs.create(
+            tmp_path / "run", dataclasses.replace(CONFIG, **change), baseline=True, overwrite=False
+        )
+    assert not (tmp_path / "run").exists()

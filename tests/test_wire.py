@@ -1,0 +1,111 @@
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import randquant as rq
+from randquant import wire
+from randquant.channel import Channel
+
+CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+
+
+def channel_of(levels: int) -> Channel:
+    row = np.zeros(levels, dtype=np.int64)
+    row[0] = 4
+    return Channel(np.array([-1.0, 1.0]), np.arange(float(levels)), np.array([row, row]), 4)
+
+
+def random_codes(levels: int, count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, levels, count).astype(np.uint8)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 256), st.integers(0, 300), st.integers(0, 99))
+def test_codes_survive_the_trip(levels, count, seed):
+    channel, codes = channel_of(levels), random_codes(levels, count, seed)
+    payload = wire.pack(channel, codes)
+    assert len(payload) == 40 + -(-count * channel.bits // 8)
+    assert (wire.unpack(channel, payload, count) == codes).all()
+    assert (oracle.unpack(payload[40:], channel.bits, count) == codes).all()
+
+
+@given(st.integers(2, 256), st.integers(1, 100), st.integers(1, 5))
+@settings(deadline=None)
+def test_add_sums_codes(levels, count, clients):
+    channel = channel_of(levels)
+    codes = [random_codes(levels, count, seed) for seed in range(clients)]
+    totals = np.zeros(count, dtype=np.int64)
+    for row in codes:
+        wire.add(channel, wire.pack(channel, row), totals)
+    assert (totals == np.sum(codes, axis=0)).all()
+
+
+def test_every_flipped_bit_is_one_clear_error():
+    codes = random_codes(16, 33)
+    payload = wire.pack(CHANNEL, codes)
+    totals = np.zeros(33, dtype=np.int64)
+    for bit in range(8 * len(payload)):
+        damaged = bytearray(payload)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match="^Expected"):
+            wire.add(CHANNEL, bytes(damaged), totals)
+    assert not totals.any()
+
+
+def test_every_truncation_and_every_surplus_is_an_error():
+    payload = wire.pack(CHANNEL, random_codes(16, 33))
+    for length in range(len(payload)):
+        with pytest.raises(ValueError, match="truncated"):
+            wire.unpack(CHANNEL, payload[:length], 33)
+    with pytest.raises(ValueError, match="too long"):
+        wire.unpack(CHANNEL, payload + b"\0", 33)
+
+
+@given(st.binary(max_size=100), st.integers(0, 2**40))
+def test_garbage_is_never_an_array(garbage, dimension):
+    with pytest.raises(ValueError, match="^Expected"):
+        wire.add(CHANNEL, garbage, np.broadcast_to(np.int64(0), dimension))
+
+
+@given(st.binary(min_size=17, max_size=17), st.sampled_from([0, 1, 255]))
+def test_a_right_header_does_not_save_a_wrong_body(body, version):
+    good = wire.pack(CHANNEL, random_codes(16, 34))
+    forged = good[:4] + bytes([version]) + good[5:40] + body
+    if forged != good:
+        with pytest.raises(ValueError, match="^Expected"):
+            wire.unpack(CHANNEL, forged, 34)
+
+
+def test_foreign_payloads_are_refused():
+    payload = wire.pack(CHANNEL, random_codes(16, 10))
+    for other in (rq.rqm(1.5, 1.5, 16, 0.43), rq.rqm(1.5, 1.5, 8, 0.42)):
+        with pytest.raises(ValueError, match="channel"):
+            wire.unpack(other, payload, 10)
+    with pytest.raises(ValueError, match="11 coordinates, got 10"):
+        wire.unpack(CHANNEL, payload, 11)
+
+
+def test_codes_that_do_not_exist_are_refused_on_both_sides():
+    channel = channel_of(5)
+    with pytest.raises(ValueError, match="below 5, got 7 at index 2"):
+        wire.pack(channel, np.array([0, 4, 7], dtype=np.uint8))
+    body = np.array([0b111_000_000 & 255, 0b1], dtype=np.uint8)
+    payload = wire.frame(channel, 3, body)
+    totals = np.zeros(3, dtype=np.int64)
+    with pytest.raises(ValueError, match="below 5, got 7 at index 2"):
+        wire.add(channel, payload, totals)
+    assert not totals.any()
+
+
+def test_spare_bits_must_be_zero():
+    payload = wire.frame(CHANNEL, 1, np.array([0xF3], dtype=np.uint8))
+    with pytest.raises(ValueError, match="spare bits"):
+        wire.unpack(CHANNEL, payload, 1)
+
+
+def test_wrong_arrays_are_refused():
+    for codes in (np.zeros(3), np.zeros(3, dtype=np.int64), np.zeros((2, 2), dtype=np.uint8)):
+        with pytest.raises(ValueError, match="uint8"):
+            wire.pack(CHANNEL, codes)
