@@ -15,7 +15,7 @@ RANKS = {
     "account": 4, "aggregate": 4,
     "datasets": 5,
     "models": 6, "learner": 6, "federate": 6,
-    "bench": 7, "report": 7, "_svg": 7, "runs": 7, "progress": 7,
+    "bench": 7, "report": 7, "_svg": 7, "_page": 7, "runs": 7, "progress": 7,
     "cli": 8,
 }  # fmt: skip
 EXTRAS = {

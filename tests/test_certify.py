@@ -60,9 +60,7 @@ def test_no_pair_of_inputs_is_above_the_bound(channel, order, random):
 @given(channels(), st.sampled_from(ORDERS))
 def test_the_best_pair_of_vertices_attains_the_interval(channel, order):
     interval = rq.certify(channel, order).epsilon
-    exact = max(
-        oracle.renyi(p, q, order) for p, q in itertools.product(channel.weights, repeat=2)
-    )
+    exact = max(oracle.renyi(p, q, order) for p, q in itertools.product(channel.weights, repeat=2))
     assert interval.lower <= exact <= interval.upper
     assert math.isinf(interval.upper) or interval.width < 1e-10
 

@@ -78,7 +78,9 @@ def test_mix_is_the_convex_mix_of_the_neighbouring_rows(channel, part):
 def test_vertices_mix_to_their_own_rows(channel):
     for vertex, x in enumerate(channel.inputs):
         weights, total = channel.mix(float(x))
-        assert (weights * channel.denominator == channel.weights[vertex].astype(object) * total).all()
+        assert (
+            weights * channel.denominator == channel.weights[vertex].astype(object) * total
+        ).all()
 
 
 def test_a_jump_takes_its_right_limit_at_the_input_itself():

@@ -165,7 +165,7 @@ def test_codes_out_of_range_are_refused(codes):
         rq.decode(PAPER, np.array([0.5]))
 
 
-# Statistics: false-alarm rate 1e-6 a test, and a planted error beside each --------------------------
+# Statistics: false-alarm rate 1e-6 a test, and a planted error beside each ------------------------
 
 CHANNELS = {
     "rqm": PAPER,

@@ -93,9 +93,7 @@ def test_a_round_is_algorithm_1_of_the_paper(digits, model, pool):
 def test_workers_do_not_change_the_result(digits, model):
     results = []
     for workers in (1, 2):
-        with ThreadPoolExecutor(
-            workers, initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             run = algorithm(make_learner(digits, model), ChannelMechanism(CHANNEL), pool, workers)
             state = run.init()
             for round in range(3):

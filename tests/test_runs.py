@@ -127,7 +127,7 @@ def test_damaged_files_are_one_clear_error(finished, tmp_path):
         folder = tmp_path / name
         shutil.copytree(finished[0], folder)
         (folder / name).write_bytes(content)
-        with pytest.raises(ValueError, match="^Expected"):
+        with pytest.raises(ValueError, match=r"^Expected"):
             runs.execute(folder)
     with pytest.raises(ValueError, match=r"no config\.json"):
         runs.execute(tmp_path / "nothing")
@@ -161,7 +161,7 @@ def test_nothing_is_overwritten_unasked(finished, tmp_path):
     ],
 )
 def test_impossible_configurations_leave_no_folder(change, tmp_path):
-    with pytest.raises(ValueError, match="^Expected"):
+    with pytest.raises(ValueError, match=r"^Expected"):
         runs.create(
             tmp_path / "run", dataclasses.replace(CONFIG, **change), baseline=True, overwrite=False
         )

@@ -49,7 +49,7 @@ def test_every_flipped_bit_is_one_clear_error():
     for bit in range(8 * len(payload)):
         damaged = bytearray(payload)
         damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(ValueError, match="^Expected"):
+        with pytest.raises(ValueError, match=r"^Expected"):
             wire.add(CHANNEL, bytes(damaged), totals)
     assert not totals.any()
 
@@ -65,7 +65,7 @@ def test_every_truncation_and_every_surplus_is_an_error():
 
 @given(st.binary(max_size=100), st.integers(0, 2**40))
 def test_garbage_is_never_an_array(garbage, dimension):
-    with pytest.raises(ValueError, match="^Expected"):
+    with pytest.raises(ValueError, match=r"^Expected"):
         wire.add(CHANNEL, garbage, np.broadcast_to(np.int64(0), dimension))
 
 
@@ -74,7 +74,7 @@ def test_a_right_header_does_not_save_a_wrong_body(body, version):
     good = wire.pack(CHANNEL, random_codes(16, 34))
     forged = good[:4] + bytes([version]) + good[5:40] + body
     if forged != good:
-        with pytest.raises(ValueError, match="^Expected"):
+        with pytest.raises(ValueError, match=r"^Expected"):
             wire.unpack(CHANNEL, forged, 34)
 
 

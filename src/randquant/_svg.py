@@ -1,8 +1,8 @@
-"""Charts as inline SVG, and the page and the one style sheet they share.
+"""Charts as inline SVG.
 
-Colours are classes (`c1` to `c4`) whose meaning CSS variables set, so one drawing serves light,
-dark and paper. A chart is drawn 380 px wide: about as wide as a phone and as half a desktop page,
-so that its text keeps its size on both. Legends are HTML and wrap by themselves.
+Colours are classes (`c1` to `c4`) whose meaning the style sheet of `_page` sets, so one drawing
+serves light, dark and paper. A chart is drawn 380 px wide: about as wide as a phone and as half a
+desktop page, so that its text keeps its size on both. Legends are HTML and wrap by themselves.
 """
 
 from __future__ import annotations
@@ -16,83 +16,6 @@ from itertools import pairwise
 WIDTH, HEIGHT = 380, 250
 TOP, RIGHT, BOTTOM = 30, WIDTH - 20, HEIGHT - 46
 CHARACTER = 6.7  # px, a generous width for a digit or letter at 12 px
-
-STYLE = """
-:root {
-  color-scheme: light dark;
-  --paper: #fdfdfb; --ink: #1e2227; --soft: #5a626c; --rule: #e0e2e5;
-  --blue: #0072b2; --orange: #d55e00; --green: #009e73; --grey: #a3a9b1;
-  --sans: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", Arial, sans-serif;
-}
-@media screen and (prefers-color-scheme: dark) { :root {
-  --paper: #14171a; --ink: #e4e6e8; --soft: #9ba3ac; --rule: #2d3339;
-  --blue: #56b4e9; --orange: #e69f00; --green: #2fc39b; --grey: #6b737c;
-} }
-* { box-sizing: border-box; }
-body {
-  margin: 0 auto; padding: 56px 24px 40px; max-width: 1020px; background: var(--paper);
-  color: var(--ink); font: 17px/1.6 Charter, "Bitstream Charter", Cambria, Georgia, serif;
-  print-color-adjust: exact; -webkit-print-color-adjust: exact; overflow-wrap: break-word;
-}
-h1 { font-size: 36px; line-height: 1.2; font-weight: 600; margin: 4px 0 12px; }
-h2 { font-size: 22px; line-height: 1.3; font-weight: 600; margin: 0 0 18px; }
-sup { font-size: 0.75em; line-height: 0; }
-section { margin-top: 56px; }
-header p { margin: 0; color: var(--soft); }
-.kind, .card h2 { font: 600 13px/1.5 var(--sans); margin: 0; }
-.cards { display: grid; grid-template-columns: repeat(4, 1fr); margin-top: 40px; gap: 28px 32px; }
-.card { border-top: 2px solid var(--ink); padding-top: 10px; min-width: 0; }
-.card p, .legend, .note, footer { font: 13px/1.5 var(--sans); color: var(--soft); margin: 0; }
-.card .figure { font: 600 26px/1.3 var(--sans); color: var(--ink); margin: 8px 0; }
-.text p { max-width: 46em; margin: 0 0 14px; }
-.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 44px 56px; align-items: start; }
-.scroll { overflow-x: auto; min-width: 0; }
-table { border-collapse: collapse; width: 100%; font: 13px/1.45 var(--sans); }
-caption { text-align: left; font-weight: 600; font-size: 15px; padding-bottom: 8px; }
-th, td { padding: 5px 0 5px 12px; border-bottom: 1px solid var(--rule); text-align: right; }
-th { font-weight: 400; color: var(--soft); }
-th:first-child { padding-left: 0; text-align: left; }
-thead th { vertical-align: bottom; border-bottom: 1px solid var(--ink); }
-td { font-variant-numeric: tabular-nums; white-space: nowrap; }
-.settings td { white-space: normal; overflow-wrap: anywhere; }
-.settings tbody th { white-space: nowrap; }
-footer { margin-top: 64px; padding-top: 14px; border-top: 1px solid var(--rule); }
-figure { margin: 0; max-width: 540px; min-width: 0; }
-figure svg { display: block; width: 100%; height: auto; }
-figcaption { font: 600 15px/1.4 var(--sans); margin-bottom: 6px; }
-.note { padding-top: 10px; }
-.legend { display: flex; flex-wrap: wrap; gap: 2px 18px; list-style: none; padding: 0 0 10px; }
-.legend svg { display: inline-block; width: 20px; height: 10px; margin-right: 6px; }
-svg text { font: 12px var(--sans); fill: var(--soft); font-variant-numeric: tabular-nums; }
-svg text.strong { fill: var(--ink); }
-svg text.middle { text-anchor: middle; }
-svg text.end { text-anchor: end; }
-svg .grid { stroke: var(--rule); }
-svg .axis { stroke: var(--soft); }
-svg .line { fill: none; stroke: var(--color); stroke-width: 1.8; }
-svg .line { stroke-linejoin: round; stroke-linecap: round; }
-svg .faint { stroke-width: 1; opacity: 0.45; }
-svg .dashed { stroke-dasharray: 5 4; }
-svg .bar { fill: var(--color); }
-svg .overlaid { opacity: 0.5; }
-.c1 { --color: var(--blue); } .c2 { --color: var(--orange); }
-.c3 { --color: var(--green); } .c4 { --color: var(--grey); }
-@media (max-width: 820px) {
-  .cards { grid-template-columns: 1fr 1fr; } .pair { grid-template-columns: minmax(0, 1fr); }
-}
-@media (max-width: 480px) {
-  body { padding: 32px 20px; font-size: 16px; } h1 { font-size: 28px; }
-  .card .figure { font-size: 22px; } .cards { gap: 28px 20px; }
-  table { font-size: 12px; } th, td { padding-left: 8px; }
-}
-@media print {
-  body { padding: 0; max-width: none; background: none; font-size: 11pt; }
-  .pair { grid-template-columns: 1fr 1fr; gap: 24px 36px; } section { margin-top: 32px; }
-  .cards { grid-template-columns: repeat(4, 1fr); } .card .figure { font-size: 20px; }
-  table { font-size: 11px; } th, td { padding: 3px 0 3px 8px; } footer { margin-top: 20px; }
-  figure, .card, tr { break-inside: avoid; } h2 { break-after: avoid; }
-}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +50,6 @@ class Part:
     style: str
 
 
-def page(title: str, body: str) -> str:
-    """Wrap the HTML of a body into a whole document with the style sheet."""
-    # The policy forbids every request, so that even a mistake in escaping could fetch nothing.
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
-
-
 def minus(number: str) -> str:
     """Print a negative number with a minus sign, as wide as a plus; no line breaks after it."""
     return number.replace("-", "−")
@@ -167,7 +71,7 @@ def line_chart(
         title: says what is seen.
         lines: what to draw; points that are not finite are left out.
         x_label, y_label: quantity and unit.
-        log_x: a logarithmic x axis; every x is then > 0.
+        log_x: a logarithmic x axis; every x is then >= 1.
         from_zero: whether the y axis has to show zero.
         note: a sentence below the chart.
     """
@@ -349,9 +253,9 @@ def _scale(
 def _span(values: Sequence[float]) -> tuple[float, float]:
     """Least and greatest value, pushed apart where they (nearly) coincide."""
     low, high = min(values), max(values)
-    if high - low > 1e-9 * max(abs(low), abs(high)):
+    if high - low > 1e-9 * max(abs(low), abs(high), 1e-9):
         return low, high
-    return (low / 2, high * 2) if low > 0 else (low - 1.0, high + 1.0)
+    return (low / 2, high * 2) if low > 1e-9 else (low - 1.0, high + 1.0)
 
 
 def _ticks(values: Sequence[float]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Literal
 
 Neighboring = Literal["replace_one"]
@@ -60,22 +61,25 @@ class Guarantee:
         if math.isinf(self.epsilon):
             return f"no guarantee ({self.neighboring}, {self.trust} trust)"
         return (
-            f"epsilon <= {round_up(self.epsilon)} at delta = {self.delta:g} "
+            f"epsilon <= {round_up(self.epsilon)} at delta = {self.delta} "
             f"({self.neighboring}, {self.trust} trust)"
         )
 
 
-def round_up(value: float, digits: int = 6) -> str:
-    """Print `value` with at least `digits` significant digits, never below it.
+def round_up(value: float, digits: int = 6, *, grouped: bool = False) -> str:
+    """Print a finite number with `digits` significant digits, never below it.
+
+    Args:
+        value: a finite number.
+        digits: how many significant digits.
+        grouped: whether to separate thousands with commas.
 
     Example:
-        >>> round_up(1.2345671)
-        '1.23457'
+        >>> round_up(1.2345671), round_up(0.1), round_up(152345.6, grouped=True)
+        ('1.23457', '0.100001', '152,346')
     """
-    if value == 0 or math.isinf(value):
-        return f"{value:g}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:.{decimals}f}"
-    if float(text) < value:
-        text = f"{float(text) + 10.0**-decimals:.{decimals}f}"
-    return text
+    # Decimal(float) is exact, so this rounds up from the real number, not from its repr.
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).plus(Decimal(value)).normalize()
+    if rounded != 0 and not Decimal("1e-4") <= abs(rounded) < Decimal("1e9"):
+        return f"{rounded:e}"
+    return f"{rounded:,f}" if grouped else f"{rounded:f}"

@@ -113,7 +113,7 @@ def _guarantee(summary: RunSummary) -> str:
         return "none: this run protects nothing"
     return (
         f"whole run, one client: epsilon <= {round_up(guarantee['epsilon'])} at "
-        f"delta = {guarantee['delta']:g} ({guarantee['neighboring']}, {guarantee['trust']} trust)"
+        f"delta = {guarantee['delta']} ({guarantee['neighboring']}, {guarantee['trust']} trust)"
     )
 
 

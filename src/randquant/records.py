@@ -96,7 +96,7 @@ class RunSummary:
         bits_per_coordinate: the same in bits, per coordinate, header included.
         participations: how many rounds the most-called client took part in.
         guarantee: the whole run's guarantee, as JSON (None without privacy).
-        seconds: wall-clock seconds of training, evaluation included.
+        seconds: all rounds together, evaluation included; loading data and compiling are not.
     """
 
     accuracy: float

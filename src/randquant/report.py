@@ -10,14 +10,14 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
 from html import escape
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from randquant import _svg
+from randquant import _page, _svg
 from randquant._svg import Line, Part, minus
+from randquant.privacy import round_up
 from randquant.records import RoundMetrics, RunSummary, TrainConfig, write_atomic
 
 LARGE_EPSILON = 20.0  # nats; above this the page says that the total hides nothing by itself
@@ -99,7 +99,7 @@ def render(run: Run, baseline: Run | None, curve: Curve | None, output: Output |
         _section("Details", [_config_table(config), _round_table(run.metrics)]),
         f"<footer>Made by {escape(_version())}. Equal runs give equal pages.</footer>",
     ]
-    return _svg.page(title, "\n".join(body))
+    return _page.page(title, "\n".join(body))
 
 
 def write(
@@ -129,7 +129,7 @@ def _cards(run: Run, baseline: Run | None) -> str:
         _accuracy_card(run.summary.accuracy, baseline),
         _upload_card(run.summary),
         _guarantee_card(run.summary.guarantee),
-        ("Wall time", duration, [f"{rounds}, all clients on one machine"]),
+        ("Time", duration, [f"{rounds}, all clients on one machine"]),
     ]
     items = "".join(
         f'<div class="card"><h2>{name}</h2><p class="figure">{escape(figure)}</p>'
@@ -345,20 +345,15 @@ def _table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], styl
     )
 
 
-def _bound(epsilon: Any, digits: int = 6) -> str:
-    """Print an upper bound with `digits` significant digits, never below it.
+def _bound(epsilon: Any) -> str:
+    """Print an upper bound, never below it.
 
     Example:
-        >>> _bound(152345.6), _bound(0.1), _bound("inf")
-        ('ε ≤ 152,346', 'ε ≤ 0.100001', 'no finite ε')
+        >>> _bound(152345.6), _bound("inf")
+        ('ε ≤ 152,346', 'no finite ε')
     """
-    if math.isinf(float(epsilon)):
-        return "no finite ε"
-    # Decimal(float) is exact, so rounding up is up from the real number, not from its repr.
-    exact = Decimal(float(epsilon))
-    rounded = Context(prec=digits, rounding=ROUND_CEILING).plus(exact).normalize()
-    plain = rounded == 0 or 1e-4 <= rounded < 1e9
-    return f"ε ≤ {rounded:,f}" if plain else f"ε ≤ {rounded:e}"
+    bound = float(epsilon)
+    return "no finite ε" if math.isinf(bound) else f"ε ≤ {round_up(bound, grouped=True)}"
 
 
 def _plain(value: object) -> str:

@@ -1,0 +1,24 @@
+"""Writes what a benchmark measured, with the machine and the commit, to benchmarks/results/."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from randquant.bench import machine
+from randquant.records import to_json, write_json
+
+FOLDER = Path(__file__).parent / "results"
+
+
+def save(name: str, measured: dict) -> None:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        cwd=FOLDER.parent,
+    ).stdout.strip()
+    FOLDER.mkdir(exist_ok=True)
+    record = {"benchmark": name, "commit": commit, "machine": machine(), **to_json(measured)}
+    write_json(FOLDER / f"{name}.json", record)
+    print(f"wrote benchmarks/results/{name}.json")
