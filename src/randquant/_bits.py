@@ -29,18 +29,17 @@ def pack(codes, bits, body):
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def add(body, bits, totals):
     """Add the codes of a body to totals (n,), of any integer type; return the largest code."""
-    count = totals.shape[0]
-    mask = np.uint64((1 << bits) - 1)
+    # Unsigned throughout, and no state from one code to the next: so it becomes vector code.
+    width, mask = np.uint64(bits), np.uint64((1 << bits) - 1)
+    one, three, seven = np.uint64(1), np.uint64(3), np.uint64(7)
+    last = np.uint64(body.shape[0] - 1)
     largest = np.uint64(0)
-    read = 0
-    for start in range(0, count, 8):
-        word = np.uint64(0)
-        for j in range(min(bits, body.shape[0] - read)):
-            word |= np.uint64(body[read + j]) << np.uint64(8 * j)
-        read += bits
-        for j in range(min(8, count - start)):
-            code = word & mask
-            word >>= np.uint64(bits)
-            totals[start + j] += code
-            largest = max(largest, code)
+    for k in range(totals.shape[0]):
+        position = np.uint64(k) * width
+        byte = position >> three
+        # A code may reach into the next byte; where there is none, the mask drops the repeat.
+        pair = np.uint64(body[byte]) | np.uint64(body[min(byte + one, last)]) << _U8
+        code = (pair >> (position & seven)) & mask
+        totals[np.uint64(k)] += code
+        largest = max(largest, code)
     return largest

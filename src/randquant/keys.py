@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from randquant import _validate
 
 _BLOCK = 16  # bytes of one AES block
+_ZEROS = memoryview(bytes(1 << 17))  # what counter mode encrypts to give its bare stream
 
 
 class Key:
@@ -100,21 +101,20 @@ class Key:
 class KeyStream:
     """Reads a key's stream in order; each call fills a buffer with its next words."""
 
-    __slots__ = ("_encryptor", "_zeros")
+    __slots__ = ("_encryptor",)
 
     def __init__(self, secret: bytes, start: int) -> None:
         if start % 2:
             raise ValueError(f"Expected an even start, got {start}: a cipher block is two words.")
         counter = (start * 8 // _BLOCK).to_bytes(_BLOCK, "big")
         self._encryptor = Cipher(algorithms.AES256(secret), modes.CTR(counter)).encryptor()
-        self._zeros = b""
 
     def __call__(self, buffer: np.ndarray) -> None:
         """Fill a contiguous uint64 buffer with the next words of the stream."""
         view = buffer.data.cast("B")
-        if len(self._zeros) != len(view):
-            self._zeros = bytes(len(view))
-        self._encryptor.update_into(self._zeros, view)
+        for start in range(0, len(view), len(_ZEROS)):
+            part = view[start : start + len(_ZEROS)]
+            self._encryptor.update_into(_ZEROS[: len(part)], part)
 
 
 def _encoded(label: int | str) -> bytes:

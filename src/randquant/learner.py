@@ -12,8 +12,8 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from randquant.datasets import Dataset
 
-VECTORISED_GROUP = 20
-"""Clients whose gradients are computed in one vectorised pass."""
+VECTORISED_GROUP, CONVOLUTION_GROUP = 20, 5
+"""Clients handed to a worker at a time: in one vectorised pass, or one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Learner:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self._features = self._features.contiguous(memory_format=torch.channels_last)
             self._test_features = self._test_features.contiguous(memory_format=torch.channels_last)
-        self._model = model
+        self._model, self._convolutional = model, convolutional
         self._parameters = list(model.parameters())
-        self.group = 1 if convolutional else VECTORISED_GROUP
+        self.group = CONVOLUTION_GROUP if convolutional else VECTORISED_GROUP
 
     @property
     def dimension(self) -> int:
@@ -66,11 +66,11 @@ class Learner:
     def load(self, parameters: np.ndarray) -> None:
         """Set the model's weights from one vector, (d,) float32."""
         start = 0
-        with torch.no_grad():
-            for parameter in self._parameters:
-                part = torch.tensor(parameters[start : start + parameter.numel()])
-                parameter.copy_(part.view(parameter.shape))
-                start += parameter.numel()
+        for parameter in self._parameters:
+            # Through NumPy: torch's own threads would keep spinning beside the workers'.
+            weights = parameter.detach().numpy()
+            weights[...] = parameters[start : start + weights.size].reshape(weights.shape)
+            start += weights.size
 
     def gradients(self, clients: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Gradient of each client's mean loss at the loaded weights.
@@ -78,7 +78,7 @@ class Learner:
         Returns:
             gradients (n, d) float32 and losses (n,) float64, in the order of `clients`.
         """
-        if self.group == 1:
+        if self._convolutional:
             pairs = [self._gradient(client) for client in clients]
             return np.stack([g for g, _ in pairs]), np.array([loss for _, loss in pairs])
         return self._vectorised(clients)

@@ -6,6 +6,7 @@ slow reference all draw the same codes. Derivation: `docs/theory/encoding.md`.
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 14  # coordinates per kernel call: its random words fit the second-level cache
 SEGMENT = 1 << 17  # fewest coordinates worth another thread; a multiple of CHUNK
+_scratch = threading.local()
 _NO_WORDS = np.empty(0, dtype=np.uint64)
 
 
@@ -135,7 +137,7 @@ def _encode_segment(
     """Encode a segment that begins at coordinate `start`; return the first bad index, or None."""
     from randquant.encode import kernel
 
-    buffer = np.empty(min(CHUNK, x.size + x.size % 2), dtype=np.uint64)
+    buffer = _buffer()
     for begin in range(0, x.size, CHUNK):
         part, out = x[begin : begin + CHUNK], body[begin * bits // 8 :]
         words = buffer[: part.size + part.size % 2]
@@ -147,6 +149,13 @@ def _encode_segment(
         if status == kernel.NOT_FINITE:
             return start + begin + int(np.argmin(np.isfinite(part)))
     return None
+
+
+def _buffer() -> np.ndarray:
+    """This thread's CHUNK words of scratch: a fresh one each time would cost its page faults."""
+    if not hasattr(_scratch, "words"):
+        _scratch.words = np.empty(CHUNK, dtype=np.uint64)
+    return _scratch.words
 
 
 __all__ = ["decode", "encode", "encode_payload"]
