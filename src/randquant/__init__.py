@@ -4,7 +4,7 @@ The distribution that is certified is the distribution that is sampled, bit for 
 privacy figure printed is a proven bound for the whole run.
 """
 
-from randquant.account import account
+from randquant.account import ChannelRelease, GaussianRelease, account
 from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
 from randquant.encode import decode, encode
@@ -16,6 +16,8 @@ from randquant.privacy import Guarantee, Interval
 __all__ = [
     "Certificate",
     "Channel",
+    "ChannelRelease",
+    "GaussianRelease",
     "Guarantee",
     "Interval",
     "Key",

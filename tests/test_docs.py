@@ -1,0 +1,70 @@
+"""README and docs are true: code prints what they say, commands run, links lead."""
+
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from randquant import cli
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = [line for block in blocks(README, "console") for line in block.splitlines()]
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ randquant")]
+
+
+def test_the_python_of_the_readme_prints_what_it_says():
+    example = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", README, flags=re.DOTALL)
+    code, expected = example.groups()
+    assert len(code.splitlines()) <= 24
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(code, "README.md", "exec"), {})
+    # Which of two mirror-image pairs attains the worst case depends on rounding.
+    same = str.maketrans({"-": ""})
+    assert output.getvalue().translate(same) == expected.translate(same)
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in commands() if " train" not in c and "bench" not in c]
+)
+def test_commands_of_the_readme_run(command, capsys):
+    assert cli.main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out
+
+
+def test_training_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    training = [command for command in commands() if " train" in command]
+    assert len(training) == 2
+    for command in training:
+        assert cli.main([*shlex.split(command)[1:], "--quiet"]) == 0
+        assert "epsilon <=" in capsys.readouterr().out
+
+
+def test_the_readme_names_every_mechanism():
+    for name in [*cli.MECHANISMS, *cli.BASELINES]:
+        assert f"`{name}`" in README
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_make_targets_of_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make (\w+)", " ".join(blocks(README, "console"))):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
