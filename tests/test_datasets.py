@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from randquant.datasets import DATASETS, MAX_IMAGES, PARTITIONS, Dataset, load, partition
+from randquant._idx import MAX_ITEMS
+from randquant.datasets import DATASETS, PARTITIONS, Dataset, load, partition
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -214,7 +215,7 @@ DAMAGE = {
     ),
     "most images": (
         IMAGES,
-        struct.pack(">IIII", 0x803, MAX_IMAGES, 28, 28) + PIXELS,
+        struct.pack(">IIII", 0x803, MAX_ITEMS, 28, 28) + PIXELS,
         "784000000 bytes after the header .*only 2352",
     ),
     "fewer labels": (LABELS, idx(labels(2)), "3 labels, one for each image of .*got 2"),
@@ -267,7 +268,7 @@ def test_a_second_gzip_member_is_refused_as_trailing_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("claimed", [3, MAX_IMAGES])
+@pytest.mark.parametrize("claimed", [3, MAX_ITEMS])
 def test_memory_follows_neither_the_header_nor_a_bomb(tmp_path, claimed, suffix):
     """A file of 64 MiB (64 KiB packed) claims 2 KiB, a file of 2 KiB claims 784 MB."""
     body = bytes(64 << 20) if claimed == 3 else PIXELS

@@ -1,34 +1,24 @@
-"""Real data by client: load a data set, check every byte of it, partition it over clients.
+"""Real data by client: load a data set and partition it over clients.
 
 Nothing is downloaded: `digits` and `breast-cancer` come with scikit-learn, the three MNIST kinds
-are read from IDX files in a folder the caller names. Files are untrusted: no memory is taken on
-the word of a header, and every kind of damage is one clear error.
+are read from IDX files in a folder the caller names.
 """
 
 from __future__ import annotations
 
-import gzip
-import math
 import os
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import numpy as np
 
-from randquant import _validate
+from randquant import _idx, _validate
 
 PARTITIONS = ("iid", "shards", "dirichlet")
 """The ways to partition, see `partition`."""
 
-MAX_IMAGES = 1_000_000
-"""Most images one file may hold; the largest set read here, EMNIST ByClass, has 697,932."""
-
 _SHAPE = (28, 28)
-_IMAGES, _LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
-_MAGIC = {_IMAGES: 0x00000803, _LABELS: 0x00000801}
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +278,7 @@ def _from_files(name: str, data_dir: str | Path | None) -> Dataset:
 
 def _find(name: str, source: _Source, data_dir: str | Path | None) -> list[Path]:
     """Return the four files, from the first folder that holds them all."""
-    wanted = [f"{split}-{kind}" for split in source.splits for kind in (_IMAGES, _LABELS)]
+    wanted = [f"{split}-{kind}" for split in source.splits for kind in (_idx.IMAGES, _idx.LABELS)]
     if data_dir is None:
         raise FileNotFoundError(
             f"Expected a folder with {', '.join(wanted)} (plain or .gz) for {name}, got none: "
@@ -317,69 +307,16 @@ def _read_split(
     images_path: Path, labels_path: Path, source: _Source
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (N, 1, 28, 28) float32 within [0, 1] and (N,) int64."""
-    labels = _read_idx(labels_path, _LABELS, ())
-    images = _read_idx(images_path, _IMAGES, _SHAPE)
+    labels = _idx.read(labels_path, _idx.LABELS, ())
+    images = _idx.read(images_path, _idx.IMAGES, _SHAPE)
     if len(images) != len(labels):
         expected = f"{len(images)} labels, one for each image of {images_path.name},"
         advice = "take both files from the same download"
-        raise _damaged(labels_path, expected, len(labels), advice)
+        raise _idx.damaged(labels_path, expected, len(labels), advice)
     if labels.max() >= source.classes:
         expected, got = f"labels from 0 to {source.classes - 1}", f"label {labels.max()}"
-        raise _damaged(labels_path, expected, got, "check that this is the data set you named")
+        raise _idx.damaged(labels_path, expected, got, "check that this is the data set you named")
     upright = images.swapaxes(1, 2) if source.transposed else images
     # order="C": division would otherwise keep the memory order of the transposed view.
     pixels = np.divide(upright, np.float32(255), order="C")
     return pixels[:, np.newaxis], labels.astype(np.int64)
-
-
-def _read_idx(path: Path, kind: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the unsigned bytes of one IDX file: (count, *shape) uint8."""
-    try:
-        with _opened(path) as stream:
-            header = _read_at_most(stream, 8 + 4 * len(shape))
-            count = _checked_count(path, header, kind, shape)
-            size = count * math.prod(shape)
-            # One byte more shows what follows the data, and makes gzip check its checksum.
-            payload = _read_at_most(stream, size + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        advice = "check its permissions or download it again"
-        raise _damaged(path, "a readable file", f"'{error}'", advice) from error
-    if len(payload) != size:
-        got = f"only {len(payload)}" if len(payload) < size else "more"
-        raise _damaged(path, f"{size} bytes after the header", got)
-    return np.frombuffer(payload, np.uint8).reshape(count, *shape)
-
-
-def _opened(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
-
-
-def _read_at_most(stream: BinaryIO, size: int) -> bytearray:
-    """Return `size` bytes or all there are, in chunks: memory follows the data, not the header."""
-    payload = bytearray()
-    while chunk := stream.read(min(_CHUNK, size - len(payload))):
-        payload += chunk
-    return payload
-
-
-def _checked_count(path: Path, header: bytearray, kind: str, shape: tuple[int, ...]) -> int:
-    """Return how many items the header claims, if the header is what `kind` and `shape` ask."""
-    length = 8 + 4 * len(shape)
-    if len(header) != length:
-        raise _damaged(path, f"a header of {length} bytes", f"only {len(header)}")
-    magic, count, *dimensions = (int(number) for number in np.frombuffer(header, ">u4"))
-    if magic != _MAGIC[kind]:
-        expected = f"magic number 0x{_MAGIC[kind]:08x} ({kind})"
-        raise _damaged(path, expected, f"0x{magic:08x}", "check that it is the file its name says")
-    if tuple(dimensions) != shape:
-        expected, got = ("x".join(map(str, sides)) for sides in (shape, dimensions))
-        raise _damaged(path, f"images of {expected}", got, "only this size is read")
-    if not 1 <= count <= MAX_IMAGES:
-        raise _damaged(path, f"from 1 to {MAX_IMAGES} items", count)
-    return count
-
-
-def _damaged(
-    path: Path, expected: str, got: object, advice: str = "download the file again"
-) -> ValueError:
-    return ValueError(f"Expected {expected} in {path}, got {got}: {advice}.")

@@ -1,0 +1,93 @@
+"""IDX files, the format of the MNIST kinds: read with every byte checked.
+
+Files are untrusted: no memory is taken on the word of a header, and every kind of damage is one
+clear error.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+
+MAX_ITEMS = 1_000_000
+"""Most items one file may hold; the largest set read here, EMNIST ByClass, has 697,932."""
+
+IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
+"""The kinds of file, as the ends of their names."""
+
+_MAGIC = {IMAGES: 0x00000803, LABELS: 0x00000801}
+_CHUNK = 1 << 20
+
+
+def read(path: Path, kind: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Read one file of unsigned bytes, plain or gzip'd.
+
+    Args:
+        path: the file; compressed if its name ends in .gz.
+        kind: IMAGES or LABELS.
+        shape: shape of one item.
+
+    Returns:
+        (count, *shape) uint8.
+
+    Guarantees:
+        A file shorter or longer than its header says is refused before an array is built.
+
+    Raises:
+        ValueError: the file is damaged or of another kind (see `damaged`).
+    """
+    try:
+        with _opened(path) as stream:
+            header = _read_at_most(stream, 8 + 4 * len(shape))
+            count = _checked_count(path, header, kind, shape)
+            size = count * math.prod(shape)
+            # One byte more shows what follows the data, and makes gzip check its checksum.
+            payload = _read_at_most(stream, size + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        advice = "check its permissions or download it again"
+        raise damaged(path, "a readable file", f"'{error}'", advice) from error
+    if len(payload) != size:
+        got = f"only {len(payload)}" if len(payload) < size else "more"
+        raise damaged(path, f"{size} bytes after the header", got)
+    return np.frombuffer(payload, np.uint8).reshape(count, *shape)
+
+
+def _opened(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _read_at_most(stream: BinaryIO, size: int) -> bytearray:
+    """Return `size` bytes or all there are, in chunks: memory follows the data, not the header."""
+    payload = bytearray()
+    while chunk := stream.read(min(_CHUNK, size - len(payload))):
+        payload += chunk
+    return payload
+
+
+def _checked_count(path: Path, header: bytearray, kind: str, shape: tuple[int, ...]) -> int:
+    """Return how many items the header claims, if the header is what `kind` and `shape` ask."""
+    length = 8 + 4 * len(shape)
+    if len(header) != length:
+        raise damaged(path, f"a header of {length} bytes", f"only {len(header)}")
+    magic, count, *dimensions = (int(number) for number in np.frombuffer(header, ">u4"))
+    if magic != _MAGIC[kind]:
+        expected = f"magic number 0x{_MAGIC[kind]:08x} ({kind})"
+        raise damaged(path, expected, f"0x{magic:08x}", "check that it is the file its name says")
+    if tuple(dimensions) != shape:
+        expected, got = ("x".join(map(str, sides)) for sides in (shape, dimensions))
+        raise damaged(path, f"images of {expected}", got, "only this size is read")
+    if not 1 <= count <= MAX_ITEMS:
+        raise damaged(path, f"from 1 to {MAX_ITEMS} items", count)
+    return count
+
+
+def damaged(
+    path: Path, expected: str, got: object, advice: str = "download the file again"
+) -> ValueError:
+    """Return the error that names the file, what was expected, what came and what to do."""
+    return ValueError(f"Expected {expected} in {path}, got {got}: {advice}.")
