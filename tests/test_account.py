@@ -1,3 +1,4 @@
+import decimal
 import itertools
 import math
 
@@ -9,6 +10,7 @@ from strategies import mechanism_channels
 
 import randquant as rq
 from randquant.account import ORDERS, ChannelRelease, GaussianRelease, account
+from randquant.privacy import round_up
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 # The true epsilon at delta = 1e-5 of this many releases at the one pair (clip, -clip).
@@ -35,15 +37,15 @@ def test_one_release_needs_no_delta():
     assert guarantee.epsilon >= rq.certify(PAPER).epsilon.lower
 
 
-@pytest.mark.parametrize("multiplier", [0.5, 1.0, 4.0])
-@pytest.mark.parametrize("delta", [1e-9, 1e-5])
+@pytest.mark.parametrize("multiplier", [0.05, 0.5, 1.0, 4.0])
+@pytest.mark.parametrize("delta", [1e-300, 1e-9, 1e-5, 0.5, 0.99, 0.9999, 0.9999985874634529])
 def test_gaussian_equals_the_conversion_at_its_best_order(multiplier, delta):
     release = GaussianRelease(multiplier, 650, 30)
     guarantee = account([release], delta)
     exact = min(
         oracle.rdp_to_epsilon(30 * order / (2 * multiplier**2), order, delta) for order in ORDERS
     )
-    assert exact <= guarantee.epsilon <= exact * (1 + 1e-12)
+    assert exact <= guarantee.epsilon <= max(exact, 0) * (1 + 1e-12) + 1e-8
     assert guarantee.trust == "central"
 
 
@@ -113,6 +115,17 @@ def test_what_is_printed_is_never_below_the_bound(epsilon):
     assert float(str(guarantee).split("<= ")[1].split()[0]) >= epsilon
 
 
+def test_printing_does_not_depend_on_the_decimal_context():
+    with decimal.localcontext() as context:
+        context.prec = 3
+        assert round_up(1.2345671) == "1.23457"
+
+
+def test_astronomic_numbers_of_releases_are_bounded():
+    epsilon = account([ChannelRelease(PAPER, 2**53, 2**53)], 1e-5).epsilon
+    assert 4.57 * 2**106 < epsilon < 4.58 * 2**106
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="delta"):
         account([ChannelRelease(PAPER, 1, 1)], 1.0)
@@ -122,6 +135,10 @@ def test_wrong_arguments_are_refused():
         ChannelRelease(PAPER, 1, -1)
     with pytest.raises(ValueError, match="noise_multiplier"):
         GaussianRelease(0.0, 1, 1)
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        GaussianRelease(1e154, 1, 1)
+    with pytest.raises(ValueError, match="rounds"):
+        ChannelRelease(PAPER, 1, 10**400)
     with pytest.raises(ValueError, match="one trust"):
         account([ChannelRelease(PAPER, 1, 1), GaussianRelease(1.0, 1, 1)], 1e-5)
     with pytest.raises(ValueError, match="one trust"):

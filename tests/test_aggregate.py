@@ -53,6 +53,13 @@ def test_clipped_sgd_is_the_exact_mean_at_four_bytes_a_coordinate():
     assert mechanism.release(100, 1) is None
 
 
+def test_what_is_sent_in_32_bits_does_not_exceed_clip():
+    for clip in (0.1, 0.3, 1 / 3, 0.7):
+        payload = ClippedSGD(clip).encode(np.array([9, -9], np.float32), ROOT)
+        sent = np.frombuffer(payload, "<f4").astype(float)
+        assert np.abs(sent).max() <= clip < float(np.nextafter(np.float32(sent[0]), np.float32(9)))
+
+
 def test_central_noise_has_the_stated_size_and_is_keyed():
     mechanism = CentralGaussian(clip=0.5, noise_multiplier=2.0)
     dimension, clients = 100_000, 10

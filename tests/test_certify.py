@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from strategies import channels
 
 import randquant as rq
-from randquant.channel import Channel, from_probabilities
+from randquant.channel import Channel
+from randquant.probabilities import from_probabilities
 
 ORDERS = [1.0005, 2.0, 8.0, 1000.0, math.inf]
 
@@ -65,12 +66,15 @@ def test_the_best_pair_of_vertices_attains_the_interval(channel, order):
     assert math.isinf(interval.upper) or interval.width < 1e-10
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_the_witness_has_a_divergence_of_at_least_the_lower_end(paper, order):
-    certificate = rq.certify(paper, order)
-    (p, total), (q, _) = (paper.mix(x) for x in certificate.witness)
+@settings(max_examples=60, deadline=None)
+@given(channels(), st.sampled_from(ORDERS))
+def test_the_witness_has_a_divergence_of_at_least_the_lower_end(channel, order):
+    certificate = rq.certify(channel, order)
+    (p, _), (q, _) = (channel.mix(x) for x in certificate.witness)
     assert oracle.renyi(p, q, order) >= certificate.epsilon.lower
-    assert total > 0
+    if math.isinf(certificate.epsilon.upper):
+        assert p[certificate.code] > 0
+        assert q[certificate.code] == 0
 
 
 def test_both_limits_of_a_jump_count():
@@ -120,6 +124,15 @@ def test_the_bound_grows_with_the_order(paper):
 def test_orders_up_to_one_are_refused(paper, order):
     with pytest.raises(ValueError, match="order"):
         rq.certify(paper, order)
+
+
+def test_a_pair_is_not_called_the_worst(paper):
+    assert "this pair only" in str(rq.certify_pair(paper, 1.5, -1.5, 8.0))
+    assert rq.certify(paper, 8.0).covers == "all pairs"
+
+
+def test_the_printed_order_is_the_certified_one(paper):
+    assert "order 7.9999996:" in str(rq.certify(paper, 7.9999996))
 
 
 def test_what_is_printed_is_never_below_the_bound(paper):

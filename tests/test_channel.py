@@ -1,3 +1,5 @@
+import copy
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -6,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import channels, mechanism_channels
 
-from randquant.channel import DITHER_STEPS, MAX_DENOMINATOR, Channel, from_probabilities
+from randquant.channel import DITHER_STEPS, MAX_DENOMINATOR, Channel
 from randquant.mechanisms import rqm
+from randquant.probabilities import from_probabilities
 
 INPUTS, VALUES = [-1.0, 1.0], [-2.0, 2.0]
 WEIGHTS = np.array([[3, 1], [1, 3]])
@@ -25,6 +28,9 @@ WEIGHTS = np.array([[3, 1], [1, 3]])
         ([-1, -1, 1], VALUES, [[3, 1], [3, 1], [3, 1]], 4, "jump"),
         ([-1, 0, 0, 0, 1], VALUES, [[3, 1]] * 5, 4, "jump"),
         ([-1, 1e-12, 2e-12, 1], VALUES, [[3, 1]] * 4, 4, "apart"),
+        ([-1e-101, 1e-101], VALUES, WEIGHTS, 4, "1e-100"),
+        ([-1e101, 1e101], VALUES, WEIGHTS, 4, "1e-100"),
+        (INPUTS, [0, 1e101], WEIGHTS, 4, "1e-100"),
         (INPUTS, VALUES, WEIGHTS, 3, "power of two"),
         (INPUTS, VALUES, WEIGHTS, 8, "row 0 has 4"),
         (INPUTS, VALUES, [[5, -1], [1, 3]], 4, ">= 0"),
@@ -56,6 +62,16 @@ def test_the_arrays_cannot_be_written_to():
     for array in (channel.inputs, channel.values, channel.weights):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            array.flags.writeable = True
+
+
+def test_copies_and_pickles_are_channels_as_immutable():
+    channel = rqm(1.0, 1.0, 4, 0.5)
+    for twin in (copy.deepcopy(channel), copy.copy(channel), pickle.loads(pickle.dumps(channel))):
+        assert twin == channel
+        with pytest.raises(ValueError, match="read-only"):
+            twin.weights[0] = 0
 
 
 @given(channels(), st.floats(-1, 1))

@@ -37,11 +37,11 @@ def test_certify(capsys):
         "upper": certificate.epsilon.upper,
     }
     assert sorted(map(abs, result["witness"])) == [1.4, 1.5]
-    assert result["bias_max"] < 1e-14
+    assert result["bias_max"] < 1e-9
     assert result["bits_per_coordinate"] == 4
     pair = run_json(capsys, f"certify rqm {PAPER} --order 1000 --pair 1.5 -1.5")
     assert pair["epsilon"]["upper"] == pytest.approx(5.46838, abs=5e-6)
-    assert pair["covers"] == "this ordered pair only"
+    assert pair["covers"] == "this pair"
 
 
 def test_infinity_is_a_string_in_json(capsys):

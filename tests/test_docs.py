@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from randquant import cli
+from randquant.privacy import round_up
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -68,3 +70,31 @@ def test_make_targets_of_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"make (\w+)", " ".join(blocks(README, "console"))):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
+
+
+def result(name: str) -> dict:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def test_the_figures_of_the_readme_are_the_measured_ones():
+    run, speed, certify = result("fashion_mnist"), result("encode"), result("certify")
+    million = {
+        name: f"{speed[name]['coordinates_per_second_per_core'] / 1e6:.0f}"
+        for name in ("encode_pack", "unpack_sum", "naive")
+    }
+    slowest = max(certify["milliseconds_by_order"]["64 levels, 128 vertices"].values())
+    for figure in (
+        f"| test accuracy | {run['accuracy']:.3f} | {run['baseline_accuracy']:.3f} |",
+        f"{run['bytes_per_upload']:,} bytes | {4 * run['dimension']:,} bytes",
+        f"epsilon <= {round_up(run['guarantee']['epsilon'], grouped=True)} "
+        f"({run['participations']} rounds",
+        f"{1e3 * run['seconds_per_round_median']:.0f} ms a round, "
+        f"{100 * run['share_outside_gradients']:.0f} % of it outside",
+        f"peak memory {run['peak_memory_bytes'] / 1e9:.2f} GB",
+        f"| encode + pack | {million['encode_pack']} |",
+        f"| unpack + sum | {million['unpack_sum']} |",
+        f"| RQM as usually written with torch | {million['naive']} |",
+        f"Encoding is {speed['encode_pack']['ratio_to_naive']:.0f} times faster",
+        f"takes up to {slowest:.0f} ms",
+    ):
+        assert figure in README

@@ -131,6 +131,12 @@ def test_a_failed_round_names_the_client_and_leaves_the_state(digits, pool):
     assert not broken.participations.any()
 
 
+def test_a_client_cannot_be_in_a_cohort_twice(digits, pool):
+    run = algorithm(make_learner(digits, "softmax"), ChannelMechanism(CHANNEL), pool)
+    with pytest.raises(ValueError, match="once in a cohort"):
+        run.apply(run.init(), [4, 4], Key.from_seed(0))
+
+
 def test_training_learns(digits, pool):
     learner = make_learner(digits, "softmax", "iid")
     run = algorithm(learner, ChannelMechanism(CHANNEL), pool)

@@ -29,13 +29,15 @@ def test_contract(name):
     assert channel.bits == 4
     assert channel.clip == 1.5
     assert channel.lattice is not None
-    assert rq.moments(channel).bias_max < 1e-14
+    assert rq.moments(channel).bias_max < 1e-9 * channel.clip
     assert channel == build(name, EXAMPLES[name])
 
 
 @given(mechanism_channels())
 def test_unbiased(channel):
-    assert rq.moments(channel).bias_max <= 1e-13 * np.abs(channel.values).max()
+    # The means range over 2·clip, of which the rounded dither can cost 2**-33.
+    allowed = channel.clip * 2.0**-32 + 1e-13 * np.abs(channel.values).max()
+    assert rq.moments(channel).bias_max <= allowed
 
 
 @settings(max_examples=30, deadline=None)
@@ -58,8 +60,9 @@ def test_rqm_equals_the_enumeration_of_all_subsets_of_levels(levels, margin, kee
 def test_rqm_is_certified_below_the_papers_theorem():
     channel = build("rqm", EXAMPLES["rqm"])
     theorem = math.log(2 * (1 - 0.42) ** 2 * (1 + 1)) + 16 * math.log(1 / (1 - 0.42))
-    assert rq.certify(channel).epsilon.upper == pytest.approx(5.46989, abs=1e-5)
-    assert theorem > 9
+    upper = rq.certify(channel).epsilon.upper
+    assert upper == pytest.approx(5.46989, abs=1e-5)
+    assert upper < theorem
 
 
 @pytest.mark.parametrize("trials", [1, 15, 60])

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,9 +117,36 @@ def test_a_half_written_line_and_a_partial_checkpoint_are_survived(tmp_path):
     assert runs.load_parameters(torn).tobytes() == runs.load_parameters(whole).tobytes()
 
 
-def test_damaged_files_are_one_clear_error(finished, tmp_path):
-    import shutil
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parameters": {"clip": 0.03, "margin": 3.0, "levels": 16, "keep": 0.1}},
+        {"seed": 1},
+        {"cohort": 21},
+        {"mechanism": "clipped-sgd", "parameters": {"clip": 0.03}},
+    ],
+)
+def test_a_run_does_not_go_on_with_another_configuration(change, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    edited = to_json(dataclasses.replace(CONFIG, rounds=41, **change))
+    (folder / "config.json").write_text(json.dumps(edited))
+    with pytest.raises(ValueError, match="Expected the configuration"):
+        runs.execute(folder)
 
+
+def test_a_run_can_be_prolonged(finished, tmp_path):
+    folder, longer = tmp_path / "prolonged", dataclasses.replace(CONFIG, rounds=47)
+    shutil.copytree(finished[0], folder)
+    (folder / "config.json").write_text(json.dumps(to_json(longer)))
+    shutil.rmtree(folder / "baseline")
+    runs.execute(folder)
+    runs.create(tmp_path / "whole", longer, baseline=False, overwrite=False)
+    runs.execute(tmp_path / "whole")
+    assert (runs.load_parameters(folder) == runs.load_parameters(tmp_path / "whole")).all()
+
+
+def test_damaged_files_are_one_clear_error(finished, tmp_path):
     for name, content in {
         "checkpoint.safetensors": b"\xff" * 50,
         "metrics.jsonl": b"not json\n" * 40,

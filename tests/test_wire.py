@@ -105,6 +105,13 @@ def test_spare_bits_must_be_zero():
         wire.unpack(CHANNEL, payload, 1)
 
 
+def test_wrong_totals_are_refused():
+    payload = wire.pack(CHANNEL, random_codes(16, 4))
+    for totals in (np.zeros((2, 2), dtype=np.int64), np.zeros(4)):
+        with pytest.raises(TypeError, match="totals"):
+            wire.add(CHANNEL, payload, totals)
+
+
 def test_wrong_arrays_are_refused():
     for codes in (np.zeros(3), np.zeros(3, dtype=np.int64), np.zeros((2, 2), dtype=np.uint8)):
         with pytest.raises(ValueError, match="uint8"):

@@ -57,8 +57,7 @@ class ChannelRelease:
     rounds: int
 
     def __post_init__(self) -> None:
-        _validate.whole("dimension", self.dimension, low=1)
-        _validate.whole("rounds", self.rounds, low=0)
+        _check_size(self.dimension, self.rounds)
 
     @property
     def trust(self) -> Trust:
@@ -94,9 +93,9 @@ class GaussianRelease:
     rounds: int
 
     def __post_init__(self) -> None:
-        _validate.real("noise_multiplier", self.noise_multiplier, above=0)
-        _validate.whole("dimension", self.dimension, low=1)
-        _validate.whole("rounds", self.rounds, low=0)
+        # Squares of anything beyond would overflow or vanish.
+        _validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e100)
+        _check_size(self.dimension, self.rounds)
 
     @property
     def trust(self) -> Trust:
@@ -159,6 +158,11 @@ def account(releases: Sequence[Release], delta: float) -> Guarantee:
     return Guarantee(epsilon, delta, "replace_one", trusts.pop(), order, total)
 
 
+def _check_size(dimension: int, rounds: int) -> None:
+    _validate.whole("dimension", dimension, low=1, high=2**53)
+    _validate.whole("rounds", rounds, low=0, high=2**53)
+
+
 def _composed(releases: Sequence[Release], order: float) -> float:
     return _up(math.fsum(release.renyi(order) for release in releases))
 
@@ -172,11 +176,11 @@ def _to_epsilon(divergence: float, order: float, delta: float) -> float:
         return math.inf
     terms = (
         divergence,
-        math.log1p(-1 / order),
+        math.log((order - 1) / order),  # order - 1 is exact; log1p(-1/order) would not be
         -math.log(delta) / (order - 1),
         -math.log(order) / (order - 1),
     )
-    slack = 64 * UNIT * sum(abs(term) for term in terms)
+    slack = UNIT * (4 + 64 * sum(abs(term) for term in terms))
     return max(0.0, math.fsum(terms) + slack)
 
 

@@ -95,18 +95,14 @@ class ClippedSGD:
                 f"Expected finite values to send, got {update[bad[0]]} at index [{bad[0]}]: "
                 "drop or repair this update."
             )
-        return np.clip(update, -self.clip, self.clip).astype("<f4").tobytes()
+        limit = np.float32(self.clip)
+        if float(limit) > self.clip:  # rounded up: what is sent must not exceed clip
+            limit = np.nextafter(limit, np.float32(0))
+        return np.clip(update, -limit, limit).astype("<f4").tobytes()
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """The mean of the clipped updates."""
-        total = np.zeros(dimension, dtype=np.float64)
-        for payload in _some(payloads):
-            if len(payload) != 4 * dimension:
-                raise ValueError(
-                    f"Expected a payload of {4 * dimension} bytes, got {len(payload)}."
-                )
-            total += np.frombuffer(payload, dtype="<f4")
-        return (total / len(payloads)).astype(np.float32)
+        return _mean(payloads, dimension).astype(np.float32)
 
     def release(self, dimension: int, rounds: int) -> None:
         """Nothing is promised."""
@@ -129,7 +125,7 @@ class CentralGaussian:
 
     def __post_init__(self) -> None:
         _validate.real("clip", self.clip, above=0)
-        _validate.real("noise_multiplier", self.noise_multiplier, above=0)
+        _validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e100)
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """The clipped update, 4 bytes a coordinate: the server is trusted with it."""
@@ -137,10 +133,10 @@ class CentralGaussian:
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """The mean of the clipped updates plus noise drawn with the server's key."""
-        mean = ClippedSGD(self.clip).mean(payloads, dimension, key)
+        mean = _mean(payloads, dimension)
         deviation = self.noise_multiplier * 2 * self.clip * math.sqrt(dimension) / len(payloads)
         generator = np.random.Generator(np.random.Philox(key=key.fold_in("noise").words(2)))
-        return mean + deviation * generator.standard_normal(dimension, dtype=np.float32)
+        return (mean + deviation * generator.standard_normal(dimension)).astype(np.float32)
 
     def release(self, dimension: int, rounds: int) -> Release:
         """One Gaussian release a round."""
@@ -161,6 +157,16 @@ def update_mechanism(name: str, parameters: Mapping[str, float]) -> UpdateMechan
     if name in MECHANISMS:
         return ChannelMechanism(build(name, parameters))
     return _validate.call(name, BASELINES[name], parameters)
+
+
+def _mean(payloads: Sequence[bytes], dimension: int) -> np.ndarray:
+    """Mean of payloads of 32-bit floats, (dimension,) float64."""
+    total = np.zeros(dimension, dtype=np.float64)
+    for payload in _some(payloads):
+        if len(payload) != 4 * dimension:
+            raise ValueError(f"Expected a payload of {4 * dimension} bytes, got {len(payload)}.")
+        total += np.frombuffer(payload, dtype="<f4")
+    return total / len(payloads)
 
 
 def _some(payloads: Sequence[bytes]) -> Sequence[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -28,6 +29,7 @@ class Certificate:
         witness: (x, x'), a pair of inputs whose divergence is at least `epsilon.lower`.
         code: the code whose likelihood ratio at the witness is largest; when epsilon is
             infinite, x can send it and x' cannot.
+        covers: `all pairs` of inputs, or `this pair` alone (`certify_pair`).
         neighboring: what the adversary tries to tell apart.
     """
 
@@ -35,18 +37,20 @@ class Certificate:
     epsilon: Interval
     witness: tuple[float, float]
     code: int
+    covers: Literal["all pairs", "this pair"] = "all pairs"
     neighboring: Neighboring = "replace_one"
 
     def __str__(self) -> str:
         x, other = self.witness
         if math.isinf(self.epsilon.upper):
             return (
-                f"order {self.order:g}: epsilon is infinite: x={x:g} can send code {self.code}, "
+                f"order {self.order}: epsilon is infinite: x={x:g} can send code {self.code}, "
                 f"x'={other:g} never does"
             )
+        pair = "worst pair" if self.covers == "all pairs" else "this pair only:"
         return (
-            f"order {self.order:g}: epsilon <= {round_up(self.epsilon.upper, 9)} per coordinate, "
-            f"worst pair x={x:g}, x'={other:g}"
+            f"order {self.order}: epsilon <= {round_up(self.epsilon.upper, 9)} per coordinate, "
+            f"{pair} x={x:g}, x'={other:g}"
         )
 
 
@@ -91,7 +95,7 @@ def certify(channel: Channel, order: float = math.inf) -> Certificate:
     return Certificate(
         order=order,
         epsilon=Interval(lower_bound, upper_bound),
-        witness=(float(channel.inputs[vertex]), float(channel.inputs[other])),
+        witness=(_input_of(channel, vertex), _input_of(channel, other)),
         code=_loudest_code(weights[vertex], weights[other]),
     )
 
@@ -121,7 +125,16 @@ def certify_pair(channel: Channel, x: float, other: float, order: float = math.i
     p, q = p * q_total, q * p_total
     lower, upper = renyi(p, q, p_total * q_total, order)
     epsilon = Interval(float(lower), float(upper))
-    return Certificate(order, epsilon, (float(x), float(other)), _loudest_code(p, q))
+    code = _loudest_code(p, q)
+    return Certificate(order, epsilon, (float(x), float(other)), code, covers="this pair")
+
+
+def _input_of(channel: Channel, vertex: int) -> float:
+    """An input whose code is drawn from exactly this vertex's row."""
+    value = float(channel.inputs[vertex])
+    if value in channel.inputs[vertex + 1 :]:  # the left limit of a jump: just below it
+        return float(np.nextafter(value, -math.inf))
+    return value
 
 
 def _loudest_code(p: np.ndarray, q: np.ndarray) -> int:

@@ -11,11 +11,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from randquant import _validate
+
 MAX_DENOMINATOR = 2**62
 """Largest denominator: weights, their sums and differences stay within signed 64 bits."""
 
 DITHER_STEPS = 2**32
 """An input's position in its cell is rounded to the nearest of this many steps when encoded."""
+
+LARGEST = 1e100
+"""Largest clip and value, and one over the smallest clip: far inside what float64 can square."""
 
 NARROWEST_CELL = 2.0**-30
 """Narrowest cell, in units of clip: below it float64 inputs would hardly fall between vertices."""
@@ -60,9 +65,13 @@ class Channel:
         set_field(self, "inputs", _frozen(self.inputs, np.float64))
         set_field(self, "values", _frozen(self.values, np.float64))
         set_field(self, "weights", _frozen(_integers(self.weights), np.int64))
-        set_field(self, "denominator", int(self.denominator))
+        set_field(self, "denominator", _validate.whole("denominator", self.denominator))
         _check(self)
         set_field(self, "fingerprint", _fingerprint(self))
+
+    def __reduce__(self):
+        # Copies and pickles are built anew, so that they are checked and immutable too.
+        return Channel, (self.inputs, self.values, self.weights, self.denominator)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Channel) and self.fingerprint == other.fingerprint
@@ -144,41 +153,10 @@ class Channel:
         return (first, step) if np.abs(even - self.values).max() <= tolerance else None
 
 
-def from_probabilities(
-    inputs: np.ndarray, values: np.ndarray, probabilities: np.ndarray
-) -> Channel:
-    """Compile a table of probabilities into a channel over 2**62.
-
-    Args:
-        inputs: (V,) float64, see Channel.
-        values: (m,) float64.
-        probabilities: (V, m) float64 >= 0; each row sums to 1 within 1e-12.
-
-    Guarantees:
-        A probability above zero keeps a weight of at least one unit: rounding never makes a
-        code impossible. Each weight is within one unit (2**-62) of its probability, but the
-        most likely code of a row, which takes up the row's rounding.
-
-    Raises:
-        ValueError: a probability is negative or not finite, or a row does not sum to 1.
-    """
-    table = np.asarray(probabilities, dtype=np.float64)
-    if not (np.isfinite(table).all() and (table >= 0).all()):
-        raise ValueError("Expected probabilities >= 0, got a negative or non-finite one.")
-    worst = float(np.abs(table.sum(axis=-1) - 1).max())
-    if worst > 1e-12:
-        raise ValueError(f"Expected every row of probabilities to sum to 1, one is off by {worst}.")
-    weights = (table * float(MAX_DENOMINATOR)).astype(np.int64)
-    weights = np.maximum(weights, table > 0)
-    for row in weights:
-        row[row.argmax()] += MAX_DENOMINATOR - int(row.astype(object).sum())
-    return Channel(inputs, values, weights, MAX_DENOMINATOR)
-
-
 def _frozen(array: np.ndarray, kind: type) -> np.ndarray:
+    """A copy over immutable bytes: nobody can make it writable again."""
     copy = np.array(array, dtype=kind, order="C")
-    copy.flags.writeable = False
-    return copy
+    return np.ndarray(copy.shape, kind, buffer=copy.tobytes())
 
 
 def _integers(weights: np.ndarray) -> np.ndarray:
@@ -211,6 +189,11 @@ def _check(channel: Channel) -> None:
     gaps = np.diff(inputs)
     if inputs.size < 2 or (gaps < 0).any() or inputs[0] != -inputs[-1] or inputs[-1] <= 0:
         raise ValueError("Expected inputs to rise from -clip to clip with clip > 0.")
+    if inputs[-1] < 1 / LARGEST or max(inputs[-1], np.abs(values).max()) > LARGEST:
+        raise ValueError(
+            f"Expected clip and values within [1e-100, 1e100], got clip={inputs[-1]:g}: "
+            "beyond, float64 would overflow or vanish."
+        )
     if ((gaps > 0) & (gaps < NARROWEST_CELL * inputs[-1])).any():
         raise ValueError("Expected neighbouring inputs to be equal or at least clip/2**30 apart.")
     flat = np.flatnonzero(gaps == 0)

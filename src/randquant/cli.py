@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import randquant as rq
 from randquant.aggregate import BASELINES, update_mechanism
 from randquant.mechanisms import MECHANISMS, build
+from randquant.privacy import round_up
 from randquant.records import TrainConfig, to_json
 
 DEMO = TrainConfig(
@@ -66,7 +67,7 @@ def _certify(options: argparse.Namespace) -> None:
         "epsilon": certificate.epsilon,
         "witness": certificate.witness,
         "code": certificate.code,
-        "covers": "all pairs of inputs" if options.pair is None else "this ordered pair only",
+        "covers": certificate.covers,
         "unit": "one coordinate, one release",
         "neighboring": certificate.neighboring,
         "bias_max": measured.bias_max,
@@ -80,9 +81,9 @@ def _certify(options: argparse.Namespace) -> None:
     lines = [
         f"{options.mechanism}: {channel.levels} codes, {channel.bits} bits per coordinate",
         str(certificate),
-        f"covers {result['covers']}; for a whole run see `randquant account`",
-        f"bias at most {measured.bias_max:.3g}, MAE {measured.mae:.6g}, MSE {measured.mse:.6g} "
-        "(input uniform)",
+        f"covers {certificate.covers} of inputs; for a whole run see `randquant account`",
+        f"bias at most {round_up(measured.bias_max, 3)}, MAE {measured.mae:.6g}, "
+        f"MSE {measured.mse:.6g} (input uniform)",
     ]
     _print(options, result, lines)
 

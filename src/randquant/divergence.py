@@ -15,7 +15,7 @@ UNIT = 2.0**-53
 """Unit roundoff of float64; exp, log and their kin are taken to be right within 8 of them."""
 
 LARGEST_ORDER = 1e9
-"""Above it the order-infinity divergence serves as upper bound: it is at most 43/1e9 above."""
+"""Above it the order-infinity divergence serves as upper bound: it is less than 66/1e9 above."""
 
 
 def renyi(p: np.ndarray, q: np.ndarray, total: int, order: float) -> tuple[np.ndarray, np.ndarray]:

@@ -109,6 +109,8 @@ def distributed_sgd(
         return payloads, losses, seconds
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:
+        if len(set(cohort)) < len(cohort):
+            raise ValueError("Expected each client once in a cohort, got one twice.")
         started = time.perf_counter()
         key = key.fold_in(state.round + 1)
         learner.load(state.parameters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import sys
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -115,6 +116,8 @@ class KeyStream:
         for start in range(0, len(view), len(_ZEROS)):
             part = view[start : start + len(_ZEROS)]
             self._encryptor.update_into(_ZEROS[: len(part)], part)
+        if sys.byteorder == "big":  # the same words, and so the same codes, on every machine
+            buffer.byteswap(inplace=True)
 
 
 def _encoded(label: int | str) -> bytes:

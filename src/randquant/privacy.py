@@ -79,7 +79,8 @@ def round_up(value: float, digits: int = 6, *, grouped: bool = False) -> str:
         ('1.23457', '0.100001', '152,346')
     """
     # Decimal(float) is exact, so this rounds up from the real number, not from its repr.
-    rounded = Context(prec=digits, rounding=ROUND_CEILING).plus(Decimal(value)).normalize()
+    context = Context(prec=digits, rounding=ROUND_CEILING)
+    rounded = context.normalize(context.plus(Decimal(value)))
     if rounded != 0 and not Decimal("1e-4") <= abs(rounded) < Decimal("1e9"):
         return f"{rounded:e}"
     return f"{rounded:,f}" if grouped else f"{rounded:f}"

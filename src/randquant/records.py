@@ -1,6 +1,7 @@
 """What was run and what was measured, as frozen data that turns into JSON and back.
 
-No key, no client value and no seed-derived secret ever enters a record.
+No key and no client's update ever enters a record. A simulation's seed does, and so does the mean
+training loss of a cohort: neither is covered by a run's guarantee (`docs/theory/accounting.md`).
 """
 
 from __future__ import annotations

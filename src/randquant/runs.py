@@ -14,6 +14,7 @@ the participation counts, and nothing else.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shutil
 import time
@@ -115,7 +116,7 @@ def execute(folder: Path, on_round: OnRound = lambda config, metrics: None) -> r
 
 def load_parameters(folder: Path) -> np.ndarray:
     """Return the parameters in a run's last checkpoint, (d,) float32."""
-    state = _load(folder / "checkpoint.safetensors")
+    state = _load(folder / "checkpoint.safetensors", _identity(_read_config(folder)))
     if state is None:
         raise ValueError(f"Expected a checkpoint in {folder}, found none: the run has not begun.")
     return state.parameters
@@ -154,12 +155,8 @@ def _train(
 ) -> State:
     """The training loop, from the last checkpoint to the end."""
     checkpoint, log = folder / "checkpoint.safetensors", folder / "metrics.jsonl"
-    state = _load(checkpoint) or algorithm.init()
-    if state.parameters.shape != (learner.dimension,):
-        raise ValueError(
-            f"Expected a checkpoint of {learner.dimension} parameters in {checkpoint}, "
-            f"got {state.parameters.size}: it belongs to another configuration."
-        )
+    identity = _identity(config)
+    state = _load(checkpoint, identity) or algorithm.init()
     key = Key.from_seed(config.seed).fold_in("updates")
     done = _read_metrics(log, state.round)
     write_atomic(log, b"".join(_line(metrics) for metrics in done))
@@ -176,7 +173,7 @@ def _train(
                 metrics = _evaluated(metrics, learner, state)
             lines.write(_line(metrics))
             if number % config.checkpoint_every == 0 or number == config.rounds:
-                _save(checkpoint, state)
+                _save(checkpoint, state, identity)
             on_round(config, metrics)
     return state
 
@@ -296,20 +293,43 @@ def _read_metrics(path: Path, rounds: int) -> list[RoundMetrics]:
     return metrics
 
 
-def _save(path: Path, state: State) -> None:
+def _identity(config: TrainConfig) -> np.ndarray:
+    """What a checkpoint was made with, (32,) uint8: equal exactly when a run may go on from it.
+
+    The guarantee speaks of every round, so they must all have used one configuration and one
+    channel; only how long to train and what to print may change.
+    """
+    fields = to_json(config)
+    for name in ("rounds", "delta", "checkpoint_every", "evaluate_every"):
+        del fields[name]
+    channel = _channel(config)
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    digest.update(b"" if channel is None else channel.fingerprint)
+    return np.frombuffer(digest.digest(), dtype=np.uint8)
+
+
+def _save(path: Path, state: State, identity: np.ndarray) -> None:
     tensors = {
         "parameters": state.parameters,
         "participations": state.participations,
         "round": np.array([state.round], dtype=np.int64),
+        "identity": identity,
     }
     write_atomic(path, safetensors.numpy.save(tensors))
 
 
-def _load(path: Path) -> State | None:
+def _load(path: Path, identity: np.ndarray) -> State | None:
     if not path.exists():
         return None
     try:
         tensors = safetensors.numpy.load(path.read_bytes())
-        return State(int(tensors["round"][0]), tensors["parameters"], tensors["participations"])
+        same = np.array_equal(tensors["identity"], identity)
+        state = State(int(tensors["round"][0]), tensors["parameters"], tensors["participations"])
     except (safetensors.SafetensorError, KeyError, IndexError) as error:
         raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None
+    if not same:
+        raise ValueError(
+            f"Expected the configuration that {path} was made with, got another: its rounds "
+            "would not have the guarantee that is printed. Restore config.json or begin a new run."
+        )
+    return state

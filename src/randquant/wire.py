@@ -110,9 +110,14 @@ def add(channel: Channel, payload: bytes, totals: np.ndarray) -> None:
 
     Raises:
         ValueError: as in `unpack`.
+        TypeError: totals is not a vector of integers.
     """
     from randquant import _bits
 
+    if totals.ndim != 1 or totals.dtype.kind not in "iu":
+        raise TypeError(
+            f"Expected totals (d,) of integers, got shape {totals.shape}, {totals.dtype}."
+        )
     body = _checked_body(channel, payload, totals.size)
     if channel.levels < 1 << channel.bits:  # some bit patterns are no code: look before adding
         codes = np.zeros(totals.size, dtype=np.uint8)

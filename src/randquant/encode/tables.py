@@ -69,7 +69,7 @@ def tables(channel: Channel) -> Tables:
         for draws in (starts, ends)
     )
     first_code = (first + UNSETTLED * (last > first)).astype(np.uint16)
-    return Tables(
+    built = Tables(
         inputs=inputs,
         next_input=np.append(inputs[1:-1], np.inf),
         inverse=inverse,
@@ -80,6 +80,10 @@ def tables(channel: Channel) -> Tables:
         first_code=first_code.reshape(-1),
         levels=channel.levels,
     )
+    for table in built:
+        if isinstance(table, np.ndarray):
+            table.flags.writeable = False  # they are shared by every encoding
+    return built
 
 
 def _buckets(inputs: np.ndarray, scale: float) -> tuple[np.ndarray, int]:

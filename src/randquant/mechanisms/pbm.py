@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from randquant import _validate
-from randquant.channel import Channel, from_probabilities
+from randquant.channel import Channel
+from randquant.probabilities import from_probabilities
 
 VERTICES = 65
 """Vertices of the compiled channel: dithering between them adds at most (clip/64)^2 of variance."""
