@@ -93,6 +93,13 @@ def test_coordinates_and_rounds_multiply_and_releases_add():
     assert parts.releases == whole.releases == 12000
 
 
+def test_an_iterator_of_releases_is_read_once():
+    releases = [ChannelRelease(PAPER, 600, 20), ChannelRelease(PAPER, 7, 20)]
+    assert account(iter(releases), 1e-5) == account(releases, 1e-5)
+    with pytest.raises(TypeError, match="list of releases"):
+        account(releases[0], 1e-5)  # type: ignore[arg-type]
+
+
 def test_a_client_that_never_took_part_lost_nothing():
     assert account([ChannelRelease(PAPER, 600, 0)], 1e-5).epsilon == 0
 

@@ -44,6 +44,11 @@ def test_certify(capsys):
     assert pair["covers"] == "this pair"
 
 
+def test_negative_numbers_are_numbers(capsys):
+    result = run_json(capsys, f"certify rqm {PAPER} --pair -1e-3 -1.5")
+    assert result["witness"] == [-0.001, -1.5]
+
+
 def test_infinity_is_a_string_in_json(capsys):
     result = run_json(capsys, "certify stochastic-rounding --clip 1 --levels 4")
     assert result["epsilon"] == {"lower": "inf", "upper": "inf"}
@@ -110,12 +115,22 @@ WRONG = [
     (f"account rqm {PAPER} --dimension 0 --rounds 1", "dimension"),
     (f"account rqm {PAPER} --dimension 5 --rounds 1 --delta 2", "delta"),
     ("account clipped-sgd --clip 1 --dimension 5 --rounds 1", "protects"),
+    ("account gaussian --clip 1 --noise-multiplier 1e308 --dimension 5 --rounds 1", "1e+100"),
+    (f"account rqm {PAPER} --dimension 5 --rounds 1{'0' * 400}", "rounds"),
+    ("certify rqm --clip 1e-40 --margin 0 --levels 16 --keep .4", "1e-30"),
+    ("certify rqm --clip inf --margin 0 --levels 16 --keep .4", "finite"),
+    ("certify rqm --cl 1", "--cl"),
     ("bench --coordinates 0", "coordinates"),
+    ("bench --coordinates 1000000000000000", "coordinates"),
     ("bench --levels 1", "levels"),
     ("train --dataset imagenet", "imagenet"),
     ("train --dataset fashion-mnist --data-dir /nowhere", "/nowhere"),
     ("train --model transformer", "transformer"),
     ("train --cohort 500", "cohort"),
+    ("train --population 0", "population"),
+    ("train --partition fair", "partition"),
+    ("train --threads 1000000000", "threads"),
+    ("train --learning-rate 1e39", "learning_rate"),
     ("train --resume /nowhere", "/nowhere"),
     ("train --resume /nowhere --rounds 5", "--resume"),
     ("train --colour blue", "colour"),
@@ -153,7 +168,7 @@ def test_the_core_commands_run_without_torch():
     code = f"{hide}from randquant.cli import main; raise SystemExit(main(['train']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "randquant[train]" in done.stderr
+    assert "train extra" in done.stderr
 
 
 def test_the_installed_command_answers():

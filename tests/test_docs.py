@@ -26,9 +26,11 @@ def commands() -> list[str]:
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ randquant")]
 
 
-def test_the_python_of_the_readme_prints_what_it_says():
-    example = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", README, flags=re.DOTALL)
-    code, expected = example.groups()
+EXAMPLES = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(("code", "expected"), EXAMPLES, ids=["certify", "round"])
+def test_the_python_of_the_readme_prints_what_it_says(code, expected):
     assert len(code.splitlines()) <= 24
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

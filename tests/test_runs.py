@@ -1,4 +1,5 @@
 import dataclasses
+import fcntl
 import json
 import shutil
 import signal
@@ -73,7 +74,7 @@ def test_the_same_configuration_gives_the_same_bits(finished, tmp_path):
 
 def kill_at(folder, lines: int) -> None:
     """Train in another process and SIGKILL it once its log has that many lines."""
-    command = [sys.executable, "-m", "randquant.cli", "train", "--resume", str(folder), "--quiet"]
+    command = [sys.executable, "-m", "randquant", "train", "--resume", str(folder), "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         log, deadline = folder / "metrics.jsonl", time.monotonic() + 120
@@ -133,6 +134,38 @@ def test_a_run_does_not_go_on_with_another_configuration(change, finished, tmp_p
     (folder / "config.json").write_text(json.dumps(edited))
     with pytest.raises(ValueError, match="Expected the configuration"):
         runs.execute(folder)
+
+
+def test_every_changed_byte_of_a_checkpoint_is_noticed(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    path = folder / "checkpoint.safetensors"
+    good = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for position in rng.integers(0, len(good), 100):
+        damaged = bytearray(good)
+        damaged[position] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bytes(damaged))
+        with pytest.raises(ValueError, match="Expected a checkpoint"):
+            runs.load_parameters(folder)
+
+
+def test_a_run_belongs_to_one_process_at_a_time(finished):
+    with open(finished[0] / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError, match="another process"):
+            runs.execute(finished[0])
+        with pytest.raises(BlockingIOError, match="another process"):
+            runs.create(finished[0], CONFIG, baseline=False, overwrite=True)
+    runs.execute(finished[0])
+
+
+def test_training_that_diverges_says_so(tmp_path):
+    wide = {**CONFIG.parameters, "clip": 1e15, "margin": 1e15}
+    config = dataclasses.replace(CONFIG, learning_rate=1e30, parameters=wide)
+    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    with pytest.raises(ValueError, match=r"Round 1: .*diverged; lower learning_rate"):
+        runs.execute(tmp_path / "run")
 
 
 def test_a_run_can_be_prolonged(finished, tmp_path):

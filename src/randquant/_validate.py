@@ -36,7 +36,12 @@ def real(
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"Expected {name} to be a number, got {value!r}.")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"Expected {name} to be a finite number, got {name}={number}.")
     bounds = [
         (above, f"> {above}", lambda b: number > b),
         (low, f">= {low}", lambda b: number >= b),
@@ -44,8 +49,8 @@ def real(
         (high, f"<= {high}", lambda b: number <= b),
     ]
     stated = [(text, holds(bound)) for bound, text, holds in bounds if bound is not None]
-    if not math.isfinite(number) or not all(ok for _, ok in stated):
-        wanted = " and ".join(text for text, _ in stated) or "a finite number"
+    if not all(ok for _, ok in stated):
+        wanted = " and ".join(text for text, _ in stated)
         raise ValueError(f"Expected {name} {wanted}, got {name}={value}{_because(why)}.")
     return number
 
@@ -71,6 +76,12 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
     if value not in options:
         raise ValueError(f"Expected {name} to be one of {', '.join(options)}; got {value!r}.")
     return value
+
+
+def kind(name: str, value: Any, wanted: type) -> None:
+    """Raise TypeError unless `value` is a `wanted`."""
+    if not isinstance(value, wanted):
+        raise TypeError(f"Expected {name} to be a {wanted.__name__}, got {value!r}.")
 
 
 def renyi_order(value: Any) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +50,9 @@ class ChannelRelease:
         channel: the channel of every coordinate.
         dimension: coordinates of one update.
         rounds: rounds that the client takes part in.
+
+    Raises:
+        ValueError, TypeError: dimension or rounds is not a whole number within 1 (0) and 2**53.
     """
 
     channel: Channel
@@ -86,6 +89,9 @@ class GaussianRelease:
         rounds: rounds that the client takes part in.
 
     The bound is the real Gaussian's. Sampled in floating point, as baselines do, it is not exact.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
     """
 
     noise_multiplier: float
@@ -114,7 +120,7 @@ class GaussianRelease:
         return _up(self.rounds * order / (2 * self.noise_multiplier**2))
 
 
-def account(releases: Sequence[Release], delta: float) -> Guarantee:
+def account(releases: Iterable[Release], delta: float) -> Guarantee:
     """Compose everything that one client's data was released through into one guarantee.
 
     Args:
@@ -129,7 +135,8 @@ def account(releases: Sequence[Release], delta: float) -> Guarantee:
         `replace_one`, also when later releases depend on the outcome of earlier ones.
 
     Raises:
-        ValueError: delta is out of range, or releases assume different trust.
+        ValueError: delta is out of range, there is no release, or they assume different trust.
+        TypeError: releases is not a list of releases, or delta not a number.
 
     References:
         Mironov 2017, Proposition 1 (composition); Canonne, Kamath and Steinke 2020,
@@ -141,6 +148,11 @@ def account(releases: Sequence[Release], delta: float) -> Guarantee:
         >>> print(account([ChannelRelease(channel, dimension=650, rounds=20)], delta=1e-5))
         epsilon <= 60279.9 at delta = 1e-05 (replace_one, local trust)
     """
+    if not isinstance(releases, Iterable):
+        raise TypeError(
+            f"Expected a list of releases, got {type(releases).__name__}: put it in []."
+        )
+    releases = list(releases)  # an iterator could be read only once
     delta = _validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     trusts: set[Trust] = {release.trust for release in releases}
     if len(trusts) != 1:
@@ -154,7 +166,7 @@ def account(releases: Sequence[Release], delta: float) -> Guarantee:
         candidates += [
             (_to_epsilon(_composed(releases, order), order, delta), order) for order in ORDERS
         ]
-    epsilon, order = min(candidates)
+    epsilon, order = min(candidates, key=lambda found: found[0])
     return Guarantee(epsilon, delta, "replace_one", trusts.pop(), order, total)
 
 

@@ -39,7 +39,7 @@ def bench(
     Raises:
         ValueError, TypeError: an argument is out of bounds.
     """
-    _validate.whole("coordinates", coordinates, low=1)
+    _validate.whole("coordinates", coordinates, low=1, high=10**9)
     _validate.whole("repeats", repeats, low=1)
     threads = threads or len(os.sched_getaffinity(0))
     channel = rqm(clip=1.5, margin=1.5, levels=levels, keep=0.42)

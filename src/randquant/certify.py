@@ -82,6 +82,7 @@ def certify(channel: Channel, order: float = math.inf) -> Certificate:
         >>> round(certificate.epsilon.upper, 8), sorted(map(abs, certificate.witness))
         (5.34422859, [1.4, 1.5])
     """
+    _validate.kind("channel", channel, Channel)
     order = _validate.renyi_order(order)
     weights = channel.weights
     best = (-1.0, 0, 0)
@@ -120,6 +121,7 @@ def certify_pair(channel: Channel, x: float, other: float, order: float = math.i
         >>> round(rq.certify_pair(channel, 1.5, -1.5, order=8.0).epsilon.upper, 8)
         5.31564235
     """
+    _validate.kind("channel", channel, Channel)
     order = _validate.renyi_order(order)
     (p, p_total), (q, q_total) = channel.mix(x), channel.mix(other)
     p, q = p * q_total, q * p_total

@@ -19,8 +19,8 @@ MAX_DENOMINATOR = 2**62
 DITHER_STEPS = 2**32
 """An input's position in its cell is rounded to the nearest of this many steps when encoded."""
 
-LARGEST = 1e100
-"""Largest clip and value, and one over the smallest clip: far inside what float64 can square."""
+LARGEST = 1e30
+"""Largest clip and value, and one over the smallest clip: well inside what float32 can hold."""
 
 NARROWEST_CELL = 2.0**-30
 """Narrowest cell, in units of clip: below it float64 inputs would hardly fall between vertices."""
@@ -191,8 +191,8 @@ def _check(channel: Channel) -> None:
         raise ValueError("Expected inputs to rise from -clip to clip with clip > 0.")
     if inputs[-1] < 1 / LARGEST or max(inputs[-1], np.abs(values).max()) > LARGEST:
         raise ValueError(
-            f"Expected clip and values within [1e-100, 1e100], got clip={inputs[-1]:g}: "
-            "beyond, float64 would overflow or vanish."
+            f"Expected clip and values within [1e-30, 1e30], got clip={inputs[-1]:g}: "
+            "beyond, 32-bit floats would overflow or vanish."
         )
     if ((gaps > 0) & (gaps < NARROWEST_CELL * inputs[-1])).any():
         raise ValueError("Expected neighbouring inputs to be equal or at least clip/2**30 apart.")

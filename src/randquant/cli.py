@@ -6,6 +6,7 @@ import argparse
 import inspect
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,11 @@ DEMO = TrainConfig(
 class _Parser(argparse.ArgumentParser):
     """Reports a wrong command line as one line on standard error, exit code 2."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options, allow_abbrev=False)
+        # argparse takes -1e-3 for an option unless told what a number looks like.
+        self._negative_number_matcher = re.compile(r"^-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$", re.I)
+
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
@@ -41,12 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.run_command(options)
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except (ValueError, TypeError, OSError, ImportError, ArithmeticError, MemoryError) as error:
         sentence = " ".join(str(error).split())
         print(f"randquant {options.command}: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"randquant {options.command}: stopped; a run goes on with --resume", file=sys.stderr)
+        hint = "; go on with --resume and the run's folder" if options.command == "train" else ""
+        print(f"randquant {options.command}: stopped{hint}", file=sys.stderr)
         return 130
     return 0
 
@@ -140,10 +147,11 @@ def _train(options: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Expected the packages that training needs, {error.name} is missing: "
-            "pip install 'randquant[train]'."
+            "install randquant with its train extra, pip install '.[train]'."
         ) from error
     if options.resume is None:
-        config, baseline = _config(options), not options.no_baseline
+        config = _config(options)
+        baseline = not options.no_baseline and config.mechanism != "clipped-sgd"
         folder = Path(options.run) if options.run else _new_folder(config)
         runs.create(folder, config, baseline=baseline, overwrite=options.overwrite)
     else:
@@ -163,6 +171,8 @@ def _config(options: argparse.Namespace) -> TrainConfig:
     """The demo's configuration with the given options in place of its own."""
     given = {name: getattr(options, name) for name in _TRAIN_FIELDS}
     given = {name: value for name, value in given.items() if value is not None}
+    if "data_dir" in given:  # a run may be resumed from another folder
+        given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
     same = given.get("mechanism", DEMO.mechanism) == DEMO.mechanism
     parameters = {**(DEMO.parameters if same else {}), **_parameters(options)}
     parameters.setdefault("clip", DEMO.parameters["clip"])
@@ -187,6 +197,16 @@ def _new_folder(config: TrainConfig) -> Path:
         number += 1
     return folder
 
+
+_PARAMETERS = {
+    "clip": "per-coordinate clipping threshold, > 0",
+    "margin": "how far the outermost level lies beyond clip, >= 0",
+    "levels": "how many codes, 2 to 256",
+    "keep": "probability that an inner level is kept, 0 to 1",
+    "theta": "success probability is 1/2 + theta x / clip; 0 to 1/2",
+    "trials": "binomial trials, 1 to 255; trials + 1 codes",
+    "noise_multiplier": "deviation of the noise over the distance between neighbouring sums",
+}
 
 _TRAIN_FIELDS = {
     "dataset": (str, "data set: digits, breast-cancer, mnist, fashion-mnist, emnist"),
@@ -235,7 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     certify.add_argument("mechanism", metavar="MECHANISM", help=", ".join(MECHANISMS))
     _mechanism_options(certify, MECHANISMS)
-    certify.add_argument("--order", type=float, help="Rényi order in (1, inf]; default inf")
+    certify.add_argument("--order", type=float, help="Renyi order in (1, inf]; default inf")
     certify.add_argument(
         "--pair", type=float, nargs=2, metavar=("X", "X'"), help="this pair of inputs only"
     )
@@ -288,7 +308,7 @@ def _mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callabl
             kinds[parameter.name] = int if parameter.annotation == "int" else float
     for name, mechanisms in users.items():
         parser.add_argument(
-            _flag(name), type=kinds[name], help=f"parameter of {', '.join(mechanisms)}"
+            _flag(name), type=kinds[name], help=_PARAMETERS[name] + f" ({', '.join(mechanisms)})"
         )
     parser.set_defaults(parameter_names=list(users))
 
@@ -320,7 +340,3 @@ def _version() -> str:
     from importlib.metadata import version
 
     return version("randquant")
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

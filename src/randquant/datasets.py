@@ -106,7 +106,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         >>> load("digits")
         Dataset('digits', train=1437, test=360, shape=(1, 8, 8), classes=10)
     """
-    _validate.choice("name", name, DATASETS)
+    _validate.choice("dataset", name, DATASETS)
     return _from_files(name, data_dir) if name in _SOURCES else _bundled(name)
 
 
@@ -156,8 +156,8 @@ def partition(
         [array([1, 2]), array([0, 3])]
     """
     labels = _checked_labels(labels)
-    _validate.choice("how", how, PARTITIONS)
-    why = "lower changes nothing, higher is how='iid'"
+    _validate.choice("partition", how, PARTITIONS)
+    why = "1e-6 gives about one class a client, 1e6 is all but iid"
     _validate.real("concentration", concentration, low=1e-6, high=1e6, why=why)
     least = 2 if how == "shards" else 1
     why = f"{len(labels)} samples must give every client at least {least}"
@@ -251,7 +251,8 @@ def _bundled(name: str) -> Dataset:
         from sklearn import datasets, model_selection
     except ImportError as error:
         raise ImportError(
-            f"Expected scikit-learn for {name}, found none: pip install 'randquant[train]'."
+            f"Expected scikit-learn for {name}, found none: install randquant with its train "
+            "extra, pip install '.[train]'."
         ) from error
     read = {"digits": datasets.load_digits, "breast-cancer": datasets.load_breast_cancer}[name]
     features, labels = cast(tuple[np.ndarray, np.ndarray], read(return_X_y=True))

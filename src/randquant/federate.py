@@ -91,7 +91,7 @@ def distributed_sgd(
     Returns:
         The algorithm as an (init, apply) pair.
     """
-    _validate.real("learning_rate", learning_rate, above=0)
+    _validate.real("learning_rate", learning_rate, above=0, high=1e30)
     dimension = learner.dimension
 
     def init() -> State:
@@ -119,7 +119,13 @@ def distributed_sgd(
         replies = list(run(upload, groups, [key] * len(groups)))
         payloads = [payload for reply in replies for payload in reply[0]]
         mean = mechanism.mean(payloads, dimension, key.fold_in("server"))
-        parameters = state.parameters - np.float32(learning_rate) * mean
+        with np.errstate(over="ignore", invalid="ignore"):
+            parameters = state.parameters - np.float32(learning_rate) * mean
+        if not np.isfinite(parameters).all():
+            raise ValueError(
+                "Expected finite parameters after the step, got others: training has diverged; "
+                "lower learning_rate."
+            )
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from randquant import _validate
 from randquant.channel import DITHER_STEPS, Channel
 
 
@@ -54,11 +55,17 @@ class Moments:
 def moments(channel: Channel) -> Moments:
     """Compute a channel's moments.
 
+    Args:
+        channel: the channel.
+
     Returns:
         Moments: numbers for x uniform on [-clip, clip], and functions of x.
 
     Guarantees:
         The averages are exact integrals but for float64 rounding; no sampling.
+
+    Raises:
+        TypeError: channel is not a Channel.
 
     Example:
         >>> import randquant as rq
@@ -66,6 +73,7 @@ def moments(channel: Channel) -> Moments:
         >>> round(m.mse, 12), round(m.mae, 12), m.bias_max < 1e-9
         (0.666666666667, 0.666666666667, True)
     """
+    _validate.kind("channel", channel, Channel)
     means = channel.probabilities @ channel.values
     bias = np.abs(means - channel.inputs).max()
     dither = np.abs(np.diff(means)).max() / (2 * DITHER_STEPS)

@@ -33,7 +33,6 @@ class Display:
             disable=quiet,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._bytes: dict[str, int] = {}
 
     def round(self, config: TrainConfig, metrics: RoundMetrics) -> None:
         """Show that a round is done."""
@@ -43,9 +42,9 @@ class Display:
             self._tasks[name] = self._progress.add_task(
                 name, total=config.rounds, accuracy="  -  ", sent=""
             )
-        self._bytes[name] = self._bytes.get(name, 0) + metrics.bytes_up
         task = self._tasks[name]
-        sent = f"{8 * self._bytes[name] / 1e6:,.1f} Mbit"
+        # Every round sends as much as this one, also those before a resumed one.
+        sent = f"{8 * metrics.bytes_up * metrics.round / 1e6:,.1f} Mbit"
         self._progress.update(task, completed=metrics.round, sent=sent)
         if metrics.accuracy is not None:
             self._progress.update(task, accuracy=f"{metrics.accuracy:.3f}")
@@ -93,11 +92,12 @@ def table(folder: Path, run: Run) -> list[str]:
     certificate = _certificate(config)
     if certificate is not None:
         upper = certificate.epsilon.upper
+        single = f"<= {round_up(upper)}" if math.isfinite(upper) else "is infinite too"
         rows.append(
             (
                 "",
                 f"{summary.dimension:,} coordinates x {summary.participations} rounds of the "
-                f"client called most often; per coordinate epsilon <= {round_up(upper)}",
+                f"client called most often; per coordinate epsilon {single}",
             )
         )
     rows += [

@@ -97,7 +97,7 @@ def render(run: Run, baseline: Run | None, curve: Curve | None, output: Output |
         _section("One coordinate", _channel_charts(curve, output)),
         _section("Cost", _cost_charts(run)),
         _section("Details", [_config_table(config), _round_table(run.metrics)]),
-        f"<footer>Made by {escape(_version())}. Equal runs give equal pages.</footer>",
+        f"<footer>Made by {escape(_version())}.</footer>",
     ]
     return _page.page(title, "\n".join(body))
 

@@ -5,6 +5,7 @@
     RUN/checkpoint.safetensors  the model and who took part, every few rounds, atomically
     RUN/summary.json            what came out, when the run is finished
     RUN/report.html             the same for people
+    RUN/lock                    held by the process that trains it
     RUN/baseline/               the same run without privacy, if one was asked for
 
 All randomness is derived from (seed, round), so a checkpoint is the model, the round number and
@@ -13,12 +14,14 @@ the participation counts, and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,13 +68,9 @@ def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool
         FileExistsError: something is there already that may not be overwritten.
     """
     _check(config)
+    _prepare(config)  # what cannot be trained must fail before anything is written
     if folder.exists() and any(folder.iterdir()):
-        if not (overwrite and (folder / "config.json").exists()):
-            raise FileExistsError(
-                f"Expected a new folder for the run, got {folder}, which is not empty: choose "
-                "another, add --overwrite to replace a run, or --resume to go on with it."
-            )
-        shutil.rmtree(folder)
+        _make_way(folder, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     if baseline:
         clip = {"clip": config.parameters["clip"]}
@@ -97,12 +96,14 @@ def execute(folder: Path, on_round: OnRound = lambda config, metrics: None) -> r
 
     Raises:
         ValueError: the folder holds no run, or its files are damaged.
+        BlockingIOError: another process is training this run.
     """
     config = _read_config(folder)
-    twin = None
-    if (folder / BASELINE).exists():
-        twin = _execute_one(folder / BASELINE, on_round)
-    run = _execute_one(folder, on_round)
+    with _locked(folder):
+        twin = None
+        if (folder / BASELINE).exists():
+            twin = _execute_one(folder / BASELINE, on_round)
+        run = _execute_one(folder, on_round)
     channel = _channel(config)
     report.write(
         folder / "report.html",
@@ -112,6 +113,36 @@ def execute(folder: Path, on_round: OnRound = lambda config, metrics: None) -> r
         None if channel is None else _output(channel),
     )
     return run
+
+
+def _make_way(folder: Path, overwrite: bool) -> None:
+    """Delete the run in a folder that is not empty, if that was asked for and is a run."""
+    if not (folder / "config.json").exists():
+        raise FileExistsError(
+            f"Expected a new folder for the run, got {folder}, which holds other files: "
+            "choose another."
+        )
+    if not overwrite:
+        raise FileExistsError(
+            f"Expected a new folder for the run, got {folder}, which holds a run: choose "
+            "another, add --overwrite to replace it, or --resume to go on with it."
+        )
+    with _locked(folder):
+        shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a run for this process alone; the system lets go of it however the process ends."""
+    with open(folder / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"Expected {folder} to be free, but another process is training it: wait for it "
+                "or choose another folder."
+            ) from None
+        yield
 
 
 def load_parameters(folder: Path) -> np.ndarray:
@@ -132,6 +163,7 @@ def _execute_one(folder: Path, on_round: OnRound) -> report.Run:
     config = _read_config(folder)
     torch.set_num_threads(config.threads)
     prepared = _prepare(config)
+    _warm_up(prepared)
     with ThreadPoolExecutor(
         config.threads, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
@@ -206,17 +238,24 @@ def _prepare(config: TrainConfig) -> _Prepared:
     return _Prepared(Learner(model, dataset, clients), mechanism)
 
 
+def _warm_up(prepared: _Prepared) -> None:
+    """Compile what encodes and sums, so that no round's time includes it."""
+    key, dimension = Key.generate(), prepared.learner.dimension
+    payload = prepared.mechanism.encode(np.zeros(dimension, dtype=np.float32), key)
+    prepared.mechanism.mean([payload], dimension, key)
+
+
 def _check(config: TrainConfig) -> None:
-    """Refuse a configuration that could not run, before anything is written."""
+    """Refuse a configuration whose numbers make no sense."""
     _validate.whole("rounds", config.rounds, low=1)
+    _validate.whole("population", config.population, low=1)
     _validate.whole("cohort", config.cohort, low=1, high=config.population)
     _validate.whole("checkpoint_every", config.checkpoint_every, low=1)
     _validate.whole("evaluate_every", config.evaluate_every, low=1)
-    _validate.whole("threads", config.threads, low=1)
+    _validate.whole("threads", config.threads, low=1, high=256)
     _validate.whole("seed", config.seed, low=0, high=2**63 - 1)
-    _validate.real("learning_rate", config.learning_rate, above=0)
+    _validate.real("learning_rate", config.learning_rate, above=0, high=1e30)
     _validate.real("delta", config.delta, low=0, below=1)
-    _prepare(config)
 
 
 def _summary(
@@ -266,12 +305,14 @@ def _output(channel) -> report.Output:
 
 def _read_config(folder: Path) -> TrainConfig:
     try:
-        text = (folder / "config.json").read_text()
+        text = (folder / "config.json").read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"Expected a run in {folder}, found no config.json there.") from None
     try:
-        return from_json(TrainConfig, json.loads(text))
-    except ValueError as error:
+        config = from_json(TrainConfig, json.loads(text))
+        _check(config)
+        return config
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"Expected a valid {folder / 'config.json'}: {error}") from None
 
 
@@ -315,6 +356,7 @@ def _save(path: Path, state: State, identity: np.ndarray) -> None:
         "round": np.array([state.round], dtype=np.int64),
         "identity": identity,
     }
+    tensors["checksum"] = _checksum(tensors)
     write_atomic(path, safetensors.numpy.save(tensors))
 
 
@@ -323,13 +365,22 @@ def _load(path: Path, identity: np.ndarray) -> State | None:
         return None
     try:
         tensors = safetensors.numpy.load(path.read_bytes())
-        same = np.array_equal(tensors["identity"], identity)
-        state = State(int(tensors["round"][0]), tensors["parameters"], tensors["participations"])
-    except (safetensors.SafetensorError, KeyError, IndexError) as error:
+        checksum = tensors.pop("checksum")
+    except (safetensors.SafetensorError, KeyError) as error:
         raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None
-    if not same:
+    if not np.array_equal(checksum, _checksum(tensors)):
+        raise ValueError(f"Expected a checkpoint in {path} whose checksum fits: it is damaged.")
+    if not np.array_equal(tensors["identity"], identity):
         raise ValueError(
             f"Expected the configuration that {path} was made with, got another: its rounds "
             "would not have the guarantee that is printed. Restore config.json or begin a new run."
         )
-    return state
+    return State(int(tensors["round"][0]), tensors["parameters"], tensors["participations"])
+
+
+def _checksum(tensors: dict[str, np.ndarray]) -> np.ndarray:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
+        digest.update(np.ascontiguousarray(tensor).data)
+    return np.frombuffer(digest.digest(), dtype=np.uint8)

@@ -20,12 +20,14 @@ import struct
 
 import numpy as np
 
+from randquant import _validate
 from randquant.channel import Channel
 
 MAGIC = b"RQPL"
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQ16s8s")
 HEADER_BYTES = HEADER.size
+TOTALS = ("int32", "int64", "uint32", "uint64")
 
 
 def body_bytes(channel: Channel, dimension: int) -> int:
@@ -60,7 +62,8 @@ def pack(channel: Channel, codes: np.ndarray) -> bytes:
     codes = np.ascontiguousarray(codes)
     if codes.ndim != 1 or codes.dtype != np.uint8:
         raise ValueError(
-            f"Expected codes (d,) of dtype uint8, got shape {codes.shape}, {codes.dtype}."
+            f"Expected codes (d,) of dtype uint8, got shape {codes.shape}, {codes.dtype}: "
+            "pack one client's codes at a time."
         )
     _check_range(channel, codes)
     body = np.empty(body_bytes(channel, codes.size), dtype=np.uint8)
@@ -94,9 +97,9 @@ def unpack(channel: Channel, payload: bytes, dimension: int) -> np.ndarray:
     Raises:
         ValueError: one sentence that says what is wrong with the payload.
     """
-    codes = np.zeros(dimension, dtype=np.uint8)
-    add(channel, payload, codes)
-    return codes
+    dimension = _validate.whole("dimension", dimension, low=0)
+    body = _checked_body(channel, payload, dimension)
+    return _codes(channel, body, dimension)
 
 
 def add(channel: Channel, payload: bytes, totals: np.ndarray) -> None:
@@ -105,25 +108,33 @@ def add(channel: Channel, payload: bytes, totals: np.ndarray) -> None:
     Args:
         channel: the channel that the receiver expects.
         payload: what came.
-        totals: (dimension,) of an integer type wide enough for the sum, changed in place; left
-            as it is when the payload is refused.
+        totals: (dimension,) int32, int64, uint32 or uint64, changed in place; left as it is when
+            the payload is refused.
 
     Raises:
         ValueError: as in `unpack`.
-        TypeError: totals is not a vector of integers.
+        TypeError: totals is not a writable vector of such integers.
     """
     from randquant import _bits
 
-    if totals.ndim != 1 or totals.dtype.kind not in "iu":
+    if totals.ndim != 1 or totals.dtype.name not in TOTALS or not totals.flags.writeable:
         raise TypeError(
-            f"Expected totals (d,) of integers, got shape {totals.shape}, {totals.dtype}."
+            f"Expected totals (d,) to add to, of dtype {', '.join(TOTALS)}; got shape "
+            f"{totals.shape}, {totals.dtype}."
         )
     body = _checked_body(channel, payload, totals.size)
     if channel.levels < 1 << channel.bits:  # some bit patterns are no code: look before adding
-        codes = np.zeros(totals.size, dtype=np.uint8)
-        _bits.add(body, channel.bits, codes)
-        _check_range(channel, codes)
+        _codes(channel, body, totals.size)
     _bits.add(body, channel.bits, totals)
+
+
+def _codes(channel: Channel, body: np.ndarray, dimension: int) -> np.ndarray:
+    from randquant import _bits
+
+    codes = np.zeros(dimension, dtype=np.uint8)
+    _bits.add(body, channel.bits, codes)
+    _check_range(channel, codes)
+    return codes
 
 
 def _checked_body(channel: Channel, payload: bytes, dimension: int) -> np.ndarray:

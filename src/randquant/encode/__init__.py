@@ -45,7 +45,7 @@ def encode(channel: Channel, x: np.ndarray, key: Key, *, threads: int = 1) -> np
 
     Raises:
         ValueError: a coordinate is NaN or infinite (the first bad index is named).
-        TypeError: x is not an array of floats.
+        TypeError: x is not an array of floats, or channel or key of another kind.
 
     Example:
         >>> import randquant as rq
@@ -62,9 +62,19 @@ def encode(channel: Channel, x: np.ndarray, key: Key, *, threads: int = 1) -> np
 def encode_payload(channel: Channel, x: np.ndarray, key: Key, *, threads: int = 1) -> bytes:
     """Encode a vector straight into the payload that `wire` reads, without an array of codes.
 
+    Args:
+        channel, x, key, threads: as in `encode`; x is a vector (d,).
+
+    Returns:
+        bytes: 40 + ceil(d · ceil(log2 m) / 8) of them.
+
     Guarantees:
         Equal to wire.pack(channel, encode(channel, x, key)), and like `encode` otherwise.
+
+    Raises:
+        ValueError, TypeError: as in `encode`.
     """
+    _validate.kind("channel", channel, Channel)
     x = np.asarray(x)
     body = np.empty(wire.body_bytes(channel, x.size), dtype=np.uint8)
     _run(channel, x, key, channel.bits, body, threads)
@@ -100,6 +110,8 @@ def _run(
     """Encode all of x into body, in segments over threads."""
     from randquant.encode.tables import tables  # numba is slow to import: most commands do without
 
+    _validate.kind("channel", channel, Channel)
+    _validate.kind("key", key, Key)
     if x.dtype.kind != "f" or x.dtype.itemsize > 8:
         raise TypeError(f"Expected x of dtype float16, float32 or float64, got {x.dtype}.")
     threads = _validate.whole("threads", threads, low=1)
