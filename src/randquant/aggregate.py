@@ -61,7 +61,7 @@ class ChannelMechanism:
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """Clip, draw codes, pack: the client's payload."""
-        return encode_payload(self.channel, update, key)
+        return encode_payload(self.channel, update, key, threads=1)  # clients may share a machine
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""

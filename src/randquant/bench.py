@@ -49,7 +49,7 @@ def bench(
     totals = np.zeros(coordinates, dtype=np.int32)
     copy = np.empty_like(x)
     contenders: dict[str, Callable[[], object]] = {
-        "encode_pack": lambda: encode_payload(channel, x, key),
+        "encode_pack": lambda: encode_payload(channel, x, key, threads=1),
         "encode_pack_all": lambda: encode_payload(channel, x, key, threads=threads),
         "unpack_sum": lambda: wire.add(channel, payload, totals),
         "memory_copy": lambda: np.copyto(copy, x),

@@ -6,6 +6,7 @@ slow reference all draw the same codes. Derivation: `docs/theory/encoding.md`.
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -25,14 +26,17 @@ _scratch = threading.local()
 _NO_WORDS = np.empty(0, dtype=np.uint64)
 
 
-def encode(channel: Channel, x: np.ndarray, key: Key, *, threads: int = 1) -> np.ndarray:
+def encode(
+    channel: Channel, x: np.ndarray, key: Key, *, threads: int | None = None
+) -> np.ndarray:
     """Draw a code for every coordinate.
 
     Args:
         channel: the channel.
         x: any shape, float16, float32 or float64; clipped to [-clip, clip].
         key: a key used for this one encoding only.
-        threads: how many threads to use; it does not change the codes.
+        threads: how many threads to use at most; by default every core, for arrays large enough
+            to be worth it. It does not change the codes.
 
     Returns:
         uint8 codes 0..m-1, same shape as x.
@@ -59,7 +63,9 @@ def encode(channel: Channel, x: np.ndarray, key: Key, *, threads: int = 1) -> np
     return codes.reshape(x.shape)
 
 
-def encode_payload(channel: Channel, x: np.ndarray, key: Key, *, threads: int = 1) -> bytes:
+def encode_payload(
+    channel: Channel, x: np.ndarray, key: Key, *, threads: int | None = None
+) -> bytes:
     """Encode a vector straight into the payload that `wire` reads, without an array of codes.
 
     Args:
@@ -105,7 +111,7 @@ def decode(channel: Channel, codes: np.ndarray) -> np.ndarray:
 
 
 def _run(
-    channel: Channel, x: np.ndarray, key: Key, bits: int, body: np.ndarray, threads: int
+    channel: Channel, x: np.ndarray, key: Key, bits: int, body: np.ndarray, threads: int | None
 ) -> None:
     """Encode all of x into body, in segments over threads."""
     from randquant.encode.tables import tables  # numba is slow to import: most commands do without
@@ -114,6 +120,8 @@ def _run(
     _validate.kind("key", key, Key)
     if x.dtype.kind != "f" or x.dtype.itemsize > 8:
         raise TypeError(f"Expected x of dtype float16, float32 or float64, got {x.dtype}.")
+    if threads is None:
+        threads = len(os.sched_getaffinity(0))
     threads = _validate.whole("threads", threads, low=1)
     flat = np.ascontiguousarray(x).reshape(-1)
     if flat.dtype.itemsize < 4 or not flat.dtype.isnative:
