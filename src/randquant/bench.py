@@ -6,7 +6,6 @@ machine whose speed varies. The best of the repetitions is reported for every co
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from randquant import _validate, wire
-from randquant.encode import encode_payload
+from randquant.encode import cores, encode_payload
 from randquant.keys import Key
 from randquant.mechanisms import rqm
 
@@ -41,7 +40,7 @@ def bench(
     """
     _validate.whole("coordinates", coordinates, low=1, high=10**9)
     _validate.whole("repeats", repeats, low=1)
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or cores()
     channel = rqm(clip=1.5, margin=1.5, levels=levels, keep=0.42)
     x = np.random.default_rng(0).standard_normal(coordinates, dtype=np.float32)
     key = Key.generate()
@@ -70,7 +69,7 @@ def machine() -> dict[str, Any]:
     """What a benchmark ran on."""
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "system": platform.system(),
         "python": platform.python_version(),
         "numpy": np.__version__,

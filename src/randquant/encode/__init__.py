@@ -26,9 +26,7 @@ _scratch = threading.local()
 _NO_WORDS = np.empty(0, dtype=np.uint64)
 
 
-def encode(
-    channel: Channel, x: np.ndarray, key: Key, *, threads: int | None = None
-) -> np.ndarray:
+def encode(channel: Channel, x: np.ndarray, key: Key, *, threads: int | None = None) -> np.ndarray:
     """Draw a code for every coordinate.
 
     Args:
@@ -110,6 +108,13 @@ def decode(channel: Channel, codes: np.ndarray) -> np.ndarray:
     return channel.values.astype(np.float32)[codes]
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux alone knows what a container was given
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _run(
     channel: Channel, x: np.ndarray, key: Key, bits: int, body: np.ndarray, threads: int | None
 ) -> None:
@@ -121,7 +126,7 @@ def _run(
     if x.dtype.kind != "f" or x.dtype.itemsize > 8:
         raise TypeError(f"Expected x of dtype float16, float32 or float64, got {x.dtype}.")
     if threads is None:
-        threads = len(os.sched_getaffinity(0))
+        threads = cores()
     threads = _validate.whole("threads", threads, low=1)
     flat = np.ascontiguousarray(x).reshape(-1)
     if flat.dtype.itemsize < 4 or not flat.dtype.isnative:
