@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test explore check format bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -15,6 +15,9 @@ demo: .venv/ready            ## train 200 clients on real data, and write a repo
 
 test: .venv/ready            ## every test
 	$(BIN)/pytest
+
+explore: .venv/ready         ## the property tests on many new examples
+	HYPOTHESIS_PROFILE=explore $(BIN)/pytest
 
 check: .venv/ready           ## format, lint, types, tests, docs
 	$(BIN)/ruff format --check .

@@ -1,0 +1,9 @@
+"""Hypothesis profiles: `make test` draws the same examples each time, `make explore` new ones."""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=500, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
