@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import randquant as rq
-from randquant import cli
+from randquant import arguments, cli
 
 PAPER = "--clip 1.5 --margin 1.5 --levels 16 --keep 0.42"
 
@@ -67,6 +67,14 @@ def test_account(capsys):
     assert central["trust"] == "central"
 
 
+def test_design(capsys):
+    result = run_json(capsys, "design --clip 1 --values -3,-0.5,0.5,3 --epsilon 1")
+    assert result["value"] == result["mae"] <= 1.7010
+    assert result["epsilon"]["upper"] <= 1
+    assert result["dual_bound"] <= result["value"]
+    assert result["values"] == [-3, -0.5, 0.5, 3]
+
+
 def test_bench(capsys):
     result = run_json(capsys, "bench --coordinates 100000 --repeats 1")
     assert result["encode_pack"]["coordinates_per_second_per_core"] > 0
@@ -120,6 +128,9 @@ WRONG = [
     ("certify rqm --clip 1e-40 --margin 0 --levels 16 --keep .4", "1e-30"),
     ("certify rqm --clip inf --margin 0 --levels 16 --keep .4", "finite"),
     ("certify rqm --cl 1", "--cl"),
+    ("design --clip 1 --values -3,x --epsilon 1", "--values"),
+    ("design --clip 1 --values -3,3 --epsilon 0.1", "0.693147"),
+    ("design --clip 1 --values -3,3 --epsilon 1 --objective mode", "objective"),
     ("bench --coordinates 0", "coordinates"),
     ("bench --coordinates 1000000000000000", "coordinates"),
     ("bench --levels 1", "levels"),
@@ -150,18 +161,22 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(capsys, line, word, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["certify", "account", "bench", "train"])
+@pytest.mark.parametrize("command", ["certify", "design", "account", "bench", "train"])
 def test_help_shows_an_example_that_parses(capsys, command):
     code, out, _ = run(capsys, f"{command} --help")
     assert code == 0
     example = re.search(r"example: randquant (.*)", " ".join(out.split())).group(1)
-    options = cli._parser().parse_args(example.split())
+    options = arguments.parser().parse_args(example.split())
     assert options.command == command
 
 
 def test_the_core_commands_run_without_torch():
     hide = "import sys; sys.modules['torch'] = None; sys.modules['rich'] = None\n"
-    for line in (f"certify rqm {PAPER}", f"account rqm {PAPER} --dimension 5 --rounds 1"):
+    for line in (
+        f"certify rqm {PAPER}",
+        f"account rqm {PAPER} --dimension 5 --rounds 1",
+        "design --clip 1 --values -3,3 --epsilon 1",
+    ):
         code = f"{hide}from randquant.cli import main; raise SystemExit(main({line.split()!r}))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

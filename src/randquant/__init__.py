@@ -4,6 +4,8 @@ The distribution that is certified is the distribution that is sampled, bit for 
 privacy figure printed is a proven bound for the whole run.
 """
 
+from types import ModuleType
+
 from randquant.account import ChannelRelease, GaussianRelease, account
 from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
@@ -26,9 +28,19 @@ __all__ = [
     "certify",
     "certify_pair",
     "decode",
+    "design",  # pyright: ignore[reportUnsupportedDunderAll]
     "encode",
     "moments",
     "pbm",
     "rqm",
     "stochastic_rounding",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import `rq.design` when it is first used: its solver is slow to import."""
+    if name == "design":
+        import importlib
+
+        return importlib.import_module("randquant.design")
+    raise AttributeError(f"module 'randquant' has no attribute {name!r}")

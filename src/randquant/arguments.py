@@ -1,0 +1,201 @@
+"""What the command line accepts: every command, its options, its help."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from randquant.aggregate import BASELINES
+from randquant.mechanisms import MECHANISMS
+from randquant.records import TrainConfig
+
+DEMO = TrainConfig(
+    dataset="digits",
+    model="softmax",
+    mechanism="rqm",
+    parameters={"clip": 0.03, "margin": 0.03, "levels": 16, "keep": 0.42},
+    learning_rate=1.0,
+)
+"""What `randquant train` does when nothing else is asked for."""
+
+PARAMETERS = {
+    "clip": "per-coordinate clipping threshold, > 0",
+    "margin": "how far the outermost level lies beyond clip, >= 0",
+    "levels": "how many codes, 2 to 256",
+    "keep": "probability that an inner level is kept, 0 to 1",
+    "theta": "success probability is 1/2 + theta x / clip; 0 to 1/2",
+    "trials": "binomial trials, 1 to 255; trials + 1 codes",
+    "noise_multiplier": "deviation of the noise over the distance between neighbouring sums",
+}
+
+TRAIN_FIELDS = {
+    "dataset": (str, "data set: digits, breast-cancer, mnist, fashion-mnist, emnist"),
+    "data_dir": (str, "folder of IDX files, for mnist, fashion-mnist, emnist"),
+    "model": (str, "softmax, mlp or cnn"),
+    "mechanism": (str, f"one of {', '.join([*MECHANISMS, *BASELINES])}"),
+    "population": (int, "how many clients the data is split over"),
+    "cohort": (int, "how many clients take part in each round"),
+    "rounds": (int, "how many rounds"),
+    "partition": (str, "how data is split over clients: iid, shards, dirichlet"),
+    "concentration": (float, "Dirichlet concentration"),
+    "learning_rate": (float, "the server's step size"),
+    "delta": (float, "delta of the printed guarantee"),
+    "seed": (int, "simulation seed: data split, weights, cohorts, simulated keys"),
+    "checkpoint_every": (int, "rounds between checkpoints"),
+    "evaluate_every": (int, "rounds between evaluations on test data"),
+    "threads": (int, "threads to simulate clients on"),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line as one line on standard error, exit code 2."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options, allow_abbrev=False)
+        # argparse takes -1e-3 and -3,3 for options unless told what numbers look like.
+        self._negative_number_matcher = re.compile(r"^-[\d.][-+.,\de]*$", re.I)
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the parser of every command; the chosen one is in `options.command`."""
+    top = _Parser(
+        prog="randquant",
+        description="Private federated learning in a few random bits per coordinate.",
+    )
+    top.add_argument("--version", action="version", version=f"randquant {_version()}")
+    commands = top.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_Parser
+    )
+    _add_train(commands)
+    _add_certify(commands)
+    _add_design(commands)
+    _add_account(commands)
+    _add_bench(commands)
+    return top
+
+
+def _add_train(commands: Any) -> None:
+    train = _command(
+        commands, "train", "train a federated model on real data, with a report",
+        "randquant train --dataset digits --mechanism rqm --clip 0.03 --rounds 100",
+    )  # fmt: skip
+    for name, (kind, text) in TRAIN_FIELDS.items():
+        train.add_argument(_flag(name), type=kind, help=text + _default(name))
+    _mechanism_options(train, {**MECHANISMS, **BASELINES})
+    train.add_argument("--run", help="folder of the run (default: a new one in runs/)")
+    train.add_argument("--overwrite", action="store_true", help="replace a run that is there")
+    train.add_argument("--no-baseline", action="store_true", help="skip the run without privacy")
+    train.add_argument("--resume", metavar="RUN", help="go on with a run that was stopped")
+    train.add_argument("--quiet", action="store_true", help="no progress display")
+
+
+def _add_certify(commands: Any) -> None:
+    certify = _command(
+        commands, "certify", "worst pair of inputs, epsilon and moments of a mechanism",
+        "randquant certify rqm --clip 1.5 --margin 1.5 --levels 16 --keep 0.42 --order 8",
+    )  # fmt: skip
+    certify.add_argument("mechanism", metavar="MECHANISM", help=", ".join(MECHANISMS))
+    _mechanism_options(certify, MECHANISMS)
+    certify.add_argument("--order", type=float, help="Renyi order in (1, inf]; default inf")
+    certify.add_argument(
+        "--pair", type=float, nargs=2, metavar=("X", "X'"), help="this pair of inputs only"
+    )
+
+
+def _add_design(commands: Any) -> None:
+    design = _command(
+        commands, "design", "the best unbiased channel on given levels",
+        "randquant design --clip 1 --values -3,-0.5,0.5,3 --epsilon 1 --objective mae",
+    )  # fmt: skip
+    design.add_argument("--clip", type=float, required=True, help=PARAMETERS["clip"])
+    design.add_argument(
+        "--values", type=_numbers, required=True, metavar="A,B,...", help="what the codes decode to"
+    )
+    design.add_argument("--epsilon", type=float, required=True, help="pure epsilon per coordinate")
+    design.add_argument("--objective", default="mae", help="mae (default) or mse, input uniform")
+    design.add_argument("--inputs", type=int, default=33, help="vertices; default 33")
+
+
+def _add_account(commands: Any) -> None:
+    account = _command(
+        commands, "account", "one guarantee for a client's whole participation",
+        "randquant account rqm --clip 1.5 --margin 1.5 --levels 16 --keep 0.42 "
+        "--dimension 650 --rounds 20 --delta 1e-5",
+    )  # fmt: skip
+    protecting = {**MECHANISMS, "gaussian": BASELINES["gaussian"]}
+    account.add_argument("mechanism", metavar="MECHANISM", help=", ".join(protecting))
+    _mechanism_options(account, protecting)
+    account.add_argument("--dimension", type=int, required=True, help="coordinates of an update")
+    account.add_argument(
+        "--rounds", type=int, required=True, help="rounds that the client takes part in"
+    )
+    account.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
+
+
+def _add_bench(commands: Any) -> None:
+    bench = _command(
+        commands, "bench", "throughput on this machine, against the naive way",
+        "randquant bench --coordinates 10000000 --json",
+    )  # fmt: skip
+    bench.add_argument("--coordinates", type=int, default=10_000_000, help="default 10 million")
+    bench.add_argument("--levels", type=int, default=16, help="RQM levels; default 16")
+    bench.add_argument("--repeats", type=int, default=5, help="the fastest counts; default 5")
+
+
+def _command(commands: Any, name: str, text: str, example: str) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"example: {example}",
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    return command
+
+
+def _mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callable]) -> None:
+    """An option for every parameter that some mechanism in the table takes."""
+    users: dict[str, list[str]] = {}
+    kinds: dict[str, type] = {}
+    for mechanism, constructor in table.items():
+        for parameter in inspect.signature(constructor).parameters.values():
+            users.setdefault(parameter.name, []).append(mechanism)
+            kinds[parameter.name] = int if parameter.annotation == "int" else float
+    for name, mechanisms in users.items():
+        parser.add_argument(
+            _flag(name), type=kinds[name], help=PARAMETERS[name] + f" ({', '.join(mechanisms)})"
+        )
+    parser.set_defaults(parameter_names=list(users))
+
+
+def given_parameters(options: argparse.Namespace) -> dict[str, float]:
+    """Return the mechanism parameters that were given, by name."""
+    given = {name: getattr(options, name) for name in options.parameter_names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _default(name: str) -> str:
+    value = getattr(DEMO, name)
+    return f" (default {value})" if value != "" else ""
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("randquant")
