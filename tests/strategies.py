@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from randquant.channel import Channel
-from randquant.mechanisms import pbm, rqm, stochastic_rounding
+from randquant.mechanisms import erm, pbm, rqm, stochastic_rounding
 
 
 @st.composite
@@ -45,7 +45,7 @@ def channels(draw) -> Channel:
 def mechanism_channels(draw) -> Channel:
     """Channels as the constructors make them."""
     clip = draw(st.floats(1e-5, 1e3))
-    kind = draw(st.sampled_from(["rqm", "pbm", "stochastic"]))
+    kind = draw(st.sampled_from(["rqm", "pbm", "stochastic", "erm"]))
     if kind == "rqm":
         return rqm(
             clip,
@@ -55,4 +55,9 @@ def mechanism_channels(draw) -> Channel:
         )
     if kind == "pbm":
         return pbm(clip, draw(st.floats(0.01, 0.5)), draw(st.integers(1, 63)))
+    if kind == "erm":
+        inner = draw(st.lists(st.integers(-1400, 1400), max_size=14, unique=True))
+        return erm(
+            clip, clip * np.array([-1500, *sorted(inner), 1500]) / 1000, draw(st.floats(0, 20))
+        )
     return stochastic_rounding(clip, draw(st.integers(2, 64)), clip * draw(st.floats(0.0, 2.0)))

@@ -10,7 +10,6 @@ from strategies import mechanism_channels
 import randquant as rq
 from randquant import wire
 from randquant.aggregate import CentralGaussian, ChannelMechanism, ClippedSGD, update_mechanism
-from randquant.channel import Channel
 from randquant.keys import Key
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
@@ -84,14 +83,6 @@ def test_bad_updates_and_payloads_are_refused(mechanism):
         mechanism.mean([], 5, ROOT)
     with pytest.raises(ValueError, match="Expected a payload"):
         mechanism.mean([b"\0" * 19], 5, ROOT)
-
-
-def test_uneven_values_refuse_to_be_summed():
-    channel = Channel(
-        np.array([-1.0, 1.0]), np.array([-1.0, 0.0, 3.0]), np.array([[2, 1, 1]] * 2), 4
-    )
-    with pytest.raises(ValueError, match="evenly spaced"):
-        ChannelMechanism(channel)
 
 
 def test_mechanisms_are_built_by_name():

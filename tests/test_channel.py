@@ -93,6 +93,8 @@ def test_mix_is_the_convex_mix_of_the_neighbouring_rows(channel, part):
 @given(mechanism_channels())
 def test_vertices_mix_to_their_own_rows(channel):
     for vertex, x in enumerate(channel.inputs):
+        if x in channel.inputs[vertex + 1 :]:  # a jump's left limit is reached just below it
+            x = np.nextafter(x, -np.inf)
         weights, total = channel.mix(float(x))
         assert (
             weights * channel.denominator == channel.weights[vertex].astype(object) * total

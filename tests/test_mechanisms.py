@@ -1,3 +1,4 @@
+import itertools
 import math
 from fractions import Fraction
 
@@ -13,6 +14,7 @@ from randquant.mechanisms import MECHANISMS, build
 
 EXAMPLES = {
     "rqm": {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42},
+    "erm": {"clip": 1.5, "bins": [0.4 * i - 3 for i in range(16)], "gamma": 2.0},
     "pbm": {"clip": 1.5, "theta": 0.25, "trials": 15},
     "stochastic-rounding": {"clip": 1.5, "levels": 16, "margin": 0.5},
 }
@@ -91,6 +93,75 @@ def test_pbm_adds_at_most_the_stated_variance():
     added = rq.moments(channel).variance_at(x) - smooth
     assert added.min() > -1e-12
     assert added.max() <= (1.5 / 64) ** 2
+
+
+def two_bin_oracle(x, bins, left, right):
+    """Equation 4 of the paper in fractions, selection by selection."""
+    j = max(i for i in range(len(bins) - 1) if bins[i] <= x)
+    row = [Fraction(0)] * len(bins)
+    for low, high in itertools.product(range(j + 1), range(j + 1, len(bins))):
+        chance = left[j][low] * right[j][high - j - 1]
+        up = (x - bins[low]) / (bins[high] - bins[low])
+        row[high] += chance * up
+        row[low] += chance * (1 - up)
+    return row
+
+
+@settings(max_examples=40)
+@given(st.integers(3, 7), st.randoms(use_true_random=False))
+def test_two_bins_equals_its_definition_for_any_selection(count, random):
+    inner = sorted(random.sample(range(-140, 140), count - 2))
+    bins = [Fraction(b, 100) for b in (-150, *inner, 150)]
+
+    def selection(length):
+        parts = [random.randint(1, 9) for _ in range(length)]
+        return [Fraction(part, sum(parts)) for part in parts]
+
+    left = [selection(j + 1) for j in range(count - 1)]
+    right = [selection(count - 1 - j) for j in range(count - 1)]
+    channel = rq.two_bins(
+        1.0,
+        [float(b) for b in bins],
+        [[float(p) for p in part] for part in left],
+        [[float(p) for p in part] for part in right],
+    )
+    assert rq.moments(channel).bias_max < 1e-9
+    for x in [Fraction(k, 16) for k in range(-16, 16)]:
+        weights, total = channel.mix(float(x))
+        for weight, exact in zip(weights, two_bin_oracle(x, bins, left, right), strict=True):
+            # 2**-32 for the rounded dither; bins such as 0.1 are rounded by 1e-17 relative.
+            assert abs(Fraction(int(weight), total) - exact) < Fraction(1, 2**31)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "bins", "gamma", "published"),
+    [(1.0, [-5.1, -0.1, 0.1, 5.1], 0.026, 2.216), (1.5, [-2.7, -0.4, 0.4, 2.7], 0.043, 1.304)],
+)
+def test_erm_against_the_papers_table_1(epsilon, bins, gamma, published):
+    channel = rq.erm(1.0, bins, gamma)
+    assert rq.certify(channel).epsilon.upper <= epsilon
+    assert rq.moments(channel).mae == pytest.approx(published, rel=0.006)
+
+
+def test_erms_theorem_1_fails_for_a_small_margin():
+    channel = rq.erm(1.0, np.linspace(-1.1, 1.1, 16), 1.0)
+    bound = 1 + math.log(2 * 16 * 1.1)
+    assert bound == pytest.approx(4.56105, abs=1e-5)
+    assert rq.certify(channel).epsilon.lower == pytest.approx(6.39638, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([-1, 0], [[1]], [[1]]), "cover"),
+        (([2, -2], [[1]], [[1]]), "increasing"),
+        (([-2, 0, 2], [[1], [0.5, 0.5]], [[1], [1]]), "lengths"),
+        (([-2, 0, 2], [[1], [0.5, 0.4]], [[0.5, 0.5], [1]]), "sum to 1"),
+    ],
+)
+def test_wrong_bins_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        rq.two_bins(1.0, *arguments)
 
 
 def test_stochastic_rounding_uses_the_two_nearest_levels():

@@ -11,7 +11,7 @@ from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
 from randquant.encode import decode, encode
 from randquant.keys import Key
-from randquant.mechanisms import pbm, rqm, stochastic_rounding
+from randquant.mechanisms import erm, pbm, rqm, stochastic_rounding, two_bins
 from randquant.moments import Moments, moments
 from randquant.privacy import Guarantee, Interval
 
@@ -30,10 +30,12 @@ __all__ = [
     "decode",
     "design",  # pyright: ignore[reportUnsupportedDunderAll]
     "encode",
+    "erm",
     "moments",
     "pbm",
     "rqm",
     "stochastic_rounding",
+    "two_bins",
 ]
 
 

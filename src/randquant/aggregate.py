@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -39,25 +39,16 @@ class UpdateMechanism(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChannelMechanism:
-    """One channel applied to every coordinate; the server sums codes and decodes their mean.
+    """One channel applied to every coordinate; the server decodes the mean of the codes.
 
     Guarantees:
-        The server uses the sum of the codes only; it is exact: n clients' codes stay below
-        n · levels, far from the 2**63 where 64-bit totals would overflow.
+        With evenly spaced values the server uses the sum of the codes only; it is exact: n clients'
+        codes stay below n · levels, far from the 2**63 where 64-bit totals would overflow. With
+        uneven values a sum of codes means nothing, and each client's codes are decoded.
         `mean` is unbiased for the mean of the clipped updates when the channel is unbiased.
-
-    Raises:
-        ValueError: the channel's values are not evenly spaced, so that a sum would not decode.
     """
 
     channel: Channel
-
-    def __post_init__(self) -> None:
-        if self.channel.lattice is None:
-            raise ValueError(
-                "Expected a channel with evenly spaced values, got uneven ones: "
-                "a sum of codes would not decode to a mean."
-            )
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """Clip, draw codes, pack: the client's payload."""
@@ -65,9 +56,12 @@ class ChannelMechanism:
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
-        lattice = self.channel.lattice
-        assert lattice is not None  # checked at construction
-        first, step = lattice
+        if self.channel.lattice is None:
+            total = np.zeros(dimension, dtype=np.float64)
+            for payload in _some(payloads):
+                total += self.channel.values[wire.unpack(self.channel, payload, dimension)]
+            return (total / len(payloads)).astype(np.float32)
+        first, step = self.channel.lattice
         totals = np.zeros(dimension, dtype=np.int64)
         for payload in _some(payloads):
             wire.add(self.channel, payload, totals)
@@ -147,7 +141,7 @@ BASELINES = {"clipped-sgd": ClippedSGD, "gaussian": CentralGaussian}
 """Mechanisms for whole updates that are no channel, by the name that commands and records use."""
 
 
-def update_mechanism(name: str, parameters: Mapping[str, float]) -> UpdateMechanism:
+def update_mechanism(name: str, parameters: Mapping[str, Any]) -> UpdateMechanism:
     """Build a mechanism for whole updates from its name and parameters.
 
     Raises:

@@ -29,6 +29,8 @@ PARAMETERS = {
     "keep": "probability that an inner level is kept, 0 to 1",
     "theta": "success probability is 1/2 + theta x / clip; 0 to 1/2",
     "trials": "binomial trials, 1 to 255; trials + 1 codes",
+    "bins": "increasing values of the codes, as A,B,...",
+    "gamma": "how strongly near bins are preferred, >= 0",
     "noise_multiplier": "deviation of the noise over the distance between neighbouring sums",
 }
 
@@ -164,11 +166,11 @@ def _command(commands: Any, name: str, text: str, example: str) -> argparse.Argu
 def _mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callable]) -> None:
     """An option for every parameter that some mechanism in the table takes."""
     users: dict[str, list[str]] = {}
-    kinds: dict[str, type] = {}
+    kinds: dict[str, Callable[[str], Any]] = {}
     for mechanism, constructor in table.items():
         for parameter in inspect.signature(constructor).parameters.values():
             users.setdefault(parameter.name, []).append(mechanism)
-            kinds[parameter.name] = int if parameter.annotation == "int" else float
+            kinds[parameter.name] = _KINDS.get(parameter.annotation, _numbers)
     for name, mechanisms in users.items():
         parser.add_argument(
             _flag(name), type=kinds[name], help=PARAMETERS[name] + f" ({', '.join(mechanisms)})"
@@ -176,7 +178,7 @@ def _mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callabl
     parser.set_defaults(parameter_names=list(users))
 
 
-def given_parameters(options: argparse.Namespace) -> dict[str, float]:
+def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
     """Return the mechanism parameters that were given, by name."""
     given = {name: getattr(options, name) for name in options.parameter_names}
     return {name: value for name, value in given.items() if value is not None}
@@ -184,6 +186,9 @@ def given_parameters(options: argparse.Namespace) -> dict[str, float]:
 
 def _numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
+
+
+_KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
 
 
 def _flag(name: str) -> str:

@@ -47,7 +47,7 @@ class TrainConfig:
     dataset: str
     model: str
     mechanism: str
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     data_dir: str = ""
     population: int = 200
     cohort: int = 40

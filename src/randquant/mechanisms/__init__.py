@@ -6,21 +6,24 @@ A mechanism joins every command, table and contract test by its line in `MECHANI
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from randquant import _validate
 from randquant.channel import Channel
 from randquant.mechanisms.pbm import pbm
 from randquant.mechanisms.rqm import rqm, stochastic_rounding
+from randquant.mechanisms.two_bins import erm, two_bins
 
 MECHANISMS: dict[str, Callable[..., Channel]] = {
     "rqm": rqm,
     "pbm": pbm,
+    "erm": erm,
     "stochastic-rounding": stochastic_rounding,
 }
 """Constructor of every channel mechanism, by the name that commands and records use."""
 
 
-def build(name: str, parameters: Mapping[str, float]) -> Channel:
+def build(name: str, parameters: Mapping[str, Any]) -> Channel:
     """Build a mechanism's channel from its name and parameters.
 
     Raises:
@@ -35,4 +38,4 @@ def build(name: str, parameters: Mapping[str, float]) -> Channel:
     )
 
 
-__all__ = ["MECHANISMS", "build", "pbm", "rqm", "stochastic_rounding"]
+__all__ = ["MECHANISMS", "build", "erm", "pbm", "rqm", "stochastic_rounding", "two_bins"]

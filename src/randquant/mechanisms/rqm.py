@@ -1,4 +1,8 @@
-"""RQM, the randomised quantization mechanism, and plain stochastic rounding."""
+"""RQM, the randomised quantization mechanism, and plain stochastic rounding.
+
+Given the input, the nearest kept level below it and the nearest kept one above are independent, so
+RQM is a two-bin mechanism with geometric selection distributions (Lemma 5.3).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import numpy as np
 
 from randquant import _validate
 from randquant.channel import Channel
-from randquant.probabilities import from_probabilities
+from randquant.mechanisms.two_bins import two_bins
 
 
 def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
@@ -53,13 +57,10 @@ def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
     reach = clip + margin
     _validate.real("clip + margin", reach, above=0)
     values = reach * (2 * np.arange(levels) - (levels - 1)) / (levels - 1)
-    # A level that all but touches ±clip would make a cell too narrow for float64 inputs.
-    inner = np.flatnonzero(np.abs(values) < clip * (1 - 1e-9))
-    edge = (reach - clip) / (2 * reach) * (levels - 1)  # position of -clip, in steps
-    positions = np.concatenate([[edge], inner, [levels - 1 - edge]])
-    inputs = np.concatenate([[-clip], values[inner], [clip]])
-    rows = [_row(position, levels, keep) for position in positions]
-    return from_probabilities(inputs, values, np.array(rows))
+    values[[0, -1]] = -reach, reach  # rounding must not put the outermost levels inside clip
+    below = [_nearest_kept(j + 1, keep)[::-1] for j in range(levels - 1)]
+    above = [_nearest_kept(levels - 1 - j, keep) for j in range(levels - 1)]
+    return two_bins(clip, values, below, above)
 
 
 def stochastic_rounding(clip: float, levels: int, margin: float = 0.0) -> Channel:
@@ -90,32 +91,9 @@ def stochastic_rounding(clip: float, levels: int, margin: float = 0.0) -> Channe
     return rqm(clip, margin, levels, keep=1.0)
 
 
-def _row(position: float, levels: int, keep: float) -> np.ndarray:
-    """The code's distribution at an input `position` steps above the lowest level.
-
-    Lemma 5.3, read as a mixture: level i is the nearest kept one at or below the input with
-    probability below[i], level k above it with above[k], independently; the input is then rounded
-    between them without bias.
-    """
-    last_below = min(int(position), levels - 2)
-    below = _nearest_kept(last_below + 1, keep)[::-1]
-    above = _nearest_kept(levels - 1 - last_below, keep)
-    i = np.arange(last_below + 1)[:, None]
-    k = np.arange(last_below + 1, levels)[None, :]
-    pair = below[:, None] * above[None, :]
-    up = pair * ((position - i) / (k - i))
-    down = pair * ((k - position) / (k - i))
-    return np.concatenate([_ordered_sum(down.T), _ordered_sum(up)])
-
-
 def _nearest_kept(count: int, keep: float) -> np.ndarray:
     """Probability that the nearest kept of `count` levels is the first, second, …, last."""
     miss = np.concatenate([[1.0], np.cumprod(np.full(count - 1, 1.0 - keep))])
     hit = miss * keep
     hit[-1] = miss[-1]
     return hit
-
-
-def _ordered_sum(terms: np.ndarray) -> np.ndarray:
-    """Sum over the first axis, first to last: the same bits on every machine."""
-    return np.add.accumulate(terms, axis=0)[-1]
