@@ -15,6 +15,7 @@ from randquant.mechanisms import MECHANISMS, build
 EXAMPLES = {
     "rqm": {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42},
     "erm": {"clip": 1.5, "bins": [0.4 * i - 3 for i in range(16)], "gamma": 2.0},
+    "qmgeo": {"clip": 1.5, "levels": 16, "p": 0.3, "mixing": 0.1},
     "pbm": {"clip": 1.5, "theta": 0.25, "trials": 15},
     "stochastic-rounding": {"clip": 1.5, "levels": 16, "margin": 0.5},
 }
@@ -31,7 +32,7 @@ def test_contract(name):
     assert channel.bits == 4
     assert channel.clip == 1.5
     assert channel.lattice is not None
-    assert rq.moments(channel).bias_max < 1e-9 * channel.clip
+    assert (rq.moments(channel).bias_max < 1e-9 * channel.clip) == (name != "qmgeo")
     assert channel == build(name, EXAMPLES[name])
 
 
@@ -93,6 +94,55 @@ def test_pbm_adds_at_most_the_stated_variance():
     added = rq.moments(channel).variance_at(x) - smooth
     assert added.min() > -1e-12
     assert added.max() <= (1.5 / 64) ** 2
+
+
+def qmgeo_oracle(x, levels, p, mixing):
+    """Equations 9 to 11 of the paper in fractions; x in units of a step from the lowest level."""
+    cell = min(int(x), levels - 2)
+    down = mixing + (1 - 2 * mixing) * (cell + 1 - x)
+    sides = []
+    for count in (cell + 1, levels - 1 - cell):
+        masses = [p * (1 - p) ** k for k in range(count)]
+        sides.append([mass / sum(masses) for mass in masses])
+    return [down * q for q in sides[0][::-1]] + [(1 - down) * q for q in sides[1]]
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(2, 9),
+    st.fractions(Fraction(1, 50), Fraction(49, 50), max_denominator=50),
+    st.fractions(0, Fraction(1, 2), max_denominator=50),
+)
+def test_qmgeo_equals_its_definition(levels, p, mixing):
+    channel = rq.qmgeo(1.0, levels, float(p), float(mixing))
+    for k in range(8 * (levels - 1)):
+        steps = Fraction(k, 8) + Fraction(1, 16)  # inside the cells: the levels are jumps
+        weights, total = channel.mix(float(2 * steps / (levels - 1) - 1))
+        exact = qmgeo_oracle(steps, levels, p, mixing)
+        for weight, probability in zip(weights, exact, strict=True):
+            assert abs(Fraction(int(weight), total) - probability) < Fraction(1, 2**31)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_qmgeo_as_published_protects_nothing_and_its_repair_does(p):
+    for order in (1.5, 2.0, math.inf):
+        certificate = rq.certify(rq.qmgeo(1.0, 8, p), order)
+        assert math.isinf(certificate.epsilon.lower)
+        repaired = rq.certify(rq.qmgeo(1.0, 8, p, mixing=0.05), order)
+        assert repaired.epsilon.upper < math.inf
+    biases = [rq.moments(rq.qmgeo(1.0, 8, p, mixing)).bias_max for mixing in (0.0, 0.05)]
+    assert min(biases) > 0.05
+
+
+@pytest.mark.parametrize(("levels", "p"), [(4, 0.5), (16, 0.2)])
+def test_qmgeos_closed_form_holds_at_mid_points_only(levels, p):
+    channel = rq.qmgeo(1.0, levels, p)
+    middle = 1 - 1 / (levels - 1)
+    formula = -math.log(p * (1 - p) ** (levels - 2)) + math.log(1 - (1 - p) ** (levels - 1))
+    at_middles = rq.certify_pair(channel, -middle, middle)
+    assert at_middles.epsilon.upper == pytest.approx(formula, rel=1e-12)
+    beside = rq.certify_pair(channel, -middle, 1 - 1e-6).epsilon.lower
+    assert beside > formula + 5
 
 
 def two_bin_oracle(x, bins, left, right):
@@ -181,6 +231,8 @@ def test_stochastic_rounding_uses_the_two_nearest_levels():
         ("rqm", {"levels": 257}, "levels"),
         ("rqm", {"keep": 1.5}, "keep"),
         ("rqm", {"colour": 1}, "colour"),
+        ("qmgeo", {"p": 1.0}, "p > 0"),
+        ("qmgeo", {"mixing": 0.6}, "mixing"),
         ("pbm", {"theta": 0}, "theta > 0"),
         ("pbm", {"theta": 0.6}, "theta"),
         ("pbm", {"trials": 0}, "trials >= 1"),

@@ -11,7 +11,7 @@ from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
 from randquant.encode import decode, encode
 from randquant.keys import Key
-from randquant.mechanisms import erm, pbm, rqm, stochastic_rounding, two_bins
+from randquant.mechanisms import erm, pbm, qmgeo, rqm, stochastic_rounding, two_bins
 from randquant.moments import Moments, moments
 from randquant.privacy import Guarantee, Interval
 
@@ -33,6 +33,7 @@ __all__ = [
     "erm",
     "moments",
     "pbm",
+    "qmgeo",
     "rqm",
     "stochastic_rounding",
     "two_bins",

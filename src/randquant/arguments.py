@@ -31,6 +31,8 @@ PARAMETERS = {
     "trials": "binomial trials, 1 to 255; trials + 1 codes",
     "bins": "increasing values of the codes, as A,B,...",
     "gamma": "how strongly near bins are preferred, >= 0",
+    "p": "success probability of the geometric distances, between 0 and 1",
+    "mixing": "keeps the probability of either side within mixing and 1 - mixing",
     "noise_multiplier": "deviation of the noise over the distance between neighbouring sums",
 }
 

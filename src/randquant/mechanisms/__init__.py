@@ -11,6 +11,7 @@ from typing import Any
 from randquant import _validate
 from randquant.channel import Channel
 from randquant.mechanisms.pbm import pbm
+from randquant.mechanisms.qmgeo import qmgeo
 from randquant.mechanisms.rqm import rqm, stochastic_rounding
 from randquant.mechanisms.two_bins import erm, two_bins
 
@@ -18,6 +19,7 @@ MECHANISMS: dict[str, Callable[..., Channel]] = {
     "rqm": rqm,
     "pbm": pbm,
     "erm": erm,
+    "qmgeo": qmgeo,
     "stochastic-rounding": stochastic_rounding,
 }
 """Constructor of every channel mechanism, by the name that commands and records use."""
@@ -38,4 +40,4 @@ def build(name: str, parameters: Mapping[str, Any]) -> Channel:
     )
 
 
-__all__ = ["MECHANISMS", "build", "erm", "pbm", "rqm", "stochastic_rounding", "two_bins"]
+__all__ = ["MECHANISMS", "build", "erm", "pbm", "qmgeo", "rqm", "stochastic_rounding", "two_bins"]
