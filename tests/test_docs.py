@@ -106,3 +106,28 @@ def test_the_figures_of_the_readme_are_the_measured_ones():
         f"takes up to {slowest:.0f} ms",
     ):
         assert figure in README
+
+
+ERRATA = (ROOT / "docs" / "errata.md").read_text()
+
+
+def test_the_commands_of_the_errata_show_what_they_say(capsys):
+    """The leading figure of each certified row, rounded up to 6 digits, is in its row."""
+    shown = 0
+    for row in [line for line in ERRATA.splitlines() if "`randquant" in line]:
+        command = re.search(r"`randquant ([^`]*)`", row).group(1)
+        pair = re.search(r"`(--pair [^`]*)`", row).group(1)
+        for line in (command, f"{command} {pair}"):
+            assert cli.main([*shlex.split(line), "--json"]) == 0
+            upper = json.loads(capsys.readouterr().out)["epsilon"]["upper"]
+            assert ("infinite" if upper == "inf" else round_up(upper)) in row
+            shown += 1
+    assert shown == 8
+
+
+def test_the_python_of_the_errata_shows_what_it_says():
+    code = re.search(r'`python -c "([^`]*)"`', ERRATA).group(1)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(code, {})
+    assert "epsilon <= 6.39638" in output.getvalue()

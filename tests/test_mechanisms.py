@@ -183,6 +183,18 @@ def test_two_bins_equals_its_definition_for_any_selection(count, random):
             assert abs(Fraction(int(weight), total) - exact) < Fraction(1, 2**31)
 
 
+@pytest.mark.parametrize("inside", [2e-9, 9e-10, 1e-12, 0.0, -1e-12, -9e-10, -2e-9])
+def test_bins_that_all_but_touch_clip_are_taken_for_it(inside):
+    touching = rq.erm(1.0, [-2, -1, 0, 1, 2], 1.0)
+    nearly = rq.erm(1.0, [-2, inside - 1, 0, 1 - inside, 2], 1.0)
+    assert rq.moments(nearly).bias_max < 1.2e-9
+    if inside < 1e-9:  # beyond, the bin is a jump of its own
+        expected = rq.certify(touching).epsilon.upper
+        assert rq.certify(nearly).epsilon.upper == pytest.approx(expected, abs=1e-7)
+    rounding = rq.stochastic_rounding(1.0, 5, margin=1 - 2 * inside)
+    assert rq.moments(rounding).bias_max < 1.2e-9
+
+
 @pytest.mark.parametrize(
     ("epsilon", "bins", "gamma", "published"),
     [(1.0, [-5.1, -0.1, 0.1, 5.1], 0.026, 2.216), (1.5, [-2.7, -0.4, 0.4, 2.7], 0.043, 1.304)],

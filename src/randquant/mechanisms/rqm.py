@@ -28,8 +28,8 @@ def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
 
     Returns:
         A Channel whose vertices are ±clip and the levels between them: exactly the mechanism, for
-        its rows are linear between neighbouring levels. (Levels within 1e-9·clip of ±clip are not
-        made vertices; that keeps the mean and the certificate is the resulting channel's.)
+        its rows are linear between neighbouring levels. (A level inside ±clip by less than
+        1e-9·clip is taken for ±clip: see `two_bins`.)
 
     Guarantees:
         Unbiased up to float64 rounding.

@@ -35,7 +35,8 @@ def two_bins(
         distributions of neighbouring intervals do not fit together, a bin is a jump.
 
     Guarantees:
-        Unbiased up to float64 rounding.
+        Unbiased up to float64 rounding; where a bin lies inside ±clip by less than 1e-9·clip, up to
+        that distance (`moments(channel).bias_max` includes it).
 
     Raises:
         ValueError, TypeError: bins do not increase or do not cover [-clip, clip], a distribution
@@ -54,11 +55,12 @@ def two_bins(
     grid = _bins(bins, clip)
     lower = _distributions("left", left, [j + 1 for j in range(len(grid) - 1)])
     upper = _distributions("right", right, [len(grid) - 1 - j for j in range(len(grid) - 1)])
-    # A bin that all but touches ±clip would make a cell too narrow for float64 inputs.
+    # A bin that all but touches ±clip would make a cell too narrow for float64 inputs: it is taken
+    # for ±clip itself, whose row is then the bin's.
     inner = [j for j in range(len(grid)) if abs(grid[j]) < clip * (1 - 1e-9)]
     first = int(np.searchsorted(grid, -clip * (1 - 1e-9), side="right")) - 1
     last = int(np.searchsorted(grid, clip * (1 - 1e-9), side="left")) - 1
-    inputs, rows = [-clip], [_row(-clip, first, grid, lower, upper)]
+    inputs, rows = [-clip], [_row(max(-clip, grid[first]), first, grid, lower, upper)]
     for j in inner:
         before = _row(grid[j], j - 1, grid, lower, upper)
         after = _row(grid[j], j, grid, lower, upper)
@@ -66,7 +68,7 @@ def two_bins(
         inputs += [grid[j]] * len(sides)
         rows += sides
     inputs.append(clip)
-    rows.append(_row(clip, last, grid, lower, upper))
+    rows.append(_row(min(clip, grid[last + 1]), last, grid, lower, upper))
     return from_probabilities(np.array(inputs), grid, np.array(rows))
 
 
