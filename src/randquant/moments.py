@@ -22,6 +22,7 @@ class Moments:
         bias_max: upper bound of |E[decoded] - x| over [-clip, clip], the encoder's rounded
             dither (at most 2**-33 of a cell's range of means) and float64 rounding included.
         variance: mean over x uniform on [-clip, clip] of Var[decoded | x].
+        variance_max: the largest Var[decoded | x] over [-clip, clip], but for float64 rounding.
         mae: mean of E|decoded - x|, x uniform.
         mse: mean of E(decoded - x)^2, x uniform.
 
@@ -32,6 +33,7 @@ class Moments:
     channel: Channel
     bias_max: float
     variance: float
+    variance_max: float
     mae: float
     mse: float
 
@@ -84,6 +86,7 @@ def moments(channel: Channel) -> Moments:
         channel=channel,
         bias_max=float(bias + dither + rounding),
         variance=average[_variance],
+        variance_max=_largest_variance(channel),
         mae=average[_mae],
         mse=average[_mse],
     )
@@ -125,6 +128,18 @@ def _mse(channel, x, cell, position) -> np.ndarray:
 def _variance(channel, x, cell, position) -> np.ndarray:
     # Around x rather than around 0: the squared bias is small, so nothing cancels.
     return _mse(channel, x, cell, position) - _bias(channel, x, cell, position) ** 2
+
+
+def _largest_variance(channel: Channel) -> float:
+    """The variance is a concave parabola in each cell: largest at its ends or its vertex."""
+    means = channel.probabilities @ channel.values
+    centred = channel.values - means[:, None]
+    ends = (channel.probabilities * centred**2).sum(axis=1)
+    a, b, curve = ends[:-1], ends[1:], np.diff(means) ** 2
+    # a + t·(b - a) + t·(1 - t)·curve
+    with np.errstate(divide="ignore", invalid="ignore"):
+        part = np.clip(np.where(curve > 0, 0.5 + (b - a) / (2 * curve), 0), 0, 1)
+    return float(np.max((1 - part) * a + part * b + part * (1 - part) * curve))
 
 
 def _average(channel: Channel, moment) -> float:

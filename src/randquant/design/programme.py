@@ -1,0 +1,157 @@
+"""Linear programmes over a table of probabilities, solved with a proven lower bound.
+
+The variables are the table, (V, m) row by row, then the variables that each part brings along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+
+Matrix = Any
+"""A sparse matrix or array of scipy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Conditions on right - table·p - own·y, p the table and y the variables of the part.
+
+    Attributes:
+        kind: `zero`, or `positive`: each entry >= 0.
+        table: (k, V·m) coefficients.
+        own: (k, n) coefficients of the part's own n variables.
+        right: (k,).
+    """
+
+    kind: Literal["zero", "positive"]
+    table: Matrix
+    own: Matrix
+    right: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows with variables of their own.
+
+    Attributes:
+        rows: conditions.
+        upper: (n,) upper bounds of the part's own variables, which are >= 0.
+        cost: (n,) their share of the objective; zero unless given.
+    """
+
+    rows: Sequence[Rows]
+    upper: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    cost: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What a solver found.
+
+    Attributes:
+        table: (V, m) probabilities, feasible to the solver's tolerance.
+        multipliers: for each part, for each of its rows, one multiplier per condition.
+        bound: no feasible point has a smaller objective (but for float64 rounding).
+        value: the objective at the point found.
+    """
+
+    table: np.ndarray
+    multipliers: list[list[np.ndarray]]
+    bound: float
+    value: float
+
+
+class InfeasibleError(ValueError):
+    """The programme has no solution, or its solver could not find it."""
+
+
+def solve(cost: np.ndarray, parts: Sequence[Part]) -> Solution:
+    """Minimise cost·p + Σ part.cost·y over p, y >= 0 under the rows of all parts.
+
+    Args:
+        cost: (V, m) objective of the table.
+        parts: conditions; together they must keep every probability at most 1.
+
+    Returns:
+        A Solution.
+
+    Raises:
+        InfeasibleError: the solver reports that there is no solution, or none it could find.
+    """
+    starts = np.cumsum([cost.size, *(part.upper.size for part in parts)])
+    total = int(starts[-1])
+    objective = np.zeros(total)
+    objective[: cost.size] = cost.reshape(-1)
+    upper = np.ones(total)
+    blocks: list[tuple[Rows, Matrix]] = []
+    for part, start in zip(parts, starts, strict=False):
+        end = start + part.upper.size
+        upper[start:end] = part.upper
+        objective[start:end] = 0.0 if part.cost is None else part.cost
+        blocks += [(rows, _wide(rows, int(start), total)) for rows in part.rows]
+    point, duals = _highs(objective, blocks)
+    bound, reduced = 0.0, objective.copy()
+    for (rows, wide), dual in zip(blocks, duals, strict=True):
+        # right - wide·x is zero, or like dual not negative: their product is >= 0.
+        bound -= float(rows.right @ dual)
+        reduced += wide.T @ dual
+    bound += float((np.minimum(reduced, 0.0) * upper).sum())
+    remaining = iter(duals)
+    return Solution(
+        table=point[: cost.size].reshape(cost.shape),
+        multipliers=[[next(remaining) for _ in part.rows] for part in parts],
+        bound=bound,
+        value=float(objective @ point),
+    )
+
+
+def _wide(rows: Rows, start: int, total: int) -> Matrix:
+    """The rows' coefficients over all variables of the programme."""
+    count, own = rows.table.shape[0], rows.own.shape[1]
+    width = rows.table.shape[1]
+    pieces = [
+        rows.table,
+        sparse.csr_array((count, start - width)),
+        rows.own,
+        sparse.csr_array((count, total - start - own)),
+    ]
+    return sparse.csr_array(sparse.hstack([p for p in pieces if p.shape[1]], format="csr"))
+
+
+def _highs(
+    objective: np.ndarray, blocks: Sequence[tuple[Rows, Matrix]]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    from scipy.optimize import linprog
+
+    stacked, right = {}, {}
+    for kind in ("positive", "zero"):
+        of_kind = [(rows, wide) for rows, wide in blocks if rows.kind == kind]
+        if of_kind:
+            stacked[kind] = sparse.vstack([wide for _, wide in of_kind], format="csr")
+            right[kind] = np.concatenate([rows.right for rows, _ in of_kind])
+    solved: Any = linprog(
+        objective,
+        A_ub=stacked.get("positive"),
+        b_ub=right.get("positive"),
+        A_eq=stacked.get("zero"),
+        b_eq=right.get("zero"),
+        bounds=(0, None),
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+    )
+    if solved.status != 0:
+        raise InfeasibleError(
+            f"Expected the linear programme to be solved, HiGHS says: {solved.message}"
+        )
+    # HiGHS reports the change of the optimum with the right-hand side: the sign is turned.
+    marginals = {"positive": np.maximum(-solved.ineqlin.marginals, 0), "zero": -solved.eqlin.marginals}
+    used, duals = {"positive": 0, "zero": 0}, []
+    for rows, _ in blocks:
+        first = used[rows.kind]
+        used[rows.kind] = first + rows.right.size
+        duals.append(marginals[rows.kind][first : used[rows.kind]])
+    return solved.x, duals
