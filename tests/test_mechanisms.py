@@ -18,7 +18,9 @@ EXAMPLES = {
     "qmgeo": {"clip": 1.5, "levels": 16, "p": 0.3, "mixing": 0.1},
     "pbm": {"clip": 1.5, "theta": 0.25, "trials": 15},
     "stochastic-rounding": {"clip": 1.5, "levels": 16, "margin": 0.5},
+    "imvu": {"clip_norm": 1.5, "levels": 16, "epsilon": 3.0, "beta": 2.0},
 }
+BIASED = {"qmgeo", "imvu"}
 
 
 def test_every_mechanism_has_an_example():
@@ -32,7 +34,7 @@ def test_contract(name):
     assert channel.bits == 4
     assert channel.clip == 1.5
     assert channel.lattice is not None
-    assert (rq.moments(channel).bias_max < 1e-9 * channel.clip) == (name != "qmgeo")
+    assert (rq.moments(channel).bias_max < 1e-9 * channel.clip) == (name not in BIASED)
     assert channel == build(name, EXAMPLES[name])
 
 
@@ -248,6 +250,13 @@ def test_stochastic_rounding_uses_the_two_nearest_levels():
         ("pbm", {"theta": 0}, "theta > 0"),
         ("pbm", {"theta": 0.6}, "theta"),
         ("pbm", {"trials": 0}, "trials >= 1"),
+        ("imvu", {"clip_norm": 0}, "clip_norm > 0"),
+        ("imvu", {"levels": 1}, "levels >= 2"),
+        ("imvu", {"levels": 17}, "levels"),
+        ("imvu", {"epsilon": 0}, "epsilon >= 1e-06"),
+        ("imvu", {"epsilon": 21}, "epsilon"),
+        ("imvu", {"beta": 0.5}, "beta >= 1"),
+        ("imvu", {"beta": 1e5}, "beta"),
     ],
 )
 def test_wrong_parameters_are_refused(name, change, message):

@@ -10,8 +10,18 @@ from randquant.account import ChannelRelease, GaussianRelease, account
 from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
 from randquant.encode import decode, encode
+from randquant.geometry import fisher_information
 from randquant.keys import Key
-from randquant.mechanisms import erm, pbm, qmgeo, rqm, stochastic_rounding, two_bins
+from randquant.mechanisms import (
+    erm,
+    imvu,
+    imvu_fisher,
+    pbm,
+    qmgeo,
+    rqm,
+    stochastic_rounding,
+    two_bins,
+)
 from randquant.moments import Moments, moments
 from randquant.privacy import Guarantee, Interval
 
@@ -31,6 +41,9 @@ __all__ = [
     "design",  # pyright: ignore[reportUnsupportedDunderAll]
     "encode",
     "erm",
+    "fisher_information",
+    "imvu",
+    "imvu_fisher",
     "moments",
     "pbm",
     "qmgeo",

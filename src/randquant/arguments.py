@@ -24,6 +24,7 @@ DEMO = TrainConfig(
 
 PARAMETERS = {
     "clip": "per-coordinate clipping threshold, > 0",
+    "clip_norm": "L2 clipping threshold of a whole update; bounds each coordinate, > 0",
     "margin": "how far the outermost level lies beyond clip, >= 0",
     "levels": "how many codes, 2 to 256",
     "keep": "probability that an inner level is kept, 0 to 1",
@@ -33,6 +34,8 @@ PARAMETERS = {
     "gamma": "how strongly near bins are preferred, >= 0",
     "p": "success probability of the geometric distances, between 0 and 1",
     "mixing": "keeps the probability of either side within mixing and 1 - mixing",
+    "epsilon": "pure epsilon between the inputs clip_norm/beta and -clip_norm/beta, 1e-6 to 20",
+    "beta": "input scaling, 1 to 10,000; larger suits coordinates small beside clip_norm",
     "noise_multiplier": "deviation of the noise over the distance between neighbouring sums",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import math
 import sys
@@ -180,15 +181,23 @@ def _train(options: argparse.Namespace) -> None:
     _print(options, progress.result(folder, finished), progress.table(folder, finished))
 
 
+_CLIP_NORM = {
+    name for name, made in MECHANISMS.items() if "clip_norm" in inspect.signature(made).parameters
+}
+"""Mechanisms without a per-coordinate `clip` of their own."""
+
+
 def _config(options: argparse.Namespace) -> TrainConfig:
     """The demo's configuration with the given options in place of its own."""
     given = {name: getattr(options, name) for name in TRAIN_FIELDS}
     given = {name: value for name, value in given.items() if value is not None}
     if "data_dir" in given:  # a run may be resumed from another folder
         given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
-    same = given.get("mechanism", DEMO.mechanism) == DEMO.mechanism
+    mechanism = given.get("mechanism", DEMO.mechanism)
+    same = mechanism == DEMO.mechanism
     parameters = {**(DEMO.parameters if same else {}), **given_parameters(options)}
-    parameters.setdefault("clip", DEMO.parameters["clip"])
+    if mechanism not in _CLIP_NORM:
+        parameters.setdefault("clip", DEMO.parameters["clip"])
     if same and "margin" not in given_parameters(options):
         parameters["margin"] = parameters["clip"]
     return TrainConfig(

@@ -73,8 +73,9 @@ def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool
         _make_way(folder, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     if baseline:
-        clip = {"clip": config.parameters["clip"]}
-        twin = dataclasses.replace(config, mechanism="clipped-sgd", parameters=clip)
+        channel = _channel(config)
+        clip = config.parameters["clip"] if channel is None else channel.clip
+        twin = dataclasses.replace(config, mechanism="clipped-sgd", parameters={"clip": clip})
         (folder / BASELINE).mkdir()
         write_json(folder / BASELINE / "config.json", twin)
     write_json(folder / "config.json", config)  # last: a folder with it is a complete new run

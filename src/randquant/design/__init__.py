@@ -267,11 +267,11 @@ def _searched(
 
         return value
 
-    # Metric privacy between vertices depends on how far apart they are.
-    fewest = inputs if isinstance(bound, Metric) else min(inputs, 9)
-    finer = fewest if isinstance(bound, Curved) else min(inputs, 33)
+    # Metric privacy between vertices depends on how far apart they are; curves take long.
+    grids = {Metric: [inputs], Curved: [9]}
+    chosen = next((g for kind, g in grids.items() if isinstance(bound, kind)), [9, 33, inputs])
     return search(
-        [value_at(fewest), value_at(finer)],
+        [value_at(min(vertices, inputs)) for vertices in chosen],
         count,
         (least * (1 + 2e-6), reach),
         symmetric=symmetric,

@@ -14,7 +14,7 @@ NEAREST = 1e-6
 """Least distance of two levels, in units of clip."""
 
 BEST = 3
-"""How many of the best points go on to the next stage."""
+"""How many of the best points go on to the second stage; one fewer to each stage after it."""
 
 Value = Callable[[np.ndarray], tuple[float, np.ndarray]]
 """From (m,) levels to the optimum and its (m,) derivative; infinite where nothing is feasible."""
@@ -62,13 +62,13 @@ def search(
         return found, shape[order].T @ slope
 
     points = _starts(shape, least, reach)
-    for value in stages:
+    for stage, value in enumerate(stages):
         found = [
             minimize(descend, point, (value,), "L-BFGS-B", jac=True, bounds=bounds)
             for point in points
         ]
         found.sort(key=lambda solved: solved.fun)
-        points = [solved.x for solved in found[:BEST]]
+        points = [solved.x for solved in found[: max(1, BEST - stage)]]
     return place(points[0])[0]
 
 

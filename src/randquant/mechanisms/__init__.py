@@ -10,6 +10,7 @@ from typing import Any
 
 from randquant import _validate
 from randquant.channel import Channel
+from randquant.mechanisms.imvu import imvu, imvu_fisher
 from randquant.mechanisms.pbm import pbm
 from randquant.mechanisms.qmgeo import qmgeo
 from randquant.mechanisms.rqm import rqm, stochastic_rounding
@@ -20,6 +21,7 @@ MECHANISMS: dict[str, Callable[..., Channel]] = {
     "pbm": pbm,
     "erm": erm,
     "qmgeo": qmgeo,
+    "imvu": imvu,
     "stochastic-rounding": stochastic_rounding,
 }
 """Constructor of every channel mechanism, by the name that commands and records use."""
@@ -40,4 +42,15 @@ def build(name: str, parameters: Mapping[str, Any]) -> Channel:
     )
 
 
-__all__ = ["MECHANISMS", "build", "erm", "pbm", "qmgeo", "rqm", "stochastic_rounding", "two_bins"]
+__all__ = [
+    "MECHANISMS",
+    "build",
+    "erm",
+    "imvu",
+    "imvu_fisher",
+    "pbm",
+    "qmgeo",
+    "rqm",
+    "stochastic_rounding",
+    "two_bins",
+]

@@ -52,14 +52,19 @@ def pbm(clip: float, theta: float, trials: int) -> Channel:
     trials = _validate.whole("trials", trials, low=1, high=255, why="a code is one byte")
     part = (2 * np.arange(VERTICES) - (VERTICES - 1)) / (VERTICES - 1)  # x / clip
     values = clip / (theta * trials) * (np.arange(trials + 1) - trials / 2)
-    return from_probabilities(clip * part, values, _binomial(trials, 0.5 + theta * part))
+    success = 0.5 + theta * part
+    return from_probabilities(clip * part, values, binomial(trials, success, 1 - success))
 
 
-def _binomial(trials: int, success: np.ndarray) -> np.ndarray:
-    """(V, trials + 1) binomial probabilities, trial by trial: nothing cancels."""
+def binomial(trials: int, success: np.ndarray, failure: np.ndarray) -> np.ndarray:
+    """(V, trials + 1) binomial probabilities, trial by trial: nothing cancels.
+
+    Args:
+        trials: how many trials.
+        success, failure: (V,) probabilities of each trial, which add up to 1.
+    """
     rows = np.ones((len(success), 1))
-    p = success[:, None]
     for _ in range(trials):
         padded = np.pad(rows, ((0, 0), (1, 1)))
-        rows = padded[:, 1:] * (1 - p) + padded[:, :-1] * p
+        rows = padded[:, 1:] * failure[:, None] + padded[:, :-1] * success[:, None]
     return rows
