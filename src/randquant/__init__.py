@@ -9,13 +9,15 @@ from types import ModuleType
 from randquant.account import ChannelRelease, GaussianRelease, account
 from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
+from randquant.channel_file import load_channel, save_channel
 from randquant.encode import decode, encode
-from randquant.geometry import fisher_information
+from randquant.geometry import certify_metric, fisher_information
 from randquant.keys import Key
 from randquant.mechanisms import (
     erm,
     imvu,
     imvu_fisher,
+    mvu,
     pbm,
     qmgeo,
     rqm,
@@ -36,6 +38,7 @@ __all__ = [
     "Moments",
     "account",
     "certify",
+    "certify_metric",
     "certify_pair",
     "decode",
     "design",  # pyright: ignore[reportUnsupportedDunderAll]
@@ -44,10 +47,13 @@ __all__ = [
     "fisher_information",
     "imvu",
     "imvu_fisher",
+    "load_channel",
     "moments",
+    "mvu",
     "pbm",
     "qmgeo",
     "rqm",
+    "save_channel",
     "stochastic_rounding",
     "two_bins",
 ]

@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from randquant.aggregate import BASELINES
@@ -32,9 +33,16 @@ PARAMETERS = {
     "trials": "binomial trials, 1 to 255; trials + 1 codes",
     "bins": "increasing values of the codes, as A,B,...",
     "gamma": "how strongly near bins are preferred, >= 0",
+    "values": "increasing values of the codes, as A,B,...",
+    "reach": "largest magnitude of a searched level",
+    "objective": "mae, mse or worst_variance",
+    "inputs": "vertices between which inputs are dithered",
+    "geometry": "pure, l1 or l2",
+    "density": "samples of the input, as A,B,... or @FILE; uniform unless given",
+    "path": "channel file, as design --output writes it",
     "p": "success probability of the geometric distances, between 0 and 1",
     "mixing": "keeps the probability of either side within mixing and 1 - mixing",
-    "epsilon": "pure epsilon between the inputs clip_norm/beta and -clip_norm/beta, 1e-6 to 20",
+    "epsilon": "pure epsilon per coordinate (imvu: between clip_norm/beta and -clip_norm/beta)",
     "beta": "input scaling, 1 to 10,000; larger suits coordinates small beside clip_norm",
     "noise_multiplier": "deviation of the noise over the distance between neighbouring sums",
 }
@@ -124,11 +132,25 @@ def _add_design(commands: Any) -> None:
     )  # fmt: skip
     design.add_argument("--clip", type=float, required=True, help=PARAMETERS["clip"])
     design.add_argument(
-        "--values", type=_numbers, required=True, metavar="A,B,...", help="what the codes decode to"
+        "--values", type=_numbers, metavar="A,B,...", help="what the codes decode to"
     )
-    design.add_argument("--epsilon", type=float, required=True, help="pure epsilon per coordinate")
-    design.add_argument("--objective", default="mae", help="mae (default) or mse, input uniform")
-    design.add_argument("--inputs", type=int, default=33, help="vertices; default 33")
+    design.add_argument("--levels", type=int, help="search for so many levels instead, 2 to 32")
+    design.add_argument("--epsilon", type=float, required=True, help="target per coordinate")
+    design.add_argument("--objective", default="mae", help="mae (default), mse or worst_variance")
+    design.add_argument(
+        "--constraint",
+        default="pure",
+        help="what epsilon bounds: pure (default), renyi, l1, l2 (in units of clip), fisher",
+    )
+    design.add_argument("--order", type=float, help="Renyi order, for --constraint renyi")
+    design.add_argument(
+        "--inputs", type=int, help="vertices; default 33, and 129 where levels are searched"
+    )
+    design.add_argument("--density", type=_numbers, metavar="A,B,...", help=PARAMETERS["density"])
+    design.add_argument("--reach", type=float, help=PARAMETERS["reach"])
+    design.add_argument("--free", action="store_true", help="levels need not be symmetric")
+    design.add_argument("--lattice", action="store_true", help="evenly spaced levels")
+    design.add_argument("--output", metavar="FILE", help="write the channel and its certificate")
 
 
 def _add_account(commands: Any) -> None:
@@ -175,7 +197,8 @@ def _mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callabl
     for mechanism, constructor in table.items():
         for parameter in inspect.signature(constructor).parameters.values():
             users.setdefault(parameter.name, []).append(mechanism)
-            kinds[parameter.name] = _KINDS.get(parameter.annotation, _numbers)
+            annotation = parameter.annotation.removesuffix(" | None")
+            kinds[parameter.name] = _KINDS.get(annotation, _numbers)
     for name, mechanisms in users.items():
         parser.add_argument(
             _flag(name), type=kinds[name], help=PARAMETERS[name] + f" ({', '.join(mechanisms)})"
@@ -190,10 +213,15 @@ def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _numbers(text: str) -> list[float]:
+    if text.startswith("@"):
+        try:
+            text = ",".join(Path(text[1:]).read_text(encoding="utf-8").replace(",", " ").split())
+        except (OSError, UnicodeDecodeError) as error:
+            raise argparse.ArgumentTypeError(f"cannot read numbers from a file: {error}") from None
     return [float(part) for part in text.split(",")]
 
 
-_KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
+_KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
 
 
 def _flag(name: str) -> str:

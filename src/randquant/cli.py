@@ -102,7 +102,18 @@ def _design(options: argparse.Namespace) -> None:
     from randquant import design  # its solver is slow to import
 
     found = design.optimal(
-        options.clip, options.values, options.epsilon, options.objective, options.inputs
+        options.clip,
+        options.values,
+        options.epsilon,
+        options.objective,
+        options.inputs,
+        options.density,
+        constraint=options.constraint,
+        order=options.order,
+        levels=options.levels,
+        reach=options.reach,
+        symmetric=not options.free,
+        lattice=options.lattice,
     )
     channel, measured = found.channel, rq.moments(found.channel)
     result = {
@@ -110,22 +121,30 @@ def _design(options: argparse.Namespace) -> None:
         "value": found.value,
         "dual_bound": found.dual_bound,
         "gap": found.gap,
+        "constraint": options.constraint,
         "epsilon": found.certificate.epsilon,
         "bias_max": measured.bias_max,
+        "variance_max": measured.variance_max,
         "mae": measured.mae,
         "mse": measured.mse,
         "levels": channel.levels,
         "values": channel.values.tolist(),
+        "inputs": len(channel.inputs),
         "bits_per_coordinate": channel.bits,
         "fingerprint": channel.fingerprint.hex(),
     }
+    searched = "" if options.levels is None else " (levels: the best of several local optima)"
     lines = [
-        f"optimal {found.objective}: {found.value:.7g}, at most {found.gap:.1e} above the best "
-        f"unbiased channel on these levels with {options.inputs} vertices",
+        f"optimal {found.objective}: {found.value:.7g}, at most {max(found.gap, 0):.1e} above the "
+        f"best unbiased channel on these levels with {len(channel.inputs)} vertices{searched}",
+        "values " + ", ".join(f"{value:.6g}" for value in channel.values),
         str(found.certificate),
         f"bias at most {round_up(measured.bias_max, 3)}, MAE {measured.mae:.6g}, "
-        f"MSE {measured.mse:.6g} (input uniform)",
+        f"MSE {measured.mse:.6g} (input uniform), variance at most {measured.variance_max:.6g}",
     ]
+    if options.output is not None:
+        rq.save_channel(options.output, channel, found.certificate)
+        lines.append(f"written to {options.output}")
     _print(options, result, lines)
 
 

@@ -20,7 +20,7 @@ from randquant.design.constraint import Constraint, Curved, Fisher, Metric, Pure
 from randquant.design.levels import Value, search
 from randquant.design.objective import MeanError, Objective, WorstVariance
 from randquant.design.programme import InfeasibleError, Part, Rows, Solution, solve
-from randquant.metric import MetricCertificate
+from randquant.geometry import MetricCertificate
 from randquant.probabilities import from_probabilities
 
 ObjectiveName = Literal["mae", "mse", "worst_variance"]
@@ -80,8 +80,8 @@ def optimal(
         values: 2 to 256 increasing levels that reach beyond [-clip, clip] on both sides; or give
             `levels` instead.
         epsilon: target per coordinate, > 0; its unit depends on `constraint`.
-        objective: `mae` or `mse`, averaged over the input, or `worst_variance`, the largest variance
-            over all inputs.
+        objective: `mae` or `mse`, averaged over the input, or `worst_variance`, the largest
+            variance over all inputs.
         inputs: V, evenly spaced vertices, between which inputs are dithered, 2 to 1000; 33 unless
             given, 129 where levels are searched.
         density: samples of the input, within [-clip, clip], over which errors are averaged; uniform
@@ -133,7 +133,13 @@ def optimal(
         grid = _levels(values) / clip
     else:
         grid = _searched(
-            bound, goal, levels, reach and reach / clip, inputs, symmetric=symmetric, lattice=lattice
+            bound,
+            goal,
+            levels,
+            reach and reach / clip,
+            inputs,
+            symmetric=symmetric,
+            lattice=lattice,
         )
     _check_feasible(bound, grid, vertices)
     return _finished(bound, goal, objective, grid, vertices, clip)
@@ -298,17 +304,16 @@ def _solved(
     bound: Constraint, goal: Objective, levels: np.ndarray, vertices: np.ndarray, slack: float
 ) -> Solution:
     """Solve, extend the programme by what the solution violates, and solve again."""
-    unbiased = _unbiased(vertices, levels)
+    unbiased, cost = _unbiased(vertices, levels), goal.cost(vertices, levels)
     goal.forget()
-    for _ in range(ROUNDS):
-        parts = [
-            unbiased,
-            *bound.parts(vertices, len(levels), slack),
-            *goal.parts(vertices, levels),
-        ]
-        solution = solve(goal.cost(vertices, levels), parts)
+    rounds = 0
+    while True:
+        limits = bound.parts(vertices, len(levels), slack)
+        solution = solve(cost, [unbiased, *limits, *goal.parts(vertices, levels)])
         extended = bound.refine(_present(solution.table), slack)
-        if not goal.refine(vertices, levels, solution) and not extended:
+        extended |= goal.refine(vertices, levels, solution)
+        rounds += 1
+        if not extended or rounds == ROUNDS:
             break
     bound.forget(solution.multipliers[1])
     return solution

@@ -16,7 +16,7 @@ from scipy import sparse
 from randquant.certify import Certificate, certify
 from randquant.channel import Channel
 from randquant.design.programme import Matrix, Part, Rows
-from randquant.metric import MetricCertificate, certify_metric
+from randquant.geometry import MetricCertificate, certify_metric
 
 SLACKS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 """Share of the target by which a programme aims below it, tried until the integers certify."""
@@ -29,7 +29,7 @@ class Constraint(Protocol):
     """A bound on the loss of privacy, over tables of probabilities."""
 
     epsilon: float
-    slacks: Sequence[float]
+    slacks: ClassVar[Sequence[float]]
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
         """The bound, lowered by a share `slack`, as rows of a programme."""
@@ -53,7 +53,7 @@ class Pure:
     """Pure epsilon: l_i <= p_vi <= exp(epsilon)·l_i, one lower bound per code."""
 
     epsilon: float
-    slacks: ClassVar = SLACKS
+    slacks: ClassVar[Sequence[float]] = SLACKS
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
         """Two rows for each probability, instead of one for each pair of rows."""
@@ -89,7 +89,7 @@ class Metric:
 
     epsilon: float
     geometry: str
-    slacks: ClassVar = SLACKS
+    slacks: ClassVar[Sequence[float]] = SLACKS
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
         """The ratio of neighbouring rows is bounded both ways."""
@@ -126,12 +126,12 @@ class Curved:
     """A limit on sums of perspectives, Σ_i w_i·f(u_i / w_i), u and w linear in the table.
 
     Each term is convex, hence the largest of its tangents f'(r)·u + (f(r) - r·f'(r))·w over all r.
-    Tangents are taken up at the ratios where a solution exceeds the limit: a linear programme again,
-    whose dual bound holds whatever tangents there are.
+    Tangents are taken up at the ratios where a solution exceeds the limit: a linear programme
+    again, whose dual bound holds whatever tangents there are.
     """
 
     epsilon: float
-    slacks: ClassVar = SLACKS[3:]
+    slacks: ClassVar[Sequence[float]] = SLACKS[3:]
     _cuts: list[tuple[Group, np.ndarray]]
 
     def first(self, vertices: int) -> list[Group]:
@@ -154,8 +154,10 @@ class Curved:
         """The ratio at which a single term reaches four limits."""
         raise NotImplementedError
 
-    power: float
-    """f(r) = |r|^power."""
+    @property
+    def power(self) -> float:
+        """f(r) = |r|^power."""
+        raise NotImplementedError
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
         """With t_i at least every tangent taken up, in units of the limit: Σ_i t_i <= 1."""
@@ -175,7 +177,7 @@ class Curved:
 
         u, w = self.forms(groups, len(vertices))
         table = spread(steep, u[number]) + spread(level, w[number])
-        chosen = sparse.eye_array(len(groups), format="csr")[number]
+        chosen = sparse.csr_array(sparse.eye_array(len(groups)))[number]
         tangents = Rows(
             "positive", table, -spread(np.ones_like(steep), chosen), np.zeros(table.shape[0])
         )
@@ -199,8 +201,8 @@ class Curved:
     def forget(self, multipliers: Sequence[np.ndarray]) -> None:
         """Drop tangents that did not bind: a later programme takes them up again if it must."""
         codes = self._cuts[0][1].size
-        binds = (multipliers[0].reshape(-1, codes) > 0).any(axis=1)
-        self._cuts = [cut for cut, keep in zip(self._cuts, binds, strict=False) if keep]
+        binds = multipliers[0].reshape(-1, codes).max(axis=1) > 0
+        self._cuts = [self._cuts[k] for k in np.flatnonzero(binds)]
 
 
 @dataclass
@@ -228,8 +230,10 @@ class Renyi(Curved):
         """The worst partner of each vertex."""
         log = np.log(np.maximum(table, 1e-300))
         partners = []
-        for row, present in zip(log, table > 0, strict=True):
-            exponents = np.where(present, self.order * row + (1 - self.order) * log, -np.inf)
+        for vertex, row in enumerate(log):
+            exponents = np.where(
+                table[vertex] > 0, self.order * row + (1 - self.order) * log, -np.inf
+            )
             largest = exponents.max(axis=1)
             sums = largest + np.log(np.exp(exponents - largest[:, None]).sum(axis=1))
             partners.append(int(sums.argmax()))
@@ -237,7 +241,7 @@ class Renyi(Curved):
 
     def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:
         """The two rows of each pair."""
-        every = sparse.eye_array(vertices, format="csr")
+        every = sparse.csr_array(sparse.eye_array(vertices))
         first, second = np.array(groups).T
         return every[first], every[second]
 
@@ -280,7 +284,7 @@ class Fisher(Curved):
 
     def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:
         """The slope within the cell, and the row at its end."""
-        every = sparse.eye_array(vertices, format="csr")
+        every = sparse.csr_array(sparse.eye_array(vertices))
         cell, end = np.array(groups).T
         return (every[cell + 1] - every[cell]) * ((vertices - 1) / 2), every[cell + end]
 

@@ -13,6 +13,12 @@ import numpy as np
 NEAREST = 1e-6
 """Least distance of two levels, in units of clip."""
 
+STARTS = 12
+"""How many points the search starts from where more than one number is searched."""
+
+STEPS = 40
+"""Most optima computed on the way from one point to its local optimum, at each stage."""
+
 BEST = 3
 """How many of the best points go on to the second stage; one fewer to each stage after it."""
 
@@ -64,7 +70,9 @@ def search(
     points = _starts(shape, least, reach)
     for stage, value in enumerate(stages):
         found = [
-            minimize(descend, point, (value,), "L-BFGS-B", jac=True, bounds=bounds)
+            minimize(
+                descend, point, (value,), "L-BFGS-B", True, bounds=bounds, options={"maxfun": STEPS}
+            )
             for point in points
         ]
         found.sort(key=lambda solved: solved.fun)
@@ -91,7 +99,7 @@ def _starts(shape: np.ndarray, least: float, reach: float) -> list[np.ndarray]:
     if free == 1:
         return [np.array([s]) for s in np.geomspace(1.05 * least, min(reach, 6 * least), 6)]
     starts = []
-    for number in range(max(8, 48 // free)):
+    for number in range(STARTS):
         outer = min(reach, least * generator.uniform(1.02, 2.0))
         levels = np.sort(generator.uniform(-outer, outer, count))
         if number == 0:

@@ -15,6 +15,9 @@ from randquant.channel import Channel
 from randquant.design.programme import Part, Rows, Solution
 from randquant.moments import moments
 
+TRACE = 1e-7
+"""Share by which a variance may exceed the bound found before its input is added."""
+
 
 class Objective(Protocol):
     """An objective over tables of probabilities for given vertices and levels."""
@@ -121,6 +124,7 @@ class WorstVariance:
 
     degree: int = 2
     points: list[np.ndarray] = field(default_factory=list)
+    _used: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def cost(self, vertices: np.ndarray, levels: np.ndarray) -> np.ndarray:
         """Nothing: the objective is the bound in `parts`."""
@@ -128,7 +132,8 @@ class WorstVariance:
 
     def parts(self, vertices: np.ndarray, levels: np.ndarray) -> list[Part]:
         """E[level^2 | x] - x^2 <= bound at every point."""
-        x = self._points(vertices)
+        middles = (vertices[:-1] + vertices[1:]) / 2
+        x = self._used = np.unique(np.concatenate([vertices, middles, *self.points]))
         table = _mixing(vertices, x, levels**2)
         own = -np.ones((len(x), 1))
         rows = Rows("positive", table, sparse.csr_array(own), x**2)
@@ -143,7 +148,7 @@ class WorstVariance:
         part = np.clip(0.5 + np.diff(variance) / (2 * width**2), 0, 1)
         at = (1 - part) * variance[:-1] + part * variance[1:] + part * (1 - part) * width**2
         known = solution.value
-        found = (vertices[:-1] + part * width)[at > known + 1e-8 * (1 + known)]
+        found = (vertices[:-1] + part * width)[at > known * (1 + TRACE)]
         if found.size:
             self.points.append(found)
         return bool(found.size)
@@ -155,17 +160,13 @@ class WorstVariance:
     def slope(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> np.ndarray:
         """Derivative of E[level^2 | x] at the points that bind."""
         weight = solution.multipliers[-1][0]
-        per_code = _mixing(vertices, self._points(vertices), np.ones(len(levels)))
+        per_code = _mixing(vertices, self._used, np.ones(len(levels)))
         shares = (weight @ per_code).reshape(solution.table.shape)
         return (shares * solution.table).sum(axis=0) * 2 * levels
 
     def measure(self, channel: Channel) -> float:
         """The channel's largest variance."""
         return moments(channel).variance_max
-
-    def _points(self, vertices: np.ndarray) -> np.ndarray:
-        middles = (vertices[:-1] + vertices[1:]) / 2
-        return np.unique(np.concatenate([vertices, middles, *self.points]))
 
 
 def _hat_sums(

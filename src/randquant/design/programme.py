@@ -148,7 +148,10 @@ def _highs(
             f"Expected the linear programme to be solved, HiGHS says: {solved.message}"
         )
     # HiGHS reports the change of the optimum with the right-hand side: the sign is turned.
-    marginals = {"positive": np.maximum(-solved.ineqlin.marginals, 0), "zero": -solved.eqlin.marginals}
+    marginals = {
+        "positive": np.maximum(-solved.ineqlin.marginals, 0),
+        "zero": -solved.eqlin.marginals,
+    }
     used, duals = {"positive": 0, "zero": 0}, []
     for rows, _ in blocks:
         first = used[rows.kind]

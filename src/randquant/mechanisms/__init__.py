@@ -10,7 +10,9 @@ from typing import Any
 
 from randquant import _validate
 from randquant.channel import Channel
+from randquant.mechanisms.designed import channel_file, optimal
 from randquant.mechanisms.imvu import imvu, imvu_fisher
+from randquant.mechanisms.mvu import mvu
 from randquant.mechanisms.pbm import pbm
 from randquant.mechanisms.qmgeo import qmgeo
 from randquant.mechanisms.rqm import rqm, stochastic_rounding
@@ -21,7 +23,10 @@ MECHANISMS: dict[str, Callable[..., Channel]] = {
     "pbm": pbm,
     "erm": erm,
     "qmgeo": qmgeo,
+    "mvu": mvu,
     "imvu": imvu,
+    "optimal": optimal,
+    "channel-file": channel_file,
     "stochastic-rounding": stochastic_rounding,
 }
 """Constructor of every channel mechanism, by the name that commands and records use."""
@@ -48,6 +53,7 @@ __all__ = [
     "erm",
     "imvu",
     "imvu_fisher",
+    "mvu",
     "pbm",
     "qmgeo",
     "rqm",

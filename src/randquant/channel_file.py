@@ -1,0 +1,105 @@
+"""A channel as a JSON file with its certificate, which is computed again when it is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from randquant.certify import Certificate, certify
+from randquant.channel import Channel
+from randquant.geometry import MetricCertificate, certify_metric
+from randquant.privacy import Interval
+from randquant.records import write_json
+
+FORMAT = "randquant channel, version 1"
+
+
+def save_channel(
+    path: str | Path, channel: Channel, certificate: Certificate | MetricCertificate | None = None
+) -> None:
+    """Write a channel and its certificate as JSON: exact integers, whole or not at all.
+
+    Args:
+        path: the file, replaced if it is there.
+        channel: the channel.
+        certificate: over all pairs of inputs; pure epsilon is certified unless given.
+
+    Raises:
+        ValueError: the certificate is of one pair only.
+        OSError: the file cannot be written.
+
+    Example:
+        >>> import randquant as rq, tempfile
+        >>> path = tempfile.mktemp(suffix=".json")
+        >>> save_channel(path, rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42))
+        >>> channel, certificate = load_channel(path)
+        >>> channel.levels, round(certificate.epsilon.upper, 5)
+        (16, 5.46989)
+    """
+    certificate = certify(channel) if certificate is None else certificate
+    if certificate.covers == "this pair":
+        raise ValueError("Expected a certificate over all pairs of inputs, got one of a pair.")
+    if isinstance(certificate, MetricCertificate):
+        claim = {"geometry": certificate.geometry}
+    else:
+        claim = {"order": certificate.order}
+    record = {
+        "format": FORMAT,
+        "inputs": channel.inputs.tolist(),
+        "values": channel.values.tolist(),
+        "weights": channel.weights.tolist(),
+        "denominator": channel.denominator,
+        "fingerprint": channel.fingerprint.hex(),
+        "certificate": {**claim, "epsilon": certificate.epsilon},
+    }
+    write_json(Path(path), record)
+
+
+def load_channel(path: str | Path) -> tuple[Channel, Certificate | MetricCertificate]:
+    """Read a channel, certify it again, and refuse it where the file says otherwise.
+
+    Args:
+        path: a file that `save_channel` wrote.
+
+    Returns:
+        (channel, certificate), the certificate computed from the channel that was read.
+
+    Raises:
+        ValueError: the file is no channel's, its fingerprint or its certificate is not that of its
+            integers: the file was damaged or changed.
+        OSError: the file cannot be read.
+    """
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+        if record["format"] != FORMAT:
+            raise ValueError(f"its format is {record['format']!r}")
+        channel = Channel(
+            record["inputs"], record["values"], record["weights"], record["denominator"]
+        )
+        claim = record["certificate"]
+        claimed = Interval(*(float(claim["epsilon"][end]) for end in ("lower", "upper")))
+        certificate = _certified(channel, claim)
+        fingerprint = record["fingerprint"]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = str(error).rstrip(".")
+        raise ValueError(f"Expected a channel file at {path}, but: {reason}.") from error
+    if channel.fingerprint.hex() != fingerprint:
+        raise ValueError(
+            f"Expected {path} to hold the channel of its fingerprint, got other integers: "
+            "the file was changed; design or save the channel again."
+        )
+    found = certificate.epsilon
+    if not (claimed.lower <= found.upper and found.lower <= claimed.upper):
+        raise ValueError(
+            f"Expected {path} to be certified at epsilon {claimed.upper:.9g} as it says, got "
+            f"{found.upper:.9g}: the file was changed; design or save the channel again."
+        )
+    return channel, certificate
+
+
+def _certified(channel: Channel, claim: dict[str, Any]) -> Certificate | MetricCertificate:
+    if "geometry" in claim:
+        return certify_metric(channel, claim["geometry"])
+    return certify(channel, math.inf if claim["order"] == "inf" else float(claim["order"]))

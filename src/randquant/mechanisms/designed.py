@@ -1,0 +1,64 @@
+"""Designed channels as mechanisms: the optimum computed on the spot, or read from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from randquant.channel import Channel
+from randquant.channel_file import load_channel
+
+
+def optimal(
+    clip: float,
+    epsilon: float,
+    values: Sequence[float] | np.ndarray | None = None,
+    levels: int | None = None,
+    reach: float | None = None,
+    objective: str = "mse",
+) -> Channel:
+    """Return the channel of `design.optimal` under pure epsilon, as a mechanism like the others.
+
+    Args:
+        clip: per-coordinate clipping threshold.
+        epsilon: pure epsilon per coordinate, in nats.
+        values: what the codes decode to; or give `levels`.
+        levels: how many evenly spaced levels to search for, so that summed codes decode.
+        reach: largest magnitude of a searched level, in units as clip; `mae` needs one.
+        objective: `mae`, `mse` or `worst_variance`.
+
+    Returns:
+        A Channel.
+
+    Raises:
+        ValueError, TypeError: as `design.optimal`.
+
+    Example:
+        >>> optimal(clip=1.0, epsilon=2.0, values=[-2, -1, 0, 1, 2]).levels
+        5
+    """
+    from randquant import design  # its solver is slow to import
+
+    return design.optimal(
+        clip,
+        values,
+        epsilon,
+        objective,  # type: ignore[arg-type]
+        levels=levels,
+        reach=reach,
+        lattice=levels is not None,
+    ).channel
+
+
+def channel_file(path: str) -> Channel:
+    """Return the channel of a file that `save_channel` wrote; loading certifies it again.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: the file is not a channel's, or its content does not match its certificate.
+        OSError: the file cannot be read.
+    """
+    return load_channel(path)[0]
