@@ -35,8 +35,10 @@ def changed(record, change):
         record["weights"][0][0] += value
         record["weights"][0][1] -= value
     elif name == "fresh fingerprint":
-        record["weights"][0][0] += value
-        record["weights"][0][1] -= value
+        row = record["weights"][0]
+        least, most = row.index(min(row)), row.index(max(row))
+        moved = row[least] // value
+        row[least], row[most] = row[least] - moved, row[most] + moved
         channel = rq.Channel(
             record["inputs"], record["values"], record["weights"], record["denominator"]
         )
@@ -54,7 +56,7 @@ def changed(record, change):
     ("change", "message"),
     [
         (("weights", 1), "other integers"),
-        (("fresh fingerprint", 2**59), "certified at epsilon 5.46.* as it says, got"),
+        (("fresh fingerprint", 2), "certified at epsilon 5.46.* as it says, got 5.74"),
         (("claim", 5.0), "certified at epsilon 5 as"),
         (("claim", 6.0), "certified at epsilon 6"),
         (("denominator", 2**61), "sum"),

@@ -1,6 +1,7 @@
 import itertools
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import oracle
@@ -19,8 +20,12 @@ EXAMPLES = {
     "pbm": {"clip": 1.5, "theta": 0.25, "trials": 15},
     "stochastic-rounding": {"clip": 1.5, "levels": 16, "margin": 0.5},
     "imvu": {"clip_norm": 1.5, "levels": 16, "epsilon": 3.0, "beta": 2.0},
+    "mvu": {"clip": 1.5, "levels": 16, "epsilon": 3.0, "inputs": 3},
+    "optimal": {"clip": 1.5, "epsilon": 3.0, "values": [0.4 * i - 3 for i in range(16)]},
+    "channel-file": {"path": str(Path(__file__).with_name("designed.json"))},
 }
 BIASED = {"qmgeo", "imvu"}
+UNEVEN = {"mvu"}
 
 
 def test_every_mechanism_has_an_example():
@@ -33,7 +38,7 @@ def test_contract(name):
     assert channel.levels == 16
     assert channel.bits == 4
     assert channel.clip == 1.5
-    assert channel.lattice is not None
+    assert (channel.lattice is None) == (name in UNEVEN)
     assert (rq.moments(channel).bias_max < 1e-9 * channel.clip) == (name not in BIASED)
     assert channel == build(name, EXAMPLES[name])
 

@@ -1,0 +1,51 @@
+import math
+
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant import design
+
+
+def summed_variance(channel):
+    return rq.moments(channel).variance_at(channel.inputs).sum()
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+def test_two_inputs_reach_the_closed_form(epsilon):
+    # On inputs ±1 the summed variance is at least 2/sinh(epsilon/2)^2: docs/theory/imvu.md.
+    for levels in (2, 4):
+        channel = rq.mvu(1.0, levels, epsilon, inputs=2)
+        closed = 2 / math.sinh(epsilon / 2) ** 2
+        assert summed_variance(channel) == pytest.approx(closed, rel=1e-5)
+        assert rq.certify(channel).epsilon.upper <= epsilon
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "bins"),
+    [
+        (0.5, [-4.34, -3.60, 3.60, 4.34]),
+        (1.0, [-2.42, -1.69, 1.69, 2.42]),
+        (1.5, [-1.83, -1.11, 1.11, 1.83]),
+    ],
+)
+def test_it_is_no_worse_than_the_levels_that_the_optm_paper_gives_for_mvu(epsilon, bins):
+    ours = rq.mvu(1.0, 4, epsilon, inputs=5)
+    vertices = np.linspace(-1, 1, 5)
+    theirs = design.optimal(1.0, bins, epsilon, "mse", inputs=5, density=vertices).channel
+    assert summed_variance(ours) < summed_variance(theirs)
+
+
+@pytest.mark.parametrize("geometry", ["l1", "l2"])
+def test_metric_privacy_holds_and_the_mean_is_exact(geometry):
+    channel = rq.mvu(2.0, 4, 1.0, inputs=5, geometry=geometry)
+    certificate = rq.certify_metric(channel, geometry)
+    assert 1 - 1e-5 < certificate.epsilon.upper <= 1.0
+    assert rq.moments(channel).bias_max < 1e-9
+    # A bound on slopes is weaker than one on the whole range, so its variance is smaller.
+    assert summed_variance(channel) < summed_variance(rq.mvu(2.0, 4, 1.0, inputs=5))
+
+
+def test_wrong_geometries_are_refused():
+    with pytest.raises(ValueError, match="pure, l1, l2"):
+        rq.mvu(1.0, 4, 1.0, geometry="linf")
