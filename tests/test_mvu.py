@@ -33,20 +33,20 @@ def test_two_inputs_reach_the_closed_form(epsilon):
     ],
 )
 def test_it_is_no_worse_than_the_levels_that_the_optm_paper_gives_for_mvu(epsilon, bins):
-    ours = rq.mvu(1.0, 4, epsilon, inputs=5)
-    vertices = np.linspace(-1, 1, 5)
-    theirs = design.optimal(1.0, bins, epsilon, "mse", inputs=5, density=vertices).channel
+    ours = rq.mvu(1.0, 4, epsilon, inputs=3)
+    vertices = np.linspace(-1, 1, 3)
+    theirs = design.optimal(1.0, bins, epsilon, "mse", inputs=3, density=vertices).channel
     assert summed_variance(ours) < summed_variance(theirs)
 
 
 @pytest.mark.parametrize("geometry", ["l1", "l2"])
 def test_metric_privacy_holds_and_the_mean_is_exact(geometry):
-    channel = rq.mvu(2.0, 4, 1.0, inputs=5, geometry=geometry)
+    channel = rq.mvu(2.0, 4, 1.0, inputs=3, geometry=geometry)
     certificate = rq.certify_metric(channel, geometry)
     assert 1 - 1e-5 < certificate.epsilon.upper <= 1.0
     assert rq.moments(channel).bias_max < 1e-9
-    # A bound on slopes is weaker than one on the whole range, so its variance is smaller.
-    assert summed_variance(channel) < summed_variance(rq.mvu(2.0, 4, 1.0, inputs=5))
+    # Over the whole range the logarithms may change by 2 then, so the variance is smaller.
+    assert summed_variance(channel) < summed_variance(rq.mvu(2.0, 4, 1.0, inputs=3))
 
 
 def test_wrong_geometries_are_refused():
