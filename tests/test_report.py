@@ -235,7 +235,7 @@ def test_a_large_total_is_called_what_it_is(epsilon: float) -> None:
 )
 def test_the_table_of_rounds_is_thinned(rounds: int, every: int) -> None:
     text = render(make_run(rounds=rounds, every=every), None, None, None)
-    table = text[text.index('<table class="numbers">') :]
+    table = text[text.index('<table class="numbers"') :]
     shown = [int(number) for number in re.findall(r'<th scope="row">(\d+)</th>', table)]
     evaluated = list(range(every, rounds + 1, every))
     assert len(shown) == min(TABLE_ROWS, len(evaluated))
