@@ -11,7 +11,7 @@ from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
 from randquant.encode import decode, encode
 from randquant.keys import Key
-from randquant.mechanisms import erm, pbm, qmgeo, rqm, stochastic_rounding, two_bins
+from randquant.mechanisms import erm, pbm, qmgeo, register, rqm, stochastic_rounding, two_bins
 from randquant.moments import Moments, moments
 from randquant.privacy import Guarantee, Interval
 
@@ -34,6 +34,7 @@ __all__ = [
     "moments",
     "pbm",
     "qmgeo",
+    "register",
     "rqm",
     "stochastic_rounding",
     "two_bins",

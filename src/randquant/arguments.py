@@ -40,7 +40,7 @@ TRAIN_FIELDS = {
     "dataset": (str, "data set: digits, breast-cancer, mnist, fashion-mnist, emnist"),
     "data_dir": (str, "folder of IDX files, for mnist, fashion-mnist, emnist"),
     "model": (str, "softmax, mlp or cnn"),
-    "mechanism": (str, f"one of {', '.join([*MECHANISMS, *BASELINES])}"),
+    "mechanism": (str, "one of {mechanisms}"),
     "population": (int, "how many clients the data is split over"),
     "cohort": (int, "how many clients take part in each round"),
     "rounds": (int, "how many rounds"),
@@ -93,8 +93,10 @@ def _add_train(commands: Any) -> None:
         commands, "train", "train a federated model on real data, with a report",
         "randquant train --dataset digits --mechanism rqm --clip 0.03 --rounds 100",
     )  # fmt: skip
+    known = ", ".join([*MECHANISMS, *BASELINES])
     for name, (kind, text) in TRAIN_FIELDS.items():
-        train.add_argument(_flag(name), type=kind, help=text + _default(name))
+        text = text.format(mechanisms=known) + _default(name)
+        train.add_argument(_flag(name), type=kind, help=text)
     _mechanism_options(train, {**MECHANISMS, **BASELINES})
     train.add_argument("--run", help="folder of the run (default: a new one in runs/)")
     train.add_argument("--overwrite", action="store_true", help="replace a run that is there")

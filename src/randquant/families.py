@@ -228,8 +228,9 @@ class _Search:
         key = repr(parameters)
         if key not in self.memory:
             try:
-                self.memory[key] = _Tried(parameters, self.family.build(parameters))
-            except ValueError:
+                with np.errstate(all="ignore"):  # a constructor may meet its poles
+                    self.memory[key] = _Tried(parameters, self.family.build(parameters))
+            except (ValueError, ArithmeticError):
                 self.memory[key] = None
         return self.memory[key]
 
@@ -358,7 +359,8 @@ def _generic(name: str) -> Family:
     if not sized or len(free) > 2 or (not free and "epsilon" not in accepted):
         raise Unreachable(f"not calibrated: give it {', '.join(accepted)} with --channel")
     decades = np.geomspace(1e-6, 1e6, 37 if len(free) < 2 else 19)
-    grid = np.unique([*decades, *np.linspace(0.05, 0.95, 10)])
+    near_one = 1 - 10.0 ** -np.arange(2, 7)
+    grid = np.unique([*decades, *np.linspace(0.05, 0.95, 10), *near_one])
 
     def parameters(target: Target, at: Point) -> dict[str, Any]:
         every = {**_sized(target, **at), "trials": target.levels - 1, "epsilon": target.epsilon}

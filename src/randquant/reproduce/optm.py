@@ -138,11 +138,11 @@ def _best(epsilon: float, outer: float, inner: float, printed: str) -> Claim:
     found = design.optimal(1.0, [-outer, -inner, inner, outer], epsilon, "mae")
     better = found.value < float(printed) * (1 - CLOSE)
     return Claim(
-        f"OPTM is optimal at epsilon {epsilon:g} (levels ±{inner:g}, ±{outer:g})",
+        f"OPTM's error at epsilon {epsilon:g} is the least on the levels ±{inner:g}, ±{outer:g}",
         printed,
         found.value,
         "does not hold" if better else "holds",
-        "Optimal among its own two-bin selections only: the best unbiased channel on the same "
+        "OPTM is the best of its own restricted programme; the best unbiased channel on the same "
         f"levels, certified at {found.certificate.epsilon.upper:.6f}, has our error.",
     )
 
