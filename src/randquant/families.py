@@ -174,7 +174,8 @@ class _Search:
             grids = {axis: _around(grid, self.best[axis]) for axis, grid in grids.items()}
             if len(grids) > 1:  # the edge moves along the last axis as the first one changes
                 grids[inner] = full[inner]
-        self.polish({**full, **grids, inner: full[inner]})
+        self.polish(full)
+        self.polish(grids)
         return None if self.best is None else self.at(self.best)
 
     def scan(self, grids: Mapping[str, np.ndarray]) -> None:
