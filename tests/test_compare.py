@@ -127,11 +127,10 @@ def test_a_mechanism_with_one_number_is_calibrated_unasked(registry):
 
 
 def test_a_mechanism_with_two_numbers_or_a_target_is_calibrated_unasked(registry):
-    rq.register("wide", lambda clip, levels, *, keep, margin: rq.rqm(clip, margin, levels, keep))
-    wide = MECHANISMS["wide"]
-    wide.__annotations__ = {"keep": "float", "margin": float}
-    wide.__signature__ = None
-    del wide.__signature__
+    def wide(clip: float, levels: int, keep: float, margin: float) -> Channel:
+        return rq.rqm(clip, margin, levels, keep)
+
+    rq.register("wide", wide)
     found = calibrate("wide", Target(1.0, 4, 1.0, "mae"))
     assert found.certificate.epsilon.upper <= 1.0
     assert found.error < 2.1

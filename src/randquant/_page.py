@@ -76,6 +76,7 @@ svg .overlaid { opacity: 0.5; }
 .c3 { --color: var(--green); } .c4 { --color: var(--grey); }
 .c5 { --color: var(--purple); } .c6 { --color: var(--pink); }
 .c7 { --color: var(--brown); } .c8 { --color: var(--black); }
+rect[class^="s"] { shape-rendering: crispEdges; }
 .wide { grid-column: 1 / -1; }
 @media (max-width: 820px) {
   .cards { grid-template-columns: 1fr 1fr; } .pair { grid-template-columns: minmax(0, 1fr); }
