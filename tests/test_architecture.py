@@ -13,10 +13,11 @@ RANKS = {
     "channel": 2, "divergence": 2, "wire": 2, "records": 2, "_bits": 2,
     "probabilities": 2, "moments": 2,
     "mechanisms": 3, "certify": 3, "geometry": 3, "channel_file": 3, "encode": 3, "design": 3,
-    "account": 4, "aggregate": 4,
+    "account": 4, "aggregate": 4, "families": 4,
     "datasets": 5, "_idx": 5,
     "models": 6, "learner": 6, "federate": 6,
-    "bench": 7, "report": 7, "_svg": 7, "_page": 7, "runs": 7, "progress": 7,
+    "bench": 7, "report": 7, "_svg": 7, "_page": 7, "_table": 7, "runs": 7, "progress": 7,
+    "compare": 7, "compare_page": 7, "reproduce": 7,
     "arguments": 8, "cli": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {

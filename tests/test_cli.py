@@ -131,6 +131,20 @@ WRONG = [
     ("design --clip 1 --values -3,x --epsilon 1", "--values"),
     ("design --clip 1 --values -3,3 --epsilon 0.1", "0.693147"),
     ("design --clip 1 --values -3,3 --epsilon 1 --objective mode", "objective"),
+    ("compare --clip 1 --bits 2", "--epsilon"),
+    ("compare --clip 1 --bits 0 --epsilon 1", "bits"),
+    ("compare --clip 1 --bits two --epsilon 1", "--bits"),
+    ("compare --clip 1 --bits 2 --epsilon 0", "epsilon"),
+    ("compare --clip 1 --bits 2 --epsilon 1 --mechanisms laplace", "laplace"),
+    ("compare --clip 1 --bits 2 --epsilon 1 --objective mode", "objective"),
+    ("compare --clip 1 --bits 2 --epsilon 1 --order 1", "order"),
+    ("compare --channel laplace", "laplace"),
+    ("compare --channel pbm --clip 1", "either"),
+    ("compare --channel pbm", "theta"),
+    ("reproduce", "--list"),
+    ("reproduce rqm-fig8 --list", "--list"),
+    ("reproduce rqm-fig99", "rqm-fig8"),
+    ("reproduce rqm-fig8 --output /nowhere/page.html", "/nowhere"),
     ("bench --coordinates 0", "coordinates"),
     ("bench --coordinates 1000000000000000", "coordinates"),
     ("bench --levels 1", "levels"),
@@ -161,7 +175,9 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(capsys, line, word, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["certify", "design", "account", "bench", "train"])
+@pytest.mark.parametrize(
+    "command", ["certify", "design", "account", "compare", "reproduce", "bench", "train"]
+)
 def test_help_shows_an_example_that_parses(capsys, command):
     code, out, _ = run(capsys, f"{command} --help")
     assert code == 0
@@ -176,6 +192,8 @@ def test_the_core_commands_run_without_torch():
         f"certify rqm {PAPER}",
         f"account rqm {PAPER} --dimension 5 --rounds 1",
         "design --clip 1 --values -3,3 --epsilon 1",
+        "compare --clip 1 --bits 1 --epsilon 1 --mechanisms pbm",
+        "reproduce rqm-fig8",
     ):
         code = f"{hide}from randquant.cli import main; raise SystemExit(main({line.split()!r}))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -5,6 +5,8 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from randquant import cli
 from randquant.aggregate import BASELINES
 from randquant.mechanisms import MECHANISMS
 from randquant.privacy import round_up
+from randquant.reproduce import ENTRIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -45,7 +48,8 @@ def test_the_python_of_the_readme_prints_what_it_says(code, expected):
 @pytest.mark.parametrize(
     "command", [c for c in commands() if " train" not in c and "bench" not in c]
 )
-def test_commands_of_the_readme_run(command, capsys):
+def test_commands_of_the_readme_run(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert cli.main(shlex.split(command)[1:]) == 0
     assert capsys.readouterr().out
 
@@ -109,12 +113,18 @@ def test_the_figures_of_the_readme_are_the_measured_ones():
 
 
 ERRATA = (ROOT / "docs" / "errata.md").read_text()
+SAID_ELSEWHERE = {"rqm-fig2", "rqm-fig7", "rqm-fig8", "qmgeo-fig3"}
+"""Reproductions whose errata are rows with a `certify` command."""
 
 
-def test_the_commands_of_the_errata_show_what_they_say(capsys):
+def errata_rows(command: str) -> list[str]:
+    return [line for line in ERRATA.splitlines() if f"`randquant {command}" in line]
+
+
+def test_the_certificates_of_the_errata_show_what_they_say(capsys):
     """The leading figure of each certified row, rounded up to 6 digits, is in its row."""
     shown = 0
-    for row in [line for line in ERRATA.splitlines() if "`randquant" in line]:
+    for row in errata_rows("certify"):
         command = re.search(r"`randquant ([^`]*)`", row).group(1)
         pair = re.search(r"`(--pair [^`]*)`", row).group(1)
         for line in (command, f"{command} {pair}"):
@@ -125,9 +135,85 @@ def test_the_commands_of_the_errata_show_what_they_say(capsys):
     assert shown == 8
 
 
+@pytest.mark.parametrize("row", errata_rows("reproduce"), ids=lambda row: row[2:30])
+def test_the_reproductions_of_the_errata_show_what_they_say(row, capsys):
+    """Every figure with four decimals or more, and every other long one, is printed as it is."""
+    _, holds, command = row.strip("| ").split(" | ")
+    assert cli.main(shlex.split(command.strip("`"))[1:]) == 0
+    printed = capsys.readouterr().out
+    figures = re.findall(r"(?<![\w.])\d+\.\d{4,}|(?<![\w.])\d{5,}(?:\.\d+)?", holds)
+    assert figures
+    for figure in figures:
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", printed), figure
+
+
+def test_every_reproduced_erratum_has_a_row():
+    """Whatever a reproduction finds not to hold is among the errata."""
+    for name, entry in ENTRIES.items():
+        if any(claim.verdict == "does not hold" for claim in entry().claims):
+            assert f"reproduce {name}" in ERRATA or name in SAID_ELSEWHERE, name
+
+
 def test_the_python_of_the_errata_shows_what_it_says():
     code = re.search(r'`python -c "([^`]*)"`', ERRATA).group(1)
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(code, {})
     assert "epsilon <= 6.39638" in output.getvalue()
+
+
+OWN = (ROOT / "docs" / "own-mechanism.md").read_text()
+FIRST_OWN = blocks(OWN, "console")[0].splitlines()[0].removeprefix("$ python response.py ")
+
+
+@pytest.fixture
+def own_mechanism(tmp_path):
+    """The page's file, and the registry as it was afterwards."""
+    path = tmp_path / "response.py"
+    path.write_text(blocks(OWN, "python")[0])
+    before = dict(MECHANISMS)
+    yield path
+    MECHANISMS.clear()
+    MECHANISMS.update(before)
+
+
+def test_the_python_of_the_own_mechanism_prints_what_it_says(own_mechanism):
+    names: dict = {"__name__": "response"}
+    exec(compile(own_mechanism.read_text(), "response.py", "exec"), names)
+    assert len(own_mechanism.read_text().splitlines()) <= 30
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(blocks(OWN, "python")[1], "own-mechanism.md", "exec"), names)
+    same = str.maketrans({"-": ""})
+    assert output.getvalue().translate(same) == blocks(OWN, "text")[0].translate(same)
+
+
+def rounded(table: str) -> list[list[str]]:
+    """Names and numbers of a comparison, to 3 digits: another libm may search another way."""
+    rows = [line.split()[:8] for line in table.splitlines()[1:]]
+    return [
+        [name, *(f"{float(cell):.2e}" for k, cell in enumerate(cells) if k != 3)]
+        for name, *cells in rows
+    ]
+
+
+def test_the_commands_of_the_own_mechanism_run(own_mechanism, monkeypatch, capsys):
+    monkeypatch.chdir(own_mechanism.parent)
+    exec(compile(own_mechanism.read_text(), "response.py", "exec"), {"__name__": "response"})
+    shown = []
+    for line in "".join(blocks(OWN, "console")).splitlines():
+        command = line.removeprefix("$ python response.py ")
+        quiet = ["--quiet"] if command.startswith("train") else []
+        assert cli.main([*shlex.split(command), *quiet]) == 0
+        shown.append(capsys.readouterr().out)
+    assert "epsilon <= 0.998528831" in shown[0]
+    assert rounded(shown[1].partition("\n")[2]) == rounded(blocks(OWN, "text")[1])
+    assert "test accuracy" in shown[2]
+    example = re.search(r"`--channel '(.*?)'`", OWN).group(1)
+    assert cli.main(["compare", "--channel", example]) == 0
+
+
+def test_the_file_of_the_own_mechanism_is_a_command_line(own_mechanism):
+    command = [sys.executable, str(own_mechanism), *shlex.split(FIRST_OWN), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["mechanism"] == "response"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
+from importlib import metadata
 
 STYLE = """
 :root {
   color-scheme: light dark;
   --paper: #fdfdfb; --ink: #1e2227; --soft: #5a626c; --rule: #e0e2e5;
   --blue: #0072b2; --orange: #d55e00; --green: #009e73; --grey: #a3a9b1;
+  --purple: #7b3fa0; --pink: #cc5f9a; --brown: #8a6d1f; --black: #1e2227;
   --sans: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", Arial, sans-serif;
 }
 @media screen and (prefers-color-scheme: dark) { :root {
   --paper: #14171a; --ink: #e4e6e8; --soft: #9ba3ac; --rule: #2d3339;
   --blue: #56b4e9; --orange: #e69f00; --green: #2fc39b; --grey: #6b737c;
+  --purple: #b18ae0; --pink: #ee8fc0; --brown: #c9b458; --black: #e4e6e8;
 } }
 * { box-sizing: border-box; }
 body {
@@ -35,7 +39,8 @@ header p { margin: 0; color: var(--soft); }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 44px 56px; align-items: start; }
 .scroll { overflow-x: auto; min-width: 0; }
 table { border-collapse: collapse; width: 100%; font: 13px/1.45 var(--sans); }
-caption { text-align: left; font-weight: 600; font-size: 15px; padding-bottom: 8px; }
+p.caption { font: 600 15px/1.4 var(--sans); margin: 0 0 8px; }
+.table { min-width: 0; }
 th, td { padding: 5px 0 5px 12px; border-bottom: 1px solid var(--rule); text-align: right; }
 th { font-weight: 400; color: var(--soft); }
 th:first-child { padding-left: 0; text-align: left; }
@@ -43,6 +48,11 @@ thead th { vertical-align: bottom; border-bottom: 1px solid var(--ink); }
 td { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .settings td { white-space: normal; overflow-wrap: anywhere; }
 .settings tbody th { white-space: nowrap; }
+.claims th, .claims td { text-align: left; vertical-align: top; white-space: normal; }
+.claims tbody th { color: var(--ink); font-weight: 600; }
+.compared th:last-child, .compared td:last-child { text-align: left; white-space: normal; }
+.compared td:last-child { min-width: 15em; }
+.compared tbody th { white-space: nowrap; color: var(--ink); }
 footer { margin-top: 64px; padding-top: 14px; border-top: 1px solid var(--rule); }
 figure { margin: 0; max-width: 540px; min-width: 0; }
 figure svg { display: block; width: 100%; height: auto; }
@@ -64,6 +74,10 @@ svg .bar { fill: var(--color); }
 svg .overlaid { opacity: 0.5; }
 .c1 { --color: var(--blue); } .c2 { --color: var(--orange); }
 .c3 { --color: var(--green); } .c4 { --color: var(--grey); }
+.c5 { --color: var(--purple); } .c6 { --color: var(--pink); }
+.c7 { --color: var(--brown); } .c8 { --color: var(--black); }
+rect[class^="s"] { shape-rendering: crispEdges; }
+.wide { grid-column: 1 / -1; }
 @media (max-width: 820px) {
   .cards { grid-template-columns: 1fr 1fr; } .pair { grid-template-columns: minmax(0, 1fr); }
 }
@@ -71,6 +85,11 @@ svg .overlaid { opacity: 0.5; }
   body { padding: 32px 20px; font-size: 16px; } h1 { font-size: 28px; }
   .card .figure { font-size: 22px; } .cards { gap: 28px 20px; }
   table { font-size: 12px; } th, td { padding-left: 8px; }
+  .claims thead { display: none; } .claims tr { border-bottom: 1px solid var(--rule); }
+  .claims tr, .claims th, .claims td { display: block; }
+  .claims th, .claims td { border: 0; padding: 2px 0; } .claims tr { padding: 8px 0; }
+  .claims td:nth-of-type(1)::before { content: "paper: "; }
+  .claims td:nth-of-type(2)::before { content: "ours: "; }
 }
 @media print {
   body { padding: 0; max-width: none; background: none; font-size: 11pt; }
@@ -80,6 +99,12 @@ svg .overlaid { opacity: 0.5; }
   figure, .card, tr { break-inside: avoid; } h2 { break-after: avoid; }
 }
 """
+
+SHADES = "".join(
+    f".s{k} {{ fill: color-mix(in oklab, var(--blue) {100 * (k + 1) / 32:.0f}%, var(--paper)); }}\n"
+    for k in range(32)
+)
+"""Fills of a heat map's cells, `s0` to `s31`."""
 
 
 def page(title: str, body: str) -> str:
@@ -92,10 +117,34 @@ def page(title: str, body: str) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{escape(title)}</title>
-<style>{STYLE}</style>
+<style>{STYLE}{SHADES}</style>
 </head>
 <body>
 {body}
 </body>
 </html>
 """
+
+
+def header(kind: str, title: str, text: str) -> str:
+    """The head of a page: what kind of page, its title, a sentence."""
+    return (
+        f'<header><p class="kind">{escape(kind)}</p><h1>{escape(title)}</h1>'
+        f"<p>{escape(text)}</p></header>"
+    )
+
+
+def section(title: str, parts: Sequence[str]) -> str:
+    """A headed section of parts in two columns (one on a phone); empty without parts."""
+    if not parts:
+        return ""
+    return f'<section><h2>{title}</h2><div class="pair">{"".join(parts)}</div></section>'
+
+
+def footer() -> str:
+    """The foot of a page: what made it."""
+    try:
+        version = f"randquant {metadata.version('randquant')}"
+    except metadata.PackageNotFoundError:
+        version = "randquant"
+    return f"<footer>Made by {escape(version)}.</footer>"

@@ -1,6 +1,6 @@
 """Charts as inline SVG.
 
-Colours are classes (`c1` to `c4`) whose meaning the style sheet of `_page` sets, so one drawing
+Colours are classes (`c1` to `c8`) whose meaning the style sheet of `_page` sets, so one drawing
 serves light, dark and paper. A chart is drawn 380 px wide: about as wide as a phone and as half a
 desktop page, so that its text keeps its size on both. Legends are HTML and wrap by themselves.
 """
@@ -16,6 +16,7 @@ from itertools import pairwise
 WIDTH, HEIGHT = 380, 250
 TOP, RIGHT, BOTTOM = 30, WIDTH - 20, HEIGHT - 46
 CHARACTER = 6.7  # px, a generous width for a digit or letter at 12 px
+SHADES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Line:
     Attributes:
         label: what the legend calls it.
         points: (x, y) from left to right; the line is broken where one is not finite.
-        style: CSS classes: a colour `c1` to `c4`, and `dashed` or `faint`.
+        style: CSS classes: a colour `c1` to `c8`, and `dashed` or `faint`.
     """
 
     label: str
@@ -41,7 +42,7 @@ class Part:
         label: its name.
         amount: its length, >= 0, in any unit the bars of one chart share.
         text: the amount as it is printed.
-        style: a colour class, `c1` to `c4`.
+        style: a colour class, `c1` to `c8`.
     """
 
     label: str
@@ -62,6 +63,7 @@ def line_chart(
     y_label: str,
     *,
     log_x: bool = False,
+    log_y: bool = False,
     from_zero: bool = False,
     note: str = "",
 ) -> str:
@@ -71,15 +73,16 @@ def line_chart(
         title: says what is seen.
         lines: what to draw; points that are not finite are left out.
         x_label, y_label: quantity and unit.
-        log_x: a logarithmic x axis; every x is then >= 1.
+        log_x, log_y: logarithmic axes; points that are not above zero are then left out.
         from_zero: whether the y axis has to show zero.
         note: a sentence below the chart.
     """
+    if log_x or log_y:
+        lines = [_positive(line, log_x, log_y) for line in lines]
     points = [point for line in lines for point in line.points if _finite(point)]
     if not points:
         return _figure(title, "", [], "There is no finite value to draw.")
-    y_ticks = _ticks([y for _, y in points] + [0.0] * from_zero)
-    left, place_y, rows = _y_axis(y_ticks, y_label)
+    left, place_y, rows = _y_axis([y for _, y in points] + [0.0] * from_zero, y_label, log=log_y)
     low, high = _span([x for x, _ in points])
     place_x = _scale(low, high, left, RIGHT, log=log_x)
     x_ticks = _log_ticks(low, high) if log_x else _ticks([low, high])
@@ -112,8 +115,8 @@ def grouped_bars(
         groups: by legend entry, (m,) heights >= 0.
         x_label, y_label: quantity and unit.
     """
-    ticks = _ticks([0.0, *(height for row in groups.values() for height in row)])
-    left, place_y, parts = _y_axis(ticks, y_label)
+    heights = [0.0, *(height for row in groups.values() for height in row)]
+    left, place_y, parts = _y_axis(heights, y_label)
     slot = (RIGHT - left) / len(labels)
     overlaid = slot < 3 * len(groups)
     width = 0.84 * slot / (1 if overlaid else len(groups))
@@ -133,6 +136,62 @@ def grouped_bars(
     swatch = '<rect class="bar c{}" x="5" y="0" width="10" height="10"/>'
     keys = [(name, swatch.format(index % 4 + 1)) for index, name in enumerate(groups)]
     return _figure(title, _svg(title, HEIGHT, parts), keys, "")
+
+
+def heat_map(
+    title: str,
+    places: Sequence[float],
+    rows: Sequence[Sequence[float]],
+    x_label: str,
+    y_label: str,
+    unit: str,
+    *,
+    note: str = "",
+) -> str:
+    """Draw a square of cells, the darker the larger, as an HTML figure with a colour scale.
+
+    The shades are classes `s0` to `s31`, from the page's colour to full blue.
+
+    Args:
+        title: says what is seen.
+        places: (n,) evenly spaced centres of the cells, the same on both axes.
+        rows: (n, n) values >= 0, `rows[j][i]` at x = places[i], y = places[j].
+        x_label, y_label: quantity and unit of the axes.
+        unit: quantity and unit of the values.
+        note: a sentence below the chart.
+    """
+    largest = max(map(max, rows)) or 1.0
+    left, top, side = 46.0, 72, 318.0
+    cell, bottom = side / len(places), top + side
+    step = side / SHADES
+    parts = [_shade(left + step * k, 20, step, 12, k / (SHADES - 1)) for k in range(SHADES)]
+    for text, x, kind in (("0", left, ""), (f"{largest:.4g} {unit}", left + side, "end")):
+        parts.append(f'<text class="{kind}" x="{x}" y="12">{escape(text)}</text>')
+    for j, row in enumerate(rows):
+        y = bottom - (j + 1) * cell
+        parts += [
+            _shade(left + i * cell, y, cell, cell, value / largest) for i, value in enumerate(row)
+        ]
+    low, high = places[0] - (places[1] - places[0]) / 2, places[-1] + (places[1] - places[0]) / 2
+    along, up = _scale(low, high, left, left + side), _scale(low, high, bottom, top)
+    ticks = [tick for tick in _ticks([places[0], places[-1]]) if low <= tick <= high]
+    parts.append(f'<text x="0" y="{top - 12}">{escape(y_label)}</text>')
+    for tick, text in zip(ticks, _labels(ticks), strict=True):
+        parts.append(f'<path class="axis" d="M{along(tick):.1f} {bottom}v4"/>')
+        parts.append(f'<text class="middle" x="{along(tick):.1f}" y="{bottom + 18}">{text}</text>')
+        parts.append(f'<path class="axis" d="M{left} {up(tick):.1f}h-4"/>')
+        parts.append(f'<text class="end" x="{left - 7}" y="{up(tick) + 4:.1f}">{text}</text>')
+    middle = left + side / 2
+    parts.append(f'<text class="middle" x="{middle}" y="{bottom + 40}">{escape(x_label)}</text>')
+    return _figure(title, _svg(title, bottom + 46, parts), [], note)
+
+
+def _shade(x: float, y: float, width: float, height: float, part: float) -> str:
+    # A little larger than the cell, so that no seam shows; the next cell covers what is too much.
+    return (
+        f'<rect class="s{round(part * (SHADES - 1))}" x="{x:.2f}" y="{y - 0.4:.2f}" '
+        f'width="{width + 0.4:.2f}" height="{height + 0.4:.2f}"/>'
+    )
 
 
 def horizontal_bars(title: str, parts: Sequence[Part]) -> str:
@@ -190,12 +249,18 @@ def _rect(part: Part, x: float, y: float, width: float) -> str:
 
 
 def _y_axis(
-    ticks: Sequence[float], label: str
+    values: Sequence[float], label: str, *, log: bool = False
 ) -> tuple[float, Callable[[float], float], list[str]]:
     """Left edge of the plot area in px, the y scale, and grid lines with their labels."""
+    if log:
+        low, high = _span(values)
+        ticks = [tick for tick in _log_ticks(low, high) if low <= tick <= high]
+    else:
+        ticks = _ticks(values)
+        low, high = ticks[0], ticks[-1]
     texts = _labels(ticks)
     left = max(map(len, texts)) * CHARACTER + 10
-    place = _scale(ticks[0], ticks[-1], BOTTOM, TOP)
+    place = _scale(low, high, BOTTOM, TOP, log=log)
     parts = [f'<text x="0" y="12">{escape(label)}</text>']
     for tick, text in zip(ticks, texts, strict=True):
         y = place(tick)
@@ -216,6 +281,15 @@ def _x_axis(
     middle = (left + RIGHT) / 2
     parts.append(f'<text class="middle" x="{middle:.1f}" y="{HEIGHT - 6}">{escape(label)}</text>')
     return parts
+
+
+def _positive(line: Line, log_x: bool, log_y: bool) -> Line:
+    """The line with a gap where a logarithmic axis has no place for a point."""
+    kept = [
+        (x, y) if (x > 0 or not log_x) and (y > 0 or not log_y) else (math.nan, math.nan)
+        for x, y in line.points
+    ]
+    return Line(line.label, kept, line.style)
 
 
 def _finite(point: tuple[float, float]) -> bool:

@@ -51,7 +51,7 @@ TRAIN_FIELDS = {
     "dataset": (str, "data set: digits, breast-cancer, mnist, fashion-mnist, emnist"),
     "data_dir": (str, "folder of IDX files, for mnist, fashion-mnist, emnist"),
     "model": (str, "softmax, mlp or cnn"),
-    "mechanism": (str, f"one of {', '.join([*MECHANISMS, *BASELINES])}"),
+    "mechanism": (str, "one of {mechanisms}"),
     "population": (int, "how many clients the data is split over"),
     "cohort": (int, "how many clients take part in each round"),
     "rounds": (int, "how many rounds"),
@@ -93,6 +93,8 @@ def parser() -> argparse.ArgumentParser:
     _add_certify(commands)
     _add_design(commands)
     _add_account(commands)
+    _add_compare(commands)
+    _add_reproduce(commands)
     _add_bench(commands)
     return top
 
@@ -102,8 +104,10 @@ def _add_train(commands: Any) -> None:
         commands, "train", "train a federated model on real data, with a report",
         "randquant train --dataset digits --mechanism rqm --clip 0.03 --rounds 100",
     )  # fmt: skip
+    known = ", ".join([*MECHANISMS, *BASELINES])
     for name, (kind, text) in TRAIN_FIELDS.items():
-        train.add_argument(_flag(name), type=kind, help=text + _default(name))
+        text = text.format(mechanisms=known) + _default(name)
+        train.add_argument(_flag(name), type=kind, help=text)
     _mechanism_options(train, {**MECHANISMS, **BASELINES})
     train.add_argument("--run", help="folder of the run (default: a new one in runs/)")
     train.add_argument("--overwrite", action="store_true", help="replace a run that is there")
@@ -169,6 +173,34 @@ def _add_account(commands: Any) -> None:
     account.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
 
 
+def _add_compare(commands: Any) -> None:
+    compare = _command(
+        commands, "compare", "mechanisms side by side, privacy against error",
+        "randquant compare --clip 1 --bits 2 --epsilon 1 --output compare.html",
+    )  # fmt: skip
+    compare.add_argument("--clip", type=float, help=PARAMETERS["clip"])
+    compare.add_argument("--bits", type=_whole_numbers, metavar="B,...", help="bits per coordinate")
+    compare.add_argument("--epsilon", type=float, help="largest certified pure epsilon")
+    compare.add_argument("--mechanisms", type=_names, metavar="A,B,...", help="default: all")
+    compare.add_argument("--objective", help="mae (default) or mse, input uniform")
+    compare.add_argument(
+        "--channel", type=channel, action="append", metavar="'NAME key=value ...'",
+        help="compare this channel as it is, such as 'pbm clip=1 theta=0.2 trials=3'; repeat it",
+    )  # fmt: skip
+    compare.add_argument("--order", type=float, default=2.0, help="Renyi order shown; default 2")
+    compare.add_argument("--output", metavar="FILE", help="also write a page with the figures")
+
+
+def _add_reproduce(commands: Any) -> None:
+    reproduce = _command(
+        commands, "reproduce", "a table or figure of a paper, beside the paper's numbers",
+        "randquant reproduce rqm-fig8 --output rqm-fig8.html",
+    )  # fmt: skip
+    reproduce.add_argument("name", metavar="NAME", nargs="?", help="what to reproduce; see --list")
+    reproduce.add_argument("--list", action="store_true", help="name everything there is")
+    reproduce.add_argument("--output", metavar="FILE", help="also write a page with the figures")
+
+
 def _add_bench(commands: Any) -> None:
     bench = _command(
         commands, "bench", "throughput on this machine, against the naive way",
@@ -197,11 +229,10 @@ def _mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callabl
     for mechanism, constructor in table.items():
         for parameter in inspect.signature(constructor).parameters.values():
             users.setdefault(parameter.name, []).append(mechanism)
-            annotation = parameter.annotation.removesuffix(" | None")
-            kinds[parameter.name] = _KINDS.get(annotation, _numbers)
+            kinds[parameter.name] = _kind(parameter)
     for name, mechanisms in users.items():
         parser.add_argument(
-            _flag(name), type=kinds[name], help=PARAMETERS[name] + f" ({', '.join(mechanisms)})"
+            _flag(name), type=kinds[name], help=f"{_meaning(name)} ({', '.join(mechanisms)})"
         )
     parser.set_defaults(parameter_names=list(users))
 
@@ -210,6 +241,40 @@ def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
     """Return the mechanism parameters that were given, by name."""
     given = {name: getattr(options, name) for name in options.parameter_names}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def channel(text: str) -> tuple[str, dict[str, Any]]:
+    """Read a channel's name and parameters from "NAME key=value key=value".
+
+    Example:
+        >>> channel("erm clip=1 bins=-2,0,2 gamma=0.5")
+        ('erm', {'clip': 1.0, 'bins': [-2.0, 0.0, 2.0], 'gamma': 0.5})
+    """
+    name, *pairs = text.split() or [""]
+    if name not in MECHANISMS:
+        known = ", ".join(MECHANISMS)
+        raise argparse.ArgumentTypeError(f"expected one of {known} and key=value pairs: {text!r}")
+    accepted = inspect.signature(MECHANISMS[name]).parameters
+    given: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.replace("-", "_")
+        if not equals or key not in accepted or key in given:
+            wanted = ", ".join(accepted)
+            raise argparse.ArgumentTypeError(f"expected {name} with {wanted} once each: {pair!r}")
+        try:
+            given[key] = _kind(accepted[key])(value)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected a number: {pair!r}") from None
+    return name, given
+
+
+def _whole_numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
 
 
 def _numbers(text: str) -> list[float]:
@@ -221,7 +286,19 @@ def _numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 
 
-_KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+def _kind(parameter: inspect.Parameter) -> Callable[[str], Any]:
+    """How a parameter is read; annotations may be classes or, as in this package, their names."""
+    kinds = {"int": int, "float": float, "str": str, "_empty": _number}
+    name = getattr(parameter.annotation, "__name__", parameter.annotation).removesuffix(" | None")
+    return kinds.get(name, _numbers)
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.lstrip("+-").isdigit() else float(text)
+
+
+def _meaning(name: str) -> str:
+    return PARAMETERS.get(name, "see the mechanism's documentation")
 
 
 def _flag(name: str) -> str:

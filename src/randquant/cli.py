@@ -16,7 +16,7 @@ from randquant.aggregate import update_mechanism
 from randquant.arguments import DEMO, TRAIN_FIELDS, given_parameters, parser
 from randquant.mechanisms import MECHANISMS, build
 from randquant.privacy import round_up
-from randquant.records import TrainConfig, to_json
+from randquant.records import TrainConfig, to_json, write_atomic
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -148,6 +148,62 @@ def _design(options: argparse.Namespace) -> None:
     _print(options, result, lines)
 
 
+def _compare(options: argparse.Namespace) -> None:
+    from dataclasses import replace
+
+    from randquant import compare, compare_page
+
+    asked = (options.clip, options.bits, options.epsilon)
+    if options.channel is not None:
+        if any(each is not None for each in (*asked, options.mechanisms, options.objective)):
+            raise ValueError(
+                "Expected either --channel or a target, got both: a channel is compared as it is."
+            )
+        found = compare.of_channels(options.channel, options.order)
+    else:
+        if any(each is None for each in asked):
+            raise ValueError("Expected --clip, --bits and --epsilon, or at least one --channel.")
+        found = compare.at_equal_epsilon(
+            *asked, options.objective or "mae", options.order, options.mechanisms
+        )
+        if options.output is not None:
+            curves = compare.tradeoffs(options.clip, options.bits, options.mechanisms, _say)
+            found = replace(found, tradeoff=curves)
+    written = _write_page(options.output, lambda: compare_page.as_page(found))
+    result = {**compare.as_json(found), "output": options.output}
+    _print(options, result, [*compare.as_text(found), *written])
+
+
+def _say(text: str) -> None:
+    """Show what is being done, where somebody looks."""
+    if sys.stderr.isatty():
+        print(f"curves: {text}", file=sys.stderr)
+
+
+def _reproduce(options: argparse.Namespace) -> None:
+    from randquant import reproduce
+
+    if options.list == (options.name is not None):
+        raise ValueError("Expected a NAME or --list, and not both: see randquant reproduce --list.")
+    if options.list:
+        titles = reproduce.titles()
+        width = max(map(len, titles))
+        _print(options, titles, [f"{name:<{width}}  {text}" for name, text in titles.items()])
+        return
+    found = reproduce.reproduce(options.name)
+    written = _write_page(options.output, lambda: reproduce.as_page(found))
+    result = {**reproduce.as_json(found), "output": options.output}
+    _print(options, result, [*reproduce.as_text(found), *written])
+
+
+def _write_page(output: str | None, page: Callable[[], str]) -> list[str]:
+    """Write a page where one was asked for, and say so."""
+    if output is None:
+        return []
+    write_atomic(Path(output), page().encode("utf-8"))
+    return ["", f"page           {output}"]
+
+
 def _bench(options: argparse.Namespace) -> None:
     from randquant.bench import bench
 
@@ -253,5 +309,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "certify": _certify,
     "design": _design,
     "account": _account,
+    "compare": _compare,
+    "reproduce": _reproduce,
     "bench": _bench,
 }

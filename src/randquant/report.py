@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from randquant import _page, _svg
+from randquant import _page, _svg, _table
 from randquant._svg import Line, Part, minus
 from randquant.privacy import round_up
 from randquant.records import RoundMetrics, RunSummary, TrainConfig, write_atomic
@@ -93,11 +92,11 @@ def render(run: Run, baseline: Run | None, curve: Curve | None, output: Output |
         _header(title, config),
         _cards(run, baseline),
         _meaning(run.summary, curve),
-        _section("Training", _training_charts(run, baseline)),
-        _section("One coordinate", _channel_charts(curve, output)),
-        _section("Cost", _cost_charts(run)),
-        _section("Details", [_config_table(config), _round_table(run.metrics)]),
-        f"<footer>Made by {escape(_version())}.</footer>",
+        _page.section("Training", _training_charts(run, baseline)),
+        _page.section("One coordinate", _channel_charts(curve, output)),
+        _page.section("Cost", _cost_charts(run)),
+        _page.section("Details", [_config_table(config), _round_table(run.metrics)]),
+        _page.footer(),
     ]
     return _page.page(title, "\n".join(body))
 
@@ -115,12 +114,11 @@ def _header(title: str, config: TrainConfig) -> str:
     pairs = sorted(config.parameters.items())
     parameters = ", ".join(f"{name} {_plain(value)}" for name, value in pairs)
     mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
-    return (
-        f'<header><p class="kind">Federated training report</p><h1>{escape(title)}</h1>'
-        f"<p>{_count(config.rounds, 'round')}, {config.cohort:,} of "
-        f"{_count(config.population, 'client')} in each. "
-        f"Mechanism: {escape(mechanism)}.</p></header>"
+    text = (
+        f"{_count(config.rounds, 'round')}, {config.cohort:,} of "
+        f"{_count(config.population, 'client')} in each. Mechanism: {mechanism}."
     )
+    return _page.header("Federated training report", title, text)
 
 
 def _cards(run: Run, baseline: Run | None) -> str:
@@ -226,12 +224,6 @@ def _size(epsilon: float, observer: str) -> str:
     )
 
 
-def _section(title: str, parts: Sequence[str]) -> str:
-    if not parts:
-        return ""
-    return f'<section><h2>{title}</h2><div class="pair">{"".join(parts)}</div></section>'
-
-
 def _training_charts(run: Run, baseline: Run | None) -> list[str]:
     def lines(pick: Pick) -> list[Line]:
         drawn = [Line(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
@@ -305,7 +297,7 @@ def _config_table(config: TrainConfig) -> str:
             rows += [(f"{field.name}: {name}", _plain(value[name])) for name in sorted(value)]
         else:
             rows.append((field.name, _plain(value) or "(none)"))
-    return _table("Configuration", ("setting", "value"), rows, "settings")
+    return _table.html("Configuration", ("setting", "value"), rows, "settings")
 
 
 def _round_table(metrics: Sequence[RoundMetrics]) -> str:
@@ -326,23 +318,11 @@ def _round_table(metrics: Sequence[RoundMetrics]) -> str:
         for m in (evaluated[index] for index in shown)
     ]
     title = f"{len(shown)} of {_count(len(evaluated), 'evaluated round')}"
-    return _table(title, names, rows, "numbers")
+    return _table.html(title, names, rows, "numbers")
 
 
 def _number(value: float | None, decimals: int, *, scale: float = 1) -> str:
     return "" if value is None else f"{scale * value:.{decimals}f}"
-
-
-def _table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], style: str) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
-    body = ""
-    for first, *cells in rows:
-        data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        body += f'<tr><th scope="row">{escape(first)}</th>{data}</tr>\n'
-    return (
-        f'<div class="scroll"><table class="{style}"><caption>{escape(title)}</caption>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
-    )
 
 
 def _bound(epsilon: Any) -> str:
@@ -378,13 +358,6 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
-
-
-def _version() -> str:
-    try:
-        return f"randquant {metadata.version('randquant')}"
-    except metadata.PackageNotFoundError:
-        return "randquant"
 
 
 _SIMULATION = (

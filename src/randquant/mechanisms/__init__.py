@@ -5,6 +5,8 @@ A mechanism joins every command, table and contract test by its line in `MECHANI
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,6 +49,47 @@ def build(name: str, parameters: Mapping[str, Any]) -> Channel:
     )
 
 
+RESERVED = ("gaussian", "clipped-sgd")
+"""Names that mean something else on the command line."""
+
+
+def register(name: str, constructor: Callable[..., Channel]) -> None:
+    """Add a mechanism: every command, table and plot of this process then knows it.
+
+    Args:
+        name: lower-case letters, digits and hyphens; not yet taken.
+        constructor: takes `clip` and other parameters by name, returns a Channel and raises
+            ValueError where there is none. Annotate its parameters with `int` or `float`, and call
+            the number of codes `levels`: then commands read them, and `randquant compare`
+            searches one or two `float` parameters for a target epsilon.
+
+    Raises:
+        ValueError: the name is taken or malformed, or the constructor takes no `clip`.
+
+    References:
+        `docs/own-mechanism.md`, a whole example.
+
+    Example:
+        >>> register("wide-rounding", lambda clip, levels: stochastic_rounding(clip, levels, clip))
+        >>> build("wide-rounding", {"clip": 1.0, "levels": 2}).levels
+        2
+        >>> del MECHANISMS["wide-rounding"]
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+        raise ValueError(
+            f"Expected a name of lower-case letters, digits and hyphens, got {name!r}."
+        )
+    if name in MECHANISMS or name in RESERVED:
+        raise ValueError(f"Expected a name that is not taken, got {name!r}: choose another.")
+    parameters = inspect.signature(constructor).parameters.values()
+    by_name = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters)
+    if not by_name or "clip" not in {parameter.name for parameter in parameters}:
+        raise ValueError(
+            f"Expected the constructor of {name} to take clip and its other parameters by name."
+        )
+    MECHANISMS[name] = constructor
+
+
 __all__ = [
     "MECHANISMS",
     "build",
@@ -56,6 +99,7 @@ __all__ = [
     "mvu",
     "pbm",
     "qmgeo",
+    "register",
     "rqm",
     "stochastic_rounding",
     "two_bins",

@@ -17,6 +17,7 @@ def optimal(
     levels: int | None = None,
     reach: float | None = None,
     objective: str = "mse",
+    inputs: int | None = None,
 ) -> Channel:
     """Return the channel of `design.optimal` under pure epsilon, as a mechanism like the others.
 
@@ -27,6 +28,7 @@ def optimal(
         levels: how many evenly spaced levels to search for, so that summed codes decode.
         reach: largest magnitude of a searched level, in units as clip; `mae` needs one.
         objective: `mae`, `mse` or `worst_variance`.
+        inputs: vertices between which inputs are dithered; 33, or 129 where levels are searched.
 
     Returns:
         A Channel.
@@ -45,6 +47,7 @@ def optimal(
         values,
         epsilon,
         objective,  # type: ignore[arg-type]
+        inputs,
         levels=levels,
         reach=reach,
         lattice=levels is not None,

@@ -66,8 +66,9 @@ def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
 def stochastic_rounding(clip: float, levels: int, margin: float = 0.0) -> Channel:
     """Round at random, without bias, to one of the two nearest of evenly spaced levels.
 
-    This is RQM with every level kept. It protects nothing (its certificate is infinite) except
-    with two levels and a margin.
+    This is RQM with every level kept. It protects nothing (its certificate is infinite) unless all
+    inputs lie between two neighbouring levels: with two levels and a margin, or with an even
+    number of levels and so large a margin that only the middle two are ever sent.
 
     Args:
         clip: per-coordinate clipping threshold, > 0.

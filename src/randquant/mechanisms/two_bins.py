@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Context, Decimal
+from functools import lru_cache
 
 import numpy as np
 
@@ -113,11 +114,15 @@ def erm(clip: float, bins: Sequence[float] | np.ndarray, gamma: float) -> Channe
 
 def _exponential(gamma: float, distances: np.ndarray) -> np.ndarray:
     """Probabilities proportional to exp(-gamma·distance / (2·largest distance))."""
-    context = Context(prec=30)
     reach = distances.max() if distances.max() > 0 else 1.0
     exponents = -gamma * (distances / reach) / 2
-    weights = np.array([float(context.exp(Decimal(float(e)))) for e in exponents])
+    weights = np.array([_exp(float(e)) for e in exponents])
     return weights / np.add.accumulate(weights)[-1]
+
+
+@lru_cache(maxsize=1 << 14)  # evenly spaced bins repeat their exponents
+def _exp(exponent: float) -> float:
+    return float(Context(prec=30).exp(Decimal(exponent)))
 
 
 def _bins(bins: Sequence[float] | np.ndarray, clip: float) -> np.ndarray:
