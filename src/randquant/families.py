@@ -337,7 +337,11 @@ FAMILIES: dict[str, Family] = {
     ),
     "imvu": Family(
         lambda t: {"": [0.0]},
-        lambda t, at: {"clip_norm": t.clip, "levels": t.levels, "epsilon": _six(t.epsilon * (1 - 1e-6))},
+        lambda t, at: {
+            "clip_norm": t.clip,
+            "levels": t.levels,
+            "epsilon": _six(t.epsilon * (1 - 1e-5)),
+        },
         _of("imvu"),
     ),
 }

@@ -5,6 +5,7 @@ All levels and inputs are in units of clip. Derivations: `docs/theory/design.md`
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -57,15 +58,7 @@ class Pure:
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
         """Two rows for each probability, instead of one for each pair of rows."""
-        every = sparse.eye_array(len(vertices) * codes)
-        lower = sparse.kron(np.ones((len(vertices), 1)), sparse.eye_array(codes))
-        ratio = math.exp(self.epsilon * (1 - slack))
-        right = np.zeros(len(vertices) * codes)
-        rows = [
-            Rows("positive", -every, lower, right),
-            Rows("positive", every, -ratio * lower, right),
-        ]
-        return [Part(rows, upper=np.ones(codes))]
+        return [_within_ratio(len(vertices), codes, math.exp(self.epsilon * (1 - slack)))]
 
     def refine(self, table: np.ndarray, slack: float) -> bool:
         """Nothing is left out."""
@@ -300,6 +293,18 @@ class Fisher(Curved):
     def certify(self, channel: Channel) -> MetricCertificate:
         """In units of clip, like epsilon here."""
         return certify_metric(channel, "fisher")
+
+
+@functools.lru_cache(maxsize=8)
+def _within_ratio(vertices: int, codes: int, ratio: float) -> Part:
+    every = sparse.eye_array(vertices * codes)
+    lower = sparse.kron(np.ones((vertices, 1)), sparse.eye_array(codes))
+    right = np.zeros(vertices * codes)
+    rows = [
+        Rows("positive", -every, lower, right),
+        Rows("positive", every, -ratio * lower, right),
+    ]
+    return Part(rows, upper=np.ones(codes))
 
 
 def _ends(vertices: int, codes: int) -> tuple[Matrix, Matrix]:

@@ -111,15 +111,11 @@ def solve(cost: np.ndarray, parts: Sequence[Part]) -> Solution:
 
 def _wide(rows: Rows, start: int, total: int) -> Matrix:
     """The rows' coefficients over all variables of the programme."""
-    count, own = rows.table.shape[0], rows.own.shape[1]
-    width = rows.table.shape[1]
-    pieces = [
-        rows.table,
-        sparse.csr_array((count, start - width)),
-        rows.own,
-        sparse.csr_array((count, total - start - own)),
-    ]
-    return sparse.csr_array(sparse.hstack([p for p in pieces if p.shape[1]], format="csr"))
+    table, own = sparse.coo_array(rows.table), sparse.coo_array(rows.own)
+    data = np.concatenate([table.data, own.data])
+    row = np.concatenate([table.coords[0], own.coords[0]])
+    column = np.concatenate([table.coords[1], own.coords[1] + start])
+    return sparse.csr_array((data, (row, column)), shape=(rows.right.size, total))
 
 
 def _highs(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from randquant import _validate
-from randquant.reproduce import optm, qmgeo, rqm
+from randquant.reproduce import imvu, optm, qmgeo, rqm
 from randquant.reproduce.result import Claim, Reproduction, Table, as_json, as_page, as_text
 
 ENTRIES: dict[str, Callable[[], Reproduction]] = {
@@ -22,6 +22,7 @@ ENTRIES: dict[str, Callable[[], Reproduction]] = {
     "optm-fig3": optm.figure_3,
     "qmgeo-fig3": qmgeo.figure_3,
     "qmgeo-fig4": qmgeo.figure_4,
+    "imvu-fig1": imvu.figure_1,
 }
 """What can be reproduced, by the name that the command uses."""
 
