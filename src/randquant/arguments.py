@@ -39,7 +39,7 @@ PARAMETERS = {
     "inputs": "vertices between which inputs are dithered",
     "geometry": "pure, l1 or l2",
     "density": "samples of the input, as A,B,... or @FILE; uniform unless given",
-    "path": "channel file, as design --output writes it",
+    "path": "channel file, as design --save writes it",
     "p": "success probability of the geometric distances, between 0 and 1",
     "mixing": "keeps the probability of either side within mixing and 1 - mixing",
     "epsilon": "pure epsilon per coordinate (imvu: between clip_norm/beta and -clip_norm/beta)",
@@ -154,7 +154,8 @@ def _add_design(commands: Any) -> None:
     design.add_argument("--reach", type=float, help=PARAMETERS["reach"])
     design.add_argument("--free", action="store_true", help="levels need not be symmetric")
     design.add_argument("--lattice", action="store_true", help="evenly spaced levels")
-    design.add_argument("--output", metavar="FILE", help="write the channel and its certificate")
+    design.add_argument("--save", metavar="FILE", help="write the channel and its certificate")
+    design.add_argument("--output", metavar="FILE", help="also write a page with the figures")
 
 
 def _add_account(commands: Any) -> None:

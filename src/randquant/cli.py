@@ -99,7 +99,7 @@ def _account(options: argparse.Namespace) -> None:
 
 
 def _design(options: argparse.Namespace) -> None:
-    from randquant import design  # its solver is slow to import
+    from randquant import compare, compare_page, design  # slow to import
 
     found = design.optimal(
         options.clip,
@@ -142,10 +142,13 @@ def _design(options: argparse.Namespace) -> None:
         f"bias at most {round_up(measured.bias_max, 3)}, MAE {measured.mae:.6g}, "
         f"MSE {measured.mse:.6g} (input uniform), variance at most {measured.variance_max:.6g}",
     ]
-    if options.output is not None:
-        rq.save_channel(options.output, channel, found.certificate)
-        lines.append(f"written to {options.output}")
-    _print(options, result, lines)
+    if options.save is not None:
+        rq.save_channel(options.save, channel, found.certificate)
+        lines.append(f"channel        {options.save}")
+    shown = {"clip": options.clip, "values": channel.values.tolist()}
+    alone = compare.Comparison([compare.entry_of("optimal", channel, shown)], 2.0)
+    lines += _write_page(options.output, lambda: compare_page.as_page(alone))
+    _print(options, {**result, "save": options.save, "output": options.output}, lines)
 
 
 def _compare(options: argparse.Namespace) -> None:

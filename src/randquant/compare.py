@@ -139,10 +139,16 @@ def of_channels(given: Sequence[tuple[str, Mapping[str, Any]]], order: float = 2
     _validate.renyi_order(order)
     entries = []
     for name, parameters in given:
-        channel = build(name, parameters)
-        measured = _measure(channel, order)
-        entries.append(Entry(name, parameters, channel.levels, measured, _remark(measured)))
+        entries.append(entry_of(name, build(name, parameters), parameters, order))
     return Comparison(entries, order)
+
+
+def entry_of(
+    name: str, channel: Channel, parameters: Mapping[str, Any] | None = None, order: float = 2.0
+) -> Entry:
+    """The line of one channel: what it was built from, if known, and everything measured of it."""
+    measured = _measure(channel, order)
+    return Entry(name, parameters or {}, channel.levels, measured, _remark(measured))
 
 
 def tradeoffs(
@@ -196,8 +202,7 @@ def _calibrated(name: str, target: Target, order: float) -> Entry:
         found = calibrate(name, target)
     except Unreachable as reason:
         return Entry(name, {}, target.levels, None, str(reason))
-    measured = _measure(found.channel, order)
-    return Entry(name, found.parameters, target.levels, measured, _remark(measured))
+    return entry_of(name, found.channel, found.parameters, order)
 
 
 def _measure(channel: Channel, order: float) -> Measured:

@@ -145,7 +145,7 @@ def as_page(result: Reproduction) -> str:
     ]
     columns = ("claim", "paper", "ours", "verdict", "why")
     tables = [
-        _table.html(table.title, _typeset(table.columns), map(_typeset, _cells(table)), "numbers")
+        _table.html(table.title, table.columns, map(_typeset, _cells(table)), "numbers")
         for table in result.tables
     ]
     body = [
@@ -164,4 +164,4 @@ def _cells(table: Table) -> list[list[str]]:
 
 
 def _typeset(row: Sequence[str]) -> list[str]:
-    return [_svg.minus(cell) for cell in row]
+    return [cell if cell[:1].isalpha() else _svg.minus(cell) for cell in row]
