@@ -92,3 +92,37 @@ def test_mechanisms_are_built_by_name():
     for name, parameters in (("laplace", {}), ("gaussian", {"clip": 1.0}), ("rqm", {"sigma": 1})):
         with pytest.raises(ValueError, match="Expected"):
             update_mechanism(name, parameters)
+
+
+def test_a_channel_has_the_local_bound_under_either_trust():
+    local, aggregate = (
+        ChannelMechanism(PAPER, trust).release(650, 20) for trust in ("local", "aggregate")
+    )
+    assert (local.trust, aggregate.trust) == ("local", "aggregate")
+    assert local.renyi(2.0) == aggregate.renyi(2.0)
+    with pytest.raises(ValueError, match="one trust"):
+        rq.account([local, aggregate], 1e-5)
+
+
+def test_uneven_values_refuse_aggregate_trust_and_name_the_way_out():
+    channel = rq.erm(clip=1.0, bins=[-3.0, -0.5, 0.5, 3.0], gamma=1.0)
+    assert ChannelMechanism(channel).trust == "local"
+    with pytest.raises(ValueError, match=r"does not decode .* lattice=True"):
+        ChannelMechanism(channel, "aggregate")
+    with pytest.raises(ValueError, match="trust"):
+        ChannelMechanism(PAPER, "central")  # type: ignore[arg-type]
+
+
+def test_trust_is_chosen_by_name():
+    parameters = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
+    built = update_mechanism("rqm", parameters, trust="aggregate")
+    assert built == ChannelMechanism(PAPER, "aggregate")
+    gaussian = {"clip": 1.0, "noise_multiplier": 1.0}
+    assert update_mechanism("gaussian", gaussian, trust="central") == CentralGaussian(1.0, 1.0)
+    for name, given, trust in (
+        ("rqm", parameters, "central"),
+        ("gaussian", gaussian, "local"),
+        ("clipped-sgd", {"clip": 1.0}, "local"),
+    ):
+        with pytest.raises(ValueError, match="trust"):
+            update_mechanism(name, given, trust=trust)

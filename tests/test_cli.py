@@ -65,6 +65,8 @@ def test_account(capsys):
     )
     assert 3 < central["epsilon"] < 6
     assert central["trust"] == "central"
+    summed = run_json(capsys, f"account rqm {PAPER} --dimension 650 --rounds 20 --trust aggregate")
+    assert (summed["epsilon"], summed["trust"]) == (result["epsilon"], "aggregate")
 
 
 def test_design(capsys):
@@ -122,6 +124,12 @@ WRONG = [
     ("certify pbm --clip 1 --theta 0.25 --trials 15 --keep 0.4", "keep"),
     (f"account rqm {PAPER} --dimension 0 --rounds 1", "dimension"),
     (f"account rqm {PAPER} --dimension 5 --rounds 1 --delta 2", "delta"),
+    (f"account rqm {PAPER} --dimension 5 --rounds 1 --trust central", "trust"),
+    (
+        "account erm --clip 1 --bins -3,-0.5,0.5,3 --gamma 1 --dimension 5 --rounds 1 "
+        "--trust aggregate",
+        "lattice=True",
+    ),
     ("account clipped-sgd --clip 1 --dimension 5 --rounds 1", "protects"),
     ("account gaussian --clip 1 --noise-multiplier 1e308 --dimension 5 --rounds 1", "1e+100"),
     (f"account rqm {PAPER} --dimension 5 --rounds 1{'0' * 400}", "rounds"),
@@ -140,6 +148,7 @@ WRONG = [
     ("train --cohort 500", "cohort"),
     ("train --population 0", "population"),
     ("train --partition fair", "partition"),
+    ("train --trust blind", "trust"),
     ("train --threads 1000000000", "threads"),
     ("train --learning-rate 1e39", "learning_rate"),
     ("train --resume /nowhere", "/nowhere"),

@@ -50,22 +50,22 @@ class ChannelRelease:
         channel: the channel of every coordinate.
         dimension: coordinates of one update.
         rounds: rounds that the client takes part in.
+        trust: `local`, or `aggregate` where the server sees sums of codes only: the bound is the
+            same, for a sum reveals no more than its terms.
 
     Raises:
-        ValueError, TypeError: dimension or rounds is not a whole number within 1 (0) and 2**53.
+        ValueError, TypeError: dimension or rounds is not a whole number within 1 (0) and 2**53, or
+            trust is another word.
     """
 
     channel: Channel
     dimension: int
     rounds: int
+    trust: Trust = "local"
 
     def __post_init__(self) -> None:
         _check_size(self.dimension, self.rounds)
-
-    @property
-    def trust(self) -> Trust:
-        """The server may see every code."""
-        return "local"
+        _validate.choice("trust", self.trust, ("local", "aggregate"))
 
     @property
     def releases(self) -> int:

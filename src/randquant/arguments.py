@@ -36,6 +36,8 @@ PARAMETERS = {
     "noise_multiplier": "deviation of the noise over the distance between neighbouring sums",
 }
 
+TRUST = "who sees what: local, or aggregate (only sums of codes); default the mechanism's own"
+
 TRAIN_FIELDS = {
     "dataset": (str, "data set: digits, breast-cancer, mnist, fashion-mnist, emnist"),
     "data_dir": (str, "folder of IDX files, for mnist, fashion-mnist, emnist"),
@@ -52,6 +54,7 @@ TRAIN_FIELDS = {
     "checkpoint_every": (int, "rounds between checkpoints"),
     "evaluate_every": (int, "rounds between evaluations on test data"),
     "threads": (int, "threads to simulate clients on"),
+    "trust": (str, TRUST),
 }
 
 
@@ -142,6 +145,7 @@ def _add_account(commands: Any) -> None:
         "--rounds", type=int, required=True, help="rounds that the client takes part in"
     )
     account.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
+    account.add_argument("--trust", default="", help=TRUST)
 
 
 def _add_bench(commands: Any) -> None:

@@ -73,7 +73,7 @@ def _certify(options: argparse.Namespace) -> None:
 
 def _account(options: argparse.Namespace) -> None:
     parameters = given_parameters(options)
-    mechanism = update_mechanism(options.mechanism, parameters)
+    mechanism = update_mechanism(options.mechanism, parameters, trust=options.trust)
     release = mechanism.release(options.dimension, options.rounds)
     if release is None:
         raise ValueError(f"Expected a mechanism that protects, got {options.mechanism}.")

@@ -42,6 +42,8 @@ class TrainConfig:
         checkpoint_every: rounds between checkpoints.
         evaluate_every: rounds between evaluations on test data.
         threads: torch and encoder threads (part of the config because it fixes rounding).
+        trust: against whom the guarantee holds; empty for the mechanism's own (`local` for
+            channels, which also work under `aggregate`).
     """
 
     dataset: str
@@ -60,6 +62,7 @@ class TrainConfig:
     checkpoint_every: int = 50
     evaluate_every: int = 10
     threads: int = 2
+    trust: str = ""
 
 
 @dataclass(frozen=True, slots=True)

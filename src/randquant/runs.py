@@ -74,7 +74,7 @@ def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool
     folder.mkdir(parents=True, exist_ok=True)
     if baseline:
         clip = {"clip": config.parameters["clip"]}
-        twin = dataclasses.replace(config, mechanism="clipped-sgd", parameters=clip)
+        twin = dataclasses.replace(config, mechanism="clipped-sgd", parameters=clip, trust="")
         (folder / BASELINE).mkdir()
         write_json(folder / BASELINE / "config.json", twin)
     write_json(folder / "config.json", config)  # last: a folder with it is a complete new run
@@ -223,7 +223,7 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
 
 
 def _prepare(config: TrainConfig) -> _Prepared:
-    mechanism = update_mechanism(config.mechanism, config.parameters)
+    mechanism = _mechanism(config)
     dataset = datasets.load(config.dataset, config.data_dir or None)
     clients = datasets.partition(
         dataset.train_labels,
@@ -283,8 +283,12 @@ def _summary(
     )
 
 
+def _mechanism(config: TrainConfig) -> UpdateMechanism:
+    return update_mechanism(config.mechanism, config.parameters, trust=config.trust)
+
+
 def _channel(config: TrainConfig):
-    mechanism = update_mechanism(config.mechanism, config.parameters)
+    mechanism = _mechanism(config)
     return mechanism.channel if isinstance(mechanism, ChannelMechanism) else None
 
 
@@ -343,6 +347,8 @@ def _identity(config: TrainConfig) -> np.ndarray:
     fields = to_json(config)
     for name in ("rounds", "delta", "checkpoint_every", "evaluate_every"):
         del fields[name]
+    if not config.trust:  # checkpoints are older than this field
+        del fields["trust"]
     channel = _channel(config)
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
     digest.update(b"" if channel is None else channel.fingerprint)

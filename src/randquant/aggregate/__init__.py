@@ -1,0 +1,81 @@
+"""Mechanisms for whole updates: what a client uploads, and what the server makes of the uploads.
+
+Training and deployment see only `UpdateMechanism`. `ChannelMechanism` protects; those in BASELINES
+are what it is compared with, in the same loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from randquant import _validate
+from randquant.account import Release
+from randquant.aggregate.channel import ChannelMechanism
+from randquant.aggregate.gaussian import CentralGaussian, ClippedSGD
+from randquant.keys import Key
+from randquant.mechanisms import MECHANISMS, build
+
+
+class UpdateMechanism(Protocol):
+    """How a cohort's updates become bytes and those bytes a mean."""
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """On a client: an update (d,) float32 to a payload, with a key of its own."""
+        ...
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """On the server: payloads to the mean of the clipped updates, (d,) float32, unbiased."""
+        ...
+
+    def release(self, dimension: int, rounds: int) -> Release | None:
+        """The record that accounting needs; None where nothing is protected."""
+        ...
+
+
+BASELINES: dict[str, Callable[..., UpdateMechanism]] = {
+    "clipped-sgd": ClippedSGD,
+    "gaussian": CentralGaussian,
+}
+"""Mechanisms for whole updates that are no channel, by the name that commands and records use."""
+
+
+def update_mechanism(
+    name: str, parameters: Mapping[str, Any], *, trust: str = ""
+) -> UpdateMechanism:
+    """Build a mechanism for whole updates from its name and parameters.
+
+    Args:
+        name: a key of MECHANISMS or BASELINES.
+        parameters: the mechanism's own parameters, by name.
+        trust: against whom it is to hold; empty for the mechanism's own (`local` for channels).
+
+    Raises:
+        ValueError: the name is unknown, a parameter is missing, unknown or out of bounds, or the
+            mechanism does not work under that trust.
+    """
+    _validate.choice("mechanism", name, [*MECHANISMS, *BASELINES])
+    if name in MECHANISMS:
+        _validate.choice("trust", trust or "local", ("local", "aggregate"))
+        channel = build(name, parameters)
+        return ChannelMechanism(channel, "aggregate" if trust == "aggregate" else "local")
+    mechanism = _validate.call(name, BASELINES[name], parameters)
+    release = mechanism.release(1, 1)
+    if trust and (release is None or release.trust != trust):
+        own = "none, for it protects nothing" if release is None else release.trust
+        raise ValueError(
+            f"Expected no other trust than {name}'s own ({own}), got {trust!r}: leave it out."
+        )
+    return mechanism
+
+
+__all__ = [
+    "BASELINES",
+    "CentralGaussian",
+    "ChannelMechanism",
+    "ClippedSGD",
+    "UpdateMechanism",
+    "update_mechanism",
+]
