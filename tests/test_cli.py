@@ -101,17 +101,37 @@ def test_train_and_resume(capsys, tmp_path):
         assert word in out
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 0.01", "clipped-sgd", "pbm"])
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        "pbm --theta 0.25 --trials 15",
+        "clipped-sgd",
+        "clipped-sgd --clip-norm 0.5",
+        "gaussian --noise-multiplier 0.01",
+        "gaussian --clip-norm 0.5 --noise-multiplier 0.01",
+        "local-gaussian --clip-norm 0.5 --noise-multiplier 1",
+        "sign-sgd --clip-norm 0.5 --noise-multiplier 1",
+    ],
+)
 def test_train_with_other_mechanisms(capsys, tmp_path, mechanism):
-    options = "--theta 0.25 --trials 15" if mechanism == "pbm" else ""
     folder = tmp_path / "run"
     code, out, err = run(
         capsys,
-        f"train --mechanism {mechanism} {options} --dataset breast-cancer --rounds 5 "
+        f"train --mechanism {mechanism} --dataset breast-cancer --rounds 5 "
         f"--run {folder} --no-baseline --quiet",
     )
     assert code == 0, err
-    assert ("protects nothing" in out) == (mechanism == "clipped-sgd")
+    assert ("protects nothing" in out) == mechanism.startswith("clipped-sgd")
+
+
+def test_the_twin_without_privacy_clips_as_the_mechanism_does(capsys, tmp_path):
+    folder = tmp_path / "run"
+    line = (
+        f"train --mechanism sign-sgd --clip-norm 0.5 --noise-multiplier 1 --rounds 2 --run {folder}"
+    )
+    assert run(capsys, line + " --quiet")[0] == 0
+    twin = json.loads((folder / "baseline" / "config.json").read_text())
+    assert (twin["mechanism"], twin["parameters"]) == ("clipped-sgd", {"clip_norm": 0.5})
 
 
 WRONG = [
@@ -131,6 +151,8 @@ WRONG = [
         "lattice=True",
     ),
     ("account clipped-sgd --clip 1 --dimension 5 --rounds 1", "protects"),
+    ("account gaussian --noise-multiplier 1 --dimension 5 --rounds 1", "clip_norm"),
+    ("train --mechanism sign-sgd --noise-multiplier 1", "clip_norm"),
     ("account gaussian --clip 1 --noise-multiplier 1e308 --dimension 5 --rounds 1", "1e+100"),
     (f"account rqm {PAPER} --dimension 5 --rounds 1{'0' * 400}", "rounds"),
     ("certify rqm --clip 1e-40 --margin 0 --levels 16 --keep .4", "1e-30"),

@@ -81,12 +81,15 @@ class ChannelRelease:
 
 @dataclass(frozen=True, slots=True)
 class GaussianRelease:
-    """Sums of a whole cohort released with Gaussian noise by a trusted server.
+    """Whole updates, or sums of them, released with Gaussian noise.
 
     Attributes:
-        noise_multiplier: standard deviation over the L2 distance between neighbouring sums.
+        noise_multiplier: standard deviation over the L2 distance between neighbouring sums, or
+            between two updates of one client.
         dimension: coordinates of one update.
         rounds: rounds that the client takes part in.
+        trust: `central` where a trusted server adds the noise to a sum, `local` where each client
+            adds it to its update.
 
     The bound is the real Gaussian's. Sampled in floating point, as baselines do, it is not exact.
 
@@ -97,16 +100,13 @@ class GaussianRelease:
     noise_multiplier: float
     dimension: int
     rounds: int
+    trust: Trust = "central"
 
     def __post_init__(self) -> None:
+        _validate.choice("trust", self.trust, ("local", "central"))
         # Squares of anything beyond would overflow or vanish.
         _validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e100)
         _check_size(self.dimension, self.rounds)
-
-    @property
-    def trust(self) -> Trust:
-        """The server sees raw updates."""
-        return "central"
 
     @property
     def releases(self) -> int:

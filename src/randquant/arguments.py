@@ -33,6 +33,7 @@ PARAMETERS = {
     "gamma": "how strongly near bins are preferred, >= 0",
     "p": "success probability of the geometric distances, between 0 and 1",
     "mixing": "keeps the probability of either side within mixing and 1 - mixing",
+    "clip_norm": "L2 clipping threshold of a whole update, > 0",
     "noise_multiplier": "deviation of the noise over the distance between neighbouring sums",
 }
 
@@ -137,7 +138,8 @@ def _add_account(commands: Any) -> None:
         "randquant account rqm --clip 1.5 --margin 1.5 --levels 16 --keep 0.42 "
         "--dimension 650 --rounds 20 --delta 1e-5",
     )  # fmt: skip
-    protecting = {**MECHANISMS, "gaussian": BASELINES["gaussian"]}
+    protecting = {**MECHANISMS, **BASELINES}
+    del protecting["clipped-sgd"]
     account.add_argument("mechanism", metavar="MECHANISM", help=", ".join(protecting))
     _mechanism_options(account, protecting)
     account.add_argument("--dimension", type=int, required=True, help="coordinates of an update")
@@ -190,11 +192,21 @@ def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def takes(mechanism: str, parameter: str) -> bool:
+    """Return whether a mechanism has a parameter; False for an unknown mechanism."""
+    constructor = {**MECHANISMS, **BASELINES}.get(mechanism)
+    return constructor is not None and parameter in inspect.signature(constructor).parameters
+
+
 def _numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 
 
-_KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "float | None": float,
+}
 
 
 def _flag(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import randquant as rq
 from randquant.aggregate import update_mechanism
-from randquant.arguments import DEMO, TRAIN_FIELDS, given_parameters, parser
+from randquant.arguments import DEMO, TRAIN_FIELDS, given_parameters, parser, takes
 from randquant.mechanisms import MECHANISMS, build
 from randquant.privacy import round_up
 from randquant.records import TrainConfig, to_json
@@ -186,9 +186,11 @@ def _config(options: argparse.Namespace) -> TrainConfig:
     given = {name: value for name, value in given.items() if value is not None}
     if "data_dir" in given:  # a run may be resumed from another folder
         given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
-    same = given.get("mechanism", DEMO.mechanism) == DEMO.mechanism
+    mechanism = given.get("mechanism", DEMO.mechanism)
+    same = mechanism == DEMO.mechanism
     parameters = {**(DEMO.parameters if same else {}), **given_parameters(options)}
-    parameters.setdefault("clip", DEMO.parameters["clip"])
+    if takes(mechanism, "clip") and "clip_norm" not in parameters:
+        parameters.setdefault("clip", DEMO.parameters["clip"])
     if same and "margin" not in given_parameters(options):
         parameters["margin"] = parameters["clip"]
     return TrainConfig(

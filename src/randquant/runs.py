@@ -73,7 +73,7 @@ def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool
         _make_way(folder, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     if baseline:
-        clip = {"clip": config.parameters["clip"]}
+        clip = {k: v for k, v in config.parameters.items() if k in ("clip", "clip_norm")}
         twin = dataclasses.replace(config, mechanism="clipped-sgd", parameters=clip, trust="")
         (folder / BASELINE).mkdir()
         write_json(folder / BASELINE / "config.json", twin)

@@ -1,7 +1,8 @@
 """Codes to bytes and back: the payload that a client uploads.
 
-A payload is a header of 40 bytes and a body of packed codes, ceil(log2 m) bits each. The checksum
-finds damage, not forgery: authenticity is the transport's task.
+A payload is a header of 40 bytes and a body of packed codes, ceil(log2 m) bits each. The codes are
+those of a `Channel`, or of a `Format` where no channel is behind them. The checksum finds damage,
+not forgery: authenticity is the transport's task.
 
     offset  bytes  field
     0       4      magic "RQPL"
@@ -9,7 +10,7 @@ finds damage, not forgery: authenticity is the transport's task.
     5       1      reserved, 0
     6       2      levels
     8       8      dimension
-    16      16     channel fingerprint
+    16      16     fingerprint of the channel or format
     32      8      checksum: first bytes of SHA-256 over the 32 bytes above and the body
 """
 
@@ -17,11 +18,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from randquant import _validate
-from randquant.channel import Channel
 
 MAGIC = b"RQPL"
 VERSION = 1
@@ -30,16 +32,58 @@ HEADER_BYTES = HEADER.size
 TOTALS = ("int32", "int64", "uint32", "uint64")
 
 
-def body_bytes(channel: Channel, dimension: int) -> int:
+class Coding(Protocol):
+    """What sender and receiver must agree on: a `Channel` has it, and so has a `Format`."""
+
+    @property
+    def levels(self) -> int:
+        """How many codes there are."""
+        ...
+
+    @property
+    def bits(self) -> int:
+        """Bits that one code needs."""
+        ...
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that differ wherever the meaning of a code does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Codes 0 to levels - 1 whose meaning a fingerprint stands for.
+
+    Example:
+        >>> Format.of(2, "sign", 0.5).bits
+        1
+    """
+
+    levels: int
+    fingerprint: bytes
+
+    @classmethod
+    def of(cls, levels: int, *facts: str | float) -> Format:
+        """Return the format of codes that these names and numbers give a meaning."""
+        return cls(levels, hashlib.sha256(repr((levels, *facts)).encode()).digest()[:16])
+
+    @property
+    def bits(self) -> int:
+        """Bits that one code needs: ceil(log2(levels))."""
+        return (self.levels - 1).bit_length()
+
+
+def body_bytes(channel: Coding, dimension: int) -> int:
     """Return how many bytes `dimension` packed codes of a channel take."""
     return (dimension * channel.bits + 7) // 8
 
 
-def pack(channel: Channel, codes: np.ndarray) -> bytes:
+def pack(channel: Coding, codes: np.ndarray) -> bytes:
     """Turn codes into a payload.
 
     Args:
-        channel: the channel that the codes were drawn from.
+        channel: the channel that the codes were drawn from, or their format.
         codes: (d,) uint8, each below channel.levels.
 
     Returns:
@@ -71,18 +115,18 @@ def pack(channel: Channel, codes: np.ndarray) -> bytes:
     return frame(channel, codes.size, body)
 
 
-def frame(channel: Channel, dimension: int, body: np.ndarray) -> bytes:
+def frame(channel: Coding, dimension: int, body: np.ndarray) -> bytes:
     """Put the header before a body of packed codes, (n,) uint8."""
     fields = (MAGIC, VERSION, 0, channel.levels, dimension, channel.fingerprint)
     checksum = _checksum(HEADER.pack(*fields, b""), body)
     return HEADER.pack(*fields, checksum) + body.tobytes()
 
 
-def unpack(channel: Channel, payload: bytes, dimension: int) -> np.ndarray:
+def unpack(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
     """Turn a payload back into codes.
 
     Args:
-        channel: the channel that the receiver expects.
+        channel: the channel or format that the receiver expects.
         payload: what came.
         dimension: how many coordinates the receiver expects.
 
@@ -102,11 +146,11 @@ def unpack(channel: Channel, payload: bytes, dimension: int) -> np.ndarray:
     return _codes(channel, body, dimension)
 
 
-def add(channel: Channel, payload: bytes, totals: np.ndarray) -> None:
+def add(channel: Coding, payload: bytes, totals: np.ndarray) -> None:
     """Add a payload's codes to running totals.
 
     Args:
-        channel: the channel that the receiver expects.
+        channel: the channel or format that the receiver expects.
         payload: what came.
         totals: (dimension,) int32, int64, uint32 or uint64, changed in place; left as it is when
             the payload is refused.
@@ -128,7 +172,7 @@ def add(channel: Channel, payload: bytes, totals: np.ndarray) -> None:
     _bits.add(body, channel.bits, totals)
 
 
-def _codes(channel: Channel, body: np.ndarray, dimension: int) -> np.ndarray:
+def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
     from randquant import _bits
 
     codes = np.zeros(dimension, dtype=np.uint8)
@@ -137,7 +181,7 @@ def _codes(channel: Channel, body: np.ndarray, dimension: int) -> np.ndarray:
     return codes
 
 
-def _checked_body(channel: Channel, payload: bytes, dimension: int) -> np.ndarray:
+def _checked_body(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
     expected = HEADER_BYTES + body_bytes(channel, dimension)
     if len(payload) < HEADER_BYTES:
         raise ValueError(
@@ -177,7 +221,7 @@ def _checksum(header: bytes, body: np.ndarray) -> bytes:
     return digest.digest()[:8]
 
 
-def _check_range(channel: Channel, codes: np.ndarray) -> None:
+def _check_range(channel: Coding, codes: np.ndarray) -> None:
     if codes.size and int(codes.max()) >= channel.levels:
         index = int(np.argmax(codes >= channel.levels))
         raise ValueError(

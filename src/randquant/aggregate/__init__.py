@@ -14,7 +14,13 @@ import numpy as np
 from randquant import _validate
 from randquant.account import Release
 from randquant.aggregate.channel import ChannelMechanism
-from randquant.aggregate.gaussian import CentralGaussian, ClippedSGD
+from randquant.aggregate.gaussian import (
+    CentralGaussian,
+    ClippedSGD,
+    LocalGaussian,
+    SignSGD,
+    gaussian,
+)
 from randquant.keys import Key
 from randquant.mechanisms import MECHANISMS, build
 
@@ -27,7 +33,7 @@ class UpdateMechanism(Protocol):
         ...
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
-        """On the server: payloads to the mean of the clipped updates, (d,) float32, unbiased."""
+        """On the server: payloads to an estimate of the clipped updates' mean, (d,) float32."""
         ...
 
     def release(self, dimension: int, rounds: int) -> Release | None:
@@ -37,7 +43,9 @@ class UpdateMechanism(Protocol):
 
 BASELINES: dict[str, Callable[..., UpdateMechanism]] = {
     "clipped-sgd": ClippedSGD,
-    "gaussian": CentralGaussian,
+    "gaussian": gaussian,
+    "local-gaussian": LocalGaussian,
+    "sign-sgd": SignSGD,
 }
 """Mechanisms for whole updates that are no channel, by the name that commands and records use."""
 
@@ -76,6 +84,8 @@ __all__ = [
     "CentralGaussian",
     "ChannelMechanism",
     "ClippedSGD",
+    "LocalGaussian",
+    "SignSGD",
     "UpdateMechanism",
     "update_mechanism",
 ]
