@@ -69,6 +69,21 @@ def test_account(capsys):
     assert (summed["epsilon"], summed["trust"]) == (result["epsilon"], "aggregate")
 
 
+@pytest.mark.parametrize("mechanism", ["skellam", "discrete-gaussian", "binomial"])
+def test_account_of_noise_on_sums(capsys, mechanism):
+    line = f"account {mechanism} --clip-norm 0.5 --noise-multiplier 5 --dimension 650 --rounds 77"
+    result = run_json(capsys, line + " --cohort 40")
+    gaussian = run_json(
+        capsys,
+        "account gaussian --clip-norm 0.5 --noise-multiplier 5 --dimension 650 --rounds 77",
+    )
+    assert gaussian["epsilon"] < result["epsilon"] < 1.001 * gaussian["epsilon"]
+    assert (result["trust"], result["cohort"]) == ("aggregate", 40)
+    code, _, err = run(capsys, line)
+    assert code == 2
+    assert "cohort" in err
+
+
 def test_design(capsys):
     result = run_json(capsys, "design --clip 1 --values -3,-0.5,0.5,3 --epsilon 1")
     assert result["value"] == result["mae"] <= 1.7010
@@ -111,6 +126,9 @@ def test_train_and_resume(capsys, tmp_path):
         "gaussian --clip-norm 0.5 --noise-multiplier 0.01",
         "local-gaussian --clip-norm 0.5 --noise-multiplier 1",
         "sign-sgd --clip-norm 0.5 --noise-multiplier 1",
+        "skellam --clip-norm 0.5 --noise-multiplier 1",
+        "discrete-gaussian --clip-norm 0.5 --noise-multiplier 1 --bits 12 --deviations 4",
+        "binomial --clip-norm 0.5 --noise-multiplier 1 --rotation-seed 3",
     ],
 )
 def test_train_with_other_mechanisms(capsys, tmp_path, mechanism):
@@ -171,6 +189,8 @@ WRONG = [
     ("train --population 0", "population"),
     ("train --partition fair", "partition"),
     ("train --trust blind", "trust"),
+    ("train --mechanism skellam --clip-norm 1 --noise-multiplier 9 --bits 4", "bits > "),
+    ("train --mechanism skellam --clip-norm 1 --noise-multiplier 1 --trust local", "aggregate"),
     ("train --threads 1000000000", "threads"),
     ("train --learning-rate 1e39", "learning_rate"),
     ("train --resume /nowhere", "/nowhere"),

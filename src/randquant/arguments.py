@@ -35,6 +35,9 @@ PARAMETERS = {
     "mixing": "keeps the probability of either side within mixing and 1 - mixing",
     "clip_norm": "L2 clipping threshold of a whole update, > 0",
     "noise_multiplier": "deviation of the noise over the distance between neighbouring sums",
+    "bits": "bits per coordinate, 2 to 24 (default 16)",
+    "deviations": "standard deviations of a sum that fit in half its range (default 6)",
+    "rotation_seed": "public seed of the rotation (default 0)",
 }
 
 TRUST = "who sees what: local, or aggregate (only sums of codes); default the mechanism's own"
@@ -147,6 +150,9 @@ def _add_account(commands: Any) -> None:
         "--rounds", type=int, required=True, help="rounds that the client takes part in"
     )
     account.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
+    account.add_argument(
+        "--cohort", type=int, help="clients in a sum, at least; for noise that they share out"
+    )
     account.add_argument("--trust", default="", help=TRUST)
 
 
@@ -172,11 +178,13 @@ def _command(commands: Any, name: str, text: str, example: str) -> argparse.Argu
 
 
 def _mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callable]) -> None:
-    """An option for every parameter that some mechanism in the table takes."""
+    """An option for every parameter that some mechanism takes; the cohort is not its own."""
     users: dict[str, list[str]] = {}
     kinds: dict[str, Callable[[str], Any]] = {}
     for mechanism, constructor in table.items():
         for parameter in inspect.signature(constructor).parameters.values():
+            if parameter.name == "cohort":
+                continue
             users.setdefault(parameter.name, []).append(mechanism)
             kinds[parameter.name] = _KINDS.get(parameter.annotation, _numbers)
     for name, mechanisms in users.items():

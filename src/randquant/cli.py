@@ -73,7 +73,9 @@ def _certify(options: argparse.Namespace) -> None:
 
 def _account(options: argparse.Namespace) -> None:
     parameters = given_parameters(options)
-    mechanism = update_mechanism(options.mechanism, parameters, trust=options.trust)
+    mechanism = update_mechanism(
+        options.mechanism, parameters, trust=options.trust, cohort=options.cohort
+    )
     release = mechanism.release(options.dimension, options.rounds)
     if release is None:
         raise ValueError(f"Expected a mechanism that protects, got {options.mechanism}.")
@@ -83,6 +85,7 @@ def _account(options: argparse.Namespace) -> None:
         "parameters": parameters,
         "dimension": options.dimension,
         "rounds": options.rounds,
+        "cohort": options.cohort,
         **to_json(guarantee),
     }
     lines = [

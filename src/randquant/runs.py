@@ -163,7 +163,7 @@ def _execute_one(folder: Path, on_round: OnRound) -> report.Run:
     config = _read_config(folder)
     torch.set_num_threads(config.threads)
     prepared = _prepare(config)
-    _warm_up(prepared)
+    _warm_up(prepared, config.cohort)
     with ThreadPoolExecutor(
         config.threads, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
@@ -235,14 +235,16 @@ def _prepare(config: TrainConfig) -> _Prepared:
     model = models.build(
         config.model, dataset.train_features.shape[1:], dataset.classes, config.seed
     )
-    return _Prepared(Learner(model, dataset, clients), mechanism)
+    learner = Learner(model, dataset, clients)
+    mechanism.release(learner.dimension, 1)  # some parameters do not suit some dimensions
+    return _Prepared(learner, mechanism)
 
 
-def _warm_up(prepared: _Prepared) -> None:
+def _warm_up(prepared: _Prepared, cohort: int) -> None:
     """Compile what encodes and sums, so that no round's time includes it."""
     key, dimension = Key.generate(), prepared.learner.dimension
     payload = prepared.mechanism.encode(np.zeros(dimension, dtype=np.float32), key)
-    prepared.mechanism.mean([payload], dimension, key)
+    prepared.mechanism.mean([payload] * cohort, dimension, key)
 
 
 def _check(config: TrainConfig) -> None:
@@ -284,7 +286,9 @@ def _summary(
 
 
 def _mechanism(config: TrainConfig) -> UpdateMechanism:
-    return update_mechanism(config.mechanism, config.parameters, trust=config.trust)
+    return update_mechanism(
+        config.mechanism, config.parameters, trust=config.trust, cohort=config.cohort
+    )
 
 
 def _channel(config: TrainConfig):

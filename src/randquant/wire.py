@@ -8,7 +8,7 @@ not forgery: authenticity is the transport's task.
     0       4      magic "RQPL"
     4       1      version, 1
     5       1      reserved, 0
-    6       2      levels
+    6       2      levels, modulo 2**16 (the fingerprint tells the rest)
     8       8      dimension
     16      16     fingerprint of the channel or format
     32      8      checksum: first bytes of SHA-256 over the 32 bytes above and the body
@@ -84,7 +84,7 @@ def pack(channel: Coding, codes: np.ndarray) -> bytes:
 
     Args:
         channel: the channel that the codes were drawn from, or their format.
-        codes: (d,) uint8, each below channel.levels.
+        codes: (d,) uint8, each below channel.levels; uint32 for codes of more than 8 bits.
 
     Returns:
         bytes: 40 + ceil(d · ceil(log2 m) / 8) of them.
@@ -93,7 +93,7 @@ def pack(channel: Coding, codes: np.ndarray) -> bytes:
         unpack(channel, pack(channel, codes), d) returns the same codes.
 
     Raises:
-        ValueError: codes is not a vector of uint8, or a code is out of range.
+        ValueError: codes is not a vector of that dtype, or a code is out of range.
 
     Example:
         >>> import randquant as rq
@@ -104,12 +104,14 @@ def pack(channel: Coding, codes: np.ndarray) -> bytes:
     from randquant import _bits  # numba is slow to import, and most commands do without it
 
     codes = np.ascontiguousarray(codes)
-    if codes.ndim != 1 or codes.dtype != np.uint8:
+    if codes.ndim != 1 or codes.dtype != _dtype(channel):
         raise ValueError(
-            f"Expected codes (d,) of dtype uint8, got shape {codes.shape}, {codes.dtype}: "
-            "pack one client's codes at a time."
+            f"Expected codes (d,) of dtype {_dtype(channel).name}, got shape {codes.shape}, "
+            f"{codes.dtype}: pack one client's codes at a time."
         )
     _check_range(channel, codes)
+    if channel.bits > 8:
+        return frame(channel, codes.size, _packed_wide(codes, channel.bits))
     body = np.empty(body_bytes(channel, codes.size), dtype=np.uint8)
     _bits.pack(codes, channel.bits, body)
     return frame(channel, codes.size, body)
@@ -117,7 +119,7 @@ def pack(channel: Coding, codes: np.ndarray) -> bytes:
 
 def frame(channel: Coding, dimension: int, body: np.ndarray) -> bytes:
     """Put the header before a body of packed codes, (n,) uint8."""
-    fields = (MAGIC, VERSION, 0, channel.levels, dimension, channel.fingerprint)
+    fields = (MAGIC, VERSION, 0, channel.levels % 2**16, dimension, channel.fingerprint)
     checksum = _checksum(HEADER.pack(*fields, b""), body)
     return HEADER.pack(*fields, checksum) + body.tobytes()
 
@@ -131,7 +133,7 @@ def unpack(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
         dimension: how many coordinates the receiver expects.
 
     Returns:
-        (dimension,) uint8 codes, each below channel.levels.
+        (dimension,) uint8 codes, each below channel.levels; uint32 for codes of more than 8 bits.
 
     Guarantees:
         A payload that is damaged, truncated, too long, or made for another channel, dimension or
@@ -167,6 +169,9 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray) -> None:
             f"{totals.shape}, {totals.dtype}."
         )
     body = _checked_body(channel, payload, totals.size)
+    if channel.bits > 8:
+        totals += _codes(channel, body, totals.size).astype(totals.dtype)
+        return
     if channel.levels < 1 << channel.bits:  # some bit patterns are no code: look before adding
         _codes(channel, body, totals.size)
     _bits.add(body, channel.bits, totals)
@@ -175,10 +180,29 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray) -> None:
 def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
     from randquant import _bits
 
-    codes = np.zeros(dimension, dtype=np.uint8)
-    _bits.add(body, channel.bits, codes)
+    if channel.bits > 8:
+        codes = _unpacked_wide(body, channel.bits, dimension)
+    else:
+        codes = np.zeros(dimension, dtype=np.uint8)
+        _bits.add(body, channel.bits, codes)
     _check_range(channel, codes)
     return codes
+
+
+def _dtype(channel: Coding) -> np.dtype:
+    return np.dtype(np.uint8 if channel.bits <= 8 else np.uint32)
+
+
+def _packed_wide(codes: np.ndarray, bits: int) -> np.ndarray:
+    """The body of codes (d,) uint32 of up to 32 bits, lowest bit first as in `_bits`."""
+    columns = codes[:, None] >> np.arange(bits, dtype=np.uint32) & np.uint32(1)
+    return np.packbits(columns.astype(np.uint8).reshape(-1), bitorder="little")
+
+
+def _unpacked_wide(body: np.ndarray, bits: int, dimension: int) -> np.ndarray:
+    columns = np.unpackbits(body, count=dimension * bits, bitorder="little")
+    weights = np.uint32(1) << np.arange(bits, dtype=np.uint32)
+    return columns.reshape(dimension, bits) @ weights
 
 
 def _checked_body(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
@@ -195,7 +219,7 @@ def _checked_body(channel: Coding, payload: bytes, dimension: int) -> np.ndarray
             f"Expected payload version {VERSION}, got {version}: client and server must run "
             "versions of randquant that share a format."
         )
-    if fingerprint != channel.fingerprint or levels != channel.levels:
+    if fingerprint != channel.fingerprint or levels != channel.levels % 2**16:
         raise ValueError(
             f"Expected a payload of channel {channel.fingerprint.hex()[:8]} with "
             f"{channel.levels} levels, got channel {fingerprint.hex()[:8]} with {levels}."

@@ -6,6 +6,8 @@ are what it is compared with, in the same loop.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,6 +15,7 @@ import numpy as np
 
 from randquant import _validate
 from randquant.account import Release
+from randquant.aggregate.additive import AdditiveMechanism
 from randquant.aggregate.channel import ChannelMechanism
 from randquant.aggregate.gaussian import (
     CentralGaussian,
@@ -23,10 +26,17 @@ from randquant.aggregate.gaussian import (
 )
 from randquant.keys import Key
 from randquant.mechanisms import MECHANISMS, build
+from randquant.mechanisms.noise import NOISES
+from randquant.privacy import Trust
 
 
 class UpdateMechanism(Protocol):
     """How a cohort's updates become bytes and those bytes a mean."""
+
+    @property
+    def trust(self) -> Trust | None:
+        """Against whom it protects; None where nothing is protected."""
+        ...
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """On a client: an update (d,) float32 to a payload, with a key of its own."""
@@ -46,12 +56,13 @@ BASELINES: dict[str, Callable[..., UpdateMechanism]] = {
     "gaussian": gaussian,
     "local-gaussian": LocalGaussian,
     "sign-sgd": SignSGD,
+    **{kind: functools.partial(AdditiveMechanism, kind) for kind in NOISES},
 }
 """Mechanisms for whole updates that are no channel, by the name that commands and records use."""
 
 
 def update_mechanism(
-    name: str, parameters: Mapping[str, Any], *, trust: str = ""
+    name: str, parameters: Mapping[str, Any], *, trust: str = "", cohort: int | None = None
 ) -> UpdateMechanism:
     """Build a mechanism for whole updates from its name and parameters.
 
@@ -59,6 +70,7 @@ def update_mechanism(
         name: a key of MECHANISMS or BASELINES.
         parameters: the mechanism's own parameters, by name.
         trust: against whom it is to hold; empty for the mechanism's own (`local` for channels).
+        cohort: how many clients are summed, at least; for mechanisms that share noise out.
 
     Raises:
         ValueError: the name is unknown, a parameter is missing, unknown or out of bounds, or the
@@ -69,10 +81,11 @@ def update_mechanism(
         _validate.choice("trust", trust or "local", ("local", "aggregate"))
         channel = build(name, parameters)
         return ChannelMechanism(channel, "aggregate" if trust == "aggregate" else "local")
+    if cohort is not None and "cohort" in inspect.signature(BASELINES[name]).parameters:
+        parameters = {**parameters, "cohort": cohort}
     mechanism = _validate.call(name, BASELINES[name], parameters)
-    release = mechanism.release(1, 1)
-    if trust and (release is None or release.trust != trust):
-        own = "none, for it protects nothing" if release is None else release.trust
+    if trust and trust != mechanism.trust:
+        own = mechanism.trust or "none, for it protects nothing"
         raise ValueError(
             f"Expected no other trust than {name}'s own ({own}), got {trust!r}: leave it out."
         )
@@ -81,6 +94,7 @@ def update_mechanism(
 
 __all__ = [
     "BASELINES",
+    "AdditiveMechanism",
     "CentralGaussian",
     "ChannelMechanism",
     "ClippedSGD",

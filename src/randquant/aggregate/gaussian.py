@@ -15,6 +15,7 @@ from randquant import _validate, wire
 from randquant.account import GaussianRelease, Release
 from randquant.aggregate.payloads import finite, mean_of_floats, some
 from randquant.keys import Key
+from randquant.privacy import Trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,11 @@ class ClippedSGD:
 
     def __post_init__(self) -> None:
         _check_thresholds(self.clip, self.clip_norm)
+
+    @property
+    def trust(self) -> None:
+        """Nobody: nothing is protected."""
+        return None
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """The clipped update, 4 bytes a coordinate."""
@@ -76,6 +82,11 @@ class CentralGaussian:
     def __post_init__(self) -> None:
         _check_thresholds(self.clip, self.clip_norm)
         _check_noise(self.noise_multiplier)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees raw updates."""
+        return "central"
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """The clipped update, 4 bytes a coordinate: the server is trusted with it."""
@@ -135,6 +146,11 @@ class LocalGaussian:
         """The clipped update plus noise, (d,) float64."""
         return clip_to_norm(update, self.clip_norm) + self.deviation * _normals(update.size, key)
 
+    @property
+    def trust(self) -> Trust:
+        """The server sees each noisy update."""
+        return "local"
+
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """The noisy update, 4 bytes a coordinate."""
         return self.noisy(update, key).astype("<f4").tobytes()
@@ -190,6 +206,11 @@ class SignSGD:
     @property
     def _noise(self) -> LocalGaussian:
         return LocalGaussian(self.clip_norm, self.noise_multiplier)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees each client's signs."""
+        return "local"
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """The packed signs: code 1 is +."""
