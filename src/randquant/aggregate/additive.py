@@ -64,7 +64,8 @@ class AdditiveMechanism:
         modulo 2**bits of at least `cohort` clients who all follow the protocol: the norm of the
         rounded update is checked in integers, so no rounding of floats before it matters, and the
         distance between the tables that noise is drawn from and its law is part of the release.
-        `mean` refuses fewer payloads than `cohort`.
+        `mean` refuses fewer payloads than `cohort`. It adds payloads up itself, as a simulation
+        may; deployed, secure aggregation modulo 2**bits must do that.
         `mean` is unbiased for the mean of the clipped updates but for two things. Rounding is
         repeated until the norm is within its bound, which shifts a client's mean by at most
         1.55 · sqrt(size) steps in L2 (in practice by far less: few roundings are repeated). And a
