@@ -1,3 +1,4 @@
+import dataclasses
 import decimal
 import itertools
 import math
@@ -9,7 +10,15 @@ from hypothesis import strategies as st
 from strategies import mechanism_channels
 
 import randquant as rq
-from randquant.account import ORDERS, ChannelRelease, GaussianRelease, account
+from randquant.account import (
+    ORDERS,
+    RESERVE,
+    ChannelRelease,
+    GaussianRelease,
+    NoiseRelease,
+    account,
+)
+from randquant.mechanisms.noise import Skellam
 from randquant.privacy import round_up
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
@@ -133,6 +142,44 @@ def test_astronomic_numbers_of_releases_are_bounded():
     assert 4.57 * 2**106 < epsilon < 4.58 * 2**106
 
 
+@dataclasses.dataclass
+class CloseRelease:
+    """A Gaussian's bound for something that is only close to it."""
+
+    distance: float
+    trust: str = "aggregate"
+    releases: int = 1
+
+    def renyi(self, order: float) -> float:
+        return order / (2 * 2.0**2)
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01])
+def test_closeness_is_paid_for_out_of_delta(delta):
+    """(epsilon, delta) of what is bounded is delta + (1 + e^epsilon) · distance of what is sent."""
+    exact = account([CloseRelease(0.0)], delta).epsilon
+    left = account([CloseRelease(0.0)], delta * (1 - RESERVE)).epsilon
+    assert exact < left < 1.001 * exact
+    most = delta * RESERVE / (1 + math.exp(left))
+    assert account([CloseRelease(most * 0.999)], delta).epsilon == left
+    assert account([CloseRelease(most * 1.001)], delta).epsilon == math.inf
+    both = [CloseRelease(most * 0.4), CloseRelease(most * 0.4)]
+    assert account(both, delta).epsilon == math.inf  # together their epsilon is larger
+    assert account([CloseRelease(1e-300)], 0.0).epsilon == math.inf
+
+
+def test_noise_is_spent_by_every_round_and_nothing_by_none():
+    release = NoiseRelease(Skellam(100.0), 40, 4 * 100, 16, 0)
+    assert account([release], 1e-5).epsilon == 0
+    assert (release.distance, release.renyi(2.0)) == (0.0, 0.0)
+    once, thrice = (NoiseRelease(Skellam(100.0), 40, 4 * 100, 16, n) for n in (1, 3))
+    assert thrice.renyi(2.0) == pytest.approx(3 * once.renyi(2.0))
+    assert thrice.distance == pytest.approx(3 * once.distance)
+    assert once.renyi(math.inf) == math.inf
+    parts = account([once, once, once], 1e-5)
+    assert parts.epsilon == pytest.approx(account([thrice], 1e-5).epsilon)
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="delta"):
         account([ChannelRelease(PAPER, 1, 1)], 1.0)
@@ -146,6 +193,14 @@ def test_wrong_arguments_are_refused():
         GaussianRelease(1e154, 1, 1)
     with pytest.raises(ValueError, match="rounds"):
         ChannelRelease(PAPER, 1, 10**400)
+    with pytest.raises(ValueError, match="trust"):
+        ChannelRelease(PAPER, 1, 1, "central")
+    with pytest.raises(ValueError, match="trust"):
+        GaussianRelease(1.0, 1, 1, "aggregate")
+    with pytest.raises(ValueError, match="cohort"):
+        NoiseRelease(Skellam(100.0), 0, 1, 1, 1)
+    with pytest.raises(ValueError, match="one trust"):
+        account([NoiseRelease(Skellam(100.0), 1, 1, 1, 1), GaussianRelease(1.0, 1, 1)], 1e-5)
     with pytest.raises(ValueError, match="one trust"):
         account([ChannelRelease(PAPER, 1, 1), GaussianRelease(1.0, 1, 1)], 1e-5)
     with pytest.raises(ValueError, match="one trust"):

@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import chance
 import numpy as np
@@ -9,7 +10,15 @@ from strategies import mechanism_channels
 
 import randquant as rq
 from randquant import wire
-from randquant.aggregate import CentralGaussian, ChannelMechanism, ClippedSGD, update_mechanism
+from randquant.aggregate import (
+    CentralGaussian,
+    ChannelMechanism,
+    ClippedSGD,
+    LocalGaussian,
+    SignSGD,
+    update_mechanism,
+)
+from randquant.aggregate.gaussian import clip_to_norm
 from randquant.keys import Key
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
@@ -73,8 +82,86 @@ def test_central_noise_has_the_stated_size_and_is_keyed():
     assert release.renyi(2.0) == pytest.approx(3 * 2 / (2 * 4.0))
 
 
+@given(
+    st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=1, max_size=40),
+    st.floats(1e-30, 1e30),
+)
+def test_a_clipped_update_has_at_most_the_norm_and_keeps_its_direction(update, clip_norm):
+    given_update = np.array(update, dtype=np.float32)
+    clipped = clip_to_norm(given_update, clip_norm)
+    norm = math.sqrt(sum(Fraction(float(v)) ** 2 for v in clipped))
+    whole = math.sqrt(sum(Fraction(float(v)) ** 2 for v in given_update))
+    assert clipped.dtype == np.float32
+    assert sum(Fraction(float(v)) ** 2 for v in clipped) <= Fraction(clip_norm) ** 2
+    if whole <= clip_norm * (1 - 2**-21):
+        assert (clipped == given_update).all()
+    else:
+        assert norm >= clip_norm * (1 - 2**-20) - 1e-40
+        expected = given_update.astype(float) * (clip_norm / whole)
+        assert np.abs(clipped - expected).max() <= 1e-6 * clip_norm
+
+
+def test_clipping_as_a_whole_changes_what_central_noise_is_scaled_by():
+    x = updates(7, 1000)
+    for mechanism, distance in (
+        (CentralGaussian(None, 0.5, clip_norm=3.0), 6.0),
+        (CentralGaussian(3.0, 0.5), 6.0 * math.sqrt(1000)),
+    ):
+        exact = ClippedSGD(mechanism.clip, mechanism.clip_norm)
+        payloads = [mechanism.encode(u, ROOT) for u in x]
+        assert payloads == [exact.encode(u, ROOT) for u in x]
+        noise = mechanism.mean(payloads, 1000, ROOT) - exact.mean(payloads, 1000, ROOT)
+        assert abs(noise.std() / (0.5 * distance / 7) - 1) < 6 * math.sqrt(0.5 / 1000)
+    assert np.linalg.norm(np.frombuffer(ClippedSGD(None, 3.0).encode(x[0], ROOT), "<f4")) <= 3.0
+    for clip, clip_norm in ((None, None), (1.0, 1.0)):
+        with pytest.raises(ValueError, match="one of clip and clip_norm"):
+            ClippedSGD(clip, clip_norm)
+        with pytest.raises(ValueError, match="one of clip and clip_norm"):
+            CentralGaussian(clip, 1.0, clip_norm)
+
+
+def test_local_noise_is_each_clients_own_and_has_the_stated_size():
+    mechanism, dimension = LocalGaussian(clip_norm=0.5, noise_multiplier=2.0), 50_000
+    x = updates(2, dimension)
+    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
+    noise = np.array([np.frombuffer(p, "<f4") for p in payloads])
+    noise -= np.array([clip_to_norm(u, 0.5) for u in x])
+    assert abs(noise.var() / 4.0 - 1) < 6 * math.sqrt(2 / noise.size)
+    assert chance.uncorrelated(noise[0], noise[1])
+    assert not chance.uncorrelated(noise[0], noise[0])
+    mean = mechanism.mean(payloads, dimension, ROOT)
+    assert np.abs(mean - np.mean([np.frombuffer(p, "<f4") for p in payloads], axis=0)).max() < 1e-6
+    release = mechanism.release(dimension, 3)
+    assert (release.trust, release.renyi(2.0)) == ("local", pytest.approx(3 * 2 / (2 * 4.0)))
+
+
+def test_signs_are_one_bit_and_biased_as_stated():
+    dimension, clients, deviation = 20_000, 40, 0.3
+    mechanism = SignSGD(clip_norm=10.0, noise_multiplier=deviation / 20)
+    x = np.repeat(np.float32([0.06, -0.02]), dimension // 2)  # norm 6.3: not clipped
+    payloads = [mechanism.encode(x, ROOT.fold_in(c)) for c in range(clients)]
+    assert {len(payload) for payload in payloads} == {40 + dimension // 8}
+    mean = mechanism.mean(payloads, dimension, ROOT)
+    for part, value in ((mean[: dimension // 2], 0.06), (mean[dimension // 2 :], -0.02)):
+        step = 2 * mechanism.value / clients  # a mean of signs is a sum of `clients` bounded draws
+        decoded = mechanism.value * math.erf(value / (deviation * math.sqrt(2)))
+        draws = np.repeat(part, clients)
+        assert chance.mean_is(draws, decoded, clients * step)
+        assert not chance.mean_is(draws + 0.01, decoded, clients * step)
+        assert 0 <= (value - decoded) / value <= value**2 / (6 * deviation**2) + 1e-12
+    assert mechanism.release(9, 3) == LocalGaussian(10.0, deviation / 20).release(9, 3)
+
+
 @pytest.mark.parametrize(
-    "mechanism", [ChannelMechanism(PAPER), ClippedSGD(1.0), CentralGaussian(1.0, 1.0)]
+    "mechanism",
+    [
+        ChannelMechanism(PAPER),
+        ClippedSGD(1.0),
+        ClippedSGD(clip_norm=1.0),
+        CentralGaussian(1.0, 1.0),
+        LocalGaussian(1.0, 1.0),
+        SignSGD(1.0, 1.0),
+    ],
 )
 def test_bad_updates_and_payloads_are_refused(mechanism):
     with pytest.raises(ValueError, match=r"got nan at index \[3\]"):
@@ -87,8 +174,46 @@ def test_bad_updates_and_payloads_are_refused(mechanism):
 
 def test_mechanisms_are_built_by_name():
     assert update_mechanism("clipped-sgd", {"clip": 1.0}) == ClippedSGD(1.0)
+    noisy = {"clip_norm": 1.0, "noise_multiplier": 2.0}
+    assert update_mechanism("gaussian", noisy) == CentralGaussian(None, 2.0, 1.0)
+    assert update_mechanism("local-gaussian", noisy) == LocalGaussian(1.0, 2.0)
+    assert update_mechanism("sign-sgd", noisy) == SignSGD(1.0, 2.0)
     built = update_mechanism("rqm", {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42})
     assert built == ChannelMechanism(PAPER)
     for name, parameters in (("laplace", {}), ("gaussian", {"clip": 1.0}), ("rqm", {"sigma": 1})):
         with pytest.raises(ValueError, match="Expected"):
             update_mechanism(name, parameters)
+
+
+def test_a_channel_has_the_local_bound_under_either_trust():
+    local, aggregate = (
+        ChannelMechanism(PAPER, trust).release(650, 20) for trust in ("local", "aggregate")
+    )
+    assert (local.trust, aggregate.trust) == ("local", "aggregate")
+    assert local.renyi(2.0) == aggregate.renyi(2.0)
+    with pytest.raises(ValueError, match="one trust"):
+        rq.account([local, aggregate], 1e-5)
+
+
+def test_uneven_values_refuse_aggregate_trust_and_name_the_way_out():
+    channel = rq.erm(clip=1.0, bins=[-3.0, -0.5, 0.5, 3.0], gamma=1.0)
+    assert ChannelMechanism(channel).trust == "local"
+    with pytest.raises(ValueError, match=r"does not decode .* lattice=True"):
+        ChannelMechanism(channel, "aggregate")
+    with pytest.raises(ValueError, match="trust"):
+        ChannelMechanism(PAPER, "central")  # type: ignore[arg-type]
+
+
+def test_trust_is_chosen_by_name():
+    parameters = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
+    built = update_mechanism("rqm", parameters, trust="aggregate")
+    assert built == ChannelMechanism(PAPER, "aggregate")
+    gaussian = {"clip": 1.0, "noise_multiplier": 1.0}
+    assert update_mechanism("gaussian", gaussian, trust="central") == CentralGaussian(1.0, 1.0)
+    for name, its_own, trust in (
+        ("rqm", parameters, "central"),
+        ("gaussian", gaussian, "local"),
+        ("clipped-sgd", {"clip": 1.0}, "local"),
+    ):
+        with pytest.raises(ValueError, match="trust"):
+            update_mechanism(name, its_own, trust=trust)

@@ -65,6 +65,23 @@ def test_account(capsys):
     )
     assert 3 < central["epsilon"] < 6
     assert central["trust"] == "central"
+    summed = run_json(capsys, f"account rqm {PAPER} --dimension 650 --rounds 20 --trust aggregate")
+    assert (summed["epsilon"], summed["trust"]) == (result["epsilon"], "aggregate")
+
+
+@pytest.mark.parametrize("mechanism", ["skellam", "discrete-gaussian", "binomial"])
+def test_account_of_noise_on_sums(capsys, mechanism):
+    line = f"account {mechanism} --clip-norm 0.5 --noise-multiplier 5 --dimension 650 --rounds 77"
+    result = run_json(capsys, line + " --cohort 40")
+    gaussian = run_json(
+        capsys,
+        "account gaussian --clip-norm 0.5 --noise-multiplier 5 --dimension 650 --rounds 77",
+    )
+    assert gaussian["epsilon"] < result["epsilon"] < 1.001 * gaussian["epsilon"]
+    assert (result["trust"], result["cohort"]) == ("aggregate", 40)
+    code, _, err = run(capsys, line)
+    assert code == 2
+    assert "cohort" in err
 
 
 def test_design(capsys):
@@ -99,17 +116,40 @@ def test_train_and_resume(capsys, tmp_path):
         assert word in out
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 0.01", "clipped-sgd", "pbm"])
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        "pbm --theta 0.25 --trials 15",
+        "clipped-sgd",
+        "clipped-sgd --clip-norm 0.5",
+        "gaussian --noise-multiplier 0.01",
+        "gaussian --clip-norm 0.5 --noise-multiplier 0.01",
+        "local-gaussian --clip-norm 0.5 --noise-multiplier 1",
+        "sign-sgd --clip-norm 0.5 --noise-multiplier 1",
+        "skellam --clip-norm 0.5 --noise-multiplier 1",
+        "discrete-gaussian --clip-norm 0.5 --noise-multiplier 1 --bits 12 --deviations 4",
+        "binomial --clip-norm 0.5 --noise-multiplier 1 --rotation-seed 3",
+    ],
+)
 def test_train_with_other_mechanisms(capsys, tmp_path, mechanism):
-    options = "--theta 0.25 --trials 15" if mechanism == "pbm" else ""
     folder = tmp_path / "run"
     code, out, err = run(
         capsys,
-        f"train --mechanism {mechanism} {options} --dataset breast-cancer --rounds 5 "
+        f"train --mechanism {mechanism} --dataset breast-cancer --rounds 5 "
         f"--run {folder} --no-baseline --quiet",
     )
     assert code == 0, err
-    assert ("protects nothing" in out) == (mechanism == "clipped-sgd")
+    assert ("protects nothing" in out) == mechanism.startswith("clipped-sgd")
+
+
+def test_the_twin_without_privacy_clips_as_the_mechanism_does(capsys, tmp_path):
+    folder = tmp_path / "run"
+    line = (
+        f"train --mechanism sign-sgd --clip-norm 0.5 --noise-multiplier 1 --rounds 2 --run {folder}"
+    )
+    assert run(capsys, line + " --quiet")[0] == 0
+    twin = json.loads((folder / "baseline" / "config.json").read_text())
+    assert (twin["mechanism"], twin["parameters"]) == ("clipped-sgd", {"clip_norm": 0.5})
 
 
 WRONG = [
@@ -122,7 +162,15 @@ WRONG = [
     ("certify pbm --clip 1 --theta 0.25 --trials 15 --keep 0.4", "keep"),
     (f"account rqm {PAPER} --dimension 0 --rounds 1", "dimension"),
     (f"account rqm {PAPER} --dimension 5 --rounds 1 --delta 2", "delta"),
+    (f"account rqm {PAPER} --dimension 5 --rounds 1 --trust central", "trust"),
+    (
+        "account erm --clip 1 --bins -3,-0.5,0.5,3 --gamma 1 --dimension 5 --rounds 1 "
+        "--trust aggregate",
+        "lattice=True",
+    ),
     ("account clipped-sgd --clip 1 --dimension 5 --rounds 1", "protects"),
+    ("account gaussian --noise-multiplier 1 --dimension 5 --rounds 1", "clip_norm"),
+    ("train --mechanism sign-sgd --noise-multiplier 1", "clip_norm"),
     ("account gaussian --clip 1 --noise-multiplier 1e308 --dimension 5 --rounds 1", "1e+100"),
     (f"account rqm {PAPER} --dimension 5 --rounds 1{'0' * 400}", "rounds"),
     ("certify rqm --clip 1e-40 --margin 0 --levels 16 --keep .4", "1e-30"),
@@ -154,6 +202,9 @@ WRONG = [
     ("train --cohort 500", "cohort"),
     ("train --population 0", "population"),
     ("train --partition fair", "partition"),
+    ("train --trust blind", "trust"),
+    ("train --mechanism skellam --clip-norm 1 --noise-multiplier 9 --bits 4", "bits > "),
+    ("train --mechanism skellam --clip-norm 1 --noise-multiplier 1 --trust local", "aggregate"),
     ("train --threads 1000000000", "threads"),
     ("train --learning-rate 1e39", "learning_rate"),
     ("train --resume /nowhere", "/nowhere"),

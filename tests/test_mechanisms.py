@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from strategies import mechanism_channels
 
 import randquant as rq
-from randquant.mechanisms import MECHANISMS, build
+from randquant.aggregate import BASELINES
+from randquant.mechanisms import MECHANISMS, RESERVED, build
 
 EXAMPLES = {
     "rqm": {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42},
@@ -30,6 +31,10 @@ UNEVEN = {"mvu"}
 
 def test_every_mechanism_has_an_example():
     assert set(EXAMPLES) == set(MECHANISMS)
+
+
+def test_names_of_whole_update_mechanisms_are_reserved():
+    assert sorted(RESERVED) == sorted(BASELINES)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -1,5 +1,6 @@
 import dataclasses
 import fcntl
+import hashlib
 import json
 import shutil
 import signal
@@ -9,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from randquant import runs
 from randquant.account import ChannelRelease, account
@@ -150,6 +152,34 @@ def test_every_changed_byte_of_a_checkpoint_is_noticed(finished, tmp_path):
             runs.load_parameters(folder)
 
 
+def test_a_run_folder_from_before_trust_was_a_field_goes_on(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    config = json.loads((folder / "config.json").read_text())
+    assert config.pop("trust") == ""
+    (folder / "config.json").write_text(json.dumps(config))
+    assert runs.execute(folder).summary.accuracy == finished[1].summary.accuracy
+    # What earlier versions hashed into a checkpoint: the fields that they had, and the channel.
+    for name in ("rounds", "delta", "checkpoint_every", "evaluate_every"):
+        del config[name]
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    digest.update(build("rqm", CONFIG.parameters).fingerprint)
+    tensors = safetensors.numpy.load((folder / "checkpoint.safetensors").read_bytes())
+    assert tensors["identity"].tobytes() == digest.digest()
+
+
+def test_trust_is_part_of_the_run(finished, tmp_path):
+    folder = tmp_path / "run"
+    config = dataclasses.replace(CONFIG, rounds=3, trust="aggregate")
+    runs.create(folder, config, baseline=True, overwrite=False)
+    run = runs.execute(folder)
+    assert run.summary.guarantee["trust"] == "aggregate"
+    assert "sums of a cohort" in (folder / "report.html").read_text()
+    (folder / "config.json").write_text(json.dumps(to_json(dataclasses.replace(config, trust=""))))
+    with pytest.raises(ValueError, match="Expected the configuration"):
+        runs.execute(folder)
+
+
 def test_a_run_belongs_to_one_process_at_a_time(finished):
     with open(finished[0] / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -214,6 +244,7 @@ def test_nothing_is_overwritten_unasked(finished, tmp_path):
         {"model": "transformer"},
         {"dataset": "imagenet"},
         {"mechanism": "magic"},
+        {"trust": "central"},
         {"partition": "fair"},
         {"learning_rate": float("nan")},
         {"delta": 1.0},

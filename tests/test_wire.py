@@ -118,3 +118,14 @@ def test_wrong_arrays_are_refused():
     for codes in (np.zeros(3), np.zeros(3, dtype=np.int64), np.zeros((2, 2), dtype=np.uint8)):
         with pytest.raises(ValueError, match="uint8"):
             wire.pack(CHANNEL, codes)
+
+
+def test_a_format_stands_for_a_channel_where_there_is_none():
+    made = wire.Format.of(2, "sign", 0.5)
+    codes = random_codes(2, 33)
+    payload = wire.pack(made, codes)
+    assert len(payload) == 40 + 5
+    assert (wire.unpack(made, payload, 33) == codes).all()
+    for other in (wire.Format.of(2, "sign", 0.25), wire.Format.of(2, "signs", 0.5)):
+        with pytest.raises(ValueError, match="Expected a payload of channel"):
+            wire.unpack(other, payload, 33)

@@ -1,7 +1,8 @@
 """From the releases of a run to one (epsilon, delta) guarantee for one client.
 
-What was released is a record (`ChannelRelease`, `GaussianRelease`); how releases compose is here.
-Derivation: `docs/theory/accounting.md`.
+What was released is a record (`ChannelRelease`, `GaussianRelease`, `NoiseRelease`); how releases
+compose is here.
+Derivations: `docs/theory/accounting.md`, for noise on sums `docs/theory/additive.md`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,18 @@ from randquant import _validate
 from randquant.certify import certify
 from randquant.channel import Channel
 from randquant.divergence import UNIT
+from randquant.mechanisms.noise import Noise, shift_divergence
 from randquant.privacy import Guarantee, Trust
 
 ORDERS: tuple[float, ...] = tuple(float(1 + step) for step in np.geomspace(1e-6, 1e5, 221))
 """Rényi orders tried: 20 per decade of order - 1, so 1.0005 and far below it are covered."""
+
+
+RESERVE = 2.0**-10
+"""Part of delta that is set aside where what is sent is only close to what is certified."""
+
+LARGEST_COHORT = 10**6
+"""Most clients in one sum: beyond, its curvature would take long to bound."""
 
 
 class Release(Protocol):
@@ -37,6 +46,11 @@ class Release(Protocol):
         """How many single-coordinate releases there are."""
         ...
 
+    @property
+    def distance(self) -> float:
+        """Total variation distance, at most, between what is sent and what `renyi` bounds."""
+        ...
+
     def renyi(self, order: float) -> float:
         """Upper bound, in nats, of the Rényi divergence of all of them; order in (1, inf]."""
         ...
@@ -50,27 +64,32 @@ class ChannelRelease:
         channel: the channel of every coordinate.
         dimension: coordinates of one update.
         rounds: rounds that the client takes part in.
+        trust: `local`, or `aggregate` where the server sees sums of codes only: the bound is the
+            same, for a sum reveals no more than its terms.
 
     Raises:
-        ValueError, TypeError: dimension or rounds is not a whole number within 1 (0) and 2**53.
+        ValueError, TypeError: dimension or rounds is not a whole number within 1 (0) and 2**53, or
+            trust is another word.
     """
 
     channel: Channel
     dimension: int
     rounds: int
+    trust: Trust = "local"
 
     def __post_init__(self) -> None:
         _check_size(self.dimension, self.rounds)
-
-    @property
-    def trust(self) -> Trust:
-        """The server may see every code."""
-        return "local"
+        _validate.choice("trust", self.trust, ("local", "aggregate"))
 
     @property
     def releases(self) -> int:
         """Single-coordinate releases."""
         return self.dimension * self.rounds
+
+    @property
+    def distance(self) -> float:
+        """None: codes are drawn from exactly the certified integers."""
+        return 0.0
 
     def renyi(self, order: float) -> float:
         """Upper bound of the Rényi divergence of all releases: they are independent, so it adds."""
@@ -81,12 +100,15 @@ class ChannelRelease:
 
 @dataclass(frozen=True, slots=True)
 class GaussianRelease:
-    """Sums of a whole cohort released with Gaussian noise by a trusted server.
+    """Whole updates, or sums of them, released with Gaussian noise.
 
     Attributes:
-        noise_multiplier: standard deviation over the L2 distance between neighbouring sums.
+        noise_multiplier: standard deviation over the L2 distance between neighbouring sums, or
+            between two updates of one client.
         dimension: coordinates of one update.
         rounds: rounds that the client takes part in.
+        trust: `central` where a trusted server adds the noise to a sum, `local` where each client
+            adds it to its update.
 
     The bound is the real Gaussian's. Sampled in floating point, as baselines do, it is not exact.
 
@@ -97,27 +119,82 @@ class GaussianRelease:
     noise_multiplier: float
     dimension: int
     rounds: int
+    trust: Trust = "central"
 
     def __post_init__(self) -> None:
+        _validate.choice("trust", self.trust, ("local", "central"))
         # Squares of anything beyond would overflow or vanish.
         _validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e100)
         _check_size(self.dimension, self.rounds)
-
-    @property
-    def trust(self) -> Trust:
-        """The server sees raw updates."""
-        return "central"
 
     @property
     def releases(self) -> int:
         """Single-coordinate releases."""
         return self.dimension * self.rounds
 
+    @property
+    def distance(self) -> float:
+        """None is counted: the bound is the real Gaussian's."""
+        return 0.0
+
     def renyi(self, order: float) -> float:
         """rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
         if self.rounds == 0:
             return 0.0
         return _up(self.rounds * order / (2 * self.noise_multiplier**2))
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseRelease:
+    """Sums over a cohort of integer updates with integer noise, seen as sums only.
+
+    Attributes:
+        noise: each client's noise on each coordinate.
+        cohort: how many clients' noise is in every sum, at least.
+        squared_distance: squared L2 distance, at most, between two updates of one client.
+        dimension: coordinates of a sum.
+        rounds: rounds that the client takes part in.
+
+    The noise of clients that collude with the server does not count: cohort is what remains.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+    """
+
+    noise: Noise
+    cohort: int
+    squared_distance: int
+    dimension: int
+    rounds: int
+
+    def __post_init__(self) -> None:
+        _validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
+        _validate.whole("squared_distance", self.squared_distance, low=0)
+        _check_size(self.dimension, self.rounds)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees the sum of a cohort's codes."""
+        return "aggregate"
+
+    @property
+    def releases(self) -> int:
+        """Single-coordinate releases."""
+        return self.dimension * self.rounds
+
+    @property
+    def distance(self) -> float:
+        """Every coordinate of every round adds its own."""
+        return _up(self.releases * self.noise.distance(self.cohort))
+
+    def renyi(self, order: float) -> float:
+        """Every round adds the same (`noise.shift_divergence`)."""
+        if self.rounds == 0:
+            return 0.0
+        curvature = _curvature(self.noise, self.cohort)
+        spread = self.noise.spread(self.cohort)
+        one = shift_divergence(curvature, spread, self.squared_distance, order)
+        return _up(self.rounds * one)
 
 
 def account(releases: Iterable[Release], delta: float) -> Guarantee:
@@ -132,7 +209,9 @@ def account(releases: Iterable[Release], delta: float) -> Guarantee:
 
     Guarantees:
         The composed mechanism is (epsilon, delta)-differentially private, neighbouring
-        `replace_one`, also when later releases depend on the outcome of earlier ones.
+        `replace_one`, also when later releases depend on the outcome of earlier ones. Where the
+        releases as sent are only close to what their Rényi bounds are for, a part of delta,
+        RESERVE, pays for the distance; where it does not, epsilon is infinite.
 
     Raises:
         ValueError: delta is out of range, there is no release, or they assume different trust.
@@ -161,13 +240,25 @@ def account(releases: Iterable[Release], delta: float) -> Guarantee:
             "a guarantee holds against one kind of adversary."
         )
     total = sum(release.releases for release in releases)
+    distance = _up(math.fsum(release.distance for release in releases))
     candidates = [(_composed(releases, math.inf), math.inf)]
     if delta > 0 and total > 0:
+        left = delta * (1 - RESERVE) if distance > 0 else delta
         candidates += [
-            (_to_epsilon(_composed(releases, order), order, delta), order) for order in ORDERS
+            (_to_epsilon(_composed(releases, order), order, left), order) for order in ORDERS
         ]
     epsilon, order = min(candidates, key=lambda found: found[0])
+    if not _affordable(distance, epsilon, delta):
+        epsilon, order = math.inf, math.inf
     return Guarantee(epsilon, delta, "replace_one", trusts.pop(), order, total)
+
+
+def _affordable(distance: float, epsilon: float, delta: float) -> bool:
+    """Whether (1 + e^epsilon) · distance is within the reserved part of delta."""
+    if distance == 0 or math.isinf(epsilon):
+        return True
+    cost = math.log(distance) + epsilon + math.log1p(math.exp(-epsilon))
+    return delta > 0 and cost + 1e-9 * (1 + abs(cost)) <= math.log(delta * RESERVE)
 
 
 def _check_size(dimension: int, rounds: int) -> None:
@@ -204,3 +295,8 @@ def _up(value: float) -> float:
 @functools.lru_cache(maxsize=4096)
 def _epsilon(channel: Channel, order: float) -> float:
     return certify(channel, order).epsilon.upper
+
+
+@functools.lru_cache(maxsize=64)
+def _curvature(noise: Noise, cohort: int) -> float:
+    return noise.curvature(cohort)

@@ -45,7 +45,12 @@ PARAMETERS = {
     "epsilon": "pure epsilon per coordinate (imvu: between clip_norm/beta and -clip_norm/beta)",
     "beta": "input scaling, 1 to 10,000; larger suits coordinates small beside clip_norm",
     "noise_multiplier": "deviation of the noise over the distance between neighbouring sums",
+    "bits": "bits per coordinate, 2 to 24 (default 16)",
+    "deviations": "standard deviations of a sum that fit in half its range (default 6)",
+    "rotation_seed": "public seed of the rotation (default 0)",
 }
+
+TRUST = "who sees what: local, or aggregate (only sums of codes); default the mechanism's own"
 
 TRAIN_FIELDS = {
     "dataset": (str, "data set: digits, breast-cancer, mnist, fashion-mnist, emnist"),
@@ -63,6 +68,7 @@ TRAIN_FIELDS = {
     "checkpoint_every": (int, "rounds between checkpoints"),
     "evaluate_every": (int, "rounds between evaluations on test data"),
     "threads": (int, "threads to simulate clients on"),
+    "trust": (str, TRUST),
 }
 
 
@@ -164,7 +170,8 @@ def _add_account(commands: Any) -> None:
         "randquant account rqm --clip 1.5 --margin 1.5 --levels 16 --keep 0.42 "
         "--dimension 650 --rounds 20 --delta 1e-5",
     )  # fmt: skip
-    protecting = {**MECHANISMS, "gaussian": BASELINES["gaussian"]}
+    protecting = {**MECHANISMS, **BASELINES}
+    del protecting["clipped-sgd"]
     account.add_argument("mechanism", metavar="MECHANISM", help=", ".join(protecting))
     _mechanism_options(account, protecting)
     account.add_argument("--dimension", type=int, required=True, help="coordinates of an update")
@@ -172,6 +179,10 @@ def _add_account(commands: Any) -> None:
         "--rounds", type=int, required=True, help="rounds that the client takes part in"
     )
     account.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
+    account.add_argument(
+        "--cohort", type=int, help="clients in a sum, at least; for noise that they share out"
+    )
+    account.add_argument("--trust", default="", help=TRUST)
 
 
 def _add_compare(commands: Any) -> None:
@@ -224,11 +235,13 @@ def _command(commands: Any, name: str, text: str, example: str) -> argparse.Argu
 
 
 def _mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callable]) -> None:
-    """An option for every parameter that some mechanism in the table takes."""
+    """An option for every parameter that some mechanism takes; the cohort is not its own."""
     users: dict[str, list[str]] = {}
     kinds: dict[str, Callable[[str], Any]] = {}
     for mechanism, constructor in table.items():
         for parameter in inspect.signature(constructor).parameters.values():
+            if parameter.name == "cohort":
+                continue
             users.setdefault(parameter.name, []).append(mechanism)
             kinds[parameter.name] = _kind(parameter)
     for name, mechanisms in users.items():
@@ -276,6 +289,12 @@ def _whole_numbers(text: str) -> list[int]:
 
 def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
+
+
+def takes(mechanism: str, parameter: str) -> bool:
+    """Return whether a mechanism has a parameter; False for an unknown mechanism."""
+    constructor = {**MECHANISMS, **BASELINES}.get(mechanism)
+    return constructor is not None and parameter in inspect.signature(constructor).parameters
 
 
 def _numbers(text: str) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import math
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 import randquant as rq
 from randquant.aggregate import update_mechanism
-from randquant.arguments import DEMO, TRAIN_FIELDS, given_parameters, parser
+from randquant.arguments import DEMO, TRAIN_FIELDS, given_parameters, parser, takes
 from randquant.mechanisms import MECHANISMS, build
 from randquant.privacy import round_up
 from randquant.records import TrainConfig, to_json, write_atomic
@@ -74,7 +73,9 @@ def _certify(options: argparse.Namespace) -> None:
 
 def _account(options: argparse.Namespace) -> None:
     parameters = given_parameters(options)
-    mechanism = update_mechanism(options.mechanism, parameters)
+    mechanism = update_mechanism(
+        options.mechanism, parameters, trust=options.trust, cohort=options.cohort
+    )
     release = mechanism.release(options.dimension, options.rounds)
     if release is None:
         raise ValueError(f"Expected a mechanism that protects, got {options.mechanism}.")
@@ -84,6 +85,7 @@ def _account(options: argparse.Namespace) -> None:
         "parameters": parameters,
         "dimension": options.dimension,
         "rounds": options.rounds,
+        "cohort": options.cohort,
         **to_json(guarantee),
     }
     lines = [
@@ -259,12 +261,6 @@ def _train(options: argparse.Namespace) -> None:
     _print(options, progress.result(folder, finished), progress.table(folder, finished))
 
 
-_CLIP_NORM = {
-    name for name, made in MECHANISMS.items() if "clip_norm" in inspect.signature(made).parameters
-}
-"""Mechanisms without a per-coordinate `clip` of their own."""
-
-
 def _config(options: argparse.Namespace) -> TrainConfig:
     """The demo's configuration with the given options in place of its own."""
     given = {name: getattr(options, name) for name in TRAIN_FIELDS}
@@ -274,7 +270,7 @@ def _config(options: argparse.Namespace) -> TrainConfig:
     mechanism = given.get("mechanism", DEMO.mechanism)
     same = mechanism == DEMO.mechanism
     parameters = {**(DEMO.parameters if same else {}), **given_parameters(options)}
-    if mechanism not in _CLIP_NORM:
+    if takes(mechanism, "clip") and "clip_norm" not in parameters:
         parameters.setdefault("clip", DEMO.parameters["clip"])
     if same and "margin" not in given_parameters(options):
         parameters["margin"] = parameters["clip"]

@@ -10,8 +10,9 @@ from typing import Literal
 Neighboring = Literal["replace_one"]
 """What an adversary tries to tell apart: `replace_one` exchanges everything one client sends."""
 
-Trust = Literal["local", "central"]
+Trust = Literal["local", "aggregate", "central"]
 """Who sees what. `local`: the server sees each client's codes, and needs no trust.
+`aggregate`: the server sees only the sum of a cohort's codes (secure aggregation).
 `central`: the server sees raw updates and is trusted; only its output is protected."""
 
 

@@ -28,8 +28,8 @@ class TrainConfig:
         dataset: name of a data set (`randquant.datasets.DATASETS`).
         data_dir: folder of the data files; empty for data sets that scikit-learn ships.
         model: name of a model (`randquant.models.MODELS`).
-        mechanism: what protects an update: a channel mechanism's name, `clipped-sgd` (no
-            privacy) or `gaussian` (central noise).
+        mechanism: what protects an update: the name of a channel mechanism, or of a baseline for
+            whole updates (`randquant.aggregate.BASELINES`), such as `clipped-sgd` (no privacy).
         parameters: the mechanism's parameters, by name.
         population: how many clients the data is split over.
         cohort: how many clients take part in each round.
@@ -42,6 +42,8 @@ class TrainConfig:
         checkpoint_every: rounds between checkpoints.
         evaluate_every: rounds between evaluations on test data.
         threads: torch and encoder threads (part of the config because it fixes rounding).
+        trust: against whom the guarantee holds; empty for the mechanism's own (`local` for
+            channels, which also work under `aggregate`).
     """
 
     dataset: str
@@ -60,6 +62,7 @@ class TrainConfig:
     checkpoint_every: int = 50
     evaluate_every: int = 10
     threads: int = 2
+    trust: str = ""
 
 
 @dataclass(frozen=True, slots=True)

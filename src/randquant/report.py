@@ -27,6 +27,7 @@ Pick = Callable[[RoundMetrics], float | None]
 
 _OBSERVERS = {
     "local": "a server that sees every code",
+    "aggregate": "a server that sees only sums of a cohort's codes",
     "central": "someone who sees the models that the trusted server publishes",
 }
 

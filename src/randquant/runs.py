@@ -74,8 +74,9 @@ def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool
     folder.mkdir(parents=True, exist_ok=True)
     if baseline:
         channel = _channel(config)
-        clip = config.parameters["clip"] if channel is None else channel.clip
-        twin = dataclasses.replace(config, mechanism="clipped-sgd", parameters={"clip": clip})
+        clip = {k: v for k, v in config.parameters.items() if k in ("clip", "clip_norm")}
+        clip = clip if channel is None else {"clip": channel.clip}
+        twin = dataclasses.replace(config, mechanism="clipped-sgd", parameters=clip, trust="")
         (folder / BASELINE).mkdir()
         write_json(folder / BASELINE / "config.json", twin)
     write_json(folder / "config.json", config)  # last: a folder with it is a complete new run
@@ -164,7 +165,7 @@ def _execute_one(folder: Path, on_round: OnRound) -> report.Run:
     config = _read_config(folder)
     torch.set_num_threads(config.threads)
     prepared = _prepare(config)
-    _warm_up(prepared)
+    _warm_up(prepared, config.cohort)
     with ThreadPoolExecutor(
         config.threads, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
@@ -224,7 +225,7 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
 
 
 def _prepare(config: TrainConfig) -> _Prepared:
-    mechanism = update_mechanism(config.mechanism, config.parameters)
+    mechanism = _mechanism(config)
     dataset = datasets.load(config.dataset, config.data_dir or None)
     clients = datasets.partition(
         dataset.train_labels,
@@ -236,14 +237,16 @@ def _prepare(config: TrainConfig) -> _Prepared:
     model = models.build(
         config.model, dataset.train_features.shape[1:], dataset.classes, config.seed
     )
-    return _Prepared(Learner(model, dataset, clients), mechanism)
+    learner = Learner(model, dataset, clients)
+    mechanism.release(learner.dimension, 1)  # some parameters do not suit some dimensions
+    return _Prepared(learner, mechanism)
 
 
-def _warm_up(prepared: _Prepared) -> None:
+def _warm_up(prepared: _Prepared, cohort: int) -> None:
     """Compile what encodes and sums, so that no round's time includes it."""
     key, dimension = Key.generate(), prepared.learner.dimension
     payload = prepared.mechanism.encode(np.zeros(dimension, dtype=np.float32), key)
-    prepared.mechanism.mean([payload], dimension, key)
+    prepared.mechanism.mean([payload] * cohort, dimension, key)
 
 
 def _check(config: TrainConfig) -> None:
@@ -284,8 +287,14 @@ def _summary(
     )
 
 
+def _mechanism(config: TrainConfig) -> UpdateMechanism:
+    return update_mechanism(
+        config.mechanism, config.parameters, trust=config.trust, cohort=config.cohort
+    )
+
+
 def _channel(config: TrainConfig):
-    mechanism = update_mechanism(config.mechanism, config.parameters)
+    mechanism = _mechanism(config)
     return mechanism.channel if isinstance(mechanism, ChannelMechanism) else None
 
 
@@ -344,6 +353,8 @@ def _identity(config: TrainConfig) -> np.ndarray:
     fields = to_json(config)
     for name in ("rounds", "delta", "checkpoint_every", "evaluate_every"):
         del fields[name]
+    if not config.trust:  # checkpoints are older than this field
+        del fields["trust"]
     channel = _channel(config)
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
     digest.update(b"" if channel is None else channel.fingerprint)

@@ -1,15 +1,16 @@
 """Codes to bytes and back: the payload that a client uploads.
 
-A payload is a header of 40 bytes and a body of packed codes, ceil(log2 m) bits each. The checksum
-finds damage, not forgery: authenticity is the transport's task.
+A payload is a header of 40 bytes and a body of packed codes, ceil(log2 m) bits each. The codes are
+those of a `Channel`, or of a `Format` where no channel is behind them. The checksum finds damage,
+not forgery: authenticity is the transport's task.
 
     offset  bytes  field
     0       4      magic "RQPL"
     4       1      version, 1
     5       1      reserved, 0
-    6       2      levels
+    6       2      levels, modulo 2**16 (the fingerprint tells the rest)
     8       8      dimension
-    16      16     channel fingerprint
+    16      16     fingerprint of the channel or format
     32      8      checksum: first bytes of SHA-256 over the 32 bytes above and the body
 """
 
@@ -17,11 +18,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from randquant import _validate
-from randquant.channel import Channel
 
 MAGIC = b"RQPL"
 VERSION = 1
@@ -30,17 +32,59 @@ HEADER_BYTES = HEADER.size
 TOTALS = ("int32", "int64", "uint32", "uint64")
 
 
-def body_bytes(channel: Channel, dimension: int) -> int:
+class Coding(Protocol):
+    """What sender and receiver must agree on: a `Channel` has it, and so has a `Format`."""
+
+    @property
+    def levels(self) -> int:
+        """How many codes there are."""
+        ...
+
+    @property
+    def bits(self) -> int:
+        """Bits that one code needs."""
+        ...
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that differ wherever the meaning of a code does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Codes 0 to levels - 1 whose meaning a fingerprint stands for.
+
+    Example:
+        >>> Format.of(2, "sign", 0.5).bits
+        1
+    """
+
+    levels: int
+    fingerprint: bytes
+
+    @classmethod
+    def of(cls, levels: int, *facts: str | float) -> Format:
+        """Return the format of codes that these names and numbers give a meaning."""
+        return cls(levels, hashlib.sha256(repr((levels, *facts)).encode()).digest()[:16])
+
+    @property
+    def bits(self) -> int:
+        """Bits that one code needs: ceil(log2(levels))."""
+        return (self.levels - 1).bit_length()
+
+
+def body_bytes(channel: Coding, dimension: int) -> int:
     """Return how many bytes `dimension` packed codes of a channel take."""
     return (dimension * channel.bits + 7) // 8
 
 
-def pack(channel: Channel, codes: np.ndarray) -> bytes:
+def pack(channel: Coding, codes: np.ndarray) -> bytes:
     """Turn codes into a payload.
 
     Args:
-        channel: the channel that the codes were drawn from.
-        codes: (d,) uint8, each below channel.levels.
+        channel: the channel that the codes were drawn from, or their format.
+        codes: (d,) uint8, each below channel.levels; uint32 for codes of more than 8 bits.
 
     Returns:
         bytes: 40 + ceil(d · ceil(log2 m) / 8) of them.
@@ -49,7 +93,7 @@ def pack(channel: Channel, codes: np.ndarray) -> bytes:
         unpack(channel, pack(channel, codes), d) returns the same codes.
 
     Raises:
-        ValueError: codes is not a vector of uint8, or a code is out of range.
+        ValueError: codes is not a vector of that dtype, or a code is out of range.
 
     Example:
         >>> import randquant as rq
@@ -60,34 +104,36 @@ def pack(channel: Channel, codes: np.ndarray) -> bytes:
     from randquant import _bits  # numba is slow to import, and most commands do without it
 
     codes = np.ascontiguousarray(codes)
-    if codes.ndim != 1 or codes.dtype != np.uint8:
+    if codes.ndim != 1 or codes.dtype != _dtype(channel):
         raise ValueError(
-            f"Expected codes (d,) of dtype uint8, got shape {codes.shape}, {codes.dtype}: "
-            "pack one client's codes at a time."
+            f"Expected codes (d,) of dtype {_dtype(channel).name}, got shape {codes.shape}, "
+            f"{codes.dtype}: pack one client's codes at a time."
         )
     _check_range(channel, codes)
+    if channel.bits > 8:
+        return frame(channel, codes.size, _packed_wide(codes, channel.bits))
     body = np.empty(body_bytes(channel, codes.size), dtype=np.uint8)
     _bits.pack(codes, channel.bits, body)
     return frame(channel, codes.size, body)
 
 
-def frame(channel: Channel, dimension: int, body: np.ndarray) -> bytes:
+def frame(channel: Coding, dimension: int, body: np.ndarray) -> bytes:
     """Put the header before a body of packed codes, (n,) uint8."""
-    fields = (MAGIC, VERSION, 0, channel.levels, dimension, channel.fingerprint)
+    fields = (MAGIC, VERSION, 0, channel.levels % 2**16, dimension, channel.fingerprint)
     checksum = _checksum(HEADER.pack(*fields, b""), body)
     return HEADER.pack(*fields, checksum) + body.tobytes()
 
 
-def unpack(channel: Channel, payload: bytes, dimension: int) -> np.ndarray:
+def unpack(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
     """Turn a payload back into codes.
 
     Args:
-        channel: the channel that the receiver expects.
+        channel: the channel or format that the receiver expects.
         payload: what came.
         dimension: how many coordinates the receiver expects.
 
     Returns:
-        (dimension,) uint8 codes, each below channel.levels.
+        (dimension,) uint8 codes, each below channel.levels; uint32 for codes of more than 8 bits.
 
     Guarantees:
         A payload that is damaged, truncated, too long, or made for another channel, dimension or
@@ -102,11 +148,11 @@ def unpack(channel: Channel, payload: bytes, dimension: int) -> np.ndarray:
     return _codes(channel, body, dimension)
 
 
-def add(channel: Channel, payload: bytes, totals: np.ndarray) -> None:
+def add(channel: Coding, payload: bytes, totals: np.ndarray) -> None:
     """Add a payload's codes to running totals.
 
     Args:
-        channel: the channel that the receiver expects.
+        channel: the channel or format that the receiver expects.
         payload: what came.
         totals: (dimension,) int32, int64, uint32 or uint64, changed in place; left as it is when
             the payload is refused.
@@ -123,21 +169,43 @@ def add(channel: Channel, payload: bytes, totals: np.ndarray) -> None:
             f"{totals.shape}, {totals.dtype}."
         )
     body = _checked_body(channel, payload, totals.size)
+    if channel.bits > 8:
+        totals += _codes(channel, body, totals.size).astype(totals.dtype)
+        return
     if channel.levels < 1 << channel.bits:  # some bit patterns are no code: look before adding
         _codes(channel, body, totals.size)
     _bits.add(body, channel.bits, totals)
 
 
-def _codes(channel: Channel, body: np.ndarray, dimension: int) -> np.ndarray:
+def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
     from randquant import _bits
 
-    codes = np.zeros(dimension, dtype=np.uint8)
-    _bits.add(body, channel.bits, codes)
+    if channel.bits > 8:
+        codes = _unpacked_wide(body, channel.bits, dimension)
+    else:
+        codes = np.zeros(dimension, dtype=np.uint8)
+        _bits.add(body, channel.bits, codes)
     _check_range(channel, codes)
     return codes
 
 
-def _checked_body(channel: Channel, payload: bytes, dimension: int) -> np.ndarray:
+def _dtype(channel: Coding) -> np.dtype:
+    return np.dtype(np.uint8 if channel.bits <= 8 else np.uint32)
+
+
+def _packed_wide(codes: np.ndarray, bits: int) -> np.ndarray:
+    """The body of codes (d,) uint32 of up to 32 bits, lowest bit first as in `_bits`."""
+    columns = codes[:, None] >> np.arange(bits, dtype=np.uint32) & np.uint32(1)
+    return np.packbits(columns.astype(np.uint8).reshape(-1), bitorder="little")
+
+
+def _unpacked_wide(body: np.ndarray, bits: int, dimension: int) -> np.ndarray:
+    columns = np.unpackbits(body, count=dimension * bits, bitorder="little")
+    weights = np.uint32(1) << np.arange(bits, dtype=np.uint32)
+    return columns.reshape(dimension, bits) @ weights
+
+
+def _checked_body(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
     expected = HEADER_BYTES + body_bytes(channel, dimension)
     if len(payload) < HEADER_BYTES:
         raise ValueError(
@@ -151,7 +219,7 @@ def _checked_body(channel: Channel, payload: bytes, dimension: int) -> np.ndarra
             f"Expected payload version {VERSION}, got {version}: client and server must run "
             "versions of randquant that share a format."
         )
-    if fingerprint != channel.fingerprint or levels != channel.levels:
+    if fingerprint != channel.fingerprint or levels != channel.levels % 2**16:
         raise ValueError(
             f"Expected a payload of channel {channel.fingerprint.hex()[:8]} with "
             f"{channel.levels} levels, got channel {fingerprint.hex()[:8]} with {levels}."
@@ -177,7 +245,7 @@ def _checksum(header: bytes, body: np.ndarray) -> bytes:
     return digest.digest()[:8]
 
 
-def _check_range(channel: Channel, codes: np.ndarray) -> None:
+def _check_range(channel: Coding, codes: np.ndarray) -> None:
     if codes.size and int(codes.max()) >= channel.levels:
         index = int(np.argmax(codes >= channel.levels))
         raise ValueError(

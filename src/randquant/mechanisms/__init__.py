@@ -15,6 +15,7 @@ from randquant.channel import Channel
 from randquant.mechanisms.designed import channel_file, optimal
 from randquant.mechanisms.imvu import imvu, imvu_fisher
 from randquant.mechanisms.mvu import mvu
+from randquant.mechanisms.noise import NOISES
 from randquant.mechanisms.pbm import pbm
 from randquant.mechanisms.qmgeo import qmgeo
 from randquant.mechanisms.rqm import rqm, stochastic_rounding
@@ -49,8 +50,8 @@ def build(name: str, parameters: Mapping[str, Any]) -> Channel:
     )
 
 
-RESERVED = ("gaussian", "clipped-sgd")
-"""Names that mean something else on the command line."""
+RESERVED = ("clipped-sgd", "gaussian", "local-gaussian", "sign-sgd", *NOISES)
+"""Names of mechanisms for whole updates, which are no channels."""
 
 
 def register(name: str, constructor: Callable[..., Channel]) -> None:

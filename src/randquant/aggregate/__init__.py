@@ -1,0 +1,105 @@
+"""Mechanisms for whole updates: what a client uploads, and what the server makes of the uploads.
+
+Training and deployment see only `UpdateMechanism`. `ChannelMechanism` protects; those in BASELINES
+are what it is compared with, in the same loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from randquant import _validate
+from randquant.account import Release
+from randquant.aggregate.additive import AdditiveMechanism
+from randquant.aggregate.channel import ChannelMechanism
+from randquant.aggregate.gaussian import (
+    CentralGaussian,
+    ClippedSGD,
+    LocalGaussian,
+    SignSGD,
+    gaussian,
+)
+from randquant.keys import Key
+from randquant.mechanisms import MECHANISMS, build
+from randquant.mechanisms.noise import NOISES
+from randquant.privacy import Trust
+
+
+class UpdateMechanism(Protocol):
+    """How a cohort's updates become bytes and those bytes a mean."""
+
+    @property
+    def trust(self) -> Trust | None:
+        """Against whom it protects; None where nothing is protected."""
+        ...
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """On a client: an update (d,) float32 to a payload, with a key of its own."""
+        ...
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """On the server: payloads to an estimate of the clipped updates' mean, (d,) float32."""
+        ...
+
+    def release(self, dimension: int, rounds: int) -> Release | None:
+        """The record that accounting needs; None where nothing is protected."""
+        ...
+
+
+BASELINES: dict[str, Callable[..., UpdateMechanism]] = {
+    "clipped-sgd": ClippedSGD,
+    "gaussian": gaussian,
+    "local-gaussian": LocalGaussian,
+    "sign-sgd": SignSGD,
+    **{kind: functools.partial(AdditiveMechanism, kind) for kind in NOISES},
+}
+"""Mechanisms for whole updates that are no channel, by the name that commands and records use."""
+
+
+def update_mechanism(
+    name: str, parameters: Mapping[str, Any], *, trust: str = "", cohort: int | None = None
+) -> UpdateMechanism:
+    """Build a mechanism for whole updates from its name and parameters.
+
+    Args:
+        name: a key of MECHANISMS or BASELINES.
+        parameters: the mechanism's own parameters, by name.
+        trust: against whom it is to hold; empty for the mechanism's own (`local` for channels).
+        cohort: how many clients are summed, at least; for mechanisms that share noise out.
+
+    Raises:
+        ValueError: the name is unknown, a parameter is missing, unknown or out of bounds, or the
+            mechanism does not work under that trust.
+    """
+    _validate.choice("mechanism", name, [*MECHANISMS, *BASELINES])
+    if name in MECHANISMS:
+        _validate.choice("trust", trust or "local", ("local", "aggregate"))
+        channel = build(name, parameters)
+        return ChannelMechanism(channel, "aggregate" if trust == "aggregate" else "local")
+    if cohort is not None and "cohort" in inspect.signature(BASELINES[name]).parameters:
+        parameters = {**parameters, "cohort": cohort}
+    mechanism = _validate.call(name, BASELINES[name], parameters)
+    if trust and trust != mechanism.trust:
+        own = mechanism.trust or "none, for it protects nothing"
+        raise ValueError(
+            f"Expected no other trust than {name}'s own ({own}), got {trust!r}: leave it out."
+        )
+    return mechanism
+
+
+__all__ = [
+    "BASELINES",
+    "AdditiveMechanism",
+    "CentralGaussian",
+    "ChannelMechanism",
+    "ClippedSGD",
+    "LocalGaussian",
+    "SignSGD",
+    "UpdateMechanism",
+    "update_mechanism",
+]

@@ -1,0 +1,72 @@
+"""One channel applied to every coordinate of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant import _validate, wire
+from randquant.account import ChannelRelease, Release
+from randquant.aggregate.payloads import some
+from randquant.channel import Channel
+from randquant.encode import encode_payload
+from randquant.keys import Key
+from randquant.privacy import Trust
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelMechanism:
+    """One channel applied to every coordinate; the server decodes the mean of the codes.
+
+    Args:
+        channel: the channel.
+        trust: `local` (the server sees each client's codes) or `aggregate` (it sees only the sum
+            of a cohort's codes, by secure aggregation).
+
+    Guarantees:
+        With evenly spaced values the server uses the sum of the codes only; it is exact: n clients'
+        codes stay below n · levels, far from the 2**63 where 64-bit totals would overflow. With
+        uneven values a sum of codes means nothing, and each client's codes are decoded.
+        `mean` is unbiased for the mean of the clipped updates when the channel is unbiased.
+        Under `aggregate` trust the stated guarantee is the local one: a sum is computed from the
+        codes, so it reveals no more than they do. It holds whatever the other clients do, and is
+        loose: what the others' randomness adds is not counted.
+
+    Raises:
+        ValueError: trust is another word, or `aggregate` with unevenly spaced values.
+    """
+
+    channel: Channel
+    trust: Trust = "local"
+
+    def __post_init__(self) -> None:
+        _validate.choice("trust", self.trust, ("local", "aggregate"))
+        if self.trust == "aggregate" and self.channel.lattice is None:
+            raise ValueError(
+                "Expected evenly spaced values under aggregate trust, got uneven ones, whose sum "
+                "of codes does not decode to a mean: design even levels with "
+                "design.optimal(..., lattice=True), or use local trust."
+            )
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """Clip, draw codes, pack: the client's payload."""
+        return encode_payload(self.channel, update, key, threads=1)  # clients may share a machine
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
+        if self.channel.lattice is None:
+            total = np.zeros(dimension, dtype=np.float64)
+            for payload in some(payloads):
+                total += self.channel.values[wire.unpack(self.channel, payload, dimension)]
+            return (total / len(payloads)).astype(np.float32)
+        first, step = self.channel.lattice
+        totals = np.zeros(dimension, dtype=np.int64)
+        for payload in some(payloads):
+            wire.add(self.channel, payload, totals)
+        return (first + step / len(payloads) * totals).astype(np.float32)
+
+    def release(self, dimension: int, rounds: int) -> Release:
+        """Every coordinate of every round that the client takes part in."""
+        return ChannelRelease(self.channel, dimension, rounds, self.trust)

@@ -1,0 +1,278 @@
+"""Baselines on floats: no privacy, Gaussian noise on the sum or on each update, and its signs.
+
+All noise here is sampled in floating point: fit for comparison, not for deployment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant import _validate, wire
+from randquant.account import GaussianRelease, Release
+from randquant.aggregate.payloads import finite, mean_of_floats, some
+from randquant.keys import Key
+from randquant.privacy import Trust
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedSGD:
+    """No privacy: clipped updates as 32-bit floats. The baseline that shows what privacy costs.
+
+    Args:
+        clip: per-coordinate clipping threshold; or
+        clip_norm: L2 clipping threshold of a whole update. Exactly one of the two.
+
+    Raises:
+        ValueError, TypeError: not exactly one threshold, or it is out of bounds.
+    """
+
+    clip: float | None = None
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_thresholds(self.clip, self.clip_norm)
+
+    @property
+    def trust(self) -> None:
+        """Nobody: nothing is protected."""
+        return None
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """The clipped update, 4 bytes a coordinate."""
+        if self.clip_norm is not None:
+            return clip_to_norm(update, self.clip_norm).astype("<f4").tobytes()
+        assert self.clip is not None
+        limit = np.float32(self.clip)
+        if float(limit) > self.clip:  # rounded up: what is sent must not exceed clip
+            limit = np.nextafter(limit, np.float32(0))
+        return np.clip(finite(update), -limit, limit).astype("<f4").tobytes()
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """The mean of the clipped updates."""
+        return mean_of_floats(payloads, dimension).astype(np.float32)
+
+    def release(self, dimension: int, rounds: int) -> None:
+        """Nothing is promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class CentralGaussian:
+    """A trusted server adds Gaussian noise to the exact sum of clipped updates.
+
+    Args:
+        clip: per-coordinate clipping threshold, or None; or
+        noise_multiplier: standard deviation of the noise on the sum, over the L2 distance between
+            sums that differ in one client: 2 · clip · sqrt(dimension), or 2 · clip_norm.
+        clip_norm: L2 clipping threshold of a whole update. Exactly one of clip and clip_norm.
+
+    The noise is sampled in floating point: fit for comparison, not for deployment.
+
+    Raises:
+        ValueError, TypeError: not exactly one threshold, or an argument is out of bounds.
+    """
+
+    clip: float | None
+    noise_multiplier: float
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_thresholds(self.clip, self.clip_norm)
+        _check_noise(self.noise_multiplier)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees raw updates."""
+        return "central"
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """The clipped update, 4 bytes a coordinate: the server is trusted with it."""
+        return ClippedSGD(self.clip, self.clip_norm).encode(update, key)
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """The mean of the clipped updates plus noise drawn with the server's key."""
+        mean = mean_of_floats(payloads, dimension)
+        if self.clip_norm is not None:
+            distance = 2 * self.clip_norm
+        else:
+            assert self.clip is not None
+            distance = 2 * self.clip * math.sqrt(dimension)
+        noise = self.noise_multiplier * distance / len(payloads) * _normals(dimension, key)
+        return (mean + noise).astype(np.float32)
+
+    def release(self, dimension: int, rounds: int) -> Release:
+        """One Gaussian release a round."""
+        return GaussianRelease(self.noise_multiplier, dimension, rounds)
+
+
+def gaussian(
+    noise_multiplier: float, clip: float | None = None, clip_norm: float | None = None
+) -> CentralGaussian:
+    """Return CentralGaussian with either threshold: what the name `gaussian` stands for."""
+    return CentralGaussian(clip, noise_multiplier, clip_norm)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGaussian:
+    """Each client adds Gaussian noise to its own update, clipped in L2.
+
+    Args:
+        clip_norm: L2 clipping threshold of a whole update, within [1e-30, 1e30].
+        noise_multiplier: standard deviation of each client's noise, over the L2 distance
+            2 · clip_norm between two clipped updates.
+
+    The noise is sampled in floating point: fit for comparison, not for deployment.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _check_thresholds(None, self.clip_norm)
+        _check_noise(self.noise_multiplier)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of each client's noise."""
+        return self.noise_multiplier * 2 * self.clip_norm
+
+    def noisy(self, update: np.ndarray, key: Key) -> np.ndarray:
+        """The clipped update plus noise, (d,) float64."""
+        return clip_to_norm(update, self.clip_norm) + self.deviation * _normals(update.size, key)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees each noisy update."""
+        return "local"
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """The noisy update, 4 bytes a coordinate."""
+        return self.noisy(update, key).astype("<f4").tobytes()
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """The mean of the noisy updates: unbiased for the mean of the clipped ones."""
+        return mean_of_floats(payloads, dimension).astype(np.float32)
+
+    def release(self, dimension: int, rounds: int) -> Release:
+        """One Gaussian release a round, to a server that sees it."""
+        return GaussianRelease(self.noise_multiplier, dimension, rounds, "local")
+
+
+@dataclass(frozen=True, slots=True)
+class SignSGD:
+    """One bit a coordinate: the sign of the update, clipped in L2, plus Gaussian noise.
+
+    Args:
+        clip_norm: L2 clipping threshold of a whole update, within [1e-30, 1e30].
+        noise_multiplier: standard deviation s of each client's noise, over 2 · clip_norm.
+
+    Guarantees:
+        The signs are computed from the local Gaussian's noisy update, so its bound holds.
+        A sign stands for ±s · sqrt(pi/2). A coordinate x then decodes to a mean of
+        s · sqrt(pi/2) · erf(x / (s · sqrt 2)), which lies between x and 0, at most |x|^3 / (6 s^2)
+        from x: biased towards zero, little where the noise is large.
+
+    The noise is sampled in floating point: fit for comparison, not for deployment.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    References:
+        Bernstein et al. 2018 (signSGD); Jin et al. 2020 (signs of a noisy update).
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        LocalGaussian(self.clip_norm, self.noise_multiplier)
+
+    @property
+    def format(self) -> wire.Format:
+        """How the signs are packed."""
+        return wire.Format.of(2, "sign-sgd", self.clip_norm, self.noise_multiplier)
+
+    @property
+    def value(self) -> float:
+        """What the sign + stands for."""
+        return self._noise.deviation * math.sqrt(math.pi / 2)
+
+    @property
+    def _noise(self) -> LocalGaussian:
+        return LocalGaussian(self.clip_norm, self.noise_multiplier)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees each client's signs."""
+        return "local"
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """The packed signs: code 1 is +."""
+        signs = self._noise.noisy(update, key) >= 0
+        return wire.pack(self.format, signs.astype(np.uint8))
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """The mean of the decoded signs."""
+        positive = np.zeros(dimension, dtype=np.int64)
+        for payload in some(payloads):
+            wire.add(self.format, payload, positive)
+        return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
+
+    def release(self, dimension: int, rounds: int) -> Release:
+        """The local Gaussian's: a sign is computed from what it protects."""
+        return self._noise.release(dimension, rounds)
+
+
+def clip_to_norm(update: np.ndarray, clip_norm: float) -> np.ndarray:
+    """Scale an update down to an L2 norm of at most clip_norm.
+
+    Args:
+        update: (d,) floats.
+        clip_norm: threshold, within [1e-30, 1e30].
+
+    Returns:
+        (d,) float32, norm at most clip_norm although rounded (d up to 2**30): an update whose norm
+        exceeds (1 - 2**-22) · clip_norm is scaled to that norm, which leaves room for rounding.
+
+    Raises:
+        ValueError: the update holds a NaN or an infinity.
+
+    Example:
+        >>> clip_to_norm(np.array([3.0, 4.0]), 1.0).round(3)
+        array([0.6, 0.8], dtype=float32)
+    """
+    exact = finite(update).astype(np.float64)
+    largest = float(np.abs(exact).max(initial=0.0))
+    if largest == 0:
+        return exact.astype(np.float32)
+    exact /= largest  # squares of the very large and the very small would not be floats
+    limit = clip_norm * (1 - 2.0**-22) / largest
+    norm = math.sqrt(float(exact @ exact))
+    return (exact * (largest * min(1.0, limit / norm))).astype(np.float32)
+
+
+def _normals(count: int, key: Key) -> np.ndarray:
+    words = key.fold_in("noise").words(2)
+    return np.random.Generator(np.random.Philox(key=words)).standard_normal(count)
+
+
+def _check_noise(noise_multiplier: float) -> None:
+    _validate.real("noise_multiplier", noise_multiplier, low=1e-100, high=1e100)
+
+
+def _check_thresholds(clip: float | None, clip_norm: float | None) -> None:
+    if (clip is None) == (clip_norm is None):
+        raise ValueError(
+            f"Expected one of clip and clip_norm, got {'neither' if clip is None else 'both'}: "
+            "an update is clipped per coordinate or as a whole."
+        )
+    if clip is not None:
+        _validate.real("clip", clip, above=0)
+    if clip_norm is not None:
+        _validate.real("clip_norm", clip_norm, low=1e-30, high=1e30)

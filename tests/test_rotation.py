@@ -1,0 +1,66 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from randquant.aggregate.rotation import Rotation
+
+
+def slow_matrix(rotation: Rotation) -> np.ndarray:
+    """The rotation, entry by entry: signs of popcounts, and the signs that it draws."""
+    size = rotation.size
+    entries = [[(-1) ** (i & j).bit_count() for j in range(size)] for i in range(size)]
+    unit = rotation.forward(np.eye(rotation.dimension))  # row j: the rotated j-th unit vector
+    signs = np.sign(unit[:, 0])
+    return np.array(entries)[:, : rotation.dimension] * signs / math.sqrt(size)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 5, 8, 13])
+def test_it_is_a_hadamard_matrix_with_signed_columns(dimension):
+    rotation = Rotation(dimension, seed=1)
+    assert rotation.size == 1 << max(0, math.ceil(math.log2(dimension)))
+    matrix = slow_matrix(rotation)
+    x = np.random.default_rng(0).standard_normal(dimension)
+    assert np.abs(rotation.forward(x) - matrix @ x).max() < 1e-12
+    assert np.abs(matrix.T @ matrix - np.eye(dimension)).max() < 1e-12
+
+
+@given(st.integers(1, 300), st.integers(1, 4), st.integers(0, 2**64 - 1))
+def test_the_inverse_undoes_it_norms_stay_and_means_pass_through(dimension, count, seed):
+    rotation = Rotation(dimension, seed)
+    x = np.random.default_rng(seed).standard_normal((count, dimension))
+    y = rotation.forward(x)
+    assert y.shape == (count, rotation.size)
+    assert np.abs(np.linalg.norm(y, axis=1) - np.linalg.norm(x, axis=1)).max() < 1e-9
+    assert np.abs(rotation.inverse(y) - x).max() < 1e-9
+    assert np.abs(rotation.inverse(y.mean(axis=0)) - x.mean(axis=0)).max() < 1e-9
+
+
+def test_what_lies_beyond_the_vector_is_dropped():
+    rotation = Rotation(5, seed=0)
+    assert rotation.inverse(np.random.default_rng(0).standard_normal(8)).shape == (5,)
+
+
+def test_one_large_coordinate_is_spread_evenly():
+    x = np.zeros(700)
+    x[123] = 3.0
+    assert np.allclose(np.abs(Rotation(700, seed=4).forward(x)), 3.0 / math.sqrt(1024))
+
+
+def test_a_constant_vector_is_spread_by_its_signs():
+    # Without signs all of a constant vector lands in one coordinate.
+    y = Rotation(1024, seed=4).forward(np.ones(1024))
+    assert np.abs(y).max() < 6  # each is a sum of 1024 signs over 32: 6 deviations
+    assert np.abs(y).max() > 2
+
+
+def test_the_seed_decides():
+    x = np.ones(64)
+    first = Rotation(64, seed=1).forward(x)
+    assert (first == Rotation(64, seed=1).forward(x)).all()
+    assert (first != Rotation(64, seed=2).forward(x)).any()
+    for dimension, seed in ((0, 0), (2**30 + 1, 0), (4, -1)):
+        with pytest.raises(ValueError, match="Expected"):
+            Rotation(dimension, seed)
