@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,18 +42,24 @@ def optimal(
         >>> optimal(clip=1.0, epsilon=2.0, values=[-2, -1, 0, 1, 2]).levels
         5
     """
-    from randquant import design  # its solver is slow to import
-
-    return design.optimal(
+    return designed(
         clip,
-        values,
+        None if values is None else tuple(values),
         epsilon,
-        objective,  # type: ignore[arg-type]
+        objective,
         inputs,
         levels=levels,
         reach=reach,
         lattice=levels is not None,
-    ).channel
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def designed(*arguments: Any, **options: Any) -> Channel:
+    """Return the channel of `design.optimal`, remembered: a run builds its mechanism many times."""
+    from randquant import design  # its solver is slow to import
+
+    return design.optimal(*arguments, **options).channel
 
 
 def channel_file(path: str) -> Channel:

@@ -6,6 +6,7 @@ import numpy as np
 
 from randquant import _validate
 from randquant.channel import Channel
+from randquant.mechanisms.designed import designed
 
 
 def mvu(
@@ -43,17 +44,16 @@ def mvu(
         >>> [round(float(value), 3) for value in channel.values]
         [-2.164, 2.164]
     """
-    from randquant import design  # its solver is slow to import
-
     _validate.choice("geometry", geometry, ("pure", "l1", "l2"))
     inputs = _validate.whole("inputs", inputs, low=2, high=1000)
     clip = _validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
-    return design.optimal(
+    return designed(
         clip,
-        epsilon=epsilon,
-        objective="mse",
-        inputs=inputs,
-        density=clip * np.linspace(-1, 1, inputs),
-        constraint=geometry,  # type: ignore[arg-type]
+        None,
+        epsilon,
+        "mse",
+        inputs,
+        tuple(clip * np.linspace(-1, 1, inputs)),
+        constraint=geometry,
         levels=levels,
-    ).channel
+    )
