@@ -17,6 +17,7 @@ from randquant.mechanisms import MECHANISMS, RESERVED, build
 EXAMPLES = {
     "rqm": {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42},
     "erm": {"clip": 1.5, "bins": [0.4 * i - 3 for i in range(16)], "gamma": 2.0},
+    "optm": {"clip": 1.5, "bins": [0.4 * i - 3 for i in range(16)], "epsilon": 3.0},
     "qmgeo": {"clip": 1.5, "levels": 16, "p": 0.3, "mixing": 0.1},
     "pbm": {"clip": 1.5, "theta": 0.25, "trials": 15},
     "stochastic-rounding": {"clip": 1.5, "levels": 16, "margin": 0.5},

@@ -267,6 +267,10 @@ def two_bin_error(cell: optm_paper.Cell, x: float) -> float:
         row = oracle.rqm_row(Fraction(x), reach, 4, Fraction(settings["keep"]))
         values = [reach * (2 * i - 3) / 3 for i in range(4)]
         return float(sum(w * abs(v - Fraction(x)) for w, v in zip(row, values, strict=True)))
+    if cell.mechanism != "erm":  # designed: the mix of the channel's own rows, one input at a time
+        channel = cell.channel()
+        weights, total = channel.mix(x)
+        return float(weights @ np.abs(channel.values - x) / total)
     bins, gamma = settings["bins"], settings["gamma"]
     below, above = [b for b in bins if b <= x], [b for b in bins if b > x]
 
@@ -288,17 +292,22 @@ def test_optms_table_1_against_quadrature(cell, found):
     exact, _ = integrate.quad(lambda x: two_bin_error(cell, x) / 2, -1, 1, points=bins or None)
     row = next(r for r in found["optm-table1"].tables[0].rows if r[3] == cell.error and (
         r[0] == optm_paper._named(cell)))  # fmt: skip
-    assert row[4] == pytest.approx(exact, rel=1e-7)
+    # The encoder rounds inputs to 2**-32 of a cell, and quadrature meets the kinks of 32 cells.
+    assert row[4] == pytest.approx(exact, rel=1e-7 if cell.mechanism in ("rqm", "erm") else 1e-5)
     assert upper(row[2]) <= cell.epsilon
 
 
 def test_optms_tables_hold_but_for_what_is_said_to_be_impossible(found):
     claims = found["optm-table1"].claims
-    holding = [c for c in claims if "satisfies" in c.text or "absolute error" in c.text]
-    assert len(holding) == 8
+    holding = [c for c in claims if "satisfies" in c.text or "its mean absolute error" in c.text]
+    assert len(holding) == 20
     assert {c.verdict for c in holding} == {"holds"}
     assert {c.verdict for c in claims if c not in holding} == {"does not hold"}
-    assert {c.verdict for c in found["optm-table2"].claims} == {"holds"}
+    optm, rqm = found["optm-table2"].claims[:3], found["optm-table2"].claims[3:]
+    assert {c.verdict for c in rqm} == {"holds"}
+    for claimed in optm:  # ours, on the same bins, are lower than the paper's
+        assert claimed.verdict == "does not hold"
+        assert claimed.ours < 0.93 * float(claimed.paper)
     assert {c.verdict for c in found["optm-fig3"].claims} == {"holds"}
 
 

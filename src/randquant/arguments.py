@@ -31,7 +31,8 @@ PARAMETERS = {
     "keep": "probability that an inner level is kept, 0 to 1",
     "theta": "success probability is 1/2 + theta x / clip; 0 to 1/2",
     "trials": "binomial trials, 1 to 255; trials + 1 codes",
-    "bins": "increasing values of the codes, as A,B,...",
+    "bins": "increasing values of the codes, as A,B,...; optm: or how many to search for",
+    "programme": "full or reduced",
     "gamma": "how strongly near bins are preferred, >= 0",
     "values": "increasing values of the codes, as A,B,...",
     "reach": "largest magnitude of a searched level",
@@ -308,9 +309,19 @@ def _numbers(text: str) -> list[float]:
 
 def _kind(parameter: inspect.Parameter) -> Callable[[str], Any]:
     """How a parameter is read; annotations may be classes or, as in this package, their names."""
-    kinds = {"int": int, "float": float, "str": str, "_empty": _number}
+    kinds = {
+        "int | Sequence[float] | np.ndarray": _number_or_numbers,
+        "int": int,
+        "float": float,
+        "str": str,
+        "_empty": _number,
+    }
     name = getattr(parameter.annotation, "__name__", parameter.annotation).removesuffix(" | None")
     return kinds.get(name, _numbers)
+
+
+def _number_or_numbers(text: str) -> int | list[float]:
+    return int(text) if text.isdigit() else _numbers(text)
 
 
 def _number(text: str) -> int | float:

@@ -313,6 +313,15 @@ FAMILIES: dict[str, Family] = {
         },
         _of("erm"),
     ),
+    "optm": Family(
+        lambda t: {"margin": _few_margins(t)},
+        lambda t, at: {
+            "clip": t.clip,
+            "bins": _spread(t, at["margin"]),
+            "epsilon": t.epsilon,
+        },
+        _of("optm"),
+    ),
     "qmgeo": Family(
         lambda t: {"p": [1e-3, *SHARES[4:-1], 0.999], "mixing": np.geomspace(1e-9, 0.5, 19)},
         lambda t, at: _sized(t, p=at["p"], mixing=at["mixing"]),

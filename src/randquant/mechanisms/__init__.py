@@ -16,6 +16,7 @@ from randquant.mechanisms.designed import channel_file, optimal
 from randquant.mechanisms.imvu import imvu, imvu_fisher
 from randquant.mechanisms.mvu import mvu
 from randquant.mechanisms.noise import NOISES
+from randquant.mechanisms.optm import optm
 from randquant.mechanisms.pbm import pbm
 from randquant.mechanisms.qmgeo import qmgeo
 from randquant.mechanisms.rqm import rqm, stochastic_rounding
@@ -25,6 +26,7 @@ MECHANISMS: dict[str, Callable[..., Channel]] = {
     "rqm": rqm,
     "pbm": pbm,
     "erm": erm,
+    "optm": optm,
     "qmgeo": qmgeo,
     "mvu": mvu,
     "imvu": imvu,
@@ -98,6 +100,7 @@ __all__ = [
     "imvu",
     "imvu_fisher",
     "mvu",
+    "optm",
     "pbm",
     "qmgeo",
     "register",

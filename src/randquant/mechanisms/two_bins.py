@@ -53,7 +53,7 @@ def two_bins(
         [0.625, 0.25, 0.125]
     """
     clip = _validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
-    grid = _bins(bins, clip)
+    grid = bins_of(bins, clip)
     lower = _distributions("left", left, [j + 1 for j in range(len(grid) - 1)])
     upper = _distributions("right", right, [len(grid) - 1 - j for j in range(len(grid) - 1)])
     # A bin that all but touches ±clip would make a cell too narrow for float64 inputs: it is taken
@@ -105,7 +105,7 @@ def erm(clip: float, bins: Sequence[float] | np.ndarray, gamma: float) -> Channe
         2.9267
     """
     gamma = _validate.real("gamma", gamma, low=0, high=100, why="weights are exp(-gamma/2) and up")
-    grid = _bins(bins, _validate.real("clip", clip, above=0))
+    grid = bins_of(bins, _validate.real("clip", clip, above=0))
     cells = range(len(grid) - 1)
     left = [_exponential(gamma, grid[j] - grid[: j + 1]) for j in cells]
     right = [_exponential(gamma, grid[j + 1 :] - grid[j + 1]) for j in cells]
@@ -125,7 +125,8 @@ def _exp(exponent: float) -> float:
     return float(Context(prec=30).exp(Decimal(exponent)))
 
 
-def _bins(bins: Sequence[float] | np.ndarray, clip: float) -> np.ndarray:
+def bins_of(bins: Sequence[float] | np.ndarray, clip: float) -> np.ndarray:
+    """Return (m,) float64 bins, or raise ValueError where they do not increase or not cover."""
     grid = np.array(bins, dtype=np.float64)
     if grid.ndim != 1 or not 2 <= grid.size <= 256 or not np.isfinite(grid).all():
         raise ValueError(f"Expected 2 to 256 finite bins, got {bins!r}.")

@@ -1,0 +1,282 @@
+"""OPTM's programme: selection probabilities on given bins, found in boxes that shrink.
+
+All in units of clip. Derivation: `docs/theory/optm.md`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+STARTS = 8
+"""Points that the search starts from: the optimum is not unique, and neither are local ones."""
+
+STEPS = 60
+"""Most programmes solved from one start."""
+
+NARROWEST = 1e-9
+"""Width of a box of selection probabilities, as a share of them, that ends a search."""
+
+NEGLIGIBLE = 1e-7
+"""A code that no input sends more often than this is taken out of the selections."""
+
+Selections = tuple[list[np.ndarray], list[np.ndarray]]
+"""Left and right selection distributions, one each for every cell that inputs fall into."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Selection probabilities on given bins, as unknowns.
+
+    Attributes:
+        bins: (m,) increasing.
+        cells: (j, low, high): inputs in [low, high] lie between bins j and j + 1.
+        weights: per cell, (2, m): what a probability at either end adds to the error.
+        shared: whether one lower bound serves all codes (Theorem 6).
+    """
+
+    bins: np.ndarray
+    cells: list[tuple[int, float, float]]
+    weights: list[np.ndarray]
+    shared: bool
+
+    @classmethod
+    def of(cls, bins: np.ndarray, samples: tuple[float, ...] | None, shared: bool) -> Problem:
+        """The problem on these bins."""
+        edges = [(max(low, -1.0), min(high, 1.0)) for low, high in itertools.pairwise(bins)]
+        cells = [(j, low, high) for j, (low, high) in enumerate(edges) if low < high]
+        points = None if samples is None else np.array(samples)
+        weights = [_weights(bins, low, high, points) for _, low, high in cells]
+        return cls(bins, cells, weights, shared)
+
+    def shares(self, j: int, x: float) -> np.ndarray:
+        """(j + 1, m - 1 - j): chance to go down when x lies between a left and a right bin."""
+        left, right = self.bins[: j + 1, None], self.bins[None, j + 1 :]
+        return (right - x) / (right - left)
+
+    def maps(self, cell: int, x: float, selections: Selections) -> tuple[np.ndarray, np.ndarray]:
+        """Derivatives of the code's distribution at x by the left and the right selections.
+
+        The distribution is bilinear: (m, j + 1) times the left selections gives it, and so does
+        (m, m - 1 - j) times the right ones.
+        """
+        j = self.cells[cell][0]
+        left, right = selections[0][cell], selections[1][cell]
+        down = self.shares(j, x)
+        by_left = np.vstack([np.diag(down @ right), (right[None, :] * (1 - down)).T])
+        by_right = np.vstack([left[:, None] * down, np.diag(left @ (1 - down))])
+        return by_left, by_right
+
+    def rows(self, selections: Selections) -> list[np.ndarray]:
+        """Per cell, (2, m): the code's distribution at its ends (limits from inside)."""
+        return [
+            np.stack([self.maps(k, x, selections)[0] @ selections[0][k] for x in (low, high)])
+            for k, (_, low, high) in enumerate(self.cells)
+        ]
+
+    def error(self, selections: Selections) -> float:
+        """Mean absolute error, exact."""
+        rows = self.rows(selections)
+        return float(sum((w * row).sum() for w, row in zip(self.weights, rows, strict=True)))
+
+    def epsilon(self, selections: Selections) -> float:
+        """The logarithm of the largest probability over the least one."""
+        high, low = self._extremes(selections)
+        used = high > 0
+        with np.errstate(divide="ignore"):
+            return float(np.log(high[used] / low[used]).max())
+
+    def excess(self, selections: Selections, ratio: float) -> float:
+        """By how much the largest probability exceeds the least one times ratio."""
+        high, low = self._extremes(selections)
+        return float(np.max(high - ratio * low))
+
+    def _extremes(self, selections: Selections) -> tuple[np.ndarray, np.ndarray]:
+        """Largest and least probability of each code, or of all where they share a bound."""
+        table = np.concatenate(self.rows(selections))
+        if self.shared:
+            table = table.reshape(-1, 1)
+        return table.max(axis=0), table.min(axis=0)
+
+    def joint(
+        self, selections: Selections, ratio: float, width: float, price: float
+    ) -> Selections | None:
+        """Solve the programme linearised at the selections, both sides free within a box.
+
+        Conditions may be exceeded by one common amount, which costs `price` a unit.
+        """
+        parts = [side[k] for k in range(len(self.cells)) for side in selections]
+        low = np.concatenate([np.maximum(0, p - width * (p + 0.02)) for p in parts])
+        high = np.concatenate([np.minimum(1, p + width * (p + 0.02)) for p in parts])
+        blocks = []
+        for k, (_, start, end) in enumerate(self.cells):
+            at = [np.hstack(self.maps(k, x, selections)) for x in (start, end)]
+            # The product rule counts the distribution at the selections twice.
+            twice = [self.maps(k, x, selections)[0] @ selections[0][k] for x in (start, end)]
+            blocks.append((at, twice))
+        solved = self._solve(blocks, parts, low, high, ratio, price)
+        if solved is None:
+            return None
+        pieces = np.split(solved, np.cumsum([len(p) for p in parts])[:-1])
+        return pieces[0::2], pieces[1::2]
+
+    def one_side(
+        self, selections: Selections, ratio: float, price: float, side: int = 0
+    ) -> Selections | None:
+        """Solve the programme exactly for one side (0 is left), the other one held.
+
+        Conditions may be exceeded by one common amount, which costs `price` a unit.
+        """
+        parts = selections[side]
+        blocks = []
+        for k, (_, low, high) in enumerate(self.cells):
+            at = [self.maps(k, x, selections)[side] for x in (low, high)]
+            blocks.append((at, [np.zeros(1)] * 2))
+        upper = np.concatenate([np.ones(len(p)) if math.isfinite(price) else p > 0 for p in parts])
+        solved = self._solve(blocks, parts, 0 * upper, upper, ratio, price)
+        if solved is None:
+            return None
+        pieces = np.split(np.maximum(solved, 0), np.cumsum([len(p) for p in parts])[:-1])
+        pieces = [piece / piece.sum() for piece in pieces]
+        return (pieces, selections[1]) if side == 0 else (selections[0], pieces)
+
+    def _solve(self, blocks, parts, low, high, ratio, price) -> np.ndarray | None:
+        from scipy.optimize import linprog
+
+        codes, count = len(self.bins), len(low)
+        bounds_of = np.ones((codes, 1)) if self.shared else np.eye(codes)
+        lower = bounds_of.shape[1]
+        cost, above, limits = np.zeros(count + lower + 1), [], []
+        sums, first = np.zeros((len(parts), count + lower + 1)), 0
+        per_cell = len(parts) // len(self.cells)
+        for k, (at, twice) in enumerate(blocks):
+            for part in range(per_cell * k, per_cell * (k + 1)):
+                last = first + len(parts[part])
+                sums[part, first:last] = 1
+                first = last
+            columns = slice(first - at[0].shape[1], first)
+            for matrix, constant, weight in zip(at, twice, self.weights[k], strict=True):
+                cost[columns] += weight @ matrix
+                block = np.zeros((2, codes, count + lower + 1))
+                block[0, :, columns], block[1, :, columns] = matrix, -matrix
+                block[0, :, count:-1], block[1, :, count:-1] = -ratio * bounds_of, bounds_of
+                block[0, :, -1] = -1
+                above.append(block.reshape(2 * codes, -1))
+                limits.append(np.concatenate([constant + np.zeros(codes)] * 2))
+                limits[-1][codes:] *= -1
+        exceeding = 0.0 if math.isinf(price) else None
+        cost[-1] = 0.0 if math.isinf(price) else price
+        solved: Any = linprog(
+            cost,
+            A_ub=np.concatenate(above),
+            b_ub=np.concatenate(limits),
+            A_eq=sums,
+            b_eq=np.ones(len(parts)),
+            bounds=[*zip(low, high, strict=True), *[(0, None)] * lower, (0, exceeding)],
+            options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+        )
+        return solved.x[:count] if solved.status == 0 else None
+
+    def present(self, selections: Selections) -> Selections:
+        """The selections without codes that are hardly ever sent."""
+        used = np.concatenate(self.rows(selections)).max(axis=0) > NEGLIGIBLE
+        left, right = [], []
+        for k, (j, _, _) in enumerate(self.cells):
+            for side, mask, out in ((0, used[: j + 1], left), (1, used[j + 1 :], right)):
+                kept = np.where(mask, np.maximum(selections[side][k], 0), 0)
+                out.append(kept / kept.sum())
+        return left, right
+
+    def everywhere(self, selections: Selections) -> Selections:
+        """Selections of every interval between bins; where no input falls, the nearest bins."""
+        intervals = len(self.bins) - 1
+        left = [np.eye(j + 1)[j] for j in range(intervals)]
+        right = [np.eye(intervals - j)[0] for j in range(intervals)]
+        for (j, _, _), below, above in zip(self.cells, *selections, strict=True):
+            left[j], right[j] = below, above
+        return left, right
+
+    def start(self, number: int) -> Selections:
+        """Mostly the outermost bins, which is always private enough; then scattered points."""
+        chance = np.random.default_rng(number)
+        left, right = [], []
+        for j, _, _ in self.cells:
+            for length, outermost, out in (
+                (j + 1, 0, left),
+                (len(self.bins) - 1 - j, -1, right),
+            ):
+                part = np.ones(length) if number < 2 else chance.exponential(size=length) ** 2
+                part /= part.sum()
+                outer = np.zeros(length)
+                outer[outermost] = 1
+                out.append(part if number == 1 else 0.5 * outer + 0.5 * part)
+        return left, right
+
+
+def best(problem: Problem, epsilon: float, starts: int = STARTS) -> Selections | None:
+    """The least error over several starts; None where none becomes private enough."""
+    ratio, best = math.exp(epsilon), None
+    for number in range(starts):
+        found = _descend(problem, problem.start(number), ratio)
+        if problem.excess(found, ratio) > 1e-7:
+            continue
+        if best is None or problem.error(found) < problem.error(best):
+            best = found
+    return best
+
+
+def least_selectable(problem: Problem) -> float:
+    """The least epsilon found, from even selections: lower targets as long as they help."""
+    free = replace(problem, weights=[0 * weight for weight in problem.weights])
+    selections = problem.start(1)
+    epsilon = problem.epsilon(selections)
+    for share in (0.7, 0.9, 0.97, 0.99, 0.997):
+        while True:
+            closer = _descend(free, selections, math.exp(share * epsilon))
+            if not problem.epsilon(closer) < epsilon * (1 - 1e-3):
+                break
+            selections, epsilon = closer, problem.epsilon(closer)
+    return epsilon
+
+
+def _descend(problem: Problem, selections: Selections, ratio: float) -> Selections:
+    """Successive programmes in boxes that grow on success and shrink on failure."""
+    price = 50 * float(np.abs(problem.bins).max())
+
+    def merit(at: Selections) -> float:
+        return problem.error(at) + price * max(0.0, problem.excess(at, ratio))
+
+    width, current = 0.5, merit(selections)
+    for step in range(STEPS):
+        found = problem.joint(selections, ratio, width, price)
+        if found is not None:  # what the linear model leaves to mend, one side mends exactly
+            found = problem.one_side(found, ratio, price, side=step % 2) or found
+        reached = math.inf if found is None else merit(found)
+        if found is not None and reached < current:
+            gained = current - reached
+            selections, current, width = found, reached, min(1.0, 2 * width)
+            if gained < 1e-8 * current and step % 2:
+                break
+        else:
+            width /= 4
+        if width < NARROWEST:
+            break
+    return selections
+
+
+def _weights(bins: np.ndarray, low: float, high: float, samples: np.ndarray | None) -> np.ndarray:
+    """(2, m): mean over the input of its share of either end times |bin - x|, within one cell."""
+    if samples is None:
+        x = np.array([low, (low + high) / 2, high])
+        chance = (high - low) / 2 * np.array([1, 4, 1]) / 6  # Simpson's rule is exact here
+    else:
+        # A sample at an inner bin belongs to the cell above it, as an input there does.
+        x = samples[(samples >= low) & ((samples < high) | (high == 1.0))]
+        chance = np.full(len(x), 1 / len(samples))
+    part = (x - low) / (high - low)
+    error = np.abs(bins - x[:, None]) * chance[:, None]
+    return np.stack([(1 - part) @ error, part @ error])

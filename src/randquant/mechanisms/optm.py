@@ -1,0 +1,183 @@
+"""OPTM, the two-bin mechanism with the least mean absolute error under pure epsilon.
+
+Everything inside is in units of clip. Derivation: `docs/theory/optm.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from randquant import _validate
+from randquant.certify import certify
+from randquant.channel import Channel
+from randquant.mechanisms._optm_programme import Problem, best, least_selectable
+from randquant.mechanisms.two_bins import bins_of, two_bins
+
+SLACKS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+"""Share of the target by which the search aims below it, tried until the integers certify."""
+
+
+def optm(
+    clip: float,
+    bins: int | Sequence[float] | np.ndarray,
+    epsilon: float,
+    programme: str = "full",
+    density: Sequence[float] | np.ndarray | None = None,
+    reach: float | None = None,
+) -> Channel:
+    """Optimal randomised quantisation: the selection distributions of least mean absolute error.
+
+    Args:
+        clip: c, per-coordinate clipping threshold, within [1e-30, 1e30].
+        bins: increasing values of the codes that reach beyond [-clip, clip] on both sides; or how
+            many to place, 2 to 16, which is then searched too: symmetric where density is None.
+        epsilon: target pure epsilon per coordinate, in nats, > 0.
+        programme: `full` (Theorem 5): each code's largest probability is within e^epsilon of its
+            least one. `reduced` (Theorem 6): the largest probability of any code is within
+            e^epsilon of the least one of any; more restrictive.
+        density: samples of the input, over which the error is averaged (Theorem 4); a uniform
+            input unless given. They are clipped to [-clip, clip].
+        reach: largest magnitude of a bin, in units as clip, where bins is how many.
+
+    Returns:
+        A two-bin Channel. Its error is the least of several local optima: the problem is bilinear
+        in the left and the right selections. Every channel of `design.optimal` on the same bins
+        is at least as good, for it is not confined to pairs of selections.
+
+    Guarantees:
+        The certified epsilon is at most the target. Unbiased up to rounding.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind, or no unbiased
+            mechanism on these bins has so small an epsilon (the least one is named).
+
+    References:
+        The OPTM and ERM paper, section 4: Theorems 3 to 6, Algorithm 2.
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = optm(clip=1.0, bins=[-3, -0.5, 0.5, 3], epsilon=1.0)
+        >>> round(rq.moments(channel).mae, 4), rq.certify(channel).epsilon.upper <= 1.0
+        (1.8771, True)
+    """
+    clip = _validate.real("clip", clip, low=1e-30, high=1e30)
+    epsilon = _validate.real("epsilon", epsilon, above=0, high=40)
+    _validate.choice("programme", programme, ("full", "reduced"))
+    samples = None if density is None else _samples(density, clip)
+    shared = programme == "reduced"
+    if isinstance(bins, int | np.integer):
+        count = _validate.whole("bins", bins, low=2, high=16)
+        return _on_searched_bins(clip, count, epsilon, samples, shared, _reach(reach, clip))
+    if reach is not None:
+        raise ValueError("Expected reach only where bins is a number of bins to search for.")
+    grid = tuple(float(value) for value in bins_of(bins, clip) / clip)
+    return _on_bins(clip, grid, epsilon, samples, shared)
+
+
+@functools.lru_cache(maxsize=64)
+def _on_bins(
+    clip: float,
+    bins: tuple[float, ...],
+    epsilon: float,
+    samples: tuple[float, ...] | None,
+    shared: bool,
+) -> Channel:
+    """The channel on given bins: aim lower and lower until its integers certify."""
+    from randquant.design import least_epsilon  # its solver is slow to import
+
+    least = least_epsilon(1.0, bins)
+    if epsilon <= least * (1 + 1e-6):
+        raise ValueError(
+            f"Expected epsilon above {least:.6g}, the least of any unbiased mechanism on these "
+            f"bins, got epsilon={epsilon}: raise it, or move the outermost bins outward."
+        )
+    problem = Problem.of(np.array(bins), samples, shared)
+    for slack in SLACKS:
+        found = best(problem, epsilon * (1 - slack))
+        if found is None:
+            name = "reduced" if shared else "full"
+            raise ValueError(
+                f"Expected epsilon above {least_selectable(problem):.4g}, the least found under "
+                f"the {name} programme on these bins, got "
+                f"epsilon={epsilon}: raise it, or move the outermost bins outward."
+            )
+        ratio = math.exp(epsilon * (1 - slack / 2))
+        repaired = problem.one_side(problem.present(found), ratio, math.inf)
+        if repaired is None:
+            continue
+        channel = two_bins(clip, clip * problem.bins, *problem.everywhere(repaired))
+        if certify(channel).epsilon.upper <= epsilon:
+            return channel
+    raise ValueError(
+        f"Expected a target that integers of 62 bits can meet, got epsilon={epsilon}: move the "
+        "outermost bins outward, or raise it."
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _on_searched_bins(
+    clip: float,
+    count: int,
+    epsilon: float,
+    samples: tuple[float, ...] | None,
+    shared: bool,
+    reach: float,
+) -> Channel:
+    """The channel on the best bins found: a simplex search from a few spacings."""
+    from scipy.optimize import minimize
+
+    least = 1 / math.tanh(epsilon / 2)
+    if reach <= least * (1 + 1e-3):
+        raise ValueError(
+            f"Expected reach above {least * (1 + 1e-3):.6g} clip, near the least with which any "
+            f"unbiased mechanism has this epsilon, got {reach:.6g} clip: raise reach or epsilon."
+        )
+    half = count // 2
+    symmetric = samples is None
+
+    def place(free: np.ndarray) -> np.ndarray:
+        if not symmetric:
+            return np.sort(np.clip(free, -reach, reach))
+        upper = np.sort(np.clip(np.abs(free), 0, reach))
+        return np.concatenate([-upper[::-1], [0.0] * (count % 2), upper])
+
+    def error(free: np.ndarray) -> float:
+        bins = place(free)
+        if min(np.diff(bins)) < 1e-3 or min(-bins[0], bins[-1]) < least * (1 + 1e-3):
+            return 1e6
+        problem = Problem.of(bins, samples, shared)
+        found = best(problem, epsilon, starts=2)
+        return 1e6 if found is None else problem.error(found)
+
+    best_found = None
+    for outer in sorted({reach, min(reach, 1.15 * least), min(reach, 1.5 * least)}):
+        start = np.linspace(-outer, outer, count)
+        if symmetric:
+            start = start[count - half :]
+        else:  # inner bins begin where the input is
+            start[1:-1] = np.quantile(samples, np.arange(1, count - 1) / (count - 1))
+        solved = minimize(error, start, method="Nelder-Mead", options={"maxfev": 50 * half})
+        if best_found is None or solved.fun < best_found.fun:
+            best_found = solved
+    return _on_bins(clip, tuple(place(best_found.x)), epsilon, samples, shared)  # type: ignore[union-attr]
+
+
+def _samples(density: Any, clip: float) -> tuple[float, ...]:
+    samples = np.asarray(density, dtype=np.float64).reshape(-1)
+    if samples.size == 0 or not np.isfinite(samples).all():
+        raise ValueError("Expected density to hold finite samples of the input, at least one.")
+    return tuple(np.clip(samples / clip, -1, 1).tolist())
+
+
+def _reach(reach: float | None, clip: float) -> float:
+    if reach is None:
+        raise ValueError(
+            "Expected a reach, the largest magnitude of a bin: without one the best mean absolute "
+            "error sends a bin to infinity."
+        )
+    return _validate.real("reach", reach, above=clip) / clip
