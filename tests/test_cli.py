@@ -55,15 +55,26 @@ def test_infinity_is_a_string_in_json(capsys):
     assert result["order"] == "inf"
 
 
+def test_account_prints_both_ends(capsys):
+    line = f"account rqm {PAPER} --dimension 10 --rounds 1"
+    assert cli.main(line.split()) == 0
+    printed = capsys.readouterr().out
+    result = run_json(capsys, line)
+    above, below = (float(printed.split(f"epsilon {sign} ")[1].split()[0]) for sign in ("<=", ">="))
+    assert 0.9999 * result["epsilon_lower"] < below <= result["epsilon_lower"]
+    assert result["epsilon"] <= above < 1.0001 * result["epsilon"]
+
+
 def test_account(capsys):
     result = run_json(capsys, f"account rqm {PAPER} --dimension 650 --rounds 20 --delta 1e-5")
-    assert 50_000 < result["epsilon"] < 70_000
+    assert 60_000 < result["epsilon_lower"] < result["epsilon"] < 1.002 * result["epsilon_lower"]
     assert result["per_coordinate"]["epsilon"]["upper"] == pytest.approx(5.469888567)
     assert (result["neighboring"], result["trust"]) == ("replace_one", "local")
     central = run_json(
         capsys, "account gaussian --clip 1 --noise-multiplier 2 --dimension 9 --rounds 5"
     )
     assert 3 < central["epsilon"] < 6
+    assert central["epsilon_lower"] == 0
     assert central["trust"] == "central"
     summed = run_json(capsys, f"account rqm {PAPER} --dimension 650 --rounds 20 --trust aggregate")
     assert (summed["epsilon"], summed["trust"]) == (result["epsilon"], "aggregate")

@@ -28,6 +28,7 @@ from randquant.mechanisms import (
 )
 from randquant.moments import Moments, moments
 from randquant.privacy import Guarantee, Interval
+from randquant.vector import kappa, squared_distance
 
 __all__ = [
     "Certificate",
@@ -49,6 +50,7 @@ __all__ = [
     "fisher_information",
     "imvu",
     "imvu_fisher",
+    "kappa",
     "load_channel",
     "moments",
     "mvu",
@@ -58,6 +60,7 @@ __all__ = [
     "register",
     "rqm",
     "save_channel",
+    "squared_distance",
     "stochastic_rounding",
     "two_bins",
 ]

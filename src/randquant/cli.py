@@ -14,7 +14,7 @@ import randquant as rq
 from randquant.aggregate import update_mechanism
 from randquant.arguments import DEMO, TRAIN_FIELDS, given_parameters, parser, takes
 from randquant.mechanisms import MECHANISMS, build
-from randquant.privacy import round_up
+from randquant.privacy import round_down, round_up
 from randquant.records import TrainConfig, to_json, write_atomic
 
 
@@ -88,11 +88,17 @@ def _account(options: argparse.Namespace) -> None:
         "cohort": options.cohort,
         **to_json(guarantee),
     }
+    result["epsilon_lower"] = result.pop("lower")
     lines = [
         f"{options.mechanism}, {options.dimension} coordinates, {options.rounds} rounds of one "
         "client's participation:",
         str(guarantee),
     ]
+    if 0 < guarantee.lower < math.inf:
+        lines.append(
+            f"epsilon >= {round_down(guarantee.lower)} however it is accounted: what one pair of "
+            "inputs loses"
+        )
     if options.mechanism in MECHANISMS:
         pure = rq.certify(build(options.mechanism, parameters))
         result["per_coordinate"] = {"order": pure.order, "epsilon": pure.epsilon}

@@ -1,4 +1,4 @@
-"""Rényi and max divergence of two rows of integer weights, as proven intervals.
+"""Rényi, max and hockey-stick divergence of two rows of integer weights, as proven intervals.
 
 Knows no channel. The error bounds are derived in `docs/theory/rounding.md`; in short: the
 difference of two integer weights is exact, so every log-likelihood ratio is right to a relative
@@ -42,7 +42,7 @@ def renyi(p: np.ndarray, q: np.ndarray, total: int, order: float) -> tuple[np.nd
         True
     """
     p, q = np.broadcast_arrays(p, q)
-    ratio = _log_ratio(p, q)
+    ratio = log_ratio(p, q)
     if math.isinf(order):
         return _max_divergence(ratio)
     if order > LARGEST_ORDER:
@@ -62,7 +62,50 @@ def renyi(p: np.ndarray, q: np.ndarray, total: int, order: float) -> tuple[np.nd
     return np.where(impossible, np.inf, lower), np.where(impossible, np.inf, upper)
 
 
-def _log_ratio(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+def hockey_stick(
+    p: np.ndarray, q: np.ndarray, total: int, epsilon: float | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bound the hockey-stick divergence sum max(0, p - e^epsilon q) of rows of integer weights.
+
+    It is the least delta for which (epsilon, delta) bounds the likelihoods of p by those of q.
+
+    Args:
+        p, q: (..., m) integer weights (int64 or Python integers), broadcast over leading axes.
+        total: what every row sums to.
+        epsilon: in [-700, 700]; of a shape that broadcasts with the leading axes.
+
+    Returns:
+        (lower, upper): arrays of the leading shape, float64, within [0, 1].
+
+    Guarantees:
+        lower <= divergence <= upper. Both are 0 where every p is clearly below e^epsilon q.
+
+    Raises:
+        ValueError: epsilon is beyond 700, where e^epsilon overflows.
+
+    References:
+        Balle, Barthe and Gaboardi 2018 (its relation to privacy and its joint convexity).
+
+    Example:
+        >>> lower, upper = hockey_stick(np.array([3, 1]), np.array([1, 3]), 4, 0.0)
+        >>> bool(lower <= 0.5 <= upper)
+        True
+    """
+    epsilon = np.asarray(epsilon, dtype=np.float64)
+    if not (np.abs(epsilon) <= 700).all():
+        raise ValueError(f"Expected epsilon within [-700, 700], got {epsilon}.")
+    top, bottom = p.astype(np.float64), q.astype(np.float64)
+    scaled = np.exp(epsilon)[..., None] * bottom
+    excess = top - scaled
+    error = 12 * UNIT * (top + scaled)
+    codes = p.shape[-1]
+    lower = np.maximum(excess - error, 0.0).sum(axis=-1) / float(total) * (1 - (codes + 4) * UNIT)
+    above = np.where(excess + error > 0, excess + error, 0.0)
+    upper = above.sum(axis=-1) / float(total) * (1 + (codes + 4) * UNIT)
+    return np.minimum(lower, 1.0), np.minimum(upper, 1.0)
+
+
+def log_ratio(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """log(p/q), within a relative 16 units; +inf where only q is 0; -inf where p is 0."""
     difference = (p - q).astype(np.float64)
     top, bottom = p.astype(np.float64), q.astype(np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Literal
 
 Neighboring = Literal["replace_one"]
@@ -47,8 +47,11 @@ class Guarantee:
         delta: the probability with which the epsilon bound may fail; 0 for pure privacy.
         neighboring: what the adversary tries to tell apart.
         trust: who sees what.
-        order: the Rényi order that gave the bound; infinity for pure composition.
+        order: the Rényi order that gave the bound, or about which the privacy loss was composed;
+            infinity for pure composition and for a single release.
         releases: how many single-coordinate releases of one client were composed.
+        lower: no proof can give less than this at delta: it is lost at some pair of inputs. 0 where
+            nothing is known.
     """
 
     epsilon: float
@@ -57,6 +60,7 @@ class Guarantee:
     trust: Trust
     order: float
     releases: int
+    lower: float = 0.0
 
     def __str__(self) -> str:
         if math.isinf(self.epsilon):
@@ -79,8 +83,24 @@ def round_up(value: float, digits: int = 6, *, grouped: bool = False) -> str:
         >>> round_up(1.2345671), round_up(0.1), round_up(152345.6, grouped=True)
         ('1.23457', '0.100001', '152,346')
     """
-    # Decimal(float) is exact, so this rounds up from the real number, not from its repr.
-    context = Context(prec=digits, rounding=ROUND_CEILING)
+    return _rounded(value, ROUND_CEILING, digits, grouped)
+
+
+def round_down(value: float, digits: int = 6, *, grouped: bool = False) -> str:
+    """Print a finite number with `digits` significant digits, never above it.
+
+    Args: as `round_up`.
+
+    Example:
+        >>> round_down(1.2345678), round_down(152345.6, grouped=True)
+        ('1.23456', '152,345')
+    """
+    return _rounded(value, ROUND_FLOOR, digits, grouped)
+
+
+def _rounded(value: float, rounding: str, digits: int, grouped: bool) -> str:
+    # Decimal(float) is exact, so this rounds the real number, not its repr.
+    context = Context(prec=digits, rounding=rounding)
     rounded = context.normalize(context.plus(Decimal(value)))
     if rounded != 0 and not Decimal("1e-4") <= abs(rounded) < Decimal("1e9"):
         return f"{rounded:e}"
