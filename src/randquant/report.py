@@ -290,6 +290,10 @@ def _cost_charts(run: Run) -> list[str]:
     ]
 
 
+EMPTY = {"trust": "the mechanism's own"}
+"""What an empty setting means, where that is not nothing."""
+
+
 def _config_table(config: TrainConfig) -> str:
     rows: list[tuple[str, str]] = []
     for field in dataclasses.fields(config):
@@ -297,7 +301,7 @@ def _config_table(config: TrainConfig) -> str:
         if isinstance(value, Mapping):  # sorted, so that equal configurations give equal pages
             rows += [(f"{field.name}: {name}", _plain(value[name])) for name in sorted(value)]
         else:
-            rows.append((field.name, _plain(value) or "(none)"))
+            rows.append((field.name, _plain(value) or EMPTY.get(field.name, "(none)")))
     return _table.html("Configuration", ("setting", "value"), rows, "settings")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
@@ -115,7 +116,7 @@ class Metric:
 Group = tuple[int, int]
 
 
-class Curved:
+class Curved(ABC):
     """A limit on sums of perspectives, Σ_i w_i·f(u_i / w_i), u and w linear in the table.
 
     Each term is convex, hence the largest of its tangents f'(r)·u + (f(r) - r·f'(r))·w over all r.
@@ -127,30 +128,30 @@ class Curved:
     slacks: ClassVar[Sequence[float]] = SLACKS[3:]
     _cuts: list[tuple[Group, np.ndarray]]
 
+    @abstractmethod
     def first(self, vertices: int) -> list[Group]:
         """Groups to begin with."""
-        raise NotImplementedError
 
+    @abstractmethod
     def worst(self, table: np.ndarray) -> list[Group]:
         """Groups that may exceed the limit most."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:
         """u and w of each group, (groups, V) each: how they mix the rows of the table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log_slope(self, ratio: np.ndarray, slack: float) -> np.ndarray:
         """log|f(r)/r| - log(limit): a term is u·exp(this) limits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def largest_ratio(self, u: np.ndarray) -> np.ndarray:
         """The ratio at which a single term reaches four limits."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def power(self) -> float:
         """f(r) = |r|^power."""
-        raise NotImplementedError
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
         """With t_i at least every tangent taken up, in units of the limit: Σ_i t_i <= 1."""
