@@ -10,16 +10,10 @@ from hypothesis import strategies as st
 from strategies import mechanism_channels
 
 import randquant as rq
-from randquant.account import (
-    ORDERS,
-    RESERVE,
-    ChannelRelease,
-    GaussianRelease,
-    NoiseRelease,
-    account,
-)
+from randquant.account import ORDERS, RESERVE, account
 from randquant.mechanisms.noise import Skellam
 from randquant.privacy import round_up
+from randquant.releases import ChannelRelease, GaussianRelease, NoiseRelease
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 # The true epsilon at delta = 1e-5 of this many releases at the one pair (clip, -clip).
@@ -148,6 +142,7 @@ class CloseRelease:
 
     distance: float
     trust: str = "aggregate"
+    neighboring = "replace_one"
     releases: int = 1
 
     def renyi(self, order: float) -> float:

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from randquant import wire
-from randquant.account import GaussianRelease, account
+from randquant.account import account
 from randquant.aggregate import AdditiveMechanism
 from randquant.aggregate.additive import round_within, squared_bound
 from randquant.aggregate.gaussian import clip_to_norm
 from randquant.keys import Key
 from randquant.mechanisms.noise import NOISES
 from randquant.mechanisms.sampling import BITS
+from randquant.releases import GaussianRelease
 
 ROOT = Key.from_seed(0)
 

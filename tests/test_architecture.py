@@ -14,7 +14,7 @@ RANKS = {
     "probabilities": 2, "moments": 2,
     "mechanisms": 3, "certify": 3, "geometry": 3, "channel_file": 3, "encode": 3, "design": 3,
     "curvature": 3, "vector": 3,
-    "composition": 4,
+    "composition": 4, "releases": 4,
     "account": 4, "aggregate": 4, "families": 4,
     "datasets": 5, "_idx": 5,
     "models": 6, "learner": 6, "federate": 6,

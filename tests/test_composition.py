@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import channels, mechanism_channels, weight_rows
 
 import randquant as rq
-from randquant.account import ORDERS, ChannelRelease, account
+from randquant.account import ORDERS, account
 from randquant.channel import Channel
 from randquant.composition import compose, dominating_pair
 from randquant.composition.envelope import SLIP
@@ -21,6 +21,7 @@ from randquant.composition.fourier import _powered, by_fourier, on_grid
 from randquant.composition.loss import PrivacyLoss, best_tilt, crossing
 from randquant.composition.normal import by_mean, by_normal
 from randquant.divergence import hockey_stick
+from randquant.releases import ChannelRelease
 
 mpmath.mp.dps = 60
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)

@@ -11,7 +11,7 @@ import oracle
 import pytest
 from mpmath import mpf
 
-from randquant.account import NoiseRelease, account
+from randquant.account import account
 from randquant.keys import Key
 from randquant.mechanisms.noise import (
     NOISES,
@@ -21,6 +21,7 @@ from randquant.mechanisms.noise import (
     shift_divergence,
 )
 from randquant.mechanisms.sampling import BITS, Table
+from randquant.releases import NoiseRelease
 
 ROOT = Key.from_seed(0)
 

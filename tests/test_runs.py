@@ -13,10 +13,11 @@ import pytest
 import safetensors.numpy
 
 from randquant import runs
-from randquant.account import ChannelRelease, account
+from randquant.account import account
 from randquant.federate import sample_cohort
 from randquant.mechanisms import build
 from randquant.records import TrainConfig, to_json
+from randquant.releases import ChannelRelease
 
 CONFIG = TrainConfig(
     dataset="digits",

@@ -6,7 +6,7 @@ privacy figure printed is a proven bound for the whole run.
 
 from types import ModuleType
 
-from randquant.account import ChannelRelease, GaussianRelease, account
+from randquant.account import account
 from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
 from randquant.channel_file import load_channel, save_channel
@@ -28,6 +28,7 @@ from randquant.mechanisms import (
 )
 from randquant.moments import Moments, moments
 from randquant.privacy import Guarantee, Interval
+from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.vector import kappa, squared_distance
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Interval",
     "Key",
     "Moments",
+    "VectorRelease",
     "account",
     "certify",
     "certify_metric",

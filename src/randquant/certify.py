@@ -15,7 +15,7 @@ import numpy as np
 from randquant import _validate
 from randquant.channel import Channel
 from randquant.divergence import renyi
-from randquant.privacy import Interval, Neighboring, round_up
+from randquant.privacy import NEIGHBORINGS, Interval, Neighboring, round_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Certificate:
         witness: (x, x'), a pair of inputs whose divergence is at least `epsilon.lower`.
         code: the code whose likelihood ratio at the witness is largest; when epsilon is
             infinite, x can send it and x' cannot.
-        covers: `all pairs` of inputs, or `this pair` alone (`certify_pair`).
+        covers: `all pairs` of inputs, `pairs with zero`, or `this pair` alone (`certify_pair`).
         neighboring: what the adversary tries to tell apart.
     """
 
@@ -37,7 +37,7 @@ class Certificate:
     epsilon: Interval
     witness: tuple[float, float]
     code: int
-    covers: Literal["all pairs", "this pair"] = "all pairs"
+    covers: Literal["all pairs", "pairs with zero", "this pair"] = "all pairs"
     neighboring: Neighboring = "replace_one"
 
     def __str__(self) -> str:
@@ -47,19 +47,22 @@ class Certificate:
                 f"order {self.order}: epsilon is infinite: x={x:g} can send code {self.code}, "
                 f"x'={other:g} never does"
             )
-        pair = "worst pair" if self.covers == "all pairs" else "this pair only:"
+        pair = "this pair only:" if self.covers == "this pair" else "worst pair"
         return (
             f"order {self.order}: epsilon <= {round_up(self.epsilon.upper, 9)} per coordinate, "
             f"{pair} x={x:g}, x'={other:g}"
         )
 
 
-def certify(channel: Channel, order: float = math.inf) -> Certificate:
+def certify(
+    channel: Channel, order: float = math.inf, neighboring: Neighboring = "replace_one"
+) -> Certificate:
     """Certify a channel at one Rényi order, exactly, over all pairs of inputs.
 
     Args:
         channel: the channel.
         order: Rényi order in (1, inf]; infinity (the default) is pure differential privacy.
+        neighboring: `replace_one`: any two inputs; `zero_out`: any input and 0, both ways.
 
     Returns:
         A Certificate; both one-sided limits of a jump are among the inputs it covers.
@@ -84,6 +87,9 @@ def certify(channel: Channel, order: float = math.inf) -> Certificate:
     """
     _validate.kind("channel", channel, Channel)
     order = _validate.renyi_order(order)
+    _validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    if neighboring == "zero_out":
+        return _against_zero(channel, order)
     weights = channel.weights
     best = (-1.0, 0, 0)
     upper_bound = 0.0
@@ -98,6 +104,25 @@ def certify(channel: Channel, order: float = math.inf) -> Certificate:
         epsilon=Interval(lower_bound, upper_bound),
         witness=(_input_of(channel, vertex), _input_of(channel, other)),
         code=_loudest_code(weights[vertex], weights[other]),
+    )
+
+
+def _against_zero(channel: Channel, order: float) -> Certificate:
+    """Over all pairs of an input and 0: divergence is quasi-convex, so the input is a vertex."""
+    zero, total = channel.mix(0.0)
+    rows = channel.weights.astype(object) * (total // channel.denominator)
+    pairs = [renyi(rows, zero, total, order), renyi(zero, rows, total, order)]
+    lower, upper = (np.stack(side) for side in zip(*pairs, strict=True))
+    swapped, vertex = (int(i) for i in np.unravel_index(int(lower.argmax()), lower.shape))
+    witness = (_input_of(channel, vertex), 0.0)
+    code = _loudest_code(*((zero, rows[vertex]) if swapped else (rows[vertex], zero)))
+    return Certificate(
+        order,
+        Interval(float(lower.max()), float(upper.max())),
+        (witness[1], witness[0]) if swapped else witness,
+        code,
+        covers="pairs with zero",
+        neighboring="zero_out",
     )
 
 

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Literal
 
-Neighboring = Literal["replace_one"]
-"""What an adversary tries to tell apart: `replace_one` exchanges everything one client sends."""
+Neighboring = Literal["replace_one", "zero_out"]
+"""What an adversary tries to tell apart. `replace_one`: everything one client holds is exchanged
+for anything else. `zero_out`: its every update is exchanged for zeros, which are encoded and sent
+like any update; who took part is the same in both worlds."""
+
+NEIGHBORINGS = ("replace_one", "zero_out")
 
 Trust = Literal["local", "aggregate", "central"]
 """Who sees what. `local`: the server sees each client's codes, and needs no trust.

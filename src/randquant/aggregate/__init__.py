@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from randquant import _validate
-from randquant.account import Release
 from randquant.aggregate.additive import AdditiveMechanism
 from randquant.aggregate.channel import ChannelMechanism
 from randquant.aggregate.gaussian import (
@@ -24,10 +23,12 @@ from randquant.aggregate.gaussian import (
     SignSGD,
     gaussian,
 )
+from randquant.aggregate.vector import VectorMechanism
 from randquant.keys import Key
 from randquant.mechanisms import MECHANISMS, build
 from randquant.mechanisms.noise import NOISES
-from randquant.privacy import Trust
+from randquant.privacy import Neighboring, Trust
+from randquant.releases import Norm, Release
 
 
 class UpdateMechanism(Protocol):
@@ -46,7 +47,9 @@ class UpdateMechanism(Protocol):
         """On the server: payloads to an estimate of the clipped updates' mean, (d,) float32."""
         ...
 
-    def release(self, dimension: int, rounds: int) -> Release | None:
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release | None:
         """The record that accounting needs; None where nothing is protected."""
         ...
 
@@ -62,7 +65,13 @@ BASELINES: dict[str, Callable[..., UpdateMechanism]] = {
 
 
 def update_mechanism(
-    name: str, parameters: Mapping[str, Any], *, trust: str = "", cohort: int | None = None
+    name: str,
+    parameters: Mapping[str, Any],
+    *,
+    trust: str = "",
+    cohort: int | None = None,
+    clip_norm: float | None = None,
+    norm: Norm = "l2",
 ) -> UpdateMechanism:
     """Build a mechanism for whole updates from its name and parameters.
 
@@ -70,7 +79,11 @@ def update_mechanism(
         name: a key of MECHANISMS or BASELINES.
         parameters: the mechanism's own parameters, by name.
         trust: against whom it is to hold; empty for the mechanism's own (`local` for channels).
-        cohort: how many clients are summed, at least; for mechanisms that share noise out.
+        cohort: how many clients are summed, at least: whose randomness protects each of them where
+            a server sees sums only.
+        clip_norm: threshold of a whole update's norm, for a channel; None to clip each coordinate
+            alone. (Baselines have their own parameter.)
+        norm: the norm that clip_norm is about.
 
     Raises:
         ValueError: the name is unknown, a parameter is missing, unknown or out of bounds, or the
@@ -79,8 +92,16 @@ def update_mechanism(
     _validate.choice("mechanism", name, [*MECHANISMS, *BASELINES])
     if name in MECHANISMS:
         _validate.choice("trust", trust or "local", ("local", "aggregate"))
-        channel = build(name, parameters)
-        return ChannelMechanism(channel, "aggregate" if trust == "aggregate" else "local")
+        against: Trust = "aggregate" if trust == "aggregate" else "local"
+        channel, many = build(name, parameters), cohort or 1
+        many = many if against == "aggregate" else 1
+        if clip_norm is None:
+            return ChannelMechanism(channel, against, many)
+        return VectorMechanism(channel, clip_norm, against, many, norm)
+    if clip_norm is not None:
+        raise ValueError(
+            f"Expected {name}'s own clip_norm among its parameters, got another: leave one out."
+        )
     if cohort is not None and "cohort" in inspect.signature(BASELINES[name]).parameters:
         parameters = {**parameters, "cohort": cohort}
     mechanism = _validate.call(name, BASELINES[name], parameters)
@@ -101,5 +122,6 @@ __all__ = [
     "LocalGaussian",
     "SignSGD",
     "UpdateMechanism",
+    "VectorMechanism",
     "update_mechanism",
 ]

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant import _validate, wire
-from randquant.account import LARGEST_COHORT, NoiseRelease, Release
 from randquant.aggregate.gaussian import clip_to_norm
-from randquant.aggregate.payloads import some
+from randquant.aggregate.payloads import enough
 from randquant.aggregate.rotation import Rotation
 from randquant.keys import Key
 from randquant.mechanisms.noise import NOISES, Noise
-from randquant.privacy import Trust
+from randquant.privacy import Neighboring, Trust
+from randquant.releases import LARGEST_COHORT, NoiseRelease, Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,7 @@ class AdditiveMechanism:
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """Sum modulo 2**bits, lift to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back."""
-        if len(some(payloads)) < self.cohort:
-            raise ValueError(
-                f"Expected at least {self.cohort} payloads in a sum, got {len(payloads)}: with "
-                "the noise of fewer clients the guarantee does not hold."
-            )
+        enough(payloads, self.cohort)
         plan = self.plan(dimension)
         totals = np.zeros(plan.rotation.size, dtype=np.int64)
         for payload in payloads:
@@ -146,11 +142,17 @@ class AdditiveMechanism:
         mean = plan.rotation.inverse(centred / (plan.scale * len(payloads)))
         return mean.astype(np.float32)
 
-    def release(self, dimension: int, rounds: int) -> Release:
-        """One noisy sum a round; two rounded updates are at most twice the norm bound apart."""
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
+        """One noisy sum a round; two rounded updates are at most twice the norm bound apart.
+
+        Zeros round to zeros: an update is at most the norm bound from them.
+        """
         plan = self.plan(dimension)
         size = plan.rotation.size
-        return NoiseRelease(plan.noise, self.cohort, 4 * plan.bound, size, rounds)
+        square = (4 if neighboring == "replace_one" else 1) * plan.bound
+        return NoiseRelease(plan.noise, self.cohort, square, size, rounds, neighboring)
 
 
 def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant import _validate, wire
-from randquant.account import ChannelRelease, Release
-from randquant.aggregate.payloads import some
+from randquant import wire
+from randquant.aggregate.payloads import enough, some
 from randquant.channel import Channel
 from randquant.encode import encode_payload
 from randquant.keys import Key
-from randquant.privacy import Trust
+from randquant.privacy import Neighboring, Trust
+from randquant.releases import ChannelRelease, Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,16 @@ class ChannelMechanism:
         channel: the channel.
         trust: `local` (the server sees each client's codes) or `aggregate` (it sees only the sum
             of a cohort's codes, by secure aggregation).
+        cohort: how many clients are summed, at least (`aggregate` only); 1 counts on nobody.
 
     Guarantees:
         With evenly spaced values the server uses the sum of the codes only; it is exact: n clients'
         codes stay below n · levels, far from the 2**63 where 64-bit totals would overflow. With
         uneven values a sum of codes means nothing, and each client's codes are decoded.
         `mean` is unbiased for the mean of the clipped updates when the channel is unbiased.
-        Under `aggregate` trust the stated guarantee is the local one: a sum is computed from the
-        codes, so it reveals no more than they do. It holds whatever the other clients do, and is
-        loose: what the others' randomness adds is not counted.
+        Under `aggregate` trust the bound of `release` holds whatever the other clients' updates
+        are, as long as at least `cohort` clients draw their codes as agreed; `mean` refuses fewer
+        payloads. It adds up codes itself, as a simulation may.
 
     Raises:
         ValueError: trust is another word, or `aggregate` with unevenly spaced values.
@@ -40,9 +41,10 @@ class ChannelMechanism:
 
     channel: Channel
     trust: Trust = "local"
+    cohort: int = 1
 
     def __post_init__(self) -> None:
-        _validate.choice("trust", self.trust, ("local", "aggregate"))
+        self.release(1, 1)  # checks the arguments
         if self.trust == "aggregate" and self.channel.lattice is None:
             raise ValueError(
                 "Expected evenly spaced values under aggregate trust, got uneven ones, whose sum "
@@ -56,6 +58,7 @@ class ChannelMechanism:
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
+        enough(payloads, self.cohort)
         if self.channel.lattice is None:
             total = np.zeros(dimension, dtype=np.float64)
             for payload in some(payloads):
@@ -67,6 +70,8 @@ class ChannelMechanism:
             wire.add(self.channel, payload, totals)
         return (first + step / len(payloads) * totals).astype(np.float32)
 
-    def release(self, dimension: int, rounds: int) -> Release:
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
         """Every coordinate of every round that the client takes part in."""
-        return ChannelRelease(self.channel, dimension, rounds, self.trust)
+        return ChannelRelease(self.channel, dimension, rounds, self.trust, neighboring, self.cohort)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant import _validate, wire
-from randquant.account import GaussianRelease, Release
 from randquant.aggregate.payloads import finite, mean_of_floats, some
 from randquant.keys import Key
-from randquant.privacy import Trust
+from randquant.privacy import Neighboring, Trust
+from randquant.releases import GaussianRelease, Norm, Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,9 @@ class ClippedSGD:
         """The mean of the clipped updates."""
         return mean_of_floats(payloads, dimension).astype(np.float32)
 
-    def release(self, dimension: int, rounds: int) -> None:
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> None:
         """Nothing is promised."""
 
 
@@ -103,9 +105,12 @@ class CentralGaussian:
         noise = self.noise_multiplier * distance / len(payloads) * _normals(dimension, key)
         return (mean + noise).astype(np.float32)
 
-    def release(self, dimension: int, rounds: int) -> Release:
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
         """One Gaussian release a round."""
-        return GaussianRelease(self.noise_multiplier, dimension, rounds)
+        multiplier = _multiplier(self.noise_multiplier, neighboring)
+        return GaussianRelease(multiplier, dimension, rounds, "central", neighboring)
 
 
 def gaussian(
@@ -159,9 +164,12 @@ class LocalGaussian:
         """The mean of the noisy updates: unbiased for the mean of the clipped ones."""
         return mean_of_floats(payloads, dimension).astype(np.float32)
 
-    def release(self, dimension: int, rounds: int) -> Release:
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
         """One Gaussian release a round, to a server that sees it."""
-        return GaussianRelease(self.noise_multiplier, dimension, rounds, "local")
+        multiplier = _multiplier(self.noise_multiplier, neighboring)
+        return GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,17 +232,20 @@ class SignSGD:
             wire.add(self.format, payload, positive)
         return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
 
-    def release(self, dimension: int, rounds: int) -> Release:
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
         """The local Gaussian's: a sign is computed from what it protects."""
-        return self._noise.release(dimension, rounds)
+        return self._noise.release(dimension, rounds, neighboring)
 
 
-def clip_to_norm(update: np.ndarray, clip_norm: float) -> np.ndarray:
-    """Scale an update down to an L2 norm of at most clip_norm.
+def clip_to_norm(update: np.ndarray, clip_norm: float, norm: Norm = "l2") -> np.ndarray:
+    """Scale an update down to a norm of at most clip_norm.
 
     Args:
         update: (d,) floats.
         clip_norm: threshold, within [1e-30, 1e30].
+        norm: `l2` or `l1`.
 
     Returns:
         (d,) float32, norm at most clip_norm although rounded (d up to 2**30): an update whose norm
@@ -253,8 +264,13 @@ def clip_to_norm(update: np.ndarray, clip_norm: float) -> np.ndarray:
         return exact.astype(np.float32)
     exact /= largest  # squares of the very large and the very small would not be floats
     limit = clip_norm * (1 - 2.0**-22) / largest
-    norm = math.sqrt(float(exact @ exact))
-    return (exact * (largest * min(1.0, limit / norm))).astype(np.float32)
+    length = math.sqrt(float(exact @ exact)) if norm == "l2" else float(np.abs(exact).sum())
+    return (exact * (largest * min(1.0, limit / length))).astype(np.float32)
+
+
+def _multiplier(noise_multiplier: float, neighboring: Neighboring) -> float:
+    """Over the distance of these neighbours: zeros are half as far as the opposite update."""
+    return noise_multiplier * (2 if neighboring == "zero_out" else 1)
 
 
 def _normals(count: int, key: Key) -> np.ndarray:

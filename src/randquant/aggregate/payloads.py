@@ -14,6 +14,16 @@ def some(payloads: Sequence[bytes]) -> Sequence[bytes]:
     return payloads
 
 
+def enough(payloads: Sequence[bytes], cohort: int) -> Sequence[bytes]:
+    """Return the payloads, or raise ValueError when a guarantee counts on more clients."""
+    if len(some(payloads)) < cohort:
+        raise ValueError(
+            f"Expected at least {cohort} payloads in a sum, got {len(payloads)}: with the noise of "
+            "fewer clients the guarantee does not hold."
+        )
+    return payloads
+
+
 def finite(update: np.ndarray) -> np.ndarray:
     """Return the update, or raise ValueError that names its first NaN or infinity."""
     bad = np.flatnonzero(~np.isfinite(update))

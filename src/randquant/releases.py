@@ -1,0 +1,315 @@
+"""What one client's data was released through: records that accounting composes.
+
+A release bounds the Rényi divergence between the two worlds of a neighbouring relation, under one
+trust. Derivations: `docs/theory/accounting.md`, `vector.md`, `sums.md`, for noise `additive.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from randquant import _validate
+from randquant.certify import certify
+from randquant.channel import Channel
+from randquant.divergence import LARGEST_ORDER, UNIT
+from randquant.geometry import certify_metric
+from randquant.mechanisms.noise import Noise, shift_divergence
+from randquant.privacy import NEIGHBORINGS, Neighboring, Trust
+from randquant.vector import kappa, squared_distance
+
+LARGEST_COHORT = 10**6
+"""Most clients in one sum: beyond, its curvature would take long to bound."""
+
+Norm = Literal["l1", "l2"]
+"""How the length of a whole update is measured when it is clipped."""
+
+
+class Release(Protocol):
+    """Something that one client's data was released through, possibly many times."""
+
+    @property
+    def trust(self) -> Trust:
+        """Against whom the bound holds."""
+        ...
+
+    @property
+    def neighboring(self) -> Neighboring:
+        """What the two worlds differ by."""
+        ...
+
+    @property
+    def releases(self) -> int:
+        """How many single-coordinate releases there are."""
+        ...
+
+    @property
+    def distance(self) -> float:
+        """Total variation distance, at most, between what is sent and what `renyi` bounds."""
+        ...
+
+    def renyi(self, order: float) -> float:
+        """Upper bound, in nats, of the Rényi divergence of all of them; order in (1, inf]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelRelease:
+    """One client's coordinates sent through a channel, each clipped by itself.
+
+    Attributes:
+        channel: the channel of every coordinate.
+        dimension: coordinates of one update.
+        rounds: rounds that the client takes part in.
+        trust: `local`, or `aggregate` where the server sees sums of codes only.
+        neighboring: `replace_one`, or `zero_out`: the update against one of zeros.
+        cohort: clients in every sum, at least (`aggregate` only); 1 counts on nobody else.
+
+    Raises:
+        ValueError, TypeError: dimension or rounds is not a whole number within 1 (0) and 2**53, or
+            trust or neighboring is another word.
+    """
+
+    channel: Channel
+    dimension: int
+    rounds: int
+    trust: Trust = "local"
+    neighboring: Neighboring = "replace_one"
+    cohort: int = 1
+
+    def __post_init__(self) -> None:
+        _check_size(self.dimension, self.rounds)
+        _check_words(self.trust, self.neighboring, ("local", "aggregate"))
+        _check_cohort(self.cohort, self.trust)
+
+    @property
+    def releases(self) -> int:
+        """Single-coordinate releases."""
+        return self.dimension * self.rounds
+
+    @property
+    def distance(self) -> float:
+        """None: codes are drawn from exactly the certified integers."""
+        return 0.0
+
+    def renyi(self, order: float) -> float:
+        """Upper bound of the Rényi divergence of all releases: they are independent, so it adds."""
+        if self.releases == 0:
+            return 0.0
+        return _up(self.releases * _epsilon(self.channel, order, self.neighboring))
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRelease:
+    """Whole updates, clipped in norm, sent coordinate by coordinate through one channel.
+
+    Attributes:
+        channel: the channel of every coordinate.
+        clip_norm: clipping threshold of a whole update's norm.
+        dimension: coordinates that are sent (after padding and rotation, if there is one).
+        rounds: rounds that the client takes part in.
+        trust: `local`, or `aggregate` where the server sees sums of codes only.
+        neighboring: two updates differ by at most 2 · clip_norm under `replace_one`, by at most
+            clip_norm under `zero_out`.
+        cohort: clients in every sum, at least (`aggregate` only); 1 counts on nobody else.
+        norm: `l2` or `l1`.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+    """
+
+    channel: Channel
+    clip_norm: float
+    dimension: int
+    rounds: int
+    trust: Trust = "local"
+    neighboring: Neighboring = "replace_one"
+    cohort: int = 1
+    norm: Norm = "l2"
+
+    def __post_init__(self) -> None:
+        _validate.kind("channel", self.channel, Channel)
+        _validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
+        _check_size(self.dimension, self.rounds)
+        _check_words(self.trust, self.neighboring, ("local", "aggregate"))
+        _check_cohort(self.cohort, self.trust)
+        _validate.choice("norm", self.norm, ("l1", "l2"))
+
+    @property
+    def releases(self) -> int:
+        """Single-coordinate releases."""
+        return self.dimension * self.rounds
+
+    @property
+    def distance(self) -> float:
+        """None: codes are drawn from exactly the certified integers."""
+        return 0.0
+
+    def renyi(self, order: float) -> float:
+        """Least of what bounds it: kappa · ||x - x'||^2, lipschitz · ||x - x'||_1, d · epsilon."""
+        if self.releases == 0:
+            return 0.0
+        worlds = 2 if self.neighboring == "replace_one" else 1
+        apart = worlds * self.clip_norm
+        spread = 1.0 if self.norm == "l1" else math.sqrt(self.dimension)
+        # In L1 the encoder moves every coordinate, each as far as one coordinate may be moved.
+        moved = math.sqrt(squared_distance(self.channel, 0.0, 1)) * self.dimension
+        bounds = [
+            self.dimension * _epsilon(self.channel, math.inf, self.neighboring),
+            _lipschitz(self.channel) * (apart * spread + moved),
+        ]
+        if order <= LARGEST_ORDER:
+            square = squared_distance(self.channel, apart, self.dimension)
+            bounds.append(_kappa(self.channel, order) * square)
+        return _up(_up(self.rounds * min(bounds)))
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianRelease:
+    """Whole updates, or sums of them, released with Gaussian noise.
+
+    Attributes:
+        noise_multiplier: standard deviation over the L2 distance between neighbouring sums, or
+            between two updates of one client.
+        dimension: coordinates of one update.
+        rounds: rounds that the client takes part in.
+        trust: `central` where a trusted server adds the noise to a sum, `local` where each client
+            adds it to its update.
+        neighboring: which neighbours the distance is between.
+
+    The bound is the real Gaussian's. Sampled in floating point, as baselines do, it is not exact.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+    """
+
+    noise_multiplier: float
+    dimension: int
+    rounds: int
+    trust: Trust = "central"
+    neighboring: Neighboring = "replace_one"
+
+    def __post_init__(self) -> None:
+        _check_words(self.trust, self.neighboring, ("local", "central"))
+        # Squares of anything beyond would overflow or vanish.
+        _validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e101)
+        _check_size(self.dimension, self.rounds)
+
+    @property
+    def releases(self) -> int:
+        """Single-coordinate releases."""
+        return self.dimension * self.rounds
+
+    @property
+    def distance(self) -> float:
+        """None is counted: the bound is the real Gaussian's."""
+        return 0.0
+
+    def renyi(self, order: float) -> float:
+        """rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
+        if self.rounds == 0:
+            return 0.0
+        return _up(self.rounds * order / (2 * self.noise_multiplier**2))
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseRelease:
+    """Sums over a cohort of integer updates with integer noise, seen as sums only.
+
+    Attributes:
+        noise: each client's noise on each coordinate.
+        cohort: how many clients' noise is in every sum, at least.
+        squared_distance: squared L2 distance, at most, between two updates of one client.
+        dimension: coordinates of a sum.
+        rounds: rounds that the client takes part in.
+        neighboring: which neighbours the distance is between.
+
+    The noise of clients that collude with the server does not count: cohort is what remains.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+    """
+
+    noise: Noise
+    cohort: int
+    squared_distance: int
+    dimension: int
+    rounds: int
+    neighboring: Neighboring = "replace_one"
+
+    def __post_init__(self) -> None:
+        _validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
+        _validate.whole("squared_distance", self.squared_distance, low=0)
+        _check_size(self.dimension, self.rounds)
+        _validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees the sum of a cohort's codes."""
+        return "aggregate"
+
+    @property
+    def releases(self) -> int:
+        """Single-coordinate releases."""
+        return self.dimension * self.rounds
+
+    @property
+    def distance(self) -> float:
+        """Every coordinate of every round adds its own."""
+        return _up(self.releases * self.noise.distance(self.cohort))
+
+    def renyi(self, order: float) -> float:
+        """Every round adds the same (`noise.shift_divergence`)."""
+        if self.rounds == 0:
+            return 0.0
+        curvature = _curvature(self.noise, self.cohort)
+        spread = self.noise.spread(self.cohort)
+        one = shift_divergence(curvature, spread, self.squared_distance, order)
+        return _up(self.rounds * one)
+
+
+def _check_size(dimension: int, rounds: int) -> None:
+    _validate.whole("dimension", dimension, low=1, high=2**53)
+    _validate.whole("rounds", rounds, low=0, high=2**53)
+
+
+def _check_words(trust: str, neighboring: str, trusts: tuple[str, ...]) -> None:
+    _validate.choice("trust", trust, trusts)
+    _validate.choice("neighboring", neighboring, NEIGHBORINGS)
+
+
+def _check_cohort(cohort: int, trust: str) -> None:
+    _validate.whole("cohort", cohort, low=1, high=LARGEST_COHORT)
+    if trust == "local" and cohort != 1:
+        raise ValueError(
+            f"Expected cohort=1 under local trust, got {cohort}: a server that sees each client's "
+            "codes is not kept from anything by the others."
+        )
+
+
+def _up(value: float) -> float:
+    """Above the exact product or sum that `value` rounds."""
+    return value * (1 + 8 * UNIT)
+
+
+@functools.lru_cache(maxsize=4096)
+def _epsilon(channel: Channel, order: float, neighboring: Neighboring) -> float:
+    return certify(channel, order, neighboring).epsilon.upper
+
+
+@functools.lru_cache(maxsize=4096)
+def _kappa(channel: Channel, order: float) -> float:
+    return kappa(channel, order).upper
+
+
+@functools.lru_cache(maxsize=256)
+def _lipschitz(channel: Channel) -> float:
+    """Nats that any code's log-likelihood may change by per unit of a coordinate."""
+    return _up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
+
+
+@functools.lru_cache(maxsize=64)
+def _curvature(noise: Noise, cohort: int) -> float:
+    return noise.curvature(cohort)
