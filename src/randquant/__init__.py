@@ -29,6 +29,7 @@ from randquant.mechanisms import (
 from randquant.moments import Moments, moments
 from randquant.privacy import Guarantee, Interval
 from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease
+from randquant.sums.curvature import kappa_sum
 from randquant.vector import kappa, squared_distance
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "imvu",
     "imvu_fisher",
     "kappa",
+    "kappa_sum",
     "load_channel",
     "moments",
     "mvu",
