@@ -1,4 +1,4 @@
-"""What the sum of one-bit codes costs over Gaussian noise, with time: python benchmarks/vector_sums.py"""
+"""What sums of one-bit codes cost over Gaussian noise: python benchmarks/vector_sums.py"""
 
 import time
 

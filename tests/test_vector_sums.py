@@ -1,4 +1,4 @@
-"""The curvature of sums against sums worked out in fractions, for all arrangements of the others."""
+"""The curvature of sums against sums worked out in fractions, for any inputs of the others."""
 
 import functools
 import itertools
@@ -129,7 +129,7 @@ def test_high_orders_fall_back_to_one_client():
 
 
 def test_mirrored_or_not_is_the_same():
-    """A channel that is its own mirror image is looked at by half; a hair's breadth off, in full."""
+    """A channel that is its own mirror image is looked at by half; a hair off it, in full."""
     weights = ONE_BIT.weights.copy()
     weights[0] += [1, -1]
     off = rq.Channel(ONE_BIT.inputs, ONE_BIT.values, weights, ONE_BIT.denominator)
