@@ -1,0 +1,158 @@
+"""What an adversary looks for: statistics of one outcome, learned from trials, and the best event.
+
+Nothing here knows a mechanism: outcomes are numbered, and a statistic is a score for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+World = Literal["update", "other"]
+"""Which of the two neighbouring inputs was used."""
+
+WORLDS: tuple[World, World] = ("update", "other")
+
+BINS = 64
+"""A coordinate that takes more values than this is cut at quantiles into so many parts."""
+
+THRESHOLDS = 256
+"""Thresholds tried at either end of a statistic's range."""
+
+MOST = 1e30
+"""Decoded values are cut here: squares of the largest floats would overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Every outcome that occurred, in no order.
+
+    Attributes:
+        decoded: (k, d) float64, what the server decodes an outcome to.
+        equal: (k,) bool, whether the client's payload equals another client's.
+    """
+
+    decoded: np.ndarray
+    equal: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A set of outcomes, claimed to be likelier in one world than in the other.
+
+    Attributes:
+        words: which outcomes they are.
+        likelier: the world in which it is to happen more often.
+        contains: (k,) bool, the outcomes.
+    """
+
+    words: str
+    likelier: World
+    contains: np.ndarray
+
+    def hits(self, outcomes: np.ndarray) -> int:
+        """Count the trials, given by the numbers of their outcomes, in which it happened."""
+        return int(np.count_nonzero(self.contains[outcomes]))
+
+
+Worth = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
+"""What counts in (likelier world, other world) out of so many trials are worth: the more the
+better."""
+
+
+def statistics(outcomes: Outcomes, update: np.ndarray, other: np.ndarray) -> dict[str, np.ndarray]:
+    """Learn scores that tell two worlds apart.
+
+    Args:
+        outcomes: every outcome that occurred.
+        update, other: (n,) numbers of the outcomes of each world's trials to learn from.
+
+    Returns:
+        A score (k,) float64 for each outcome, by what it is called in words:
+        the likelihood ratio of whole outcomes, as counted; that of their coordinates, taken to be
+        independent; the decoded value, or the linear combination that separates two normal laws
+        with diagonal covariance best; and whether two clients sent the same.
+    """
+    decoded = np.clip(np.nan_to_num(outcomes.decoded), -MOST, MOST)
+    dimension = decoded.shape[1]
+    linear = "decoded value" if dimension == 1 else "weighted sum of the decoded coordinates"
+    found = {
+        linear: _linear(decoded, update, other),
+        "learned likelihood ratio (log) of the coordinates": sum(
+            _coordinate(decoded[:, j], update, other) for j in range(dimension)
+        ),
+        "counted likelihood ratio (log) of the payload": _ratio(
+            np.arange(len(decoded)), len(decoded), update, other
+        ),
+        "another client's payload being the same (0 or 1)": outcomes.equal.astype(np.float64),
+    }
+    return {words: np.asarray(score) for words, score in found.items()}
+
+
+def best_event(
+    scores: dict[str, np.ndarray], update: np.ndarray, other: np.ndarray, worth: Worth
+) -> Event:
+    """Choose the event that is worth most: a score at or above a threshold, or below it.
+
+    Args:
+        scores: of every outcome, (k,) each, by name.
+        update, other: (n,) numbers of the outcomes of each world's trials to choose by; not those
+            that scores were learned from, which would favour what was learned by heart.
+        worth: what counts are worth.
+    """
+    best, trials = -np.inf, len(update)
+    chosen: tuple[str, str, float, World] | None = None
+    for words, score in scores.items():
+        in_update, in_other = np.sort(score[update]), np.sort(score[other])
+        thresholds = _thresholds(np.sort(np.concatenate([in_update, in_other])))
+        below = [np.searchsorted(sample, thresholds) for sample in (in_update, in_other)]
+        above = [trials - count for count in below]
+        for sign, counts in ((">=", above), ("<", below)):
+            for likelier in WORLDS:
+                ours, theirs = counts if likelier == "update" else counts[::-1]
+                values = worth(ours, theirs, trials)
+                place = int(values.argmax())
+                if chosen is None or values[place] > best:
+                    best, chosen = values[place], (words, sign, float(thresholds[place]), likelier)
+    assert chosen is not None
+    words, sign, threshold, likelier = chosen
+    score = scores[words]
+    contains = score >= threshold if sign == ">=" else score < threshold
+    return Event(f"{words} {sign} {threshold:.6g}", likelier, contains)
+
+
+def _thresholds(sample: np.ndarray) -> np.ndarray:
+    """Values of a sorted sample, denser towards its ends, where rare events are."""
+    ranks = np.geomspace(1, len(sample), THRESHOLDS).astype(np.int64)
+    return np.unique(np.concatenate([sample[ranks - 1], sample[-ranks]]))
+
+
+def _linear(decoded: np.ndarray, update: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Fisher's discriminant with a diagonal covariance; one coordinate is taken as it is."""
+    if decoded.shape[1] == 1:
+        return decoded[:, 0]
+    first, second = decoded[update], decoded[other]
+    difference = first.mean(axis=0) - second.mean(axis=0)
+    variance = first.var(axis=0) + second.var(axis=0)
+    # A coordinate without any noise that differs must not divide by zero.
+    floor = np.maximum(1e-9 * difference**2, np.finfo(np.float64).tiny)
+    return decoded @ (difference / np.maximum(variance, floor))
+
+
+def _coordinate(values: np.ndarray, update: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Log-likelihood ratio of one coordinate, by its values or by its parts between quantiles."""
+    cuts = np.unique(values[np.concatenate([update, other])])
+    if len(cuts) > BINS:
+        sample = values[np.concatenate([update, other])]
+        cuts = np.unique(np.quantile(sample, np.arange(1, BINS) / BINS))
+    part = np.searchsorted(cuts, values, side="right")
+    return _ratio(part, len(cuts) + 1, update, other)
+
+
+def _ratio(part: np.ndarray, parts: int, update: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Log ratio of how often each outcome's part occurred, half a count added to either."""
+    first, second = (np.bincount(part[world], minlength=parts) for world in (update, other))
+    return np.log((first + 0.5) / (second + 0.5))[part]
