@@ -103,25 +103,22 @@ def best_event(
             that scores were learned from, which would favour what was learned by heart.
         worth: what counts are worth.
     """
-    best, trials = -np.inf, len(update)
-    chosen: tuple[str, str, float, World] | None = None
+    best, chosen, trials = -np.inf, None, len(update)
     for words, score in scores.items():
-        in_update, in_other = np.sort(score[update]), np.sort(score[other])
-        thresholds = _thresholds(np.sort(np.concatenate([in_update, in_other])))
-        below = [np.searchsorted(sample, thresholds) for sample in (in_update, in_other)]
+        samples = np.sort(score[update]), np.sort(score[other])
+        thresholds = _thresholds(np.sort(np.concatenate(samples)))
+        below = [np.searchsorted(sample, thresholds) for sample in samples]
         above = [trials - count for count in below]
         for sign, counts in ((">=", above), ("<", below)):
-            for likelier in WORLDS:
-                ours, theirs = counts if likelier == "update" else counts[::-1]
-                values = worth(ours, theirs, trials)
+            for first in (0, 1):
+                values = worth(counts[first], counts[1 - first], trials)
                 place = int(values.argmax())
                 if chosen is None or values[place] > best:
-                    best, chosen = values[place], (words, sign, float(thresholds[place]), likelier)
+                    best, threshold = values[place], thresholds[place]
+                    contains = score >= threshold if sign == ">=" else score < threshold
+                    chosen = Event(f"{words} {sign} {threshold:.6g}", WORLDS[first], contains)
     assert chosen is not None
-    words, sign, threshold, likelier = chosen
-    score = scores[words]
-    contains = score >= threshold if sign == ">=" else score < threshold
-    return Event(f"{words} {sign} {threshold:.6g}", likelier, contains)
+    return chosen
 
 
 def _thresholds(sample: np.ndarray) -> np.ndarray:

@@ -161,7 +161,7 @@ def audit(
         >>> found.epsilon_lower < found.epsilon_stated < 1.4 * found.epsilon_lower
         True
         >>> found.event
-        'decoded value >= 2'
+        'decoded value < 2'
     """
     _validate.kind("key", key, Key)
     delta = _validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
@@ -183,9 +183,8 @@ def audit(
     learn, choose = slice(trials // 4), slice(trials // 4, trials // 2)
     scores = statistics(outcomes, worlds[0][learn], worlds[1][learn])
     event = best_event(scores, worlds[0][choose], worlds[1][choose], worth)
-    hits = event.hits(worlds[0][trials // 2 :]), event.hits(worlds[1][trials // 2 :])
-    if event.likelier == "other":
-        hits = hits[::-1]
+    in_update, in_other = (event.hits(world[trials // 2 :]) for world in worlds)
+    hits = (in_update, in_other) if event.likelier == "update" else (in_other, in_update)
     counted = trials - trials // 2
     release = mechanism.release(update.size, 1)
     return Audit(

@@ -60,7 +60,7 @@ def least_epsilon(
 
     Example:
         >>> round(float(least_epsilon(900, 300, 1000, 0.0, 0.01)), 4)
-        0.9576
+        0.9469
     """
     lower, _ = proportion(hits, trials, error / 2)
     _, upper = proportion(others, trials, error / 2)
