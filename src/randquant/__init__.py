@@ -7,6 +7,7 @@ privacy figure printed is a proven bound for the whole run.
 from types import ModuleType
 
 from randquant.account import account
+from randquant.audit import Audit, audit
 from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
 from randquant.channel_file import load_channel, save_channel
@@ -32,6 +33,7 @@ from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.vector import kappa, squared_distance
 
 __all__ = [
+    "Audit",
     "Certificate",
     "Channel",
     "ChannelRelease",
@@ -42,6 +44,7 @@ __all__ = [
     "Moments",
     "VectorRelease",
     "account",
+    "audit",
     "certify",
     "certify_metric",
     "certify_pair",

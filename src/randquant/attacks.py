@@ -32,7 +32,7 @@ class Outcomes:
 
     Attributes:
         decoded: (k, d) float64, what the server decodes an outcome to.
-        equal: (k,) bool, whether the client's payload equals another client's.
+        equal: (k,) how many other clients sent the same payload.
     """
 
     decoded: np.ndarray
@@ -74,7 +74,7 @@ def statistics(outcomes: Outcomes, update: np.ndarray, other: np.ndarray) -> dic
         A score (k,) float64 for each outcome, by what it is called in words:
         the likelihood ratio of whole outcomes, as counted; that of their coordinates, taken to be
         independent; the decoded value, or the linear combination that separates two normal laws
-        with diagonal covariance best; and whether two clients sent the same.
+        with diagonal covariance best; and how many other clients sent the same.
     """
     decoded = np.clip(np.nan_to_num(outcomes.decoded), -MOST, MOST)
     dimension = decoded.shape[1]
@@ -87,7 +87,7 @@ def statistics(outcomes: Outcomes, update: np.ndarray, other: np.ndarray) -> dic
         "counted likelihood ratio (log) of the payload": _ratio(
             np.arange(len(decoded)), len(decoded), update, other
         ),
-        "another client's payload being the same (0 or 1)": outcomes.equal.astype(np.float64),
+        "other clients with the same payload": outcomes.equal.astype(np.float64),
     }
     return {words: np.asarray(score) for words, score in found.items()}
 

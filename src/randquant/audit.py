@@ -139,7 +139,7 @@ def audit(
 
     Guarantees:
         The adversary sees what leaves the clients. Under local trust that is the payload, byte
-        for byte, and whether another client's equals it; under aggregate and central trust it is
+        for byte, and how many other clients' equal it; under aggregate and central trust it is
         the mean that `mean` makes of the cohort's payloads.
         The event is learned on a quarter of the trials, chosen on another and counted on the other
         half, so that the bound is right with probability `confidence` whatever was learned.
@@ -157,7 +157,7 @@ def audit(
         >>> from randquant.aggregate import ChannelMechanism
         >>> mechanism = ChannelMechanism(rq.pbm(clip=1.0, theta=0.25, trials=1))
         >>> x, other = np.ones(1, dtype=np.float32), -np.ones(1, dtype=np.float32)
-        >>> found = audit(mechanism, x, other, trials=2000, key=rq.Key.from_seed(0))
+        >>> found = rq.audit(mechanism, x, other, trials=2000, key=rq.Key.from_seed(0))
         >>> found.epsilon_lower < found.epsilon_stated < 1.4 * found.epsilon_lower
         True
         >>> found.event
@@ -283,10 +283,10 @@ def cohort_inputs(
 
 def _single(channel: Channel, x: float) -> np.float32:
     """The 32-bit float next to an input of a certificate, on the same side of a jump."""
-    single = np.float32(x)
+    single = np.float32(x)  # NumPy would compare it to x as 32-bit floats
     if x in channel.inputs:  # at a jump, its right limit
-        return np.nextafter(single, np.float32(np.inf)) if single < x else single
-    return np.nextafter(single, np.float32(-np.inf)) if single > x else single
+        return np.nextafter(single, np.float32(np.inf)) if float(single) < x else single
+    return np.nextafter(single, np.float32(-np.inf)) if float(single) > x else single
 
 
 def _run(
@@ -299,7 +299,7 @@ def _run(
     """Run both worlds: every outcome that occurred, and the numbers of each world's outcomes."""
     dimension = inputs[0].size
     local = mechanism.trust in ("local", None)
-    numbers: dict[tuple[bytes, bool], int] = {}
+    numbers: dict[tuple[bytes, int], int] = {}
 
     def outcome(update: np.ndarray, root: Key) -> int:
         payloads = [
@@ -307,10 +307,10 @@ def _run(
             for client, sent in enumerate((update, *others))
         ]
         if local:
-            seen = payloads[0], payloads[0] in payloads[1:]
+            seen = payloads[0], payloads[1:].count(payloads[0])
         else:
             mean = mechanism.mean(payloads, dimension, root.fold_in("server"))
-            seen = mean.astype(np.float32).tobytes(), False
+            seen = mean.astype(np.float32).tobytes(), 0
         return numbers.setdefault(seen, len(numbers))
 
     def world(number: int) -> np.ndarray:
