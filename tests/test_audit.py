@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,7 +14,13 @@ from scipy import stats
 
 import randquant as rq
 from randquant import cli
-from randquant.aggregate import BASELINES, AdditiveMechanism, ChannelMechanism, update_mechanism
+from randquant.aggregate import (
+    BASELINES,
+    AdditiveMechanism,
+    ChannelMechanism,
+    VectorMechanism,
+    update_mechanism,
+)
 from randquant.aggregate.gaussian import LocalGaussian, gaussian
 from randquant.attacks import Event, Outcomes, best_event, statistics
 from randquant.audit import FEWEST, _single, cohort_inputs, worst_inputs
@@ -122,7 +129,7 @@ def worth(hits, others, trials):
 def test_the_best_event_of_a_known_pair_is_found(swapped, upwards):
     """Four outcomes with rows known: code 3 has the largest ratio that is not rare."""
     codes = np.arange(4.0)[:, None]
-    outcomes = Outcomes(codes if upwards else -codes, np.zeros(4))
+    outcomes = Outcomes(codes if upwards else -codes, np.zeros(4), np.zeros((4, 0), dtype=np.uint8))
     generator = np.random.default_rng(1)
     rows = [0.1, 0.2, 0.2, 0.5], [0.5, 0.25, 0.2, 0.05]
     worlds = [generator.choice(4, 4000, p=row) for row in (rows[::-1] if swapped else rows)]
@@ -255,6 +262,18 @@ def test_a_key_that_clients_share_is_caught(mechanism):
     assert not audited(mechanism, trials=3000, delta=1e-5).contradicted
 
 
+def test_a_leak_in_the_lowest_bit_of_a_float_is_caught():
+    gaussian = LocalGaussian(clip_norm=1.0, noise_multiplier=4.0)
+
+    def encode(update, key):
+        words = np.frombuffer(gaussian.encode(update, key), dtype="<u4")
+        return (words & ~np.uint32(1) | (update > 0)).astype("<u4").tobytes()
+
+    found = audited(Wrapped(gaussian, encode), delta=1e-5)
+    assert found.contradicted
+    assert "bytes" in found.event
+
+
 def test_a_key_that_never_changes_is_caught():
     quiet = ChannelMechanism(rq.pbm(clip=1.0, theta=0.1, trials=1))
     fixed = Wrapped(quiet, lambda update, key: quiet.encode(update, KEY))
@@ -312,6 +331,29 @@ SOUND = {
 }
 
 
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("cohort", [1, 3])
+@pytest.mark.parametrize("dimension", [1, 5])
+def test_whole_updates_through_a_channel(neighboring, cohort, dimension):
+    channel = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
+    trust = "local" if cohort == 1 else "aggregate"
+    mechanism = VectorMechanism(channel, 1.0, trust, cohort)
+    update, other, others = cohort_inputs(mechanism, dimension, cohort, neighboring)
+    inputs, options = (update, other), {"others": others, "neighboring": neighboring}
+    found = audited(mechanism, inputs=inputs, trials=1500, delta=1e-3, **options)
+    assert 0 < found.epsilon_lower <= found.epsilon_stated
+    assert found.stated.neighboring == neighboring
+
+
+def test_a_missing_clip_of_the_norm_is_caught():
+    channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
+    whole = VectorMechanism(channel, clip_norm=0.1)
+    unscaled = VectorMechanism(channel, clip_norm=100.0)
+    inputs = np.ones(4, dtype=np.float32), -np.ones(4, dtype=np.float32)
+    assert audited(Wrapped(whole, unscaled.encode), inputs=inputs, trials=1000).contradicted
+    assert not audited(whole, inputs=inputs, trials=1000).contradicted
+
+
 def test_every_mechanism_that_protects_is_audited():
     assert set(SOUND) == {*MECHANISMS, *BASELINES} - {"clipped-sgd"}
 
@@ -359,6 +401,8 @@ def test_default_inputs_are_those_of_the_certificate():
         ({"others": np.zeros((1, 2), dtype=np.float32)}, "one dimension"),
         ({"others": np.zeros(1, dtype=np.float32)}, "others"),
         ({"inputs": (np.zeros(1), np.zeros(2))}, "one dimension"),
+        ({"neighboring": "zero_out"}, "zeros"),
+        ({"neighboring": "add"}, "zero_out"),
         ({"inputs": (np.zeros((1, 1)), np.zeros(1))}, "update to be a vector"),
         ({"inputs": (np.zeros(1), np.zeros(1, dtype=int))}, "other to be a vector"),
     ],
@@ -431,7 +475,7 @@ def test_the_command_fails_where_a_fault_shows(capsys, monkeypatch):
     [
         ("--cohort 0", "cohort"),
         ("--neighboring add", "zero_out"),
-        ("--neighboring zero_out --other 1", "zero_out"),
+        ("--neighboring zero_out --other 1", "zeros"),
         ("--x nan", "finite"),
         ("--dimension 0", "dimension"),
         ("--audit-trials 3", "trials"),
@@ -443,3 +487,12 @@ def test_wrong_options_are_one_line(capsys, options, word):
     code, out, err = run(capsys, f"{LINE} {options}")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert word in err
+
+
+def test_the_figures_of_the_readme_are_those_of_its_command(capsys):
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    line = re.search(r"^\$ randquant (audit .*)$", readme, flags=re.MULTILINE).group(1)
+    code, out, _ = run(capsys, line)
+    lower, upper = (re.search(rf"epsilon {sign} ([\d.]+)", out).group(1) for sign in (">=", "<="))
+    assert code == 0
+    assert f"{lower} of the {upper} stated" in readme

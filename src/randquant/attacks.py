@@ -22,6 +22,9 @@ BINS = 64
 THRESHOLDS = 256
 """Thresholds tried at either end of a statistic's range."""
 
+NAMED = 3
+"""An event about so many decoded values at most is put into words by naming them."""
+
 MOST = 1e30
 """Decoded values are cut here: squares of the largest floats would overflow."""
 
@@ -33,10 +36,12 @@ class Outcomes:
     Attributes:
         decoded: (k, d) float64, what the server decodes an outcome to.
         equal: (k,) how many other clients sent the same payload.
+        bodies: (k, b) uint8, the bytes of an outcome that are its own; b may be 0.
     """
 
     decoded: np.ndarray
     equal: np.ndarray
+    bodies: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +77,9 @@ def statistics(outcomes: Outcomes, update: np.ndarray, other: np.ndarray) -> dic
 
     Returns:
         A score (k,) float64 for each outcome, by what it is called in words:
-        the likelihood ratio of whole outcomes, as counted; that of their coordinates, taken to be
-        independent; the decoded value, or the linear combination that separates two normal laws
-        with diagonal covariance best; and how many other clients sent the same.
+        the likelihood ratio of whole outcomes, as counted; that of their coordinates, or of their
+        bytes, taken to be independent; the decoded value, or the linear combination that separates
+        two normal laws with diagonal covariance best; how many other clients sent the same.
     """
     decoded = np.clip(np.nan_to_num(outcomes.decoded), -MOST, MOST)
     dimension = decoded.shape[1]
@@ -84,7 +89,11 @@ def statistics(outcomes: Outcomes, update: np.ndarray, other: np.ndarray) -> dic
         "learned likelihood ratio (log) of the coordinates": sum(
             _coordinate(decoded[:, j], update, other) for j in range(dimension)
         ),
-        "counted likelihood ratio (log) of the payload": _ratio(
+        "learned likelihood ratio (log) of the bytes": sum(
+            (_ratio(column, 256, update, other) for column in outcomes.bodies.T),
+            np.zeros(len(decoded)),
+        ),
+        "counted likelihood ratio (log) of the whole outcome": _ratio(
             np.arange(len(decoded)), len(decoded), update, other
         ),
         "other clients with the same payload": outcomes.equal.astype(np.float64),
@@ -116,9 +125,20 @@ def best_event(
                 if chosen is None or values[place] > best:
                     best, threshold = values[place], thresholds[place]
                     contains = score >= threshold if sign == ">=" else score < threshold
-                    chosen = Event(f"{words} {sign} {threshold:.6g}", WORLDS[first], contains)
+                    shown = f"{words} {sign} {threshold + 0.0:.6g}"  # no minus before a zero
+                    chosen = Event(shown, WORLDS[first], contains)
     assert chosen is not None
     return chosen
+
+
+def in_words(event: Event, outcomes: Outcomes) -> str:
+    """Name the decoded values that an event is about where they are few, else say it as it is."""
+    if outcomes.decoded.shape[1] == 1:
+        values = outcomes.decoded[:, 0]
+        inside, outside = set(values[event.contains]), set(values[~event.contains])
+        if 0 < len(inside) <= NAMED and not inside & outside:
+            return "decoded value " + " or ".join(f"{value:.6g}" for value in sorted(inside))
+    return event.words
 
 
 def _thresholds(sample: np.ndarray) -> np.ndarray:

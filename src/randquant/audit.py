@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant import _validate
+from randquant import _validate, wire
 from randquant.account import account
 from randquant.aggregate import UpdateMechanism
-from randquant.attacks import Outcomes, World, best_event, statistics
+from randquant.attacks import Outcomes, World, best_event, in_words, statistics
 from randquant.certify import certify
 from randquant.channel import Channel
 from randquant.keys import Key
-from randquant.privacy import Guarantee, round_down
+from randquant.privacy import NEIGHBORINGS, Guarantee, Neighboring, round_down
 from randquant.proportions import ceiling, least_epsilon
 
 FEWEST = 40
@@ -119,6 +119,7 @@ def audit(
     confidence: float = 0.99,
     trials: int = 20_000,
     others: np.ndarray | None = None,
+    neighboring: Neighboring = "replace_one",
 ) -> Audit:
     """Run a mechanism many times on two neighbouring inputs, and bound its epsilon from below.
 
@@ -133,6 +134,7 @@ def audit(
         trials: how often either world is run, >= 40; times d at most 2**25.
         others: (n - 1, d) float32, what the cohort's other clients send, the same in both worlds;
             by default there is one, who sends `other`.
+        neighboring: which guarantee is attacked; `zero_out` is about an `other` of zeros only.
 
     Returns:
         An Audit: the bound, the guarantee that `account` states for one release, and the event.
@@ -161,13 +163,19 @@ def audit(
         >>> found.epsilon_lower < found.epsilon_stated < 1.4 * found.epsilon_lower
         True
         >>> found.event
-        'decoded value < 2'
+        'decoded value -2'
     """
     _validate.kind("key", key, Key)
     delta = _validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     confidence = _validate.real("confidence", confidence, low=0.5, below=1)
     trials = _validate.whole("trials", trials, low=FEWEST)
+    _validate.choice("neighboring", neighboring, NEIGHBORINGS)
     update, other = _vector("update", update), _vector("other", other)
+    if neighboring == "zero_out" and other.any():
+        raise ValueError(
+            "Expected an other update of zeros under zero_out, got one that is not: audit it under "
+            "replace_one."
+        )
     others = other[None] if others is None else _cohort(others)
     if not update.size == other.size == others.shape[1]:
         raise ValueError(
@@ -186,13 +194,13 @@ def audit(
     in_update, in_other = (event.hits(world[trials // 2 :]) for world in worlds)
     hits = (in_update, in_other) if event.likelier == "update" else (in_other, in_update)
     counted = trials - trials // 2
-    release = mechanism.release(update.size, 1)
+    release = mechanism.release(update.size, 1, neighboring)
     return Audit(
         epsilon_lower=max(0.0, float(worth(hits[0], hits[1], counted))),
         delta=delta,
         confidence=confidence,
         stated=None if release is None else account([release], delta),
-        event=event.words,
+        event=in_words(event, outcomes),
         likelier=event.likelier,
         hits=hits,
         counted=counted,
@@ -202,12 +210,15 @@ def audit(
     )
 
 
-def worst_inputs(mechanism: UpdateMechanism, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+def worst_inputs(
+    mechanism: UpdateMechanism, dimension: int, neighboring: Neighboring = "replace_one"
+) -> tuple[np.ndarray, np.ndarray]:
     """Return two updates that a mechanism should have most trouble to hide: what to audit it with.
 
     Args:
         mechanism: one with a `clip_norm`, a `channel` or a `clip`.
         dimension: d, coordinates of an update.
+        neighboring: `replace_one`, or `zero_out`, where the other update is zero.
 
     Returns:
         (update, other), (d,) float32 each, all coordinates alike. For a `clip_norm` or a `clip`
@@ -215,7 +226,7 @@ def worst_inputs(mechanism: UpdateMechanism, dimension: int) -> tuple[np.ndarray
         alone they are the pair of inputs of its certificate.
 
     Raises:
-        ValueError: the mechanism has none of the three.
+        ValueError: the mechanism has none of the three, or an argument is out of bounds.
 
     Example:
         >>> from randquant.aggregate import LocalGaussian
@@ -223,19 +234,22 @@ def worst_inputs(mechanism: UpdateMechanism, dimension: int) -> tuple[np.ndarray
         array([1024., 1024.], dtype=float32)
     """
     dimension = _validate.whole("dimension", dimension, low=1, high=MOST_DECODED)
+    _validate.choice("neighboring", neighboring, NEIGHBORINGS)
     thresholds = [getattr(mechanism, name, None) for name in ("clip_norm", "clip")]
     found = [threshold for threshold in thresholds if threshold is not None]
     channel = getattr(mechanism, "channel", None)
     if found:
         pair = BEYOND * found[0], -BEYOND * found[0]
     elif channel is not None:
-        x, other = certify(channel).witness
+        x, other = certify(channel, neighboring=neighboring).witness
         pair = _single(channel, x), _single(channel, other)
     else:
         raise ValueError(
             f"Expected a mechanism with clip_norm, clip or channel, got {mechanism!r}: say which "
             "updates to audit it with."
         )
+    if neighboring == "zero_out":
+        pair = max(pair, key=abs), 0.0
     return np.full(dimension, pair[0], np.float32), np.full(dimension, pair[1], np.float32)
 
 
@@ -243,17 +257,15 @@ def cohort_inputs(
     mechanism: UpdateMechanism,
     dimension: int,
     cohort: int,
-    neighboring: str = "replace_one",
+    neighboring: Neighboring = "replace_one",
     x: float | None = None,
     other: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return what a cohort sends in either world: all coordinates alike, worst ones or as given.
 
     Args:
-        mechanism: what is to be audited.
-        dimension: d, coordinates of an update.
+        mechanism, dimension, neighboring: as in `worst_inputs`.
         cohort: n, how many clients send, >= 1.
-        neighboring: `replace_one`, or `zero_out`, where the other update is zero.
         x, other: every coordinate of either update; None for that of `worst_inputs`.
 
     Returns:
@@ -262,18 +274,8 @@ def cohort_inputs(
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
     """
-    _validate.choice("neighboring", neighboring, ("replace_one", "zero_out"))
-    dimension = _validate.whole("dimension", dimension, low=1, high=MOST_DECODED)
     cohort = _validate.whole("cohort", cohort, low=1)
-    if neighboring == "zero_out":
-        if other is not None:
-            raise ValueError(f"Expected no other update under zero_out, which is 0, got {other}.")
-        other = 0.0
-    update, replaced = (
-        worst_inputs(mechanism, dimension)
-        if x is None or other is None
-        else np.empty((2, dimension), dtype=np.float32)
-    )
+    update, replaced = worst_inputs(mechanism, dimension, neighboring)
     limit = float(np.finfo(np.float32).max)
     for name, value, filled in (("x", x, update), ("other", other, replaced)):
         if value is not None:
@@ -326,7 +328,16 @@ def _run(
             decoded[number] = mechanism.mean([seen], dimension, server)
         else:
             decoded[number] = np.frombuffer(seen, dtype=np.float32)
-    return Outcomes(decoded, np.array([equal for _, equal in numbers])), worlds
+    bodies = _bodies([seen if local else b"" for seen, _ in numbers])
+    return Outcomes(decoded, np.array([equal for _, equal in numbers]), bodies), worlds
+
+
+def _bodies(payloads: list[bytes]) -> np.ndarray:
+    """(k, b) uint8: payloads without the header of `wire`, which tells nothing but a checksum."""
+    own = [p[wire.HEADER_BYTES :] if p.startswith(wire.MAGIC) else p for p in payloads]
+    width = max(map(len, own))
+    joined = b"".join(body.ljust(width, b"\0") for body in own)
+    return np.frombuffer(joined, dtype=np.uint8).reshape(len(own), width)
 
 
 def _vector(name: str, update: np.ndarray) -> np.ndarray:

@@ -127,6 +127,7 @@ def _audit(options: argparse.Namespace) -> int:
         confidence=options.confidence,
         trials=options.audit_trials,
         others=others,
+        neighboring=options.neighboring,
     )
     result = {
         "mechanism": options.mechanism,
