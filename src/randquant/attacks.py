@@ -137,7 +137,7 @@ def in_words(event: Event, outcomes: Outcomes) -> str:
         values = outcomes.decoded[:, 0]
         inside, outside = set(values[event.contains]), set(values[~event.contains])
         if 0 < len(inside) <= NAMED and not inside & outside:
-            return "decoded value " + " or ".join(f"{value:.6g}" for value in sorted(inside))
+            return "decoded value " + " or ".join(f"{value + 0.0:.6g}" for value in sorted(inside))
     return event.words
 
 
