@@ -82,7 +82,9 @@ class Audit:
         """Return the findings in words: what is stated, what was shown, how, and the verdict."""
         stated = "no guarantee" if self.stated is None else str(self.stated)
         known = 0 < self.epsilon_stated < math.inf
-        share = f": {self.epsilon_lower / self.epsilon_stated:.0%} of it" if known else ""
+        share = ""
+        if known:
+            share = f": {math.floor(100 * self.epsilon_lower / self.epsilon_stated)} % of it"
         unlikelier = "other" if self.likelier == "update" else "update"
         found = [
             f"stated   {stated}",
