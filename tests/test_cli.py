@@ -238,7 +238,7 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(capsys, line, word, tmp_path,
 
 
 @pytest.mark.parametrize(
-    "command", ["certify", "design", "account", "compare", "reproduce", "bench", "train"]
+    "command", ["certify", "design", "account", "audit", "compare", "reproduce", "bench", "train"]
 )
 def test_help_shows_an_example_that_parses(capsys, command):
     code, out, _ = run(capsys, f"{command} --help")
@@ -256,6 +256,7 @@ def test_the_core_commands_run_without_torch():
         "design --clip 1 --values -3,3 --epsilon 1",
         "compare --clip 1 --bits 1 --epsilon 1 --mechanisms pbm",
         "reproduce rqm-fig8",
+        f"audit rqm {PAPER} --audit-trials 100",
     ):
         code = f"{hide}from randquant.cli import main; raise SystemExit(main({line.split()!r}))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -7,6 +7,7 @@ privacy figure printed is a proven bound for the whole run.
 from types import ModuleType
 
 from randquant.account import account
+from randquant.audit import Audit, audit
 from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
 from randquant.channel_file import load_channel, save_channel
@@ -33,6 +34,7 @@ from randquant.sums.curvature import kappa_sum
 from randquant.vector import kappa, squared_distance
 
 __all__ = [
+    "Audit",
     "Certificate",
     "Channel",
     "ChannelRelease",
@@ -43,6 +45,7 @@ __all__ = [
     "Moments",
     "VectorRelease",
     "account",
+    "audit",
     "certify",
     "certify_metric",
     "certify_pair",

@@ -100,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
     _add_certify(commands)
     _add_design(commands)
     _add_account(commands)
+    _add_audit(commands)
     _add_compare(commands)
     _add_reproduce(commands)
     _add_bench(commands)
@@ -184,6 +185,34 @@ def _add_account(commands: Any) -> None:
         "--cohort", type=int, help="clients in a sum, at least; for noise that they share out"
     )
     account.add_argument("--trust", default="", help=TRUST)
+
+
+def _add_audit(commands: Any) -> None:
+    audit = _command(
+        commands, "audit", "attack a mechanism's real pipeline and bound epsilon from below",
+        "randquant audit rqm --clip 1.5 --margin 1.5 --levels 16 --keep 0.42 --delta 1e-5",
+    )  # fmt: skip
+    everything = {**MECHANISMS, **BASELINES}
+    audit.add_argument("mechanism", metavar="MECHANISM", help=", ".join(everything))
+    _mechanism_options(audit, everything)
+    audit.add_argument("--dimension", type=int, default=1, help="coordinates; default 1")
+    audit.add_argument("--trust", default="", help=TRUST)
+    audit.add_argument("--cohort", type=int, default=2, help="clients who send; default 2")
+    audit.add_argument(
+        "--neighboring",
+        default="replace_one",
+        help="replace_one (default), or zero_out: the other update is zero",
+    )
+    audit.add_argument(
+        "--x", type=float, help="every coordinate of the update; default a worst one"
+    )
+    audit.add_argument("--other", type=float, help="every coordinate of the other update")
+    audit.add_argument(
+        "--audit-trials", type=int, default=20_000, help="runs with either update; default 20,000"
+    )
+    audit.add_argument("--confidence", type=float, default=0.99, help="default 0.99")
+    audit.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
+    audit.add_argument("--seed", type=int, default=0, help="seed of all keys; default 0")
 
 
 def _add_compare(commands: Any) -> None:

@@ -19,10 +19,13 @@ from randquant.records import TrainConfig, to_json, write_atomic
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code: 0, or 2 for a wrong option, file or value."""
+    """Run one command; return its exit code: 0, 2 for a wrong option, file or value.
+
+    An audit that contradicts what is stated returns 1.
+    """
     options = parser().parse_args(arguments)
     try:
-        _COMMANDS[options.command](options)
+        code = _COMMANDS[options.command](options)
     except (ValueError, TypeError, OSError, ImportError, ArithmeticError, MemoryError) as error:
         sentence = " ".join(str(error).split())
         print(f"randquant {options.command}: {sentence}", file=sys.stderr)
@@ -31,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = "; go on with --resume and the run's folder" if options.command == "train" else ""
         print(f"randquant {options.command}: stopped{hint}", file=sys.stderr)
         return 130
-    return 0
+    return code or 0
 
 
 def _certify(options: argparse.Namespace) -> None:
@@ -104,6 +107,47 @@ def _account(options: argparse.Namespace) -> None:
         result["per_coordinate"] = {"order": pure.order, "epsilon": pure.epsilon}
         lines.append(f"per coordinate and round: {pure}")
     _print(options, result, lines)
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from randquant.audit import audit, cohort_inputs
+
+    parameters = given_parameters(options)
+    size, cohort = options.dimension, options.cohort
+    mechanism = update_mechanism(options.mechanism, parameters, trust=options.trust, cohort=cohort)
+    update, other, others = cohort_inputs(
+        mechanism, size, cohort, options.neighboring, options.x, options.other
+    )
+    found = audit(
+        mechanism,
+        update,
+        other,
+        key=rq.Key.from_seed(options.seed),
+        delta=options.delta,
+        confidence=options.confidence,
+        trials=options.audit_trials,
+        others=others,
+        neighboring=options.neighboring,
+    )
+    result = {
+        "mechanism": options.mechanism,
+        "parameters": parameters,
+        "dimension": size,
+        "cohort": cohort,
+        "neighboring": options.neighboring,
+        "x": float(update[0]),
+        "other": float(other[0]),
+        "epsilon": found.epsilon_stated,
+        "contradicted": found.contradicted,
+        **to_json(found),
+    }
+    lines = [
+        f"{options.mechanism}, one release: {size} x {update[0]:g} against {size} x {other[0]:g}, "
+        f"{cohort} clients",
+        *found.lines(),
+    ]
+    _print(options, result, lines)
+    return int(found.contradicted)
 
 
 def _design(options: argparse.Namespace) -> None:
@@ -309,11 +353,12 @@ def _print(options: argparse.Namespace, result: dict[str, Any], lines: Sequence[
     print(text)
 
 
-_COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "train": _train,
     "certify": _certify,
     "design": _design,
     "account": _account,
+    "audit": _audit,
     "compare": _compare,
     "reproduce": _reproduce,
     "bench": _bench,
