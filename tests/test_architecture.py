@@ -29,6 +29,8 @@ EXTRAS = {
     "rich": {"progress"},
     "flwr": set(),
     "matplotlib": set(),
+    "dp_accounting": {"events"},
+    "attr": {"events"},
 }
 FILES = sorted(ROOT.rglob("*.py"))
 

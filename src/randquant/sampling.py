@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,12 +17,12 @@ import numpy as np
 from randquant import _validate
 from randquant.divergence import UNIT
 from randquant.privacy import NEIGHBORINGS, Neighboring, Trust
-from randquant.releases import Release
+from randquant.releases import ChannelRelease, Release, VectorRelease
 
 LARGEST_ORDER = 512.0
 """Above it only bounds are used that need the curve at that order alone."""
 
-SHIFTS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+SHIFTS = (0, 1, 2, 3, 4, 6, 8, 12)
 """How many orders higher the mass of a remainder is looked up; any gives a valid bound."""
 
 Scheme = Literal["poisson", "fixed"]
@@ -30,34 +30,41 @@ Scheme = Literal["poisson", "fixed"]
 
 
 def amplified(
-    renyi: Callable[[float], float], rate: float, order: float, neighboring: Neighboring
+    renyi: Callable[[float], float],
+    rate: float,
+    order: float,
+    neighboring: Neighboring,
+    absent: Callable[[float], float] | None = None,
 ) -> float:
     """Bound the Rényi divergence of a mechanism that each client takes part in by chance.
 
     Args:
         renyi: order in (1, inf] to an upper bound, in nats, of the divergence between any two
-            neighbouring inputs of the mechanism, in both directions; asked for at infinity, at
-            `order` and at whole orders of GRID.
+            neighbouring inputs of the mechanism, in both directions; asked for at `order`, at
+            infinity, and at whole orders of GRID.
         rate: probability of taking part, in (0, 1].
         order: in (1, inf].
         neighboring: what `renyi` is for and what the result is for.
+        absent: for `replace_one`, if it is known: the same between an input and absence, where
+            absence is closer to every input than inputs are to each other.
 
     Returns:
         An upper bound, in nats, rounded up.
 
     Guarantees:
         Let P and P' be the mechanism's laws with two inputs of one client and A its law without
-        the client. Under `replace_one`, if any two of the three are within `renyi`, so are
-        (1 - rate)·A + rate·P and (1 - rate)·A + rate·P' within the result. Under `zero_out` the
-        same holds of (1 - rate)·A + rate·P and A, in both directions. Mixtures of such triples are
-        covered, and so are cohorts of a fixed size under `replace_one`.
+        the client. Under `replace_one`, if any two of the three are within `renyi` (and P and P'
+        within `absent` of A), then (1 - rate)·A + rate·P and (1 - rate)·A + rate·P' are within the
+        result. Under `zero_out` the same holds of (1 - rate)·A + rate·P and A, in both directions.
+        Mixtures of such triples are covered, and so are cohorts of a fixed size under
+        `replace_one`.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
 
     References:
-        Wang, Balle and Kasiviswanathan 2019, Theorem 9, and Zhu and Wang 2019, Theorem 5, bound the
-        same at whole orders; derived anew in `docs/theory/sampling.md`.
+        Wang, Balle and Kasiviswanathan 2019, Theorem 9, and Zhu and Wang 2019, Theorems 5 and 6,
+        bound the same at whole orders; derived anew in `docs/theory/sampling.md`.
 
     Example:
         >>> def gaussian(order):  # noise of four times the distance of neighbouring sums
@@ -69,19 +76,41 @@ def amplified(
     rate = _validate.real("rate", rate, above=0, high=1, why="it is a probability")
     order = _validate.renyi_order(order)
     _validate.choice("neighboring", neighboring, NEIGHBORINGS)
-    pure = renyi(math.inf)
     if rate == 1:
         return renyi(order)
-    bounds = [_log1p_exp(_log(rate) + _log_expm1(pure))]
+    # A, P and A are a triple too.
+    bounds = [_mixed(renyi, rate, order, _apart)]
+    if neighboring == "zero_out":
+        bounds.append(max(_mixed(renyi, rate, order, way) for way in (_forward, _backward)))
+    elif absent is not None:
+        share = 1 / (1 - 0.5 / order) * (1 + 4 * UNIT)  # 2 order / (2 order - 1)
+        there = _mixed(absent, rate, 2 * order - 1, _forward)
+        bounds.append(share * there + _mixed(absent, rate, 2 * order, _backward))
+    return math.nextafter(min(bounds) * (1 + 16 * UNIT), math.inf)
+
+
+def _mixed(
+    renyi: Callable[[float], float],
+    rate: float,
+    order: float,
+    bound: Callable[[np.ndarray, float, float], float],
+) -> float:
+    """Least upper bound for two worlds that are mixed with one law, A, at 1 - rate.
+
+    Args:
+        bound: which worlds, by log((M - 1)/(order (order - 1) rate^2)) from curve, rate and order.
+    """
+    bounds = [_log1p_exp(_log(rate) + _log_expm1(renyi(math.inf)))]
+    if bound is _backward:
+        bounds.append(-math.log1p(-rate) * (1 + 8 * UNIT))
     if order < math.inf:
         moments = [_log(rate) + _log_expm1((order - 1) * renyi(order) * (1 + 2 * UNIT))]
         if order <= LARGEST_ORDER:
-            bound = _zero_out if neighboring == "zero_out" else _replace_one
             logs = (_log(order), _log(order - 1), 2 * _log(rate))
             excess = bound(_curve(renyi, order), rate, order)
             moments.append(sum(logs) + excess + 8 * UNIT * sum(map(abs, (*logs, excess))))
         bounds.append(_log1p_exp(min(moments)) / (order - 1))
-    return math.nextafter(min(bounds) * (1 + 16 * UNIT), math.inf)
+    return min(bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +126,8 @@ class Sampled:
         hidden: every client sends in every round, those that do not take part the encoding of an
             update of zeros. Then not even a server that sees each client's codes knows who takes
             part (`poisson` only).
+        absent: for a `replace_one` release and `poisson`, the same release for `zero_out`
+            neighbours, which sharpens the bound; of a channel it is known without being given.
 
     Cohorts of different rounds must be drawn independently, by coins that the adversary does not
     know. A cap on participations makes rounds dependent: account for it by the participations of
@@ -119,6 +150,7 @@ class Sampled:
     rounds: int
     scheme: Scheme = "poisson"
     hidden: bool = False
+    absent: Release | None = None
 
     def __post_init__(self) -> None:
         _validate.real("rate", self.rate, above=0, high=1, why="it is a probability")
@@ -126,6 +158,8 @@ class Sampled:
         _validate.choice("scheme", self.scheme, ("poisson", "fixed"))
         _check_release(self.release)
         _check_unseen(self.release, self.scheme, self.hidden)
+        if self.absent is not None:
+            _check_absent(self.absent, self.release, self.scheme)
 
     @classmethod
     def of_cohort(cls, release: Release, population: int, cohort: int, rounds: int) -> Sampled:
@@ -167,8 +201,17 @@ class Sampled:
         """Upper bound of the Rényi divergence of all rounds (`amplified`, which adds up)."""
         if self.releases == 0:
             return 0.0
-        one = amplified(self.release.renyi, self.rate, order, self.neighboring)
+        absent = self._absent()
+        curve = None if absent is None else absent.renyi
+        one = amplified(self.release.renyi, self.rate, order, self.neighboring, curve)
         return self.rounds * one * (1 + 8 * UNIT)
+
+    def _absent(self) -> Release | None:
+        """The release for neighbours who differ by one client's absence, if it is known."""
+        release, known = self.release, (ChannelRelease, VectorRelease)
+        if self.absent is None and self.scheme == "poisson" and isinstance(release, known):
+            return replace(release, neighboring="zero_out")
+        return self.absent
 
 
 def _check_release(release: Release) -> None:
@@ -201,6 +244,17 @@ def _check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
         )
 
 
+def _check_absent(absent: Release, release: Release, scheme: Scheme) -> None:
+    _check_release(absent)
+    wanted = ("zero_out", "replace_one", release.trust, "poisson")
+    if (absent.neighboring, release.neighboring, absent.trust, scheme) != wanted:
+        raise ValueError(
+            "Expected absent only for a replace_one release that is sampled by poisson, zero_out "
+            f"and under its trust; got {absent.neighboring} under {absent.trust} trust for a "
+            f"{release.neighboring} release that is sampled by {scheme}."
+        )
+
+
 def _curve(renyi: Callable[[float], float], order: float) -> np.ndarray:
     """Logs of V_k = (e^((k-1) D_k) - 1)/(k (k-1)), raised, for k = 0, 1, 2, …
 
@@ -223,16 +277,17 @@ def _curve(renyi: Callable[[float], float], order: float) -> np.ndarray:
     return np.concatenate([[-np.inf, first], logs])
 
 
-def _zero_out(curve: np.ndarray, rate: float, order: float) -> float:
-    """log of (M - 1)/(order (order - 1) rate^2), the larger of both directions."""
+def _forward(curve: np.ndarray, rate: float, order: float) -> float:
+    """Of (1 - rate)·A + rate·P against A."""
     if order < 2:
-        forward = _between(curve, 2 - rate * (2 - order))
-    else:
-        weights = _binomial(order - 2, rate)
-        forward = _log_sum(weights + curve[2 : 2 + len(weights)])
-    backward = _between(curve, max(2.0, rate * (order + 1) - 1))
-    # A and P are a triple too: A, P, A.
-    return min(max(forward, backward), _replace_one(curve, rate, order))
+        return _between(curve, 2 - rate * (2 - order))
+    weights = _binomial(order - 2, rate)
+    return _log_sum(weights + curve[2 : 2 + len(weights)])
+
+
+def _backward(curve: np.ndarray, rate: float, order: float) -> float:
+    """Of A against (1 - rate)·A + rate·P."""
+    return _between(curve, max(2.0, rate * (order + 1) - 1))
 
 
 def _between(curve: np.ndarray, order: float) -> float:
@@ -243,8 +298,8 @@ def _between(curve: np.ndarray, order: float) -> float:
     return _log_sum(weights + 16 * UNIT * np.abs(weights) + curve[least : least + 2])
 
 
-def _replace_one(curve: np.ndarray, rate: float, order: float) -> float:
-    """log of (M - 1)/(order (order - 1) rate^2)."""
+def _apart(curve: np.ndarray, rate: float, order: float) -> float:
+    """Of (1 - rate)·A + rate·P against (1 - rate)·A + rate·P'."""
     joined = _binomial(order - 1, rate)
     rest = [_remainder(curve, 1 + rate * order), _remainder(curve, rate * (order + 1))]
     if order < 2:
