@@ -108,10 +108,10 @@ def _only_channel(releases: Sequence[Release]) -> Channel | None:
 
 
 def _by_renyi(releases: Sequence[Release], delta: float) -> tuple[float, float]:
-    """(epsilon, order), the least over ORDERS, by golden sections: it falls, then rises.
+    """(epsilon, order), the least over ORDERS, by going down from where a Gaussian has it.
 
-    (order - 1) times a divergence is convex in the order, so epsilon is quasi-convex in it. Where
-    bounds are not quite, another order may be found: each gives a bound that holds.
+    (order - 1) times a divergence is convex in the order, so epsilon is quasi-convex in it: it
+    falls, then rises. Where bounds are not quite, another order may be found: each of them holds.
     """
     found: dict[int, float] = {}
 
@@ -121,15 +121,14 @@ def _by_renyi(releases: Sequence[Release], delta: float) -> tuple[float, float]:
             found[place] = _to_epsilon(_composed(releases, order), order, delta)
         return found[place]
 
-    low, high = 0, len(ORDERS) - 1
-    while high - low > 4:
-        step = round((high - low) * 0.381966)
-        # Where both are infinite, orders are too large.
-        if at(low + step) <= at(high - step):
-            high -= step
-        else:
-            low += step
-    best = min(range(low, high + 1), key=at)
+    rate = max(_composed(releases, 2.0) / 2, 1e-300)
+    guess = math.sqrt(-math.log(delta) / rate)
+    best = int(np.searchsorted(ORDERS, 1 + guess).clip(0, len(ORDERS) - 1))
+    step = 4
+    while step:
+        around = range(max(best - step, 0), min(best + step, len(ORDERS) - 1) + 1, step)
+        nearer = min((best, *around), key=at)
+        step, best = (step, nearer) if nearer != best else (step // 2, best)
     return at(best), ORDERS[best]
 
 

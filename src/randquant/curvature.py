@@ -11,16 +11,21 @@ from fractions import Fraction
 import numpy as np
 
 from randquant.channel import Channel
-from randquant.divergence import UNIT
+from randquant.divergence import UNIT, renyi
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A channel's cells of positive width, as lines; codes that are never sent are left out."""
+    """A channel's cells of positive width, as lines; codes that are never sent are left out.
+
+    Also what a sum of codes is distributed like: outcomes in place of codes, weights within a
+    relative error.
+    """
 
     inputs: np.ndarray  # (V,) rising
-    weights: np.ndarray  # (V, m) int64, all positive
+    weights: np.ndarray  # (V, m) int64, or float64 over a denominator of 1; all positive
     denominator: int
+    error: float = 0.0  # relative, of each weight
 
     @classmethod
     def of(cls, channel: Channel) -> Lines:
@@ -64,10 +69,34 @@ class Lines:
         change += 8 * UNIT * (np.abs(parts[0]) + np.abs(parts[1]) + np.abs(parts[2]))
         same = first == second
         change = np.where(same[..., None], np.abs(step[first]), change)
+        if self.error > 0:
+            ends = [self.weights[v] for v in (low, low + 1, high, high + 1)]
+            change += 2.5 * self.error * np.sum(ends, axis=0) / self.denominator
         divisor = np.where(same, self.widths[first], gap)[..., None]
         slope = np.divide(change, divisor, out=np.zeros_like(change), where=divisor > 0)
         gap = np.where(same, np.abs(x - y) * self.widths[first], gap)
         return gap, slope * (1 + 8 * UNIT)
+
+    def divergences(self, order: float) -> tuple[np.ndarray, np.ndarray]:
+        """(V, V) lower and upper bounds of the divergence between the rows of any two vertices."""
+        if self.error == 0:
+            pairs = [renyi(row, self.weights, self.denominator, order) for row in self.weights]
+        else:
+            logs = np.log(self.weights / self.denominator)
+            pairs = [self._divergence(row, logs, order) for row in logs]
+        lower, upper = (np.array(side) for side in zip(*pairs, strict=True))
+        return lower, upper
+
+    def _divergence(self, p: np.ndarray, q: np.ndarray, order: float):
+        """Of a row from all rows, given as logarithms; by shifting with the largest term."""
+        terms = order * p - (order - 1) * q
+        shift = terms.max(axis=-1)
+        total = np.log(np.exp(terms - shift[:, None]).sum(axis=-1)) + shift
+        error = 2 * order * self.error + UNIT * (
+            p.size + 32 + 16 * order * (np.abs(p).max() + np.abs(q).max())
+        )
+        lower, upper = np.maximum(total - error, 0.0), np.maximum(total + error, 0.0)
+        return lower / (order - 1) * (1 - 8 * UNIT), upper / (order - 1) * (1 + 8 * UNIT)
 
     def exact(self, x: float) -> tuple[np.ndarray, int]:
         """The row at x in exact integers, and their sum; no rounded dither."""
@@ -79,10 +108,13 @@ class Lines:
         return (d - n) * start + n * end, d * self.denominator
 
 
-def log_curvature(slope: np.ndarray, p: np.ndarray, q: np.ndarray, order: float) -> np.ndarray:
+def log_curvature(
+    slope: np.ndarray, p: np.ndarray, q: np.ndarray, order: float, relative: float = 0.0
+) -> np.ndarray:
     """(n, 4, 4): log of sum_i slope_i^2 C(p_i, q_i), slopes of one corner, rows of another.
 
-    C(p, q) = (p^a q^(1-a) - q - a(p - q))/((a - 1)(p - q)^2); rounded up.
+    C(p, q) = (p^a q^(1-a) - q - a(p - q))/((a - 1)(p - q)^2); rounded up, p and q being within
+    `relative` of the truth, beyond rounding.
     """
     exponent, factor = _curvature(p / q, order)
     shift = exponent.max(axis=-1)
@@ -92,7 +124,8 @@ def log_curvature(slope: np.ndarray, p: np.ndarray, q: np.ndarray, order: float)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(total) + shift[:, None, :]
         error = 1300 + 9 * order + slope.shape[-1] + 12 * shift[:, None, :] + 10 * np.abs(logs)
-        return np.where(total > 0, logs + 1.05 * UNIT * error, -np.inf)
+        error = 1.05 * UNIT * error + 4 * (order + 2) * relative
+        return np.where(total > 0, logs + error, -np.inf)
 
 
 def _curvature(ratio: np.ndarray, order: float) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,8 @@ from randquant.divergence import LARGEST_ORDER, UNIT
 from randquant.geometry import certify_metric
 from randquant.mechanisms.noise import Noise, shift_divergence
 from randquant.privacy import NEIGHBORINGS, Neighboring, Trust
-from randquant.vector import kappa, squared_distance
+from randquant.sums.curvature import kappa_sum
+from randquant.vector import squared_distance
 
 LARGEST_COHORT = 10**6
 """Most clients in one sum: beyond, its curvature would take long to bound."""
@@ -162,7 +163,7 @@ class VectorRelease:
         ]
         if order <= LARGEST_ORDER:
             square = squared_distance(self.channel, apart, self.dimension)
-            bounds.append(_kappa(self.channel, order) * square)
+            bounds.append(kappa_sum(self.channel, self.cohort, order).upper * square)
         return _up(_up(self.rounds * min(bounds)))
 
 
@@ -297,11 +298,6 @@ def _up(value: float) -> float:
 @functools.lru_cache(maxsize=4096)
 def _epsilon(channel: Channel, order: float, neighboring: Neighboring) -> float:
     return certify(channel, order, neighboring).epsilon.upper
-
-
-@functools.lru_cache(maxsize=4096)
-def _kappa(channel: Channel, order: float) -> float:
-    return kappa(channel, order).upper
 
 
 @functools.lru_cache(maxsize=256)

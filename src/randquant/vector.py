@@ -94,7 +94,7 @@ def kappa(channel: Channel, order: float) -> Kappa:
     steepest = certify_metric(channel, "fisher").witness
     if math.isinf(close):
         return Kappa(math.inf, math.inf, order, steepest)
-    search = _Search(Lines.of(channel), order, close)
+    search = Search(Lines.of(channel), order, close)
     upper = float(search.run())
     lower, witness = max((close, steepest), search.attained(), key=lambda found: found[0])
     return Kappa(lower, upper, order, witness)
@@ -132,7 +132,7 @@ def squared_distance(channel: Channel, distance: float, dimension: int) -> float
     return (distance + moved) ** 2 * (1 + 32 * UNIT)
 
 
-class _Search:
+class Search:
     """Branch and bound over boxes of pairs: x in one part of a cell, x' in a part of another.
 
     A box is cells (2,) and sides (2, 2): where in its cell x begins and ends, then x'.
@@ -189,9 +189,8 @@ class _Search:
 
         The divergence of a pair of cells is largest at vertices (`docs/theory/certificates.md`).
         """
-        inputs, weights = self.lines.inputs, self.lines.weights
-        table = [renyi(row, weights, self.lines.denominator, self.order) for row in weights]
-        lower, upper = (np.array(side) for side in zip(*table, strict=True))
+        inputs = self.lines.inputs
+        lower, upper = self.lines.divergences(self.order)
         square = (inputs[:, None] - inputs) ** 2
         ratio = np.divide(lower, square, out=np.zeros_like(lower), where=square > 0)
         self._consider(ratio, _at_vertices)
@@ -228,7 +227,7 @@ class _Search:
         corners = np.repeat(cells[:, None], 4, axis=1)
         p, q = self.lines.rows(corners[..., 0], x), self.lines.rows(corners[..., 1], y)
         gap, slope = self.lines.chords(corners, x, y)
-        logs = log_curvature(slope, p, q, self.order)
+        logs = log_curvature(slope, p, q, self.order, self.lines.error)
         own = logs[:, range(4), range(4)]
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             moment = _log_moment(above_one * gap**2, own)
@@ -265,6 +264,8 @@ class _Search:
         Tight for two codes of equal chance, and the bound that counts at orders beyond hundreds.
         Infinite where a cell lies between.
         """
+        if self.lines.error > 0:
+            return np.full(len(cells), np.inf)
         ahead = cells[:, 0] <= cells[:, 1]
         near = np.where(ahead[:, None], sides[:, 0], sides[:, 1])
         far = np.where(ahead[:, None], sides[:, 1], sides[:, 0])

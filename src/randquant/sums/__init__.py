@@ -1,0 +1,1 @@
+"""Sums of many clients' codes: what a server under secure aggregation sees."""

@@ -1,0 +1,75 @@
+"""Sums of clients that each draw from one of two laws: every such sum, with proven rounding.
+
+Derivation: `docs/theory/sums.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant.divergence import UNIT
+
+LOST = 1e-280
+"""Probabilities below it are taken for 0 while laws are convolved: they are far from normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """Probabilities (L,) of start, start + 1, …; outside there is less than LOST each."""
+
+    start: int
+    mass: np.ndarray
+
+    def convolve(self, other: Law) -> Law:
+        """The law of the sum; products and sums of positive numbers, so each is nearly exact."""
+        mass = np.convolve(self.mass, other.mass)
+        some = np.flatnonzero(mass >= LOST)
+        first, last = int(some[0]), int(some[-1])
+        return Law(self.start + other.start + first, mass[first : last + 1])
+
+
+class Powers:
+    """Laws of sums of equal clients, by halving; what was computed is kept."""
+
+    def __init__(self, row: np.ndarray):
+        self._known = {0: Law(0, np.ones(1)), 1: Law(0, row)}
+
+    def of(self, count: int) -> Law:
+        """The law of the sum of `count` codes."""
+        if count not in self._known:
+            half = count // 2
+            self._known[count] = self.of(half).convolve(self.of(count - half))
+        return self._known[count]
+
+
+def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[Law]:
+    """Laws of the sum when k clients draw from `right` and the rest from `left`, k = 0, 1, … n.
+
+    Args:
+        left, right: (m,) probabilities.
+        clients: n.
+
+    Guarantees:
+        Each probability from 1e-200 on is within `rounding(n, m)` of the truth, relatively.
+    """
+    some_left, some_right = Powers(left), Powers(right)
+
+    def between(low: int, high: int, common: Law) -> Iterator[Law]:
+        """For k from low to high; `common` is what all of these have."""
+        if low == high:
+            yield common
+            return
+        middle = (low + high) // 2
+        yield from between(low, middle, common.convolve(some_left.of(high - middle)))
+        yield from between(middle + 1, high, common.convolve(some_right.of(middle + 1 - low)))
+
+    return between(0, clients, some_left.of(0))
+
+
+def rounding(clients: int, levels: int) -> float:
+    """Relative error of what `sums` gives: every convolution adds its number of terms."""
+    depth = 2 * clients.bit_length() + 4
+    return (2 * clients * (levels - 1) + 8 * depth + 16) * UNIT

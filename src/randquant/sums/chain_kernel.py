@@ -1,0 +1,48 @@
+"""Compiled: curvature between two neighbouring laws of a chain, at a grid of mixes of them."""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+SERIES = 14
+"""Terms of the series of G near 1; what they leave out is below one unit where they are used."""
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def curvatures(first, second, keep, sign, error, order, parts, found):
+    """Fill found (parts + 1, parts + 1): sum_z d(z)^2 C(p_i(z), p_j(z)), over z with mass.
+
+    Args:
+        first, second: (L,) laws, each entry within a relative `error` of the truth.
+        keep: entries below it in both laws are left out.
+        sign: +1 to raise d = |second - first| by what rounding may have taken, -1 to lower it.
+        order, parts: p_i = first + i/parts · (second - first); C of `docs/theory/vector.md`.
+    """
+    found[:] = 0.0
+    p, inverse = np.empty(parts + 1), np.empty(parts + 1)
+    reach, above = 1.0 / (8.0 * (order + 1.0)), order - 1.0
+    for z in range(first.shape[0]):
+        a, b = first[z], second[z]
+        if max(a, b) < keep:
+            continue
+        change = b - a
+        steep = max(abs(change) + sign * 2.0 * error * max(a, b), 0.0)
+        square = steep * steep
+        for i in range(parts + 1):
+            p[i] = a + (i / parts) * change
+            inverse[i] = 1.0 / p[i]
+        for i in range(parts + 1):
+            for j in range(parts + 1):
+                z1 = ((i - j) / parts) * change * inverse[j]
+                if abs(z1) <= reach:
+                    series = 1.0
+                    for k in range(SERIES - 1, -1, -1):
+                        series = 1.0 + (order - (2.0 + k)) / (k + 3.0) * z1 * series
+                    g = 0.5 * order * series
+                else:
+                    power = above * math.log1p(z1)
+                    g = ((1.0 + z1) * math.expm1(power) / above - z1) / (z1 * z1)
+                found[i, j] += square * g * inverse[j]

@@ -1,0 +1,258 @@
+"""Updates of bounded L2 norm in a secure sum: how fast its divergence grows with distance.
+
+Derivations and rounding: `docs/theory/sums.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from randquant import _validate
+from randquant.channel import Channel
+from randquant.curvature import Lines
+from randquant.divergence import UNIT
+from randquant.sums.chain import Law, Powers, rounding, sums
+from randquant.sums.chain_kernel import curvatures
+from randquant.vector import Kappa, Search, kappa
+
+LARGEST_CHAIN = 2**14
+"""Clients whose every arrangement is tried; of more, the others only help."""
+
+LOOSE = 2.0**-9
+"""How far a bound may be above the best pair, about, before pairs are cut finer."""
+
+MOST_PARTS = 12
+"""Finest cut of the way from one end of the inputs to the other, where curvature is computed."""
+
+FINER = 16
+"""How many times finer it is cut where curvature is interpolated."""
+
+
+GROUPS = (-18, -15, -12, -10, -8, -6, -4, -3, -2.25, -1.5, -1, -0.5, 0, 0.5, 1)
+"""In standard deviations: where groups of independent clients are cut."""
+
+
+@functools.lru_cache(maxsize=4096)
+def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
+    """Bound the Rényi divergence of a sum of codes by the squared distance of one input.
+
+    Args:
+        channel: the channel of every client.
+        clients: n >= 1, how many clients' codes are in the sum.
+        order: Rényi order in (1, 1e9].
+
+    Returns:
+        K, per squared unit of x, with `upper` proven and `lower` attained at `witness`, a pair of
+        the client's inputs, and some inputs of the others.
+
+    Guarantees:
+        Whatever the other clients' inputs are, D_order <= upper · (x - x')^2 for all inputs x, x'
+        of one client; for vectors, summed coordinate by coordinate, upper · ||x - x'||^2. Take the
+        distance from `squared_distance`, which allows for the encoder's rounding. A sum of more
+        clients has a smaller K.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)  # one bit, values ±4
+        >>> found = kappa_sum(channel, clients=200, order=2.0)
+        >>> round(found.upper * 200 * 16 / (2.0 / 2), 3)  # over Gaussian noise of variance 16 · 200
+        1.067
+    """
+    _validate.kind("channel", channel, Channel)
+    clients = _validate.whole("clients", clients, low=1)
+    alone = kappa(channel, order)
+    if clients == 1 or math.isinf(alone.upper):
+        return alone
+    clients = min(clients, LARGEST_CHAIN)
+    if len(channel.inputs) == 2:
+        return _Ends(channel, clients, order).run(alone)
+    return _by_blanket(channel, clients, order, alone)
+
+
+class _Ends:
+    """A channel with no vertex but its ends: the others are at one or the other end."""
+
+    def __init__(self, channel: Channel, clients: int, order: float):
+        used = channel.weights.any(axis=0)
+        rows = channel.weights[:, used] / channel.denominator
+        self.channel, self.clients, self.order = channel, clients, order
+        self.left, self.right = rows
+        levels = rows.shape[1]
+        self.error = rounding(clients, levels)
+        self.width = float(channel.inputs[1] - channel.inputs[0])
+        # Of one code: the largest ratio of two rows, and its logarithm.
+        self.ratio = float(np.maximum(rows[0] / rows[1], rows[1] / rows[0]).max()) * (1 + 8 * UNIT)
+        self.loss = math.log(self.ratio) * (1 + 8 * UNIT)
+        self.slack = 16 * (order + 4) * self.error + (4000 + 64 * order) * UNIT
+        self.length = clients * (len(channel.values) - 1) + 1
+        self.log_keep = -(46 + (order + 2) * self.loss + math.log(self.length * (order + 1)))
+
+    def run(self, alone: Kappa) -> Kappa:
+        if self.log_keep < math.log(1e-200) or self.slack > 1e-3:
+            return alone
+        parts = self._parts()
+        found = np.empty((parts + 1, parts + 1))
+        upper, best = 0.0, (0.0, (0, 0), None)
+        for pair in self._neighbours():
+            self._fill(pair, +1, parts, found)
+            upper = max(upper, self._bound(found))
+            ratio = _ratios(found, self.order)
+            at = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
+            if ratio[at] > best[0]:
+                best = (float(ratio[at]), at, pair)
+        upper = min(upper / self.width**2 * (1 + 16 * UNIT), alone.upper)
+        _, (i, j), pair = best
+        lower = 0.0
+        if pair is not None:
+            self._fill(pair, -1, parts, found)
+            lower = float(_ratios(found * (1 - 2 * self.slack), self.order)[i, j])
+            lower *= (1 - 64 * UNIT) / self.width**2
+        ends = [float(self.channel.inputs[0] + self.width * k / parts) for k in (i, j)]
+        return Kappa(min(lower, upper), upper, self.order, (ends[0], ends[1]))
+
+    def _neighbours(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Laws of the sum with the client at the left and at the right, for all others."""
+        half = self.clients  # a mirrored channel's second half mirrors the first
+        if np.array_equal(self.channel.weights[0], self.channel.weights[1][::-1]):
+            half = (self.clients + 1) // 2
+        laws = sums(self.left, self.right, self.clients)
+        for first, second in itertools.islice(itertools.pairwise(laws), half):
+            yield _aligned(first, second)
+
+    def _fill(self, pair, sign: int, parts: int, found: np.ndarray) -> None:
+        keep = math.exp(self.log_keep)
+        curvatures(pair[0], pair[1], keep, float(sign), self.error, self.order, parts, found)
+
+    def _bound(self, found: np.ndarray) -> float:
+        """Upper bound of D over squared distance in units of the way, for one set of others."""
+        parts, above = len(found) - 1, self.order - 1
+        # What codes with hardly any mass may add, to every entry.
+        rest = self.length * math.exp(self.log_keep + (self.order + 2) * self.loss)
+        rest *= 2 * (self.order + 1) * self.ratio**2
+        raised = found * (1 + self.slack) + rest
+        corners = [raised[:-1, :-1], raised[:-1, 1:], raised[1:, :-1], raised[1:, 1:]]
+        if 2 < self.order < 3:  # the one case that is not convex in p
+            corners = [corner * self._bent(parts)[:, None] for corner in corners]
+        # Convex in each of p and q: at most the mix of its corners, within a box, and then in
+        # smaller boxes at no further cost.
+        at = np.arange(FINER + 1) / FINER
+        first, second = np.meshgrid(at, at, indexing="ij")
+        shares = [(1 - first) * (1 - second), (1 - first) * second, first * (1 - second)]
+        shares.append(first * second)
+        fine = np.sum(
+            [c[..., None, None] * s for c, s in zip(corners, shares, strict=True)], axis=0
+        )
+        steep = np.maximum(fine[..., 1:, :], fine[..., :-1, :])
+        steep = np.maximum(steep[..., 1:], steep[..., :-1])
+        place = np.arange(parts)[:, None] * FINER + np.arange(FINER)
+        apart = np.abs(place[:, None, :, None] - place[None, :, None, :])
+        near = np.maximum(apart - 1, 0) / (parts * FINER)
+        scale = above * near**2 * (1 - 16 * UNIT)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bound = np.where(near > 0, np.log1p(scale * steep) / scale, steep)
+        return float(bound.max()) * (1 + 64 * UNIT)
+
+    def _bent(self, parts: int) -> np.ndarray:
+        """(parts,): cosh^(2 (order - 2)) of half the largest log-ratio within each part."""
+        at = np.arange(parts + 1)[:, None] / parts
+        logs = np.log(self.left + at * (self.right - self.left))
+        spread = np.abs(np.diff(logs, axis=0)).max(axis=1)
+        return np.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (self.order - 2)) * (1 + 512 * UNIT)
+
+    def _parts(self) -> int:
+        """As fine as the bound's looseness about the diagonal asks for."""
+        steepest = (self.right - self.left) ** 2 / np.minimum(self.left, self.right)
+        moment = self.order * (self.order - 1) / 4 * float(steepest.sum()) / self.clients
+        least = 4 if 2 < self.order < 3 else 1  # where pairs are bounded less closely
+        return min(max(math.ceil(math.sqrt(moment / (4 * LOOSE))), least), MOST_PARTS)
+
+
+def _by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Kappa:
+    """Each of the others sends, with probability beta, a code that does not depend on its input."""
+    terms = Lines.of(channel)
+    rows = terms.weights / terms.denominator
+    low = rows.min(axis=0)
+    beta = min(float(low.sum()), 1.0) * (1 - 4 * rows.shape[1] * UNIT)
+    error = 2 * rounding(clients, len(channel.values)) + 64 * rows.shape[1] * UNIT
+    ratio = float((rows.max(axis=0) / low).max()) * (1 + 8 * UNIT)
+    loss = math.log(ratio) * (1 + 8 * UNIT)
+    log_keep = -(46 + (order + 2) * loss + math.log(clients * len(channel.values) * (order + 1)))
+    if beta <= 0 or log_keep < math.log(1e-200):
+        return alone
+    spread = np.zeros(len(channel.values))
+    spread[channel.weights.any(axis=0)] = low / low.sum()
+    full = np.zeros((len(rows), len(channel.values)))
+    full[:, channel.weights.any(axis=0)] = rows
+    outcomes = [
+        share * np.stack([np.convolve(row, law.mass) for row in full])
+        for share, law in _blankets(beta, spread, clients - 1)
+    ]
+    joint = np.concatenate(outcomes, axis=1)
+    joint = joint[:, joint.max(axis=0) >= math.exp(log_keep)]
+    close = alone.lower / (4 * clients)  # pairs below it do not matter
+    search = Search(Lines(terms.inputs, joint, 1, error), order, close)
+    # What outcomes with hardly any mass may add.
+    changes = np.abs(np.diff(rows, axis=0)) / np.diff(terms.inputs)[:, None]
+    rest = sum(each.shape[1] for each in outcomes) * math.exp(log_keep + (order + 2) * loss)
+    rest *= 2 * (order + 1) * float((changes / low).max()) ** 2
+    upper = min((float(search.run()) + rest) * (1 + 16 * UNIT), alone.upper)
+    lower, witness = _attack(channel, full, clients, order)
+    return Kappa(min(lower, upper), upper, order, witness)
+
+
+def _blankets(beta: float, spread: np.ndarray, others: int) -> Iterator[tuple[float, Law]]:
+    """(probability, law): how many of the others are independent, by groups; the least of each."""
+    count = Powers(np.array([1 - beta, beta])).of(others)
+    middle, deviation = others * beta, math.sqrt(others * beta * (1 - beta))
+    edges = {0} | {max(math.floor(middle + deviation * step), 0) for step in GROUPS}
+    powers = Powers(spread)
+    for low, high in itertools.pairwise([*sorted(edges), others + 1]):
+        place = slice(max(low - count.start, 0), max(high - count.start, 0))
+        share = float(count.mass[place].sum())
+        if share > 0:
+            yield share * (1 + 8 * UNIT), powers.of(low)
+
+
+def _attack(channel: Channel, rows: np.ndarray, clients: int, order: float):
+    """Others all at one vertex: the best divergence over squared distance of two near vertices."""
+    best, witness = 0.0, (0.0, 0.0)
+    found = np.empty((2, 2))
+    error = 2 * rounding(clients, rows.shape[1])
+    slack = 16 * (order + 4) * error + (4000 + 64 * order) * UNIT
+    for vertex in {0, len(rows) // 2, len(rows) - 1}:
+        others = Powers(rows[vertex]).of(clients - 1).mass
+        for cell in range(len(channel.inputs) - 1):
+            ends = channel.inputs[cell : cell + 2]
+            first, second = (np.convolve(row, others) for row in rows[cell : cell + 2])
+            curvatures(first, second, 1e-200, -1.0, error, order, 1, found)
+            ratios = _ratios(found * (1 - 2 * slack), order) / (ends[1] - ends[0]) ** 2
+            if ratios.max() > best:
+                i, j = np.unravel_index(int(ratios.argmax()), ratios.shape)
+                best, witness = float(ratios.max()), (float(ends[i]), float(ends[j]))
+    return best * (1 - 64 * UNIT), witness
+
+
+def _aligned(first: Law, second: Law) -> tuple[np.ndarray, np.ndarray]:
+    """Both laws over one range of sums."""
+    start = min(first.start, second.start)
+    stop = max(first.start + len(first.mass), second.start + len(second.mass))
+    both = np.zeros((2, stop - start))
+    for row, law in zip(both, (first, second), strict=True):
+        row[law.start - start : law.start - start + len(law.mass)] = law.mass
+    return both[0], both[1]
+
+
+def _ratios(found: np.ndarray, order: float) -> np.ndarray:
+    """Divergence over squared distance at pairs of the grid, from their curvatures."""
+    place = np.arange(len(found)) / (len(found) - 1)
+    scale = (order - 1) * (place[:, None] - place) ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(scale > 0, np.log1p(scale * found) / scale, found)
