@@ -1,6 +1,8 @@
 """Our releases in dp-accounting: equal to `account` alone, to dp-accounting for its own events."""
 
 import math
+import re
+from pathlib import Path
 
 import dp_accounting as dpa
 import numpy as np
@@ -11,8 +13,9 @@ from dp_accounting.rdp import RdpAccountant as TheirRdpAccountant
 import randquant as rq
 from randquant.events import PldAccountant, RdpAccountant, ReleaseEvent
 from randquant.mechanisms.noise import Skellam
+from randquant.privacy import round_up
 from randquant.releases import NoiseRelease, VectorRelease
-from randquant.sampling import Sampled
+from randquant.sampling import Sampled, amplified
 
 CHANNEL = rq.stochastic_rounding(clip=1.0, levels=2, margin=4.0)
 RELEASE = rq.ChannelRelease(CHANNEL, dimension=20, rounds=5)
@@ -101,6 +104,9 @@ def test_replacing_a_record_moves_their_sums_twice_as_far():
     theirs = TheirRdpAccountant(neighboring_relation=relation).compose(event, 10)
     assert theirs.get_epsilon(DELTA) < 0.5 * exact
     assert exact < epsilon(event, 10) < 1.1 * exact
+    shown = (theirs.get_epsilon(DELTA), exact, epsilon(event, 10))
+    assert "{:.4f} by the first, {:.3f} by the second".format(*shown) in THEORY
+    assert f"says {shown[2]:.2f}" in THEORY
     sampled = dpa.SampledWithoutReplacementDpEvent(1000, 10, dpa.SelfComposedDpEvent(event, 2))
     half = dpa.SampledWithoutReplacementDpEvent(1000, 10, dpa.GaussianDpEvent(1 / math.sqrt(2)))
     theirs = TheirRdpAccountant(neighboring_relation=relation).compose(half)
@@ -128,6 +134,37 @@ def test_general_amplification_equals_the_gaussian_one_at_whole_orders(rate, noi
     ours = np.array([Sampled(release, rate, rounds=1).renyi(order) for order in orders])
     assert (ours >= theirs * (1 - 1e-12)).all()
     assert (ours <= theirs * 1.03).all()
+
+
+THEORY = (Path(__file__).parents[1] / "docs" / "theory" / "sampling.md").read_text()
+
+
+def theorem_9(curve, rate, order):
+    """Wang, Balle and Kasiviswanathan 2019, where pure privacy says nothing."""
+    excess = math.comb(order, 2) * rate**2
+    excess *= min(4 * math.expm1(curve(2)), 2 * math.exp(curve(2)))
+    for j in range(3, order + 1):
+        excess += 2 * rate**j * math.comb(order, j) * math.exp((j - 1) * curve(j))
+    return math.log1p(excess) / (order - 1)
+
+
+def test_the_table_of_the_theory_is_what_is_computed():
+    rows = re.findall(r"^\| (\d) \| ([\d.]+) \| (\d+) \| (.*) \|$", THEORY, flags=re.MULTILINE)
+    assert len(rows) == 5
+    for noise, rate, order, figures in rows:
+        noise, rate, order = float(noise), float(rate), int(order)
+
+        def gaussian(order, noise=noise):
+            return order / (2 * noise**2)
+
+        event = dpa.GaussianDpEvent(noise)
+        event = dpa.SampledWithoutReplacementDpEvent(1000, round(1000 * rate), event)
+        theirs = TheirRdpAccountant([order], dpa.NeighboringRelation.REPLACE_ONE).compose(event)
+        ours = amplified(gaussian, rate, order, "replace_one")
+        others = (theorem_9(gaussian, rate, order), float(theirs.rdp[0]))
+        assert ours < min(others)
+        shown = [round_up(ours, 4), *(f"{other:.4g}" for other in others)]
+        assert figures == " | ".join(shown)
 
 
 class Unknown(dpa.DpEvent):

@@ -29,6 +29,7 @@ from randquant.mechanisms import (
 from randquant.moments import Moments, moments
 from randquant.privacy import Guarantee, Interval
 from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease
+from randquant.sampling import Sampled
 from randquant.vector import kappa, squared_distance
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Interval",
     "Key",
     "Moments",
+    "Sampled",
     "VectorRelease",
     "account",
     "certify",

@@ -386,11 +386,11 @@ def _log1p_exp(value: float) -> float:
 
 
 def _grid() -> tuple[int, ...]:
-    orders = list(range(1, 9))
+    orders = list(range(1, 17))
     while orders[-1] < LARGEST_ORDER + SHIFTS[-1] + 1:
         orders.append(math.ceil(orders[-1] * 1.15))
     return tuple(orders)
 
 
 GRID = _grid()
-"""Whole orders at which a curve is asked for: 1 to 8, then 15 % apart."""
+"""Whole orders at which a curve is asked for: 1 to 16, then 15 % apart."""
