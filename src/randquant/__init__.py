@@ -30,6 +30,7 @@ from randquant.moments import Moments, moments
 from randquant.privacy import Guarantee, Interval
 from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.sampling import Sampled
+from randquant.sums.curvature import kappa_sum
 from randquant.vector import kappa, squared_distance
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "imvu",
     "imvu_fisher",
     "kappa",
+    "kappa_sum",
     "load_channel",
     "moments",
     "mvu",

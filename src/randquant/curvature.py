@@ -26,6 +26,7 @@ class Lines:
     weights: np.ndarray  # (V, m) int64, or float64 over a denominator of 1; all positive
     denominator: int
     error: float = 0.0  # relative, of each weight
+    missing: float = 0.0  # what outcomes that are left out may add to a moment, at most
 
     @classmethod
     def of(cls, channel: Channel) -> Lines:
@@ -95,7 +96,8 @@ class Lines:
         error = 2 * order * self.error + UNIT * (
             p.size + 32 + 16 * order * (np.abs(p).max() + np.abs(q).max())
         )
-        lower, upper = np.maximum(total - error, 0.0), np.maximum(total + error, 0.0)
+        lower = np.maximum(total - error, 0.0)
+        upper = np.maximum(total + error, 0.0) + 1.1 * self.missing  # total is hardly below 0
         return lower / (order - 1) * (1 - 8 * UNIT), upper / (order - 1) * (1 + 8 * UNIT)
 
     def exact(self, x: float) -> tuple[np.ndarray, int]:

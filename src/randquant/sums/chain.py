@@ -70,6 +70,12 @@ def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[Law]:
 
 
 def rounding(clients: int, levels: int) -> float:
-    """Relative error of what `sums` gives: every convolution adds its number of terms."""
-    depth = 2 * clients.bit_length() + 4
-    return (2 * clients * (levels - 1) + 8 * depth + 16) * UNIT
+    """Relative error of `sums`, and of `Powers.of(clients)`: each convolution adds its terms.
+
+    A sum of n is convolved from halves, so its error, in units, is twice that of n/2 and n/2 times
+    levels - 1, and at most n (1 + (levels - 1)/2 · log2 n) + 2n; the way down the tree of `sums`
+    meets such laws of n/2, n/4, … and adds n (levels - 1).
+    """
+    depth = clients.bit_length()
+    units = clients * ((levels - 1) * (depth / 2 + 1) + 4) + 8 * depth + 16
+    return 1.05 * units * UNIT

@@ -29,7 +29,7 @@ def curvatures(first, second, keep, sign, error, order, parts, found):
         if max(a, b) < keep:
             continue
         change = b - a
-        steep = max(abs(change) + sign * 2.0 * error * max(a, b), 0.0)
+        steep = max(abs(change) + sign * 2.5 * error * max(a, b), 0.0)
         square = steep * steep
         for i in range(parts + 1):
             p[i] = a + (i / parts) * change

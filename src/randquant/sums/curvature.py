@@ -1,6 +1,6 @@
 """Updates of bounded L2 norm in a secure sum: how fast its divergence grows with distance.
 
-Derivations and rounding: `docs/theory/sums.md`.
+Derivations and rounding: `docs/theory/vector-sums.md`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,23 @@ import numpy as np
 
 from randquant import _validate
 from randquant.channel import Channel
-from randquant.curvature import Lines
 from randquant.divergence import UNIT
-from randquant.sums.chain import Law, Powers, rounding, sums
+from randquant.sums.chain import Law, rounding, sums
 from randquant.sums.chain_kernel import curvatures
-from randquant.vector import Kappa, Search, kappa
+from randquant.sums.independent import by_blanket
+from randquant.sums.margins import (
+    LOG_PRECISE,
+    between,
+    largest_ratio,
+    left_out,
+    log_keep,
+    ratios,
+    slack,
+)
+from randquant.vector import Kappa, kappa
 
-LARGEST_CHAIN = 2**14
-"""Clients whose every arrangement is tried; of more, the others only help."""
+LARGEST_CHAIN, LARGEST_SUM = 2**12, 2**17
+"""Most clients whose every arrangement is tried, and most that are counted: others only help."""
 
 LOOSE = 2.0**-9
 """How far a bound may be above the best pair, about, before pairs are cut finer."""
@@ -31,10 +40,6 @@ MOST_PARTS = 12
 
 FINER = 16
 """How many times finer it is cut where curvature is interpolated."""
-
-
-GROUPS = (-18, -15, -12, -10, -8, -6, -4, -3, -2.25, -1.5, -1, -0.5, 0, 0.5, 1)
-"""In standard deviations: where groups of independent clients are cut."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -71,10 +76,15 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     alone = kappa(channel, order)
     if clients == 1 or math.isinf(alone.upper):
         return alone
-    clients = min(clients, LARGEST_CHAIN)
-    if len(channel.inputs) == 2:
+    two = len(channel.inputs) == 2
+    if two and clients <= LARGEST_CHAIN:
         return _Ends(channel, clients, order).run(alone)
-    return _by_blanket(channel, clients, order, alone)
+    found = by_blanket(channel, min(clients, LARGEST_SUM), order, alone)
+    upper = found.upper
+    if two:
+        upper = min(upper, kappa_sum(channel, LARGEST_CHAIN, order).upper)
+    lower = found.lower if clients <= LARGEST_SUM else 0.0
+    return Kappa(min(lower, upper), upper, order, found.witness)
 
 
 class _Ends:
@@ -85,18 +95,15 @@ class _Ends:
         rows = channel.weights[:, used] / channel.denominator
         self.channel, self.clients, self.order = channel, clients, order
         self.left, self.right = rows
-        levels = rows.shape[1]
-        self.error = rounding(clients, levels)
         self.width = float(channel.inputs[1] - channel.inputs[0])
-        # Of one code: the largest ratio of two rows, and its logarithm.
-        self.ratio = float(np.maximum(rows[0] / rows[1], rows[1] / rows[0]).max()) * (1 + 8 * UNIT)
-        self.loss = math.log(self.ratio) * (1 + 8 * UNIT)
-        self.slack = 16 * (order + 4) * self.error + (4000 + 64 * order) * UNIT
-        self.length = clients * (len(channel.values) - 1) + 1
-        self.log_keep = -(46 + (order + 2) * self.loss + math.log(self.length * (order + 1)))
+        self.length = clients * (channel.levels - 1) + 1
+        self.error = rounding(clients, channel.levels)
+        self.ratio, self.loss = largest_ratio(rows)
+        self.log_keep = log_keep(self.length, self.loss, order)
+        self.slack = slack(self.error, self.ratio, self.loss, order)
 
     def run(self, alone: Kappa) -> Kappa:
-        if self.log_keep < math.log(1e-200) or self.slack > 1e-3:
+        if self.log_keep - self.loss < LOG_PRECISE or self.slack > 1e-3:
             return alone
         parts = self._parts()
         found = np.empty((parts + 1, parts + 1))
@@ -104,19 +111,19 @@ class _Ends:
         for pair in self._neighbours():
             self._fill(pair, +1, parts, found)
             upper = max(upper, self._bound(found))
-            ratio = _ratios(found, self.order)
+            ratio = ratios(found, self.order)
             at = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
             if ratio[at] > best[0]:
                 best = (float(ratio[at]), at, pair)
-        upper = min(upper / self.width**2 * (1 + 16 * UNIT), alone.upper)
+        upper = upper / self.width**2 * (1 + 16 * UNIT)
         _, (i, j), pair = best
         lower = 0.0
         if pair is not None:
             self._fill(pair, -1, parts, found)
-            lower = float(_ratios(found * (1 - 2 * self.slack), self.order)[i, j])
+            lower = float(ratios(found * (1 - 2 * self.slack), self.order)[i, j])
             lower *= (1 - 64 * UNIT) / self.width**2
         ends = [float(self.channel.inputs[0] + self.width * k / parts) for k in (i, j)]
-        return Kappa(min(lower, upper), upper, self.order, (ends[0], ends[1]))
+        return between(lower, upper, alone, (ends[0], ends[1]))
 
     def _neighbours(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Laws of the sum with the client at the left and at the right, for all others."""
@@ -135,8 +142,7 @@ class _Ends:
         """Upper bound of D over squared distance in units of the way, for one set of others."""
         parts, above = len(found) - 1, self.order - 1
         # What codes with hardly any mass may add, to every entry.
-        rest = self.length * math.exp(self.log_keep + (self.order + 2) * self.loss)
-        rest *= 2 * (self.order + 1) * self.ratio**2
+        rest = left_out(self.length, self.log_keep, self.loss, self.order) * self.ratio**2
         raised = found * (1 + self.slack) + rest
         corners = [raised[:-1, :-1], raised[:-1, 1:], raised[1:, :-1], raised[1:, 1:]]
         if 2 < self.order < 3:  # the one case that is not convex in p
@@ -175,71 +181,6 @@ class _Ends:
         return min(max(math.ceil(math.sqrt(moment / (4 * LOOSE))), least), MOST_PARTS)
 
 
-def _by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Kappa:
-    """Each of the others sends, with probability beta, a code that does not depend on its input."""
-    terms = Lines.of(channel)
-    rows = terms.weights / terms.denominator
-    low = rows.min(axis=0)
-    beta = min(float(low.sum()), 1.0) * (1 - 4 * rows.shape[1] * UNIT)
-    error = 2 * rounding(clients, len(channel.values)) + 64 * rows.shape[1] * UNIT
-    ratio = float((rows.max(axis=0) / low).max()) * (1 + 8 * UNIT)
-    loss = math.log(ratio) * (1 + 8 * UNIT)
-    log_keep = -(46 + (order + 2) * loss + math.log(clients * len(channel.values) * (order + 1)))
-    if beta <= 0 or log_keep < math.log(1e-200):
-        return alone
-    spread = np.zeros(len(channel.values))
-    spread[channel.weights.any(axis=0)] = low / low.sum()
-    full = np.zeros((len(rows), len(channel.values)))
-    full[:, channel.weights.any(axis=0)] = rows
-    outcomes = [
-        share * np.stack([np.convolve(row, law.mass) for row in full])
-        for share, law in _blankets(beta, spread, clients - 1)
-    ]
-    joint = np.concatenate(outcomes, axis=1)
-    joint = joint[:, joint.max(axis=0) >= math.exp(log_keep)]
-    close = alone.lower / (4 * clients)  # pairs below it do not matter
-    search = Search(Lines(terms.inputs, joint, 1, error), order, close)
-    # What outcomes with hardly any mass may add.
-    changes = np.abs(np.diff(rows, axis=0)) / np.diff(terms.inputs)[:, None]
-    rest = sum(each.shape[1] for each in outcomes) * math.exp(log_keep + (order + 2) * loss)
-    rest *= 2 * (order + 1) * float((changes / low).max()) ** 2
-    upper = min((float(search.run()) + rest) * (1 + 16 * UNIT), alone.upper)
-    lower, witness = _attack(channel, full, clients, order)
-    return Kappa(min(lower, upper), upper, order, witness)
-
-
-def _blankets(beta: float, spread: np.ndarray, others: int) -> Iterator[tuple[float, Law]]:
-    """(probability, law): how many of the others are independent, by groups; the least of each."""
-    count = Powers(np.array([1 - beta, beta])).of(others)
-    middle, deviation = others * beta, math.sqrt(others * beta * (1 - beta))
-    edges = {0} | {max(math.floor(middle + deviation * step), 0) for step in GROUPS}
-    powers = Powers(spread)
-    for low, high in itertools.pairwise([*sorted(edges), others + 1]):
-        place = slice(max(low - count.start, 0), max(high - count.start, 0))
-        share = float(count.mass[place].sum())
-        if share > 0:
-            yield share * (1 + 8 * UNIT), powers.of(low)
-
-
-def _attack(channel: Channel, rows: np.ndarray, clients: int, order: float):
-    """Others all at one vertex: the best divergence over squared distance of two near vertices."""
-    best, witness = 0.0, (0.0, 0.0)
-    found = np.empty((2, 2))
-    error = 2 * rounding(clients, rows.shape[1])
-    slack = 16 * (order + 4) * error + (4000 + 64 * order) * UNIT
-    for vertex in {0, len(rows) // 2, len(rows) - 1}:
-        others = Powers(rows[vertex]).of(clients - 1).mass
-        for cell in range(len(channel.inputs) - 1):
-            ends = channel.inputs[cell : cell + 2]
-            first, second = (np.convolve(row, others) for row in rows[cell : cell + 2])
-            curvatures(first, second, 1e-200, -1.0, error, order, 1, found)
-            ratios = _ratios(found * (1 - 2 * slack), order) / (ends[1] - ends[0]) ** 2
-            if ratios.max() > best:
-                i, j = np.unravel_index(int(ratios.argmax()), ratios.shape)
-                best, witness = float(ratios.max()), (float(ends[i]), float(ends[j]))
-    return best * (1 - 64 * UNIT), witness
-
-
 def _aligned(first: Law, second: Law) -> tuple[np.ndarray, np.ndarray]:
     """Both laws over one range of sums."""
     start = min(first.start, second.start)
@@ -248,11 +189,3 @@ def _aligned(first: Law, second: Law) -> tuple[np.ndarray, np.ndarray]:
     for row, law in zip(both, (first, second), strict=True):
         row[law.start - start : law.start - start + len(law.mass)] = law.mass
     return both[0], both[1]
-
-
-def _ratios(found: np.ndarray, order: float) -> np.ndarray:
-    """Divergence over squared distance at pairs of the grid, from their curvatures."""
-    place = np.arange(len(found)) / (len(found) - 1)
-    scale = (order - 1) * (place[:, None] - place) ** 2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(scale > 0, np.log1p(scale * found) / scale, found)

@@ -1,0 +1,54 @@
+"""What rounding, and outcomes with hardly any mass, may change in the curvature of a sum.
+
+Derivations: `docs/theory/vector-sums.md`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from randquant.divergence import UNIT
+from randquant.vector import Kappa
+
+LOG_PRECISE = math.log(1e-200)
+"""Probabilities from here on are known within their stated relative error."""
+
+
+def largest_ratio(rows: np.ndarray) -> tuple[float, float]:
+    """(ratio, loss): the largest of any two rows at one code, and its logarithm; rounded up."""
+    ratio = float((rows.max(axis=0) / rows.min(axis=0)).max()) * (1 + 8 * UNIT)
+    return ratio, math.log(ratio) * (1 + 8 * UNIT) + 8 * UNIT
+
+
+def log_keep(outcomes: int, loss: float, order: float) -> float:
+    """Outcomes less likely than e to this are left out: together they hardly count."""
+    return -(46 + (order + 2) * loss + math.log(outcomes * (order + 1)))
+
+
+def left_out(outcomes: int, log_least: float, loss: float, order: float) -> float:
+    """What they may add to S, over the square of the largest change relative to a row."""
+    return 2 * (order + 1) * outcomes * math.exp(log_least + (order + 2) * loss)
+
+
+def slack(error: float, ratio: float, loss: float, order: float) -> float:
+    """Relative error of S computed from laws within a relative `error`."""
+    relative = 2 * error + 12 * ratio**2 * UNIT
+    return 4 * (order + 4) * relative + (4000 + (64 + 400 * loss) * order) * UNIT
+
+
+def ratios(found: np.ndarray, order: float) -> np.ndarray:
+    """Divergence over squared distance between points of an even grid, from S at pairs of them."""
+    place = np.arange(len(found)) / (len(found) - 1)
+    scale = (order - 1) * (place[:, None] - place) ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(scale > 0, np.log1p(scale * found) / scale, found)
+
+
+def between(lower: float, upper: float, alone: Kappa, witness: tuple[float, float]) -> Kappa:
+    """The interval of a sum; one client's bound holds for it too."""
+    if lower > upper:
+        raise ArithmeticError(f"Attained {lower}, above the bound {upper}: please report this.")
+    upper = min(upper, alone.upper)
+    return Kappa(min(lower, upper), upper, alone.order, witness)
