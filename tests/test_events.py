@@ -11,11 +11,12 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant as TheirRdpAccountant
 
 import randquant as rq
+from randquant.amplification import amplified
 from randquant.events import PldAccountant, RdpAccountant, ReleaseEvent
 from randquant.mechanisms.noise import Skellam
 from randquant.privacy import round_up
 from randquant.releases import NoiseRelease, VectorRelease
-from randquant.sampling import Sampled, amplified
+from randquant.sampling import Sampled
 
 CHANNEL = rq.stochastic_rounding(clip=1.0, levels=2, margin=4.0)
 RELEASE = rq.ChannelRelease(CHANNEL, dimension=20, rounds=5)
