@@ -15,8 +15,8 @@ RANKS = {
     "mechanisms": 3, "certify": 3, "geometry": 3, "channel_file": 3, "encode": 3, "design": 3,
     "curvature": 3, "vector": 3, "sums": 3,
     "composition": 4, "releases": 4,
-    "account": 4, "aggregate": 4, "families": 4,
-    "datasets": 5, "_idx": 5,
+    "amplification": 4, "sampling": 4, "account": 4, "aggregate": 4, "families": 4,
+    "datasets": 5, "_idx": 5, "cohorts": 5, "events": 5,
     "models": 6, "learner": 6, "federate": 6,
     "bench": 7, "report": 7, "_svg": 7, "_page": 7, "_table": 7, "runs": 7, "progress": 7,
     "proportions": 7, "attacks": 7, "audit": 7,
@@ -30,6 +30,8 @@ EXTRAS = {
     "rich": {"progress"},
     "flwr": set(),
     "matplotlib": set(),
+    "dp_accounting": {"events"},
+    "attr": {"events"},
 }
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -162,6 +162,17 @@ def test_the_python_of_the_errata_shows_what_it_says():
     assert "epsilon <= 6.39638" in output.getvalue()
 
 
+SAMPLING = (ROOT / "docs" / "sampling.md").read_text()
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_the_python_of_the_sampling_page_prints_what_it_says(place):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(blocks(SAMPLING, "python")[place], "sampling.md", "exec"), {})
+    assert output.getvalue() == blocks(SAMPLING, "text")[place]
+
+
 OWN = (ROOT / "docs" / "own-mechanism.md").read_text()
 FIRST_OWN = blocks(OWN, "console")[0].splitlines()[0].removeprefix("$ python response.py ")
 

@@ -30,6 +30,7 @@ from randquant.mechanisms import (
 from randquant.moments import Moments, moments
 from randquant.privacy import Guarantee, Interval
 from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease
+from randquant.sampling import Sampled
 from randquant.sums.curvature import kappa_sum
 from randquant.vector import kappa, squared_distance
 
@@ -43,6 +44,7 @@ __all__ = [
     "Interval",
     "Key",
     "Moments",
+    "Sampled",
     "VectorRelease",
     "account",
     "audit",

@@ -1,0 +1,161 @@
+"""Releases of rounds that a client takes part in by chance, where nobody sees who does.
+
+When that is so, and what it is worth: `docs/theory/sampling.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from randquant import _validate
+from randquant.amplification import amplified
+from randquant.divergence import UNIT
+from randquant.privacy import Neighboring, Trust
+from randquant.releases import ChannelRelease, Release, VectorRelease
+
+Scheme = Literal["poisson", "fixed"]
+"""`poisson`: each client takes part by its own coin. `fixed`: cohorts of one size, uniformly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One round's release, in many rounds, each of which a client takes part in by chance.
+
+    Attributes:
+        release: of one round (`rounds=1`), as if the client took part.
+        rate: probability of taking part; for a fixed size see `of_cohort`.
+        rounds: rounds of the whole run, whether the client takes part or not.
+        scheme: `poisson`, where each client takes part by its own coin, or `fixed`, where every
+            cohort of a size is equally likely (`replace_one` only).
+        hidden: every client sends in every round, those that do not take part the encoding of an
+            update of zeros. Then not even a server that sees each client's codes knows who takes
+            part (`poisson` only).
+        absent: for a `replace_one` release and `poisson`, the same release for `zero_out`
+            neighbours, which sharpens the bound; of a channel it is known without being given.
+
+    Cohorts of different rounds must be drawn independently, by coins that the adversary does not
+    know. A cap on participations makes rounds dependent: account for it by the participations of
+    the client called most often, with no Sampled. Under central trust the server must publish a
+    sum, or a sum over a public number, in which an absent client counts as zeros.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind, or the adversary
+            would see who takes part, so that nothing is amplified.
+
+    Example:
+        >>> import randquant as rq
+        >>> one = rq.GaussianRelease(noise_multiplier=1.0, dimension=650, rounds=1)
+        >>> print(rq.account([Sampled(one, rate=0.02, rounds=300, scheme="fixed")], delta=1e-5))
+        epsilon <= 3.6743 at delta = 1e-05 (replace_one, central trust)
+    """
+
+    release: Release
+    rate: float
+    rounds: int
+    scheme: Scheme = "poisson"
+    hidden: bool = False
+    absent: Release | None = None
+
+    def __post_init__(self) -> None:
+        _validate.real("rate", self.rate, above=0, high=1, why="it is a probability")
+        _validate.whole("rounds", self.rounds, low=0, high=2**53)
+        _validate.choice("scheme", self.scheme, ("poisson", "fixed"))
+        _check_release(self.release)
+        _check_unseen(self.release, self.scheme, self.hidden)
+        if self.absent is not None:
+            _check_absent(self.absent, self.release, self.scheme)
+
+    @classmethod
+    def of_cohort(cls, release: Release, population: int, cohort: int, rounds: int) -> Sampled:
+        """Cohorts of a fixed size, drawn uniformly from the population in every round.
+
+        Example:
+            >>> import randquant as rq
+            >>> one = rq.GaussianRelease(noise_multiplier=1.0, dimension=650, rounds=1)
+            >>> Sampled.of_cohort(one, population=200, cohort=4, rounds=300).scheme
+            'fixed'
+        """
+        _validate.whole("population", population, low=1, high=2**53)
+        why = "the population is that small"
+        _validate.whole("cohort", cohort, low=1, high=population, why=why)
+        rate = 1.0 if cohort == population else math.nextafter(cohort / population, 1.0)
+        return cls(release, rate, rounds, "fixed")
+
+    @property
+    def trust(self) -> Trust:
+        """Against whom the bound holds."""
+        return self.release.trust
+
+    @property
+    def neighboring(self) -> Neighboring:
+        """What the two worlds differ by."""
+        return self.release.neighboring
+
+    @property
+    def releases(self) -> int:
+        """Single-coordinate releases, as if the client took part in every round."""
+        return self.release.releases * self.rounds
+
+    @property
+    def distance(self) -> float:
+        """Every round adds its own."""
+        return self.release.distance * self.rounds * (1 + 8 * UNIT)
+
+    def renyi(self, order: float) -> float:
+        """Upper bound of the Rényi divergence of all rounds (`amplified`, which adds up)."""
+        if self.releases == 0:
+            return 0.0
+        absent = self._absent()
+        curve = None if absent is None else absent.renyi
+        one = amplified(self.release.renyi, self.rate, order, self.neighboring, curve)
+        return self.rounds * one * (1 + 8 * UNIT)
+
+    def _absent(self) -> Release | None:
+        """The release for neighbours who differ by one client's absence, if it is known."""
+        release, known = self.release, (ChannelRelease, VectorRelease)
+        if self.absent is None and self.scheme == "poisson" and isinstance(release, known):
+            return replace(release, neighboring="zero_out")
+        return self.absent
+
+
+def _check_release(release: Release) -> None:
+    if isinstance(release, Sampled):
+        raise ValueError("Expected a release that is not sampled yet: multiply the rates instead.")
+    rounds = getattr(release, "rounds", 1)
+    if rounds != 1:
+        raise ValueError(
+            f"Expected a release of one round, got rounds={rounds}: build it with rounds=1, each "
+            "round is sampled by itself."
+        )
+
+
+def _check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
+    if scheme == "fixed" and hidden:
+        raise ValueError(
+            "Expected scheme='poisson' for hidden participation, got 'fixed': whoever knows the "
+            "other members of a cohort of a known size knows whether a client is in it."
+        )
+    if scheme == "fixed" and release.neighboring == "zero_out":
+        raise ValueError(
+            "Expected a replace_one release for cohorts of a fixed size, got zero_out: where a "
+            "client is left out another takes its place, which is not an update of zeros."
+        )
+    if release.trust != "central" and not hidden:
+        raise ValueError(
+            f"Expected central trust or hidden participation, got {release.trust} trust: a server "
+            "that sees who takes part gains nothing from sampling; account for the rounds that "
+            "the client takes part in, or let every client send (hidden=True, poisson)."
+        )
+
+
+def _check_absent(absent: Release, release: Release, scheme: Scheme) -> None:
+    _check_release(absent)
+    wanted = ("zero_out", "replace_one", release.trust, "poisson")
+    if (absent.neighboring, release.neighboring, absent.trust, scheme) != wanted:
+        raise ValueError(
+            "Expected absent only for a replace_one release that is sampled by poisson, zero_out "
+            f"and under its trust; got {absent.neighboring} under {absent.trust} trust for a "
+            f"{release.neighboring} release that is sampled by {scheme}."
+        )
