@@ -1,0 +1,152 @@
+"""Upper bounds of a sum's log moment over all pairs and all other clients: blanket and search."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant.channel import Channel
+from randquant.divergence import UNIT
+from randquant.sums.blanket import Blanket, binomial_groups
+from randquant.sums.law import KEEP_ALL, Law
+from randquant.sums.mixed import add_trimmed, mixed, table
+from randquant.sums.rows import Rows
+
+SAFETY = 90.0
+"""Bits by which what is trimmed is less than one client's moment."""
+
+WORK = 4e9
+"""Nanoseconds, roughly, that a search may take."""
+
+POINTS = 32
+"""Values that the number of draws from the blanket is grouped into, at most."""
+
+
+def floor_for(rows: Rows, log_single: float) -> float:
+    """Bits below which the ends of a law may be trimmed without harm to a bound."""
+    if rows.apart or math.isinf(log_single):
+        return KEEP_ALL
+    return SAFETY + log_single / math.log(2)
+
+
+def by_blanket(
+    channel: Channel, rows: Rows, others: int, order: float, log_single: float
+) -> float:
+    """Bound the log moment by the number of others that draw from the blanket.
+
+    Args:
+        channel: the channel.
+        rows: the client's own rows.
+        others: how many other clients there are.
+        order: in (1, inf).
+        log_single: at least the largest log moment of one client.
+    """
+    blanket = Blanket.of(channel)
+    if blanket.share == 0 or math.isinf(log_single):
+        return log_single
+    floor = floor_for(rows, log_single)
+    least, log_mass = binomial_groups(
+        others, blanket.share, blanket.denominator, 60 + log_single, POINTS
+    )
+    certain = log_mass > -math.inf
+    least, log_mass = least[certain], log_mass[certain]
+    omega, laws, at = blanket.law(floor), [Law.nothing(floor)], 0
+    steps: dict[int, Law] = {}
+    for draws in least.tolist():
+        step = draws - at
+        if step and step not in steps:
+            steps[step] = omega.power(step)
+        laws.append(laws[-1] * steps[step] if step else laws[-1])
+        at = draws
+    return mixed(rows, laws[1:], log_mass, log_single, order)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A search over all multisets of `depth` blocks of `block` clients at one vertex each.
+
+    However n - 1 others are spread over V vertices, they hold at least `depth` whole blocks;
+    leaving the rest out of the sum only reveals more.
+    """
+
+    block: int
+    depth: int
+    complete: bool
+
+    @staticmethod
+    def of(rows: Rows, others: int, order: float, log_single: float) -> Plan:
+        """The plan that counts most clients within the work allowed."""
+        floor = floor_for(rows, 0.0 if math.isinf(order) else log_single)
+        best = Plan(1, 0, False)
+        sizes = np.unique(np.geomspace(1, others, 40).astype(np.int64)).tolist()
+        for block in sizes:
+            most = -(-(others - rows.vertices * (block - 1)) // block)
+            if most <= best.block * best.depth // block:
+                continue
+            depth = most
+            while depth and _work(rows, block, depth, floor) > WORK:
+                depth = min(depth - 1, int(depth * 0.97))
+            if depth * block > best.depth * best.block:
+                best = Plan(block, depth, block == 1 and depth == others)
+        return best
+
+
+def _work(rows: Rows, block: int, depth: int, floor: float) -> float:
+    """Nanoseconds of a search, roughly."""
+    count, codes = rows.weights.shape
+    values = rows.probabilities @ np.arange(codes)
+    deviation = float(np.sqrt((rows.probabilities @ np.arange(codes) ** 2 - values**2).max()))
+
+    def length(clients: int) -> float:
+        reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) + 2 * codes
+        return min(clients * (codes - 1) + 1, reach)
+
+    leaves = math.comb(depth + rows.vertices - 1, depth)
+    nodes = leaves * (1 + depth / (depth + rows.vertices - 1) * 0.5)
+    share = 0.5 if rows.mirror else 1.0
+    each = length(block * depth) * (1.5 * length(block) + 45 * count + 1.2 * count**2 + codes * count)
+    return nodes * share * each
+
+
+def by_search(
+    rows: Rows, plan: Plan, order: float, log_single: float, attained: float, goal: float
+) -> float:
+    """Bound the log moment by trying all others, or all multisets of blocks of them.
+
+    Args:
+        rows: the client's own rows.
+        plan: what to try.
+        order: in (1, inf].
+        log_single: at least the largest log moment of one client.
+        attained: at most the log moment of some others and pair.
+        goal: a bound known already: a search that cannot improve on it is not begun.
+    """
+    from randquant.sums.search import search
+
+    if plan.depth == 0:
+        return log_single
+    floor = floor_for(rows, log_single) if not math.isinf(order) else KEEP_ALL
+    laws = [Law.of(row, rows.total, floor).power(plan.block) for row in rows.weights[: rows.vertices]]
+    if not plan.complete and _hopeless(rows, laws, plan, order, goal):
+        return log_single
+    width = max(len(law) for law in laws)
+    blocks = np.stack([np.pad(law.mantissa, (0, width - len(law))) for law in laws])
+    exponents = np.stack([np.pad(law.exponent, (0, width - len(law))) for law in laws])
+    errors = max(law.error for law in laws)
+    error = plan.depth * (errors + width + 1) + rows.weights.shape[1] + 4
+    trimmed = max(law.trimmed for law in laws) * plan.depth
+    best, more, _ = search(
+        blocks, exponents, rows.probabilities, rows.allowed, rows.apart, order, plan.depth,
+        attained, floor, error, rows.mirror,
+    )  # fmt: skip
+    return add_trimmed(best, trimmed + more, floor, log_single)
+
+
+def _hopeless(rows: Rows, laws: list[Law], plan: Plan, order: float, goal: float) -> bool:
+    """Whether all others at one vertex already exceed the goal."""
+    return any(
+        float(table(rows, law.power(plan.depth), order).max()) * (1 - 2**20 * UNIT) > goal
+        for law in laws
+    )

@@ -1,0 +1,204 @@
+"""Compiled loops of sums: convolutions that never underflow, moments of all pairs, the search.
+
+A sequence is mantissas and exponents: entry i is mantissa[i]·2**exponent[i], 0 if its mantissa is.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+# Compiled code is cached on disk and renewed when this file changes, and only then: every constant
+# that it uses stands here.
+LIMB = 256
+"""Exponents are multiples of it; a mantissa that is not 0 lies in [2**-128, 2**128)."""
+_LARGE, _SMALL = 2.0**128, 2.0**-128
+_DOWN, _UP = 2.0**-LIMB, 2.0**LIMB
+_NEVER = -(2**40)  # exponent of a zero
+_LOST = -4 * LIMB  # terms so far below the largest one are less than 2**-768 of it
+_LOG2 = math.log(2.0)
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def convolve(first, first_exponent, second, second_exponent, out, out_exponent, floor):
+    """Convolve two sequences; trim entries below 2**-floor off the ends.
+
+    Args:
+        first, second: (a,), (b,) mantissas >= 0, with their exponents.
+        out, out_exponent: at least (a + b - 1,), written to.
+        floor: in bits.
+
+    Returns:
+        (length of what was written, how many entries > 0 were trimmed). Each entry's relative
+        error grows by at most min(a, b) + 1 units over those of the two factors.
+    """
+    a, b = first.shape[0], second.shape[0]
+    length = a + b - 1
+    for z in range(length):
+        begin, end = max(0, z - b + 1), min(z + 1, a)
+        top, level = _NEVER, True
+        for i in range(begin, end):
+            if first[i] > 0 and second[z - i] > 0:
+                exponent = first_exponent[i] + second_exponent[z - i]
+                level &= exponent == top or top == _NEVER
+                top = max(top, exponent)
+        total = 0.0
+        if level:
+            for i in range(begin, end):
+                total += first[i] * second[z - i]
+        else:
+            for i in range(begin, end):
+                if first[i] > 0 and second[z - i] > 0:
+                    shift = first_exponent[i] + second_exponent[z - i] - top
+                    if shift >= _LOST:
+                        total += math.ldexp(first[i] * second[z - i], shift)
+        if total >= _LARGE:
+            total, top = total * _DOWN, top + LIMB
+        elif 0 < total < _SMALL:
+            total, top = total * _UP, top - LIMB
+        out[z] = total
+        out_exponent[z] = top
+    start, trimmed = 0, 0
+    while start < length - 1 and _below(out[start], out_exponent[start], floor):
+        trimmed += out[start] > 0
+        start += 1
+    while length - 1 > start and _below(out[length - 1], out_exponent[length - 1], floor):
+        trimmed += out[length - 1] > 0
+        length -= 1
+    for z in range(start, length):
+        out[z - start] = out[z]
+        out_exponent[z - start] = out_exponent[z]
+    return length - start, trimmed
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _below(mantissa, exponent, floor):
+    return mantissa == 0 or (exponent + LIMB < -floor or math.log2(mantissa) + exponent < -floor)
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def spread(mantissa, exponent, rows, out, out_exponent):
+    """Convolve one sequence with several rows (R, m), of any sign, over shared exponents.
+
+    Args:
+        mantissa, exponent: (L,) the sequence.
+        rows: (R, m) float64; those that are not 0 of magnitude 2**-62 to 2.
+        out, out_exponent: at least (R, L + m - 1) and (L + m - 1,), written to.
+
+    An entry's error is at most m + 1 units of the sum of its terms' magnitudes, beyond those of
+    the factors, and 2**-700 of the largest entry at the same place.
+
+    Returns:
+        Whether some entry that is not 0 may have come out as 0.
+    """
+    lost = False
+    length, count, codes = mantissa.shape[0], rows.shape[0], rows.shape[1]
+    for z in range(length + codes - 1):
+        begin, end = max(0, z - codes + 1), min(z + 1, length)
+        top, level = _NEVER, True
+        for i in range(begin, end):
+            if mantissa[i] > 0:
+                used = False
+                for r in range(count):
+                    used |= rows[r, z - i] != 0
+                if used:
+                    level &= exponent[i] == top or top == _NEVER
+                    lost |= abs(exponent[i] - top) > 2 * LIMB and top != _NEVER
+                    top = max(top, exponent[i])
+        out_exponent[z] = top
+        for r in range(count):
+            total = 0.0
+            for i in range(begin, end):
+                if level:
+                    total += mantissa[i] * rows[r, z - i]
+                elif _LOST <= exponent[i] - top <= 0:
+                    total += math.ldexp(mantissa[i] * rows[r, z - i], exponent[i] - top)
+            out[r, z] = total
+    return lost
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def log_moments(values, exponents, length, order, logs, table):
+    """log of sum_z p^order q^(1-order) for all ordered pairs of rows; infinity: largest log p/q.
+
+    Args:
+        values, exponents: (R, >= length), (>= length,) as `spread` writes them, all >= 0.
+        length: how many entries count.
+        order: in (1, inf].
+        logs: (R + 1, >= length) float64 to work in.
+        table: (R, R) float64, written to; (p, q) is at [p, q].
+
+    Returns:
+        (a, b): the computed table is within (a + b·e) units of the truth, e the relative error in
+        units of every value.
+    """
+    count = values.shape[0]
+    pure = math.isinf(order)
+    impossible = np.zeros((count, count), np.bool_)
+    table[:] = -np.inf if pure else 0.0
+    top, wide, deep = -np.inf, 0.0, 0.0
+    for z in range(length):
+        largest, least, holes = -np.inf, np.inf, False
+        for r in range(count):
+            if values[r, z] > 0:
+                logs[r, z] = math.log(values[r, z])
+                largest, least = max(largest, logs[r, z]), min(least, logs[r, z])
+                deep = max(deep, abs(logs[r, z]))
+            else:
+                logs[r, z] = -np.inf
+                holes = True
+        logs[count, z] = -np.inf
+        if largest == -np.inf:
+            continue
+        if holes:
+            for p in range(count):
+                for q in range(count):
+                    impossible[p, q] |= values[p, z] > 0 and not values[q, z] > 0
+        wide = max(wide, largest - least)
+        if pure:
+            for p in range(count):
+                for q in range(count):
+                    if values[q, z] > 0 and values[p, z] > 0:
+                        table[p, q] = max(table[p, q], logs[p, z] - logs[q, z])
+            continue
+        # The largest term at z is that of the likeliest row over the least likely one.
+        logs[count, z] = largest + exponents[z] * _LOG2 + (order - 1) * (largest - least)
+        top = max(top, logs[count, z])
+    if not pure:
+        _add_moments(logs, length, order, top, table)
+    for p in range(count):
+        for q in range(count):
+            if impossible[p, q]:
+                table[p, q] = np.inf
+    if pure:
+        return 18 * deep + 2 * wide, 2.02
+    error = (2 * order - 1) * (13 * deep + 9 * wide) + 16 * (abs(top) + 760) + length + 40
+    return 1.01 * error, 1.01 * (2 * order - 1)
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _add_moments(logs, length, order, top, table):
+    count = table.shape[0]
+    upper, lower = np.empty(count), np.empty(count)
+    for z in range(length):
+        if logs[count, z] < top - 760:
+            continue
+        largest, least = -np.inf, np.inf
+        for r in range(count):
+            if logs[r, z] > -np.inf:
+                largest, least = max(largest, logs[r, z]), min(least, logs[r, z])
+        scale = math.exp(logs[count, z] - top)
+        for r in range(count):
+            upper[r] = lower[r] = 0.0
+            if logs[r, z] > -np.inf:
+                upper[r] = math.exp(order * (logs[r, z] - largest)) * scale
+                lower[r] = math.exp((order - 1) * (least - logs[r, z]))
+        for p in range(count):
+            for q in range(count):
+                table[p, q] += upper[p] * lower[q]
+    for p in range(count):
+        for q in range(count):
+            # What underflowed: at most this much a code, and e^-760 of the largest term.
+            table[p, q] = top + math.log(table[p, q] + 1e-305 * length)
