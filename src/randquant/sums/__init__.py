@@ -18,7 +18,7 @@ from randquant.channel import Channel
 from randquant.divergence import LARGEST_ORDER, UNIT
 from randquant.privacy import Interval, round_up
 from randquant.sums.attack import Attack, attack
-from randquant.sums.bounds import by_blanket, by_search, Plan
+from randquant.sums.bounds import Plan, by_blanket, by_search
 from randquant.sums.rows import Neighboring, Rows
 
 Method = Literal["exhaustive", "blanket", "fewer clients", "one client"]

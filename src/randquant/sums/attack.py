@@ -86,7 +86,7 @@ def _best_of(rows: Rows, candidates: Iterator[np.ndarray], order: float) -> Atta
 
 def _evaluate(rows: Rows, counts: np.ndarray, order: float) -> Attack:
     noise = law_of(rows, counts)
-    rough = table(rows, noise, order)
+    rough, _ = table(rows, noise, order)
     p, q = (int(i) for i in np.unravel_index(int(rough.argmax()), rough.shape))
     difference = (rows.weights[p] - rows.weights[q]) / float(rows.total)
     lower, _ = log_moment(noise, rows.probabilities[q], difference.astype(np.float64), order)

@@ -1,118 +1,186 @@
-"""The privacy blanket: what every client's code has in common, and how many clients drew from it.
+"""Privacy blankets: what all clients' codes have in common, whatever their inputs, up to shifts.
 
-Derivations: `docs/theory/sums.md`.
+A client's code is split into a shape drawn from fixed chances, a place, and the rest. Place and
+rest are given away; the shape's own randomness still hides the others. Derivations and rounding:
+`docs/theory/sums.md`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from randquant.channel import Channel
-from randquant.divergence import UNIT
 from randquant.sums.law import KEEP_ALL, Law
 
-MOST_TRIALS = 2**20
-"""More clients than this are counted as so many: more only hide better."""
+SHAPE_BITS = 20
+"""Bits of a shape's weights."""
+
+FEW_SHAPES, MANY_SHAPES = 3, 6
+"""How many shapes a blanket has at most, where all their counts are told apart, and elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blanket:
-    """Every row of a channel is at least beta·omega, so each client draws omega so often.
+    """Every row of a channel is at least a sum of shifted shapes, each shape of a fixed chance.
+
+    Row v >= sum over j and t of c[v, j, t]·shape_j shifted by t, where sum over t of c[v, j, t] is
+    shares[j]/denominator for every vertex v, hence for every input.
 
     Attributes:
-        weights: (m,) integers, the least weight of each code over all inputs.
-        share: their sum.
-        denominator: the channel's; beta = share/denominator, omega = weights/share.
+        shapes: integers (w,) each, in units of their sum.
+        shares: whole numbers, one for each shape.
+        denominator: the channel's.
     """
 
-    weights: np.ndarray
-    share: int
+    shapes: tuple[np.ndarray, ...]
+    shares: tuple[int, ...]
     denominator: int
 
     @staticmethod
     def of(channel: Channel) -> Blanket:
-        """The blanket of a channel, exactly."""
+        """The classical blanket, exactly: the least weight of each code, unshifted."""
         weights = channel.weights.min(axis=0)
-        return Blanket(weights, int(weights.astype(object).sum()), channel.denominator)
+        share = int(weights.astype(object).sum())
+        return Blanket((weights,), (share,), channel.denominator)
 
     @property
     def beta(self) -> float:
-        """The probability that a client draws from omega, whatever its input; within 1 unit."""
-        return self.share / self.denominator
+        """The chance that a client draws from some shape; within 1 unit."""
+        return sum(self.shares) / self.denominator
 
-    def law(self, floor: float = KEEP_ALL) -> Law:
-        """The law omega; the share must not be 0."""
-        return Law.of(self.weights, self.share, floor)
+    def law(self, shape: int, floor: float = KEEP_ALL) -> Law:
+        """The law of one draw from a shape."""
+        weights = self.shapes[shape]
+        return Law.of(weights, int(weights.astype(object).sum()), floor)
 
 
-def binomial_groups(
-    trials: int, share: int, denominator: int, depth: float, points: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Group the values of a binomial variable, with their probabilities rounded up.
+def shifted_blankets(channel: Channel) -> list[Blanket]:
+    """Search for blankets that keep much of the rows' variance: of 1, 2, 3 and more shapes.
 
-    Args:
-        trials: how many trials.
-        share, denominator: the probability of success, exactly.
-        depth: values less likely than e^-depth, compared with the likeliest, may share a group.
-        points: how many groups at most, about.
-
-    Returns:
-        (least, log_mass): (g,) the least value of each group, rising from 0; (g,) the log of at
-        least its probability. Every value from 0 to trials is in one group.
-
-    Guarantees:
-        With a decreasing function h, E[h(K)] <= sum e^log_mass · h(least).
-
-    Example:
-        >>> least, log_mass = binomial_groups(2, 1, 2, 50.0, 10)
-        >>> least.tolist(), np.exp(log_mass).round(6).tolist()
-        ([0, 1, 2], [0.25, 0.5, 0.25])
+    Whatever the search finds is made exact in integers: it affects how tight a bound is, not
+    whether it holds.
     """
-    trials = min(trials, MOST_TRIALS)
-    if share == 0 or share == denominator or trials == 0:
-        certain = trials if share == denominator else 0
-        return np.array([0, certain][certain == 0 :]), np.array([-math.inf, 0.0][certain == 0 :])
-    success = share / denominator
-    mode = min(int((trials + 1) * success), trials)
-    odds = share / (denominator - share)
-    deviation = math.sqrt(trials * success * (1 - success))
-    width = int(2 * deviation * math.sqrt(2 * depth)) + 2 * int(depth) + 10
-    first, last = max(mode - width, 0), min(mode + width, trials)
-    k = np.arange(first, last, dtype=np.float64)
-    step = np.log((trials - k) / (k + 1) * odds)  # from k to k + 1
-    at = mode - first
-    logs = np.concatenate([-np.cumsum(step[:at][::-1])[::-1], [0.0], np.cumsum(step[at:])])
-    size = len(logs)
-    deepest = float(np.abs(logs).max()) + float(np.abs(step).max(initial=0.0))
-    error = 1.01 * UNIT * size * (deepest + 32)
-    total = math.log(float(np.exp(logs).sum())) - error - (size + 32) * UNIT
-    inside = np.flatnonzero(logs >= -depth)
-    low, high = int(inside[0]), int(inside[-1])
-    chosen = np.unique(np.linspace(low, high, min(points, high - low + 1)).astype(np.int64))
-    ends = np.append(chosen[1:], size)
-    masses = [
-        _log_sum(logs[start:end]) + error - total
-        for start, end in zip(chosen, ends, strict=True)
-    ]
-    # Beyond the window a value is no likelier than the window's end.
-    masses[-1] = np.logaddexp(masses[-1], _log(trials - last) + logs[-1] + error - total)
-    least = first + chosen
-    if least[0] > 0:
-        below = np.logaddexp(_log_sum(logs[:low]), _log(first) + logs[0]) + error - total
-        least, masses = np.append(0, least), [below, *masses]
-    slack = (size + 64) * UNIT * (1 + np.abs(masses))
-    return least, np.minimum(np.array(masses) + slack, 0.0)
+    table = np.unique(channel.weights, axis=0) / channel.denominator
+    part = table[:: len(table) // 8] if len(table) > 12 else table
+    smooth = _smooth(channel)
+    found, chosen, value = [], [], 0.0
+    for _ in range(FEW_SHAPES):
+        gained, at = max((_fitted(part, [*chosen, s])[0], at) for at, s in enumerate(smooth))
+        if gained <= value * 1.02:
+            break
+        chosen, value = [*chosen, smooth[at]], gained
+        found.append(chosen)
+    if chosen:
+        every = [*smooth, *_pairs(channel.levels)]
+        gains = [
+            share[0].sum() * _variance(shape)
+            for shape, share in zip(every, _fitted(part, every)[1], strict=True)
+        ]
+        found.append([every[at] for at in np.argsort(gains)[::-1][:MANY_SHAPES]])
+    exact = [_exact(channel, shapes) for shapes in found]
+    return [blanket for blanket in exact if blanket is not None]
 
 
-def _log(count: int) -> float:
-    return math.log(count) if count > 0 else -math.inf
+def _widths(levels: int) -> list[int]:
+    return np.unique(np.geomspace(2, levels, 20).astype(int)).tolist()
 
 
-def _log_sum(logs: np.ndarray) -> float:
-    if len(logs) == 0:
-        return -math.inf
-    top = float(logs.max())
-    return top + math.log(float(np.exp(logs - top).sum()))
+def _smooth(channel: Channel) -> list[np.ndarray]:
+    """Shapes to choose from: even, binomial, the least weights of all inputs."""
+    widths = _widths(channel.levels)
+    family = [np.ones(w, dtype=np.int64) for w in widths]
+    for w in widths[1:]:
+        steps = np.ones(1)
+        for _ in range(w - 1):
+            steps = np.convolve(steps, [0.5, 0.5])
+        family.append(np.round(steps * 2**SHAPE_BITS).astype(np.int64))
+    least = channel.weights.min(axis=0)
+    if least.any():
+        family.append(least >> max(int(least.max()).bit_length() - SHAPE_BITS, 0))
+    return family
+
+
+def _pairs(levels: int) -> list[np.ndarray]:
+    """Two codes at some distance: the most variance, but nothing between them."""
+    return [np.array([1, *[0] * (w - 2), 1], dtype=np.int64) for w in _widths(levels)[1:]]
+
+
+def _fitted(table: np.ndarray, shapes: list[np.ndarray]) -> tuple[float, list[np.ndarray]]:
+    """The shares of most variance, by a linear programme: (variance, (V, places) per shape)."""
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_matrix
+
+    vertices, levels = table.shape
+    places = [levels - len(shape) + 1 for shape in shapes]
+    starts = np.cumsum([0, *places])
+    size = int(starts[-1])
+    rows, columns, entries = [], [], []
+    for shape, start, count in zip(shapes, starts[:-1], places, strict=True):
+        for z in np.flatnonzero(shape):
+            rows.append(np.arange(count) + z)
+            columns.append(start + np.arange(count))
+            entries.append(np.full(count, shape[z] / shape.sum()))
+    one = coo_matrix(
+        (np.concatenate(entries), (np.concatenate(rows), np.concatenate(columns))), (levels, size)
+    )
+    own = coo_matrix(
+        (np.ones(size), (np.repeat(np.arange(len(shapes)), places), np.arange(size)))
+    )
+    from scipy.sparse import block_diag, hstack, vstack
+
+    every = range(vertices)
+    kinds = vstack([-coo_matrix(np.eye(len(shapes)))] * vertices)
+    matrix = vstack(
+        [
+            hstack([block_diag([one] * vertices), coo_matrix((vertices * levels, len(shapes)))]),
+            hstack([block_diag([-own for _ in every]), -kinds]),
+        ]
+    )
+    limits = np.concatenate([table.ravel(), np.zeros(vertices * len(shapes))])
+    variance = [_variance(shape) for shape in shapes]
+    cost = np.concatenate([np.zeros(vertices * size), -np.array(variance)])
+    found = linprog(cost, A_ub=matrix.tocsr(), b_ub=limits, bounds=(0, None), method="highs")
+    if found.x is None:
+        return 0.0, [np.zeros((vertices, count)) for count in places]
+    shares = found.x[: vertices * size].reshape(vertices, size)
+    return -found.fun, np.split(shares, starts[1:-1], axis=1)
+
+
+def _variance(shape: np.ndarray) -> float:
+    place = np.arange(len(shape))
+    mean = place @ shape / shape.sum()
+    return float((place - mean) ** 2 @ shape / shape.sum())
+
+
+def _exact(
+    channel: Channel, shapes: list[np.ndarray]
+) -> Blanket | None:
+    """The shares of these shapes, rounded down to integers that fit under every row."""
+    shares = _fitted(channel.weights / channel.denominator, shapes)[1]
+    least = [channel.denominator] * len(shapes)
+    for vertex, row in enumerate(channel.weights.astype(object)):
+        counts = []
+        used = np.zeros(channel.levels, dtype=object)
+        for shape, share in zip(shapes, shares, strict=True):
+            unit = channel.denominator / float(shape.sum())
+            counts.append([int(value) for value in np.maximum(share[vertex], 0.0) * unit])
+            for place, count in enumerate(counts[-1]):
+                used[place : place + len(shape)] += count * shape.astype(object)
+        over = np.flatnonzero(used > row).tolist()
+        for j, shape in enumerate(shapes):
+            total = int(shape.sum())
+            kept = 0
+            for place, count in enumerate(counts[j]):
+                limit = count
+                for z in over:
+                    if 0 <= z - place < len(shape) and shape[z - place]:
+                        limit = min(limit, count * row[z] // used[z])
+                kept += limit
+            least[j] = min(least[j], kept * total)
+    kept = [(shape, share) for shape, share in zip(shapes, least, strict=True) if share > 0]
+    if not kept:
+        return None
+    shapes, least = (list(side) for side in zip(*kept, strict=True))
+    return Blanket(tuple(shapes), tuple(least), channel.denominator)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from randquant.channel import Channel
 from randquant.divergence import UNIT
-from randquant.sums.blanket import Blanket, binomial_groups
+from randquant.sums.blanket import Blanket, shifted_blankets
+from randquant.sums.draws import FEW, Noises, draws
 from randquant.sums.law import KEEP_ALL, Law
 from randquant.sums.mixed import add_trimmed, mixed, table
 from randquant.sums.rows import Rows
@@ -19,10 +21,6 @@ SAFETY = 90.0
 
 WORK = 4e9
 """Nanoseconds, roughly, that a search may take."""
-
-POINTS = 32
-"""Values that the number of draws from the blanket is grouped into, at most."""
-
 
 def floor_for(rows: Rows, log_single: float) -> float:
     """Bits below which the ends of a law may be trimmed without harm to a bound."""
@@ -34,7 +32,7 @@ def floor_for(rows: Rows, log_single: float) -> float:
 def by_blanket(
     channel: Channel, rows: Rows, others: int, order: float, log_single: float
 ) -> float:
-    """Bound the log moment by the number of others that draw from the blanket.
+    """Bound the log moment by what others draw from a blanket; the least over several blankets.
 
     Args:
         channel: the channel.
@@ -43,24 +41,24 @@ def by_blanket(
         order: in (1, inf).
         log_single: at least the largest log moment of one client.
     """
-    blanket = Blanket.of(channel)
-    if blanket.share == 0 or math.isinf(log_single):
-        return log_single
+    best = log_single
+    if math.isinf(log_single):
+        return best
     floor = floor_for(rows, log_single)
-    least, log_mass = binomial_groups(
-        others, blanket.share, blanket.denominator, 60 + log_single, POINTS
-    )
-    certain = log_mass > -math.inf
-    least, log_mass = least[certain], log_mass[certain]
-    omega, laws, at = blanket.law(floor), [Law.nothing(floor)], 0
-    steps: dict[int, Law] = {}
-    for draws in least.tolist():
-        step = draws - at
-        if step and step not in steps:
-            steps[step] = omega.power(step)
-        laws.append(laws[-1] * steps[step] if step else laws[-1])
-        at = draws
-    return mixed(rows, laws[1:], log_mass, log_single, order)
+    known = blankets(channel)
+    for blanket in known[-1:] if others > 2 * FEW else known:
+        noises = Noises(blanket, floor)
+        groups = draws(blanket, others, 60 + log_single)
+        laws = [noises.of(counts) for counts, _ in groups]
+        log_masses = np.array([log_mass for _, log_mass in groups])
+        best = min(best, mixed(rows, laws, log_masses, log_single, order))
+    return best
+
+
+@lru_cache(maxsize=256)
+def blankets(channel: Channel) -> tuple[Blanket, ...]:
+    """The blankets that sums of a channel are bounded by."""
+    return (*shifted_blankets(channel),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +145,6 @@ def by_search(
 def _hopeless(rows: Rows, laws: list[Law], plan: Plan, order: float, goal: float) -> bool:
     """Whether all others at one vertex already exceed the goal."""
     return any(
-        float(table(rows, law.power(plan.depth), order).max()) * (1 - 2**20 * UNIT) > goal
+        float(table(rows, law.power(plan.depth), order)[0].max()) * (1 - 2**20 * UNIT) > goal
         for law in laws
     )

@@ -12,14 +12,19 @@ from randquant.sums.law import Law, log_trimmed
 from randquant.sums.pair import log_moment
 from randquant.sums.rows import Rows
 
-CANDIDATES = 24
+CANDIDATES = 8
 """Pairs that are evaluated with all digits, at most."""
 
+ENOUGH = 1e-7
+"""Relative rounding of a bound that needs no more digits."""
 
-def table(rows: Rows, noise: Law, order: float) -> np.ndarray:
-    """(R, R) log moments of all pairs behind a noise, rounded up; -inf for pairs that do not count.
 
-    What the noise trimmed is not in it.
+def table(rows: Rows, noise: Law, order: float) -> tuple[np.ndarray, float]:
+    """Log moments of all pairs behind a noise; what the noise trimmed is not in them.
+
+    Returns:
+        (R, R) log moments, rounded up; -inf for pairs that do not count. And by how much, at most,
+        they are rounded up where they are largest.
     """
     probabilities = rows.probabilities
     count, codes = probabilities.shape
@@ -30,8 +35,8 @@ def table(rows: Rows, noise: Law, order: float) -> np.ndarray:
     fixed, each = kernel.log_moments(values, exponents, length, order, logs, found)
     if lost and rows.apart:
         found[:] = np.inf
-    found += (fixed + each * (noise.error + codes + 2)) * UNIT
-    return np.where(rows.allowed, np.maximum(found, 0.0), -np.inf)
+    slack = (fixed + each * (noise.error + codes + 2)) * UNIT
+    return np.where(rows.allowed, np.maximum(found + slack, 0.0), -np.inf), 2 * slack
 
 
 def mixed(
@@ -49,11 +54,14 @@ def mixed(
     Returns:
         At least the largest log of sum_g mass_g·moment_g over all pairs.
     """
-    rough = np.full(rows.allowed.shape, -np.inf)
+    rough, slack = np.full(rows.allowed.shape, -np.inf), 0.0
     for law, mass in zip(laws, log_masses, strict=True):
-        found = add_trimmed(table(rows, law, order), law.trimmed, law.floor, log_single)
+        found, wide = table(rows, law, order)
+        found, slack = add_trimmed(found, law.trimmed, law.floor, log_single), max(slack, wide)
         rough = np.logaddexp(rough, mass + found)
     rough[rows.allowed] += 16 * (len(laws) + 4) * UNIT * (1 + np.abs(rough[rows.allowed]))
+    if slack <= ENOUGH * rough.max():
+        return float(rough.max())
     ranks = np.argsort(-rough, axis=None)
     probabilities, differences = rows.probabilities, rows.differences
     best = 0.0
