@@ -101,11 +101,15 @@ def _work(rows: Rows, block: int, depth: int, floor: float) -> float:
         reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) + 2 * codes
         return min(clients * (codes - 1) + 1, reach)
 
-    leaves = math.comb(depth + rows.vertices - 1, depth)
-    nodes = leaves * (1 + depth / (depth + rows.vertices - 1) * 0.5)
-    share = 0.5 if rows.mirror else 1.0
-    each = length(block * depth) * (1.5 * length(block) + 45 * count + 1.2 * count**2 + codes * count)
-    return nodes * share * each
+    def multisets(size: int) -> int:
+        return math.comb(size + count_of_vertices - 1, size) if size >= 0 else 0
+
+    count_of_vertices = rows.vertices
+    laws = math.comb(depth + count_of_vertices, depth)
+    longest = length(block * depth)
+    work = 1.5 * laws * longest * length(block)
+    work += (multisets(depth) + multisets(depth - 2)) * longest * (45 * count + 1.2 * count**2)
+    return work * (0.5 if rows.mirror else 1.0)
 
 
 def by_search(

@@ -10,7 +10,7 @@ import numpy as np
 from randquant.divergence import UNIT
 from randquant.sums.binomial import Binomial
 from randquant.sums.blanket import FEW_SHAPES, Blanket
-from randquant.sums.law import Law
+from randquant.sums.law import Law, product
 
 MOST_CLIENTS = 2**20
 """More clients than this are counted as so many: more only hide better."""
@@ -89,23 +89,19 @@ def _lower(chances: Binomial, deviations: float) -> int:
 
 
 class Noises:
-    """Laws of draws from a blanket's shapes, made from one another."""
+    """Laws of draws from a blanket's shapes, each made from the one before where that helps."""
 
     def __init__(self, blanket: Blanket, floor: float):
         self.single = [blanket.law(j, floor) for j in range(len(blanket.shapes))]
-        self.known: list[dict[int, Law]] = [{0: Law.nothing(floor)} for _ in self.single]
+        self.counts = (0,) * len(self.single)
+        self.law = Law.nothing(floor)
 
     def of(self, counts: tuple[int, ...]) -> Law:
         """The law of the sum of so many draws of each shape."""
-        parts = [self._power(j, count) for j, count in enumerate(counts)]
-        noise = parts[0]
-        for part in parts[1:]:
-            noise = noise * part
-        return noise
-
-    def _power(self, shape: int, count: int) -> Law:
-        known = self.known[shape]
-        if count not in known:
-            nearest = max(k for k in known if k < count)
-            known[count] = known[nearest] * self.single[shape].power(count - nearest)
-        return known[count]
+        more = [count - known for count, known in zip(counts, self.counts, strict=True)]
+        if min(more) >= 0:
+            law = self.law * product(self.single, more)
+        else:
+            law = product(self.single, counts)
+        self.counts, self.law = counts, law
+        return law

@@ -34,32 +34,19 @@ def convolve(first, first_exponent, second, second_exponent, out, out_exponent, 
         (length of what was written, how many entries > 0 were trimmed). Each entry's relative
         error grows by at most min(a, b) + 1 units over those of the two factors.
     """
-    a, b = first.shape[0], second.shape[0]
-    length = a + b - 1
+    length = first.shape[0] + second.shape[0] - 1
+    if _even(first_exponent) and _even(second_exponent):
+        _convolve_even(first, second, out)
+        out_exponent[:length] = first_exponent[0] + second_exponent[0]
+    else:
+        _convolve_uneven(first, first_exponent, second, second_exponent, out, out_exponent)
     for z in range(length):
-        begin, end = max(0, z - b + 1), min(z + 1, a)
-        top, level = _NEVER, True
-        for i in range(begin, end):
-            if first[i] > 0 and second[z - i] > 0:
-                exponent = first_exponent[i] + second_exponent[z - i]
-                level &= exponent == top or top == _NEVER
-                top = max(top, exponent)
-        total = 0.0
-        if level:
-            for i in range(begin, end):
-                total += first[i] * second[z - i]
-        else:
-            for i in range(begin, end):
-                if first[i] > 0 and second[z - i] > 0:
-                    shift = first_exponent[i] + second_exponent[z - i] - top
-                    if shift >= _LOST:
-                        total += math.ldexp(first[i] * second[z - i], shift)
-        if total >= _LARGE:
-            total, top = total * _DOWN, top + LIMB
-        elif 0 < total < _SMALL:
-            total, top = total * _UP, top - LIMB
-        out[z] = total
-        out_exponent[z] = top
+        if out[z] >= _LARGE:
+            out[z] *= _DOWN
+            out_exponent[z] += LIMB
+        elif 0 < out[z] < _SMALL:
+            out[z] *= _UP
+            out_exponent[z] -= LIMB
     start, trimmed = 0, 0
     while start < length - 1 and _below(out[start], out_exponent[start], floor):
         trimmed += out[start] > 0
@@ -71,6 +58,45 @@ def convolve(first, first_exponent, second, second_exponent, out, out_exponent, 
         out[z - start] = out[z]
         out_exponent[z - start] = out_exponent[z]
     return length - start, trimmed
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _even(exponents):
+    for exponent in exponents:
+        if exponent != exponents[0]:
+            return False
+    return True
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _convolve_even(first, second, out):
+    if first.shape[0] > second.shape[0]:
+        first, second = second, first
+    length = second.shape[0]
+    out[: first.shape[0] + length - 1] = 0.0
+    for i in range(first.shape[0]):
+        factor = first[i]
+        part = out[i : i + length]
+        for j in range(length):
+            part[j] += factor * second[j]
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _convolve_uneven(first, first_exponent, second, second_exponent, out, out_exponent):
+    a, b = first.shape[0], second.shape[0]
+    for z in range(a + b - 1):
+        begin, end = max(0, z - b + 1), min(z + 1, a)
+        top = _NEVER
+        for i in range(begin, end):
+            if first[i] > 0 and second[z - i] > 0:
+                top = max(top, first_exponent[i] + second_exponent[z - i])
+        total = 0.0
+        for i in range(begin, end):
+            if first[i] > 0 and second[z - i] > 0:
+                shift = first_exponent[i] + second_exponent[z - i] - top
+                if shift >= _LOST:
+                    total += math.ldexp(first[i] * second[z - i], shift)
+        out[z], out_exponent[z] = total, top
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,14 +65,18 @@ class Law:
 
     def power(self, clients: int) -> Law:
         """The law of the sum of so many independent copies."""
-        result, square = Law.nothing(self.floor), self
-        while clients:
-            if clients & 1:
-                result = square * result
-            clients >>= 1
-            if clients:
-                square = square * square
-        return result
+        return product([self], [clients])
+
+
+def product(laws: Sequence[Law], counts: Sequence[int]) -> Law:
+    """The law of a sum of independent copies: counts[j] of laws[j]; one squaring for all."""
+    result = Law.nothing(min(law.floor for law in laws))
+    for bit in reversed(range(max(counts).bit_length())):
+        result = result * result
+        for law, count in zip(laws, counts, strict=True):
+            if count >> bit & 1:
+                result = result * law
+    return result
 
 
 def log_trimmed(trimmed: float, floor: float) -> float:

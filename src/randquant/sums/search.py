@@ -64,7 +64,7 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
         trimmed[at] = trimmed[at - 1] + lost
         most = max(most, trimmed[at])
         found = np.inf
-        if at == depth or depth - at >= 2:
+        if at == depth or at == depth - 2:  # a bound for all that begins like this
             faint = spread(law[at, : size[at]], law_exponent[at, : size[at]], rows, values, shared)
             found = _largest(
                 values, shared, size[at] + codes - 1, order, logs, table, allowed, error
