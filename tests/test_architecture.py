@@ -13,7 +13,7 @@ RANKS = {
     "channel": 2, "divergence": 2, "wire": 2, "records": 2, "_bits": 2,
     "probabilities": 2, "moments": 2,
     "mechanisms": 3, "certify": 3, "geometry": 3, "channel_file": 3, "encode": 3, "design": 3,
-    "curvature": 3, "vector": 3,
+    "curvature": 3, "vector": 3, "sums": 3,
     "composition": 4,
     "account": 4, "aggregate": 4, "families": 4,
     "datasets": 5, "_idx": 5,

@@ -19,7 +19,7 @@ from randquant.sums.rows import Rows
 SAFETY = 90.0
 """Bits by which what is trimmed is less than one client's moment."""
 
-WORK = 4e9
+WORK = 5.2e9
 """Nanoseconds, roughly, that a search may take."""
 
 def floor_for(rows: Rows, log_single: float) -> float:
