@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant.sums.mixed import table
 from randquant.sums.law import Law
+from randquant.sums.mixed import table
 from randquant.sums.pair import log_moment
 from randquant.sums.rows import Rows
 
@@ -41,6 +41,28 @@ class Attack:
 
 def attack(rows: Rows, others: int, order: float) -> Attack:
     """Search for the worst others: all at one vertex, then one at a time moved elsewhere."""
+    found = _search(rows, others, order)
+    if math.isinf(order):
+        return max([found, *_ends(rows, others)], key=lambda each: each.log_moment)
+    return found
+
+
+def _ends(rows: Rows, others: int) -> Iterator[Attack]:
+    """Pure privacy: the least sum (the greatest) is one client's least code (greatest) alone.
+
+    So behind others that can send it the ratio of two inputs' probabilities of it remains.
+    """
+    for code in (0, -1):
+        table = rows.ratios(code)
+        vertex = int(rows.weights[: rows.vertices, code].argmax())
+        counts = np.zeros(rows.vertices, dtype=np.int64)
+        counts[vertex] = others
+        p, q = (int(i) for i in np.unravel_index(int(table.argmax()), table.shape))
+        if rows.weights[vertex, code] > 0:
+            yield Attack(float(table[p, q]), (p, q), counts)
+
+
+def _search(rows: Rows, others: int, order: float) -> Attack:
     practice = _best_of(rows, _corners(rows.vertices, min(others, PRACTICE)), order)
     counts = practice.counts
     if others > PRACTICE:

@@ -42,8 +42,10 @@ class Binomial:
                 of the likeliest.
         """
         if share == 0 or share == denominator or trials == 0:
-            certain = trials if share == denominator else 0
-            return Binomial(trials, certain, np.zeros(1), 0.0, 0.0)
+            logs = np.full(min(trials, 1) + 1, -math.inf)
+            certain = share == denominator
+            logs[-1 if certain else 0] = 0.0
+            return Binomial(trials, max(trials - 1, 0) if certain else 0, logs, 0.0, 0.0)
         success, failure = share / denominator, (denominator - share) / denominator
         mode = min(int((trials + 1) * success), trials)
         deviation = math.sqrt(trials * success * failure)
@@ -84,7 +86,9 @@ class Binomial:
         else:
             centre = self.first + int(self.logs.argmax())
             steps = np.arange(points // 3 + 1)
-            offsets = np.concatenate([-np.geomspace(4, 60, points // 3)[::-1], 8 * steps / len(steps) - 4])
+            offsets = np.concatenate(
+                [-np.geomspace(4, 60, points // 3)[::-1], 8 * steps / len(steps) - 4]
+            )
             starts = centre + np.round(offsets * self.deviation).astype(np.int64)
             starts = np.append(starts, [self.first, centre + int(4 * self.deviation) + 1])
             starts = np.unique(np.clip(starts, self.first, self.last)).tolist()

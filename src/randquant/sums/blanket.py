@@ -63,7 +63,8 @@ def shifted_blankets(channel: Channel) -> list[Blanket]:
     whether it holds.
     """
     table = np.unique(channel.weights, axis=0) / channel.denominator
-    part = table[:: len(table) // 8] if len(table) > 12 else table
+    most = 8 if channel.levels <= 20 else 4
+    part = table[:: len(table) // most] if len(table) > 1.5 * most else table
     smooth = _smooth(channel)
     found, chosen, value = [], [], 0.0
     for _ in range(FEW_SHAPES):
@@ -84,7 +85,8 @@ def shifted_blankets(channel: Channel) -> list[Blanket]:
 
 
 def _widths(levels: int) -> list[int]:
-    return np.unique(np.geomspace(2, levels, 20).astype(int)).tolist()
+    most = 20 if levels <= 20 else 8  # a large programme takes long
+    return np.unique(np.geomspace(2, levels, most).astype(int)).tolist()
 
 
 def _smooth(channel: Channel) -> list[np.ndarray]:
@@ -125,9 +127,7 @@ def _fitted(table: np.ndarray, shapes: list[np.ndarray]) -> tuple[float, list[np
     one = coo_matrix(
         (np.concatenate(entries), (np.concatenate(rows), np.concatenate(columns))), (levels, size)
     )
-    own = coo_matrix(
-        (np.ones(size), (np.repeat(np.arange(len(shapes)), places), np.arange(size)))
-    )
+    own = coo_matrix((np.ones(size), (np.repeat(np.arange(len(shapes)), places), np.arange(size))))
     from scipy.sparse import block_diag, hstack, vstack
 
     every = range(vertices)
@@ -154,9 +154,7 @@ def _variance(shape: np.ndarray) -> float:
     return float((place - mean) ** 2 @ shape / shape.sum())
 
 
-def _exact(
-    channel: Channel, shapes: list[np.ndarray]
-) -> Blanket | None:
+def _exact(channel: Channel, shapes: list[np.ndarray]) -> Blanket | None:
     """The shares of these shapes, rounded down to integers that fit under every row."""
     shares = _fitted(channel.weights / channel.denominator, shapes)[1]
     least = [channel.denominator] * len(shapes)

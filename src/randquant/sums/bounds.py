@@ -19,8 +19,9 @@ from randquant.sums.rows import Rows
 SAFETY = 90.0
 """Bits by which what is trimmed is less than one client's moment."""
 
-WORK = 5.2e9
-"""Nanoseconds, roughly, that a search may take."""
+WORK, WORK_FOR_PART = 5.2e9, 1e9
+"""Nanoseconds, roughly, that a search of all others may take, and one of blocks of them."""
+
 
 def floor_for(rows: Rows, log_single: float) -> float:
     """Bits below which the ends of a law may be trimmed without harm to a bound."""
@@ -29,9 +30,7 @@ def floor_for(rows: Rows, log_single: float) -> float:
     return SAFETY + log_single / math.log(2)
 
 
-def by_blanket(
-    channel: Channel, rows: Rows, others: int, order: float, log_single: float
-) -> float:
+def by_blanket(channel: Channel, rows: Rows, others: int, order: float, log_single: float) -> float:
     """Bound the log moment by what others draw from a blanket; the least over several blankets.
 
     Args:
@@ -76,7 +75,7 @@ class Plan:
     @staticmethod
     def of(rows: Rows, others: int, order: float, log_single: float) -> Plan:
         """The plan that counts most clients within the work allowed."""
-        floor = floor_for(rows, 0.0 if math.isinf(order) else log_single)
+        floor = KEEP_ALL if math.isinf(order) else floor_for(rows, log_single)
         best = Plan(1, 0, False)
         sizes = np.unique(np.geomspace(1, others, 40).astype(np.int64)).tolist()
         for block in sizes:
@@ -84,10 +83,12 @@ class Plan:
             if most <= best.block * best.depth // block:
                 continue
             depth = most
-            while depth and _work(rows, block, depth, floor) > WORK:
+            if block == 1 and _work(rows, 1, others, floor) <= WORK:
+                return Plan(1, others, True)
+            while depth and _work(rows, block, depth, floor) > WORK_FOR_PART:
                 depth = min(depth - 1, int(depth * 0.97))
             if depth * block > best.depth * best.block:
-                best = Plan(block, depth, block == 1 and depth == others)
+                best = Plan(block, depth, False)
         return best
 
 
@@ -130,7 +131,9 @@ def by_search(
     if plan.depth == 0:
         return log_single
     floor = floor_for(rows, log_single) if not math.isinf(order) else KEEP_ALL
-    laws = [Law.of(row, rows.total, floor).power(plan.block) for row in rows.weights[: rows.vertices]]
+    laws = [
+        Law.of(row, rows.total, floor).power(plan.block) for row in rows.weights[: rows.vertices]
+    ]
     if not plan.complete and _hopeless(rows, laws, plan, order, goal):
         return log_single
     width = max(len(law) for law in laws)

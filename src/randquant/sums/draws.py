@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -77,7 +78,7 @@ def _together(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
     fails.append(0.0)
     # Level s is reached but not s + 1 with at most the chance of missing s + 1, counted once.
     masses = []
-    for least, most in zip(fails[:-1], fails[1:], strict=True):
+    for least, most in itertools.pairwise(fails):
         share = -math.expm1(least - most) if least < most else 0.0
         masses.append(most + math.log(share) + 1e-12 if share > 0 else most)
     return list(zip(levels, masses, strict=True))

@@ -62,10 +62,7 @@ def convolve(first, first_exponent, second, second_exponent, out, out_exponent, 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _even(exponents):
-    for exponent in exponents:
-        if exponent != exponents[0]:
-            return False
-    return True
+    return exponents.min() == exponents.max()
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")

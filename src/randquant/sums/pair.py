@@ -49,7 +49,11 @@ def log_moment(
     upper = _bounds(ratio, slack, below, exponent, units, order)[1]
     extra = _ratio_to(log_trimmed(noise.trimmed, noise.floor), below, exponent)
     slack = slack + extra * (2 + np.abs(ratio))
-    return _bounds(ratio, slack, below, exponent, units, order)[0], upper
+    sure = slack < 0.5 * np.abs(ratio)  # every code adds to a moment: some may be left out
+    if not sure.any():
+        return 0.0, upper
+    parts = ratio[sure], slack[sure], below[sure], exponent[sure]
+    return _bounds(*parts, units, order)[0], upper
 
 
 def _ratio_to(log_mass: float, below: np.ndarray, exponent: np.ndarray) -> np.ndarray:
@@ -67,8 +71,8 @@ def _bounds(ratio, slack, below, exponent, units, order) -> tuple[float, float]:
         largest = float(high.max())
         least = float(low.max())
         return (
-            max(math.log1p(least), 0.0) * (1 - 16 * UNIT),
-            max(math.log1p(largest), 0.0) * (1 + 16 * UNIT),
+            math.log1p(max(least, 0.0)) * (1 - 16 * UNIT),
+            math.log1p(max(largest, 0.0)) * (1 + 16 * UNIT),
         )
     steepest = float(np.log1p(np.abs(ratio) + slack).max(initial=0.0))
     if order * steepest > LARGEST_EXPONENT:

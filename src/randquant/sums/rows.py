@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from randquant.channel import Channel
-from randquant.divergence import renyi
+from randquant.divergence import UNIT, log_ratio, renyi
 
 Neighboring = Literal["replace_one", "zero_out"]
 """`replace_one`: one client's input becomes another. `zero_out`: it becomes 0, or was 0."""
@@ -54,7 +54,12 @@ class Rows:
         allowed[-1, :-1] = allowed[:-1, -1] = True
         mirror &= bool((zero[::-1] == zero).all())
         return Rows(
-            weights // divisor, zero_total // divisor, np.append(inputs, 0.0), count, allowed, mirror
+            weights // divisor,
+            zero_total // divisor,
+            np.append(inputs, 0.0),
+            count,
+            allowed,
+            mirror,
         )
 
     @property
@@ -78,6 +83,12 @@ class Rows:
         table = [renyi(row, self.weights, self.total, order) for row in self.weights]
         lower, upper = (np.array(side) for side in zip(*table, strict=True))
         return np.where(self.allowed, lower, 0.0), np.where(self.allowed, upper, 0.0)
+
+    def ratios(self, code: int) -> np.ndarray:
+        """(R, R) log of two rows' weights of a code, at most; 0 for pairs that do not count."""
+        column = self.weights[:, code]
+        ratio = log_ratio(column[:, None], column[None])
+        return np.where(self.allowed, np.maximum(ratio, 0.0) * (1 - 17 * UNIT), 0.0)
 
 
 def _divided(integers: np.ndarray, total: int) -> np.ndarray:
