@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from randquant.sums.draws import MOST_CLIENTS
 from randquant.sums.law import Law
 from randquant.sums.mixed import table
 from randquant.sums.pair import log_moment
@@ -68,6 +69,8 @@ def _search(rows: Rows, others: int, order: float) -> Attack:
     if others > PRACTICE:
         counts = np.zeros_like(counts)
         counts[practice.counts.argmax()] = others
+        if others > MOST_CLIENTS:
+            return Attack(0.0, practice.pair, counts)
         return _evaluate(rows, counts, order)
     best, work = practice, MOVES
     length = (others + 1) * rows.weights.shape[1]

@@ -17,6 +17,9 @@ from randquant.sums.law import KEEP_ALL, Law
 SHAPE_BITS = 20
 """Bits of a shape's weights."""
 
+LARGE = 64
+"""Channels of more levels get a blanket of one shape."""
+
 FEW_SHAPES, MANY_SHAPES = 3, 6
 """How many shapes a blanket has at most, where all their counts are told apart, and elsewhere."""
 
@@ -67,13 +70,14 @@ def shifted_blankets(channel: Channel) -> list[Blanket]:
     part = table[:: len(table) // most] if len(table) > 1.5 * most else table
     smooth = _smooth(channel)
     found, chosen, value = [], [], 0.0
-    for _ in range(FEW_SHAPES):
+    large = channel.levels > LARGE
+    for _ in range(1 if large else FEW_SHAPES):
         gained, at = max((_fitted(part, [*chosen, s])[0], at) for at, s in enumerate(smooth))
         if gained <= value * 1.02:
             break
         chosen, value = [*chosen, smooth[at]], gained
         found.append(chosen)
-    if chosen:
+    if chosen and not large:
         every = [*smooth, *_pairs(channel.levels)]
         gains = [
             share[0].sum() * _variance(shape)
@@ -85,7 +89,7 @@ def shifted_blankets(channel: Channel) -> list[Blanket]:
 
 
 def _widths(levels: int) -> list[int]:
-    most = 20 if levels <= 20 else 8  # a large programme takes long
+    most = 20 if levels <= 20 else 8 if levels <= LARGE else 4  # a large programme takes long
     return np.unique(np.geomspace(2, levels, most).astype(int)).tolist()
 
 
@@ -115,6 +119,9 @@ def _fitted(table: np.ndarray, shapes: list[np.ndarray]) -> tuple[float, list[np
     from scipy.sparse import coo_matrix
 
     vertices, levels = table.shape
+    if levels > LARGE and vertices > 1:  # one shape: vertex by vertex
+        alone = [_fitted(row[None], shapes) for row in table]
+        return min(value for value, _ in alone), [np.concatenate([s for _, (s,) in alone])]
     places = [levels - len(shape) + 1 for shape in shapes]
     starts = np.cumsum([0, *places])
     size = int(starts[-1])

@@ -22,6 +22,9 @@ SAFETY = 90.0
 WORK, WORK_FOR_PART = 5.2e9, 1e9
 """Nanoseconds, roughly, that a search of all others may take, and one of blocks of them."""
 
+SMALL = 64
+"""Up to so many others a search may take longer: beyond, blocks lose little."""
+
 
 def floor_for(rows: Rows, log_single: float) -> float:
     """Bits below which the ends of a law may be trimmed without harm to a bound."""
@@ -83,7 +86,8 @@ class Plan:
             if most <= best.block * best.depth // block:
                 continue
             depth = most
-            if block == 1 and _work(rows, 1, others, floor) <= WORK:
+            allowed = WORK if others <= SMALL else WORK_FOR_PART
+            if block == 1 and _work(rows, 1, others, floor) <= allowed:
                 return Plan(1, others, True)
             while depth and _work(rows, block, depth, floor) > WORK_FOR_PART:
                 depth = min(depth - 1, int(depth * 0.97))
