@@ -29,6 +29,17 @@ def run_json(capsys, line: str) -> dict:
     return json.loads(out)
 
 
+def test_certify_a_sum(capsys):
+    result = run_json(capsys, f"certify rqm {PAPER} --order 2 --clients 2")
+    assert result["method"] == "exhaustive"
+    assert result["epsilon"]["upper"] == pytest.approx(4.31929708, abs=5e-9)
+    assert sum(each["count"] for each in result["others"]) == 1
+    left_out = run_json(capsys, f"certify rqm {PAPER} --order 2 --clients 2 --neighboring zero_out")
+    assert left_out["epsilon"]["upper"] < result["epsilon"]["lower"]
+    assert cli.main(f"certify rqm {PAPER} --order 2 --clients 2".split()) == 0
+    assert "epsilon <= 4.3192970" in capsys.readouterr().out
+
+
 def test_certify(capsys):
     result = run_json(capsys, f"certify rqm {PAPER} --order 8")
     certificate = rq.certify(rq.rqm(1.5, 1.5, 16, 0.42), 8.0)
@@ -170,6 +181,10 @@ WRONG = [
     ("certify laplace --clip 1", "laplace"),
     (f"certify rqm {PAPER} --order 1", "order"),
     (f"certify rqm {PAPER} --pair 9 0", "within"),
+    (f"certify rqm {PAPER} --pair 1 0 --clients 2", "both"),
+    (f"certify rqm {PAPER} --neighboring zero_out", "--clients"),
+    (f"certify rqm {PAPER} --clients 2 --neighboring none", "zero_out"),
+    (f"certify rqm {PAPER} --clients 0", "clients"),
     ("certify pbm --clip 1 --theta 0.25 --trials 15 --keep 0.4", "keep"),
     (f"account rqm {PAPER} --dimension 0 --rounds 1", "dimension"),
     (f"account rqm {PAPER} --dimension 5 --rounds 1 --delta 2", "delta"),

@@ -4,7 +4,8 @@ The distribution that is certified is the distribution that is sampled, bit for 
 privacy figure printed is a proven bound for the whole run.
 """
 
-from types import ModuleType
+import importlib
+from typing import Any
 
 from randquant.account import account
 from randquant.audit import Audit, audit
@@ -51,6 +52,7 @@ __all__ = [
     "certify",
     "certify_metric",
     "certify_pair",
+    "certify_sum",  # pyright: ignore[reportUnsupportedDunderAll]
     "decode",
     "design",  # pyright: ignore[reportUnsupportedDunderAll]
     "encode",
@@ -75,10 +77,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
-    """Import `rq.design` when it is first used: its solver is slow to import."""
+def __getattr__(name: str) -> Any:
+    """Import `rq.design` and `rq.certify_sum` when first used: a solver, compiled loops."""
     if name == "design":
-        import importlib
-
         return importlib.import_module("randquant.design")
+    if name == "certify_sum":
+        return importlib.import_module("randquant.sums").certify_sum
     raise AttributeError(f"module 'randquant' has no attribute {name!r}")

@@ -135,6 +135,10 @@ def _add_certify(commands: Any) -> None:
     certify.add_argument(
         "--pair", type=float, nargs=2, metavar=("X", "X'"), help="this pair of inputs only"
     )
+    certify.add_argument(
+        "--clients", type=int, help="of the sum of so many clients' codes, the others adversarial"
+    )
+    certify.add_argument("--neighboring", help="with --clients: replace_one (default) or zero_out")
 
 
 def _add_design(commands: Any) -> None:

@@ -40,6 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _certify(options: argparse.Namespace) -> None:
     channel = build(options.mechanism, given_parameters(options))
     order = math.inf if options.order is None else options.order
+    if options.clients is not None:
+        _certify_sum(options, channel, order)
+        return
+    if options.neighboring is not None:
+        raise ValueError("Expected --neighboring together with --clients, got no --clients.")
     if options.pair is None:
         certificate = rq.certify(channel, order)
     else:
@@ -70,6 +75,33 @@ def _certify(options: argparse.Namespace) -> None:
         f"covers {certificate.covers} of inputs; for a whole run see `randquant account`",
         f"bias at most {round_up(measured.bias_max, 3)}, MAE {measured.mae:.6g}, "
         f"MSE {measured.mse:.6g} (input uniform)",
+    ]
+    _print(options, result, lines)
+
+
+def _certify_sum(options: argparse.Namespace, channel: rq.Channel, order: float) -> None:
+    if options.pair is not None:
+        raise ValueError(
+            "Expected --pair or --clients, got both: a sum is certified for all pairs."
+        )
+    neighboring = options.neighboring or "replace_one"
+    certificate = rq.certify_sum(channel, options.clients, order, neighboring)
+    result = {
+        "mechanism": options.mechanism,
+        "parameters": given_parameters(options),
+        "clients": certificate.clients,
+        "order": certificate.order,
+        "epsilon": certificate.epsilon,
+        "witness": certificate.witness,
+        "others": [{"input": x, "count": count} for x, count in certificate.others.items()],
+        "method": certificate.method,
+        "unit": "one coordinate, one sum",
+        "neighboring": certificate.neighboring,
+        "fingerprint": channel.fingerprint.hex(),
+    }
+    lines = [
+        f"{options.mechanism}: {channel.levels} codes, {certificate.clients} clients",
+        str(certificate),
     ]
     _print(options, result, lines)
 

@@ -1,1 +1,155 @@
-"""Sums of many clients' codes: what a server under secure aggregation sees."""
+"""What a sum of many clients' codes reveals of one of them: one coordinate, secure aggregation.
+
+The server sees the sum of n codes and may choose the other clients' inputs. Derivations and
+rounding: `docs/theory/sums.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from randquant import _validate
+from randquant.channel import Channel
+from randquant.divergence import LARGEST_ORDER, UNIT
+from randquant.privacy import Interval, round_up
+from randquant.sums.attack import Attack, attack
+from randquant.sums.bounds import Plan, by_blanket, by_search
+from randquant.sums.rows import Neighboring, Rows
+
+Method = Literal["exhaustive", "blanket", "fewer clients", "one client"]
+
+
+@dataclass(frozen=True, slots=True)
+class SumCertificate:
+    """How well one coordinate is hidden in a sum of clients' codes.
+
+    Attributes:
+        clients: how many codes are added, the client's own among them.
+        order: Rényi order in (1, inf].
+        epsilon: the largest divergence of the sum, over all pairs of the client's inputs and all
+            inputs of the others, lies in this interval; in nats.
+        witness: (x, x'), inputs of the client; behind `others` their divergence is at least
+            `epsilon.lower`.
+        others: {input: how many other clients have it}, the attack found.
+        method: what proved `epsilon.upper`: all others were tried; the part of their codes that
+            does not depend on their inputs was counted; only some of the others were counted; or
+            none was.
+        neighboring: what the adversary tries to tell apart.
+    """
+
+    clients: int
+    order: float
+    epsilon: Interval
+    witness: tuple[float, float]
+    others: dict[float, int]
+    method: Method
+    neighboring: Neighboring
+
+    def __str__(self) -> str:
+        x, other = self.witness
+        around = ", ".join(f"{count} at {value:g}" for value, count in self.others.items())
+        return (
+            f"order {self.order}: epsilon <= {round_up(self.epsilon.upper, 9)} per coordinate of a "
+            f"sum of {self.clients} ({self.method}); >= {self.epsilon.lower:.6g}: x={x:g}, "
+            f"x'={other:g}, others {around or 'none'}"
+        )
+
+
+def certify_sum(
+    channel: Channel,
+    clients: int,
+    order: float = math.inf,
+    neighboring: Neighboring = "replace_one",
+) -> SumCertificate:
+    """Certify the sum of n clients' codes at one Rényi order, against adversarial other clients.
+
+    Args:
+        channel: the channel that every client sends one coordinate through.
+        clients: n >= 1, how many codes are added; the sum is all that is seen.
+        order: Rényi order in (1, inf]; infinity (the default) is pure differential privacy.
+        neighboring: `replace_one`, or `zero_out`: one of the client's two inputs is 0.
+
+    Returns:
+        A SumCertificate with an interval for the largest divergence, and an attack. The result is
+        kept: asking again for the same sum costs nothing.
+
+    Guarantees:
+        Whatever the others' inputs in [-clip, clip], fixed or random but independent of the
+        client's input, no pair of neighbouring inputs has a divergence of the sum above
+        epsilon.upper; the attack has one of at least epsilon.lower. Sums taken modulo anything
+        reveal no more.
+
+    Raises:
+        ValueError: order is not above 1, clients is below 1, or neighboring is unknown.
+
+    References:
+        Balle, Bell, Gascón and Nissim 2019 (the privacy blanket, for shuffled messages).
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+        >>> found = rq.certify_sum(channel, clients=2, order=2.0)
+        >>> round(found.epsilon.upper, 6), found.method
+        (4.319297, 'exhaustive')
+    """
+    _validate.kind("channel", channel, Channel)
+    clients = _validate.whole("clients", clients, low=1)
+    order = _validate.renyi_order(order)
+    _validate.choice("neighboring", neighboring, ("replace_one", "zero_out"))
+    return _certified(channel, clients, order, neighboring)
+
+
+@lru_cache(maxsize=4096)
+def _certified(
+    channel: Channel, clients: int, order: float, neighboring: Neighboring
+) -> SumCertificate:
+    if LARGEST_ORDER < order < math.inf:
+        pure = _certified(channel, clients, math.inf, neighboring)
+        below = _certified(channel, clients, LARGEST_ORDER, neighboring)
+        epsilon = Interval(below.epsilon.lower, pure.epsilon.upper)
+        return replace(below, order=order, epsilon=epsilon, method=pure.method)
+    rows = Rows.of(channel, neighboring)
+    above_one = 1.0 if math.isinf(order) else order - 1
+    alone = rows.alone(order)
+    single = float(alone[1].max())
+    if clients == 1:
+        at = divmod(int(alone[0].argmax()), len(rows.weights))
+        found = Attack(0.0, at, np.zeros(rows.vertices, dtype=np.int64))
+        lower, upper, method = float(alone[0].max()), single, "exhaustive"
+    else:
+        found = attack(rows, clients - 1, order)
+        lower = found.log_moment / above_one * (1 - 4 * UNIT)
+        upper, method = _upper(channel, rows, clients - 1, order, single, found.log_moment)
+    p, q = found.pair
+    return SumCertificate(
+        clients=clients,
+        order=order,
+        epsilon=Interval(min(lower, upper), upper),
+        witness=(float(rows.inputs[p]), float(rows.inputs[q])),
+        others={float(rows.inputs[v]): int(n) for v, n in enumerate(found.counts) if n},
+        method=method,
+        neighboring=neighboring,
+    )
+
+
+def _upper(
+    channel: Channel, rows: Rows, others: int, order: float, single: float, attained: float
+) -> tuple[float, Method]:
+    """The least of the bounds that can be afforded, and how it was proven."""
+    above_one = 1.0 if math.isinf(order) else order - 1
+    log_single = single * above_one * (1 + 4 * UNIT)
+    best: tuple[float, Method] = (single, "one client")
+    if attained >= log_single * (1 - 1e-11):
+        return best
+    search = Plan.of(rows, others, order, log_single)
+    if not search.complete and not math.isinf(order):
+        found = by_blanket(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)
+        best = min(best, (found, "blanket"))
+    found = by_search(rows, search, order, log_single, attained, best[0] * above_one)
+    found *= (1 + 4 * UNIT) / above_one
+    return min(best, (found, "exhaustive" if search.complete else "fewer clients"))

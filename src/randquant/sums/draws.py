@@ -1,0 +1,108 @@
+"""How often each shape of a blanket is drawn: noises to bound a sum by, and their chances."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from randquant.divergence import UNIT
+from randquant.sums.binomial import Binomial
+from randquant.sums.blanket import FEW_SHAPES, Blanket
+from randquant.sums.law import Law, product
+
+MOST_CLIENTS = 2**20
+"""More clients than this are counted as so many: more only hide better."""
+
+FEW = 1500
+"""Up to so many draws, counts are told apart shape by shape; beyond, all fall together."""
+
+Draws = tuple[tuple[int, ...], float]
+"""How often each shape is drawn, at least, and the log of at least the probability of that."""
+
+
+def draws(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
+    """Group what may be drawn by so many clients.
+
+    Args:
+        blanket: the blanket.
+        clients: how many draw.
+        depth: what is less likely than about e^-depth may be treated coarsely.
+
+    Returns:
+        Groups that hold all outcomes. With h decreasing in every count, E[h] is at most
+        sum e^log_mass·h(counts).
+    """
+    clients = min(clients, MOST_CLIENTS)
+    many = len(blanket.shares) > FEW_SHAPES or clients * blanket.beta > FEW
+    if many and len(blanket.shares) > 1:
+        return _together(blanket, clients, depth)
+    points = {1: 45, 2: 24}.get(len(blanket.shares), 14)
+    found = []
+    chances = Binomial.of(clients, sum(blanket.shares), blanket.denominator, depth)
+    for total, _, mass in chances.groups(points):
+        for counts, part in _split(total, blanket.shares, depth, points):
+            log_mass = min(mass + part, 0.0) + 8 * UNIT
+            if log_mass > -math.inf:
+                found.append((counts, log_mass))
+    return found
+
+
+def _split(
+    total: int, shares: tuple[int, ...], depth: float, points: int
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """How so many draws may fall on the shapes."""
+    if len(shares) == 1:
+        yield (total,), 0.0
+        return
+    chances = Binomial.of(total, shares[0], sum(shares), depth)
+    for least, greatest, mass in chances.groups(points):
+        for counts, part in _split(total - greatest, shares[1:], depth, points):
+            yield (least, *counts), mass + part
+
+
+def _together(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
+    """Nested levels: at level s, every shape is drawn at least so and so often."""
+    chances = [Binomial.of(clients, s, blanket.denominator, depth) for s in blanket.shares]
+    reach = math.sqrt(2 * depth) + 2
+    levels, fails = [(0,) * len(chances)], [-math.inf]
+    for deviations in [*np.geomspace(reach, 4, 4), 3.2, 2.6, 2.0, 1.4, 0.8]:
+        counts = tuple(_lower(each, float(deviations)) for each in chances)
+        fail = [each.below(count) for each, count in zip(chances, counts, strict=True)]
+        log_fail = float(np.logaddexp.reduce(fail)) + 1e-12
+        if counts != levels[-1] and log_fail < -0.2:
+            levels.append(counts)
+            fails.append(log_fail)
+    fails.append(0.0)
+    # Level s is reached but not s + 1 with at most the chance of missing s + 1, counted once.
+    masses = []
+    for least, most in itertools.pairwise(fails):
+        share = -math.expm1(least - most) if least < most else 0.0
+        masses.append(most + math.log(share) + 1e-12 if share > 0 else most)
+    return list(zip(levels, masses, strict=True))
+
+
+def _lower(chances: Binomial, deviations: float) -> int:
+    centre = chances.first + int(chances.logs.argmax())
+    return max(centre - int(deviations * chances.deviation), 0)
+
+
+class Noises:
+    """Laws of draws from a blanket's shapes, each made from the one before where that helps."""
+
+    def __init__(self, blanket: Blanket, floor: float):
+        self.single = [blanket.law(j, floor) for j in range(len(blanket.shapes))]
+        self.counts = (0,) * len(self.single)
+        self.law = Law.nothing(floor)
+
+    def of(self, counts: tuple[int, ...]) -> Law:
+        """The law of the sum of so many draws of each shape."""
+        more = [count - known for count, known in zip(counts, self.counts, strict=True)]
+        if min(more) >= 0:
+            law = self.law * product(self.single, more)
+        else:
+            law = product(self.single, counts)
+        self.counts, self.law = counts, law
+        return law
