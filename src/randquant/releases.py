@@ -18,6 +18,7 @@ from randquant.divergence import LARGEST_ORDER, UNIT
 from randquant.geometry import certify_metric
 from randquant.mechanisms.noise import Noise, shift_divergence
 from randquant.privacy import NEIGHBORINGS, Neighboring, Trust
+from randquant.sums import certify_sum
 from randquant.sums.curvature import kappa_sum
 from randquant.vector import squared_distance
 
@@ -99,7 +100,8 @@ class ChannelRelease:
         """Upper bound of the Rényi divergence of all releases: they are independent, so it adds."""
         if self.releases == 0:
             return 0.0
-        return _up(self.releases * _epsilon(self.channel, order, self.neighboring))
+        one = _epsilon(self.channel, order, self.neighboring, self.cohort)
+        return _up(self.releases * one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class VectorRelease:
         # In L1 the encoder moves every coordinate, each as far as one coordinate may be moved.
         moved = math.sqrt(squared_distance(self.channel, 0.0, 1)) * self.dimension
         bounds = [
-            self.dimension * _epsilon(self.channel, math.inf, self.neighboring),
+            self.dimension * _epsilon(self.channel, math.inf, self.neighboring, 1),
             _lipschitz(self.channel) * (apart * spread + moved),
         ]
         if order <= LARGEST_ORDER:
@@ -296,8 +298,11 @@ def _up(value: float) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def _epsilon(channel: Channel, order: float, neighboring: Neighboring) -> float:
-    return certify(channel, order, neighboring).epsilon.upper
+def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: int) -> float:
+    """Of one coordinate of a sum of `cohort` codes."""
+    if cohort == 1:
+        return certify(channel, order, neighboring).epsilon.upper
+    return certify_sum(channel, cohort, order, neighboring).epsilon.upper
 
 
 @functools.lru_cache(maxsize=256)
