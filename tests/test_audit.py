@@ -141,6 +141,17 @@ def test_the_best_event_of_a_known_pair_is_found(swapped, upwards):
     assert in_words(event, outcomes) == "decoded value 0"
 
 
+def test_the_linear_statistic_weighs_coordinates_by_their_noise():
+    """One coordinate is as quiet as the worlds are far apart, the other drowns both."""
+    noise = np.random.default_rng(1).normal(size=(4000, 2)) * [1, 100]
+    decoded = noise + np.repeat([[1.0], [-1.0]], 2000, axis=0)
+    outcomes = Outcomes(decoded, np.zeros(4000), np.zeros((4000, 0), dtype=np.uint8))
+    worlds = np.arange(2000), np.arange(2000, 4000)
+    score = statistics(outcomes, *worlds)["weighted sum of the decoded coordinates"]
+    inside, outside = (score[world] for world in worlds)
+    assert 1.9 < (inside.mean() - outside.mean()) / inside.std() < 2.1
+
+
 def test_an_event_counts_its_outcomes():
     event = Event("some", "update", np.array([True, False, True]))
     assert event.hits(np.array([0, 1, 1, 2, 2, 2])) == 4
@@ -389,6 +400,8 @@ def test_default_inputs_are_those_of_the_certificate():
     assert [list(update) for update in inputs] == [
         [np.float32(x)] * 3 for x in rq.certify(PAPER.channel).witness
     ]
+    beyond = worst_inputs(LocalGaussian(0.5, 1.0), 1)
+    assert beyond[0] == -beyond[1] >= 100
     jumping = rq.qmgeo(clip=1.0, levels=4, p=0.3, mixing=0.1)  # worst at one side of a jump
     for x in jumping.inputs[1:-1]:
         for side in (x, np.nextafter(x, -np.inf)):
