@@ -152,4 +152,4 @@ def _upper(
         best = min(best, (found, "blanket"))
     found = by_search(rows, search, order, log_single, attained, best[0] * above_one)
     found *= (1 + 4 * UNIT) / above_one
-    return min(best, (found, "exhaustive" if search.complete else "fewer clients"))
+    return min(best, (float(found), "exhaustive" if search.complete else "fewer clients"))

@@ -79,6 +79,9 @@ class Plan:
     def of(rows: Rows, others: int, order: float, log_single: float) -> Plan:
         """The plan that counts most clients within the work allowed."""
         floor = KEEP_ALL if math.isinf(order) else floor_for(rows, log_single)
+        place = np.arange(rows.weights.shape[1])
+        spread = rows.probabilities @ place**2 - (rows.probabilities @ place) ** 2
+        deviation = math.sqrt(max(float(spread.max()), 0.0))
         best = Plan(1, 0, False)
         sizes = np.unique(np.geomspace(1, others, 40).astype(np.int64)).tolist()
         for block in sizes:
@@ -87,30 +90,28 @@ class Plan:
                 continue
             depth = most
             allowed = WORK if others <= SMALL else WORK_FOR_PART
-            if block == 1 and _work(rows, 1, others, floor) <= allowed:
+            if block == 1 and _work(rows, deviation, 1, others, floor) <= allowed:
                 return Plan(1, others, True)
-            while depth and _work(rows, block, depth, floor) > WORK_FOR_PART:
+            while depth and _work(rows, deviation, block, depth, floor) > WORK_FOR_PART:
                 depth = min(depth - 1, int(depth * 0.97))
             if depth * block > best.depth * best.block:
                 best = Plan(block, depth, False)
         return best
 
 
-def _work(rows: Rows, block: int, depth: int, floor: float) -> float:
+def _work(rows: Rows, deviation: float, block: int, depth: int, floor: float) -> float:
     """Nanoseconds of a search, roughly."""
     count, codes = rows.weights.shape
-    values = rows.probabilities @ np.arange(codes)
-    deviation = float(np.sqrt((rows.probabilities @ np.arange(codes) ** 2 - values**2).max()))
 
     def length(clients: int) -> float:
         reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) + 2 * codes
         return min(clients * (codes - 1) + 1, reach)
 
     def multisets(size: int) -> int:
-        return math.comb(size + count_of_vertices - 1, size) if size >= 0 else 0
+        several = math.comb(size + rows.vertices - 1, size) if size >= 0 else 0
+        return min(several, 10**30)
 
-    count_of_vertices = rows.vertices
-    laws = math.comb(depth + count_of_vertices, depth)
+    laws = min(math.comb(depth + rows.vertices, depth), 10**30)
     longest = length(block * depth)
     work = 1.5 * laws * longest * length(block)
     work += (multisets(depth) + multisets(depth - 2)) * longest * (45 * count + 1.2 * count**2)

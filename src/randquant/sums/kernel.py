@@ -80,20 +80,46 @@ def _convolve_even(first, second, out):
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _convolve_uneven(first, first_exponent, second, second_exponent, out, out_exponent):
-    a, b = first.shape[0], second.shape[0]
-    for z in range(a + b - 1):
-        begin, end = max(0, z - b + 1), min(z + 1, a)
-        top = _NEVER
-        for i in range(begin, end):
-            if first[i] > 0 and second[z - i] > 0:
-                top = max(top, first_exponent[i] + second_exponent[z - i])
-        total = 0.0
-        for i in range(begin, end):
-            if first[i] > 0 and second[z - i] > 0:
-                shift = first_exponent[i] + second_exponent[z - i] - top
-                if shift >= _LOST:
-                    total += math.ldexp(first[i] * second[z - i], shift)
-        out[z], out_exponent[z] = total, top
+    """Run by run of equal exponents; zeros, whose exponents are their own, are runs to pass by."""
+    length = first.shape[0] + second.shape[0] - 1
+    out[:length], out_exponent[:length] = 0.0, _NEVER
+    a, b = _runs(first, first_exponent), _runs(second, second_exponent)
+    for i in range(a.shape[0]):
+        for j in range(b.shape[0]):
+            exponent = first_exponent[a[i, 0]] + second_exponent[b[j, 0]]
+            for z in range(a[i, 0] + b[j, 0], a[i, 1] + b[j, 1] - 1):
+                out_exponent[z] = max(out_exponent[z], exponent)
+    scale = np.empty(length)
+    for i in range(a.shape[0]):
+        for j in range(b.shape[0]):
+            exponent = first_exponent[a[i, 0]] + second_exponent[b[j, 0]]
+            used = False
+            for z in range(a[i, 0] + b[j, 0], a[i, 1] + b[j, 1] - 1):
+                shift = exponent - out_exponent[z]
+                scale[z] = math.ldexp(1.0, shift) if shift >= _LOST else 0.0
+                used |= shift >= _LOST
+            if not used:
+                continue
+            run = second[b[j, 0] : b[j, 1]]
+            for x in range(a[i, 0], a[i, 1]):
+                factor, start = first[x], x + b[j, 0]
+                part, share = out[start : start + run.shape[0]], scale[start:]
+                for y in range(run.shape[0]):
+                    part[y] += factor * run[y] * share[y]
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _runs(mantissa, exponent):
+    """(r, 2): begin and end of every run of entries above 0 with one exponent."""
+    runs = np.empty((mantissa.shape[0], 2), np.int64)
+    count = 0
+    for z in range(mantissa.shape[0]):
+        if mantissa[z] > 0:
+            if z == 0 or mantissa[z - 1] == 0 or exponent[z] != exponent[z - 1]:
+                runs[count, 0] = z
+                count += 1
+            runs[count - 1, 1] = z + 1
+    return runs[:count]
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
