@@ -1,0 +1,148 @@
+"""Who takes part in which round: by coins of their own, or within a cap for each client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+
+from randquant import _validate
+from randquant.keys import Key
+
+
+def sample_poisson(population: int, rate: float, round: int, seed: int) -> list[int]:
+    """Draw who takes part in a round where each client does so by a coin of its own.
+
+    Args:
+        population: how many clients there are.
+        rate: probability of taking part, in (0, 1].
+        round, seed: the draw depends on nothing else.
+
+    Returns:
+        Clients in rising order; their number varies, and may be 0.
+
+    Guarantees:
+        Each client takes part with a probability of at most `rate`, less than 2**-64 below it.
+        Like everything that follows from a seed this is simulation: amplification
+        (`sampling.Sampled`) needs coins that the adversary does not know.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    Example:
+        >>> sample_poisson(10, 0.3, round=1, seed=0) == sample_poisson(10, 0.3, round=1, seed=0)
+        True
+    """
+    _validate.whole("population", population, low=1, high=2**31)
+    rate = _validate.real("rate", rate, above=0, high=1, why="it is a probability")
+    if rate == 1:
+        return list(range(population))
+    words = Key.from_seed(seed).fold_in("poisson cohort", round).words(population)
+    limit = np.uint64(Fraction(rate) * 2**64 // 1)
+    return np.flatnonzero(words < limit).tolist()
+
+
+def sample_capped(
+    participations: np.ndarray,
+    cohort: int,
+    *,
+    round: int,
+    rounds: int,
+    max_participations: int,
+    seed: int,
+) -> list[int]:
+    """Draw who takes part in a round such that nobody is called more often than a cap allows.
+
+    Args:
+        participations: (N,) whole numbers, rounds that each client has taken part in so far.
+        cohort: how many clients take part in every round.
+        round: the round to draw for, from 1 to `rounds`.
+        rounds: rounds of the whole run.
+        max_participations: most rounds that one client may take part in.
+        seed: with `participations` and `round` it determines the draw; data does not matter.
+
+    Returns:
+        `cohort` different clients in rising order.
+
+    Guarantees:
+        Nobody exceeds the cap, and the rounds that remain can always be filled: where the first
+        round can be drawn, so can all. Clients that could take part in every round that remains
+        are called first, only as many as that needs; the others uniformly among all who are below
+        the cap. Rounds depend on each other: use no amplification by sampling (`sampling.Sampled`)
+        with it, and account for the client called most often.
+
+    Raises:
+        ValueError: an argument is out of bounds, or the rounds that remain cannot be filled.
+        TypeError: an argument is of the wrong kind.
+
+    References:
+        Gale 1957 (which rows and columns a table of zeros and ones can have).
+
+    Example:
+        >>> calls = np.zeros(10, dtype=np.int64)
+        >>> for round in range(1, 6):
+        ...     drawn = sample_capped(
+        ...         calls, 4, round=round, rounds=5, max_participations=2, seed=0
+        ...     )
+        ...     calls[drawn] += 1
+        >>> calls.tolist()
+        [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    """
+    participations = np.asarray(participations)
+    if participations.ndim != 1 or participations.dtype.kind not in "iu":
+        raise TypeError(
+            "Expected participations (N,) of whole numbers, got "
+            f"{participations.dtype} of shape {participations.shape}."
+        )
+    population = participations.size
+    _validate.whole("cohort", cohort, low=1, high=population, why="the population is that small")
+    _validate.whole("rounds", rounds, low=1, high=2**31)
+    _validate.whole("round", round, low=1, high=rounds)
+    _validate.whole("max_participations", max_participations, low=1, high=2**31)
+    remaining = rounds - round + 1
+    left = max_participations - participations.astype(np.int64)
+    # Gale: a client fills at most one place a round and `left` places in all.
+    spare = int(np.clip(left, 0, remaining).sum()) - cohort * remaining
+    if spare < 0:
+        raise ValueError(
+            f"Expected max_participations large enough for {remaining} more rounds of {cohort} of "
+            f"{population} clients, got {max_participations}: places for {-spare} are missing; "
+            "raise it, or lower cohort or rounds."
+        )
+    eager = np.flatnonzero(left >= remaining)
+    words = Key.from_seed(seed).fold_in("capped cohort", round).words(2)
+    generator = np.random.Generator(np.random.Philox(key=words))
+    # Each of them that stays away uses up one spare place.
+    first = generator.choice(eager, max(eager.size - spare, 0), replace=False)
+    left[first] = 0
+    others = generator.choice(np.flatnonzero(left > 0), cohort - first.size, replace=False)
+    return sorted([*first.tolist(), *others.tolist()])
+
+
+def capped_cohorts(
+    population: int, cohort: int, rounds: int, *, max_participations: int, seed: int
+) -> Iterator[list[int]]:
+    """Draw the cohorts of a whole run by `sample_capped`, from the first round on.
+
+    Raises:
+        ValueError, TypeError: as `sample_capped`, before the first cohort is drawn or never.
+
+    Example:
+        >>> cohorts = list(capped_cohorts(6, 2, 9, max_participations=3, seed=1))
+        >>> len(cohorts), sorted(client for drawn in cohorts for client in drawn)
+        (9, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5])
+    """
+    _validate.whole("population", population, low=1, high=2**31)
+    calls = np.zeros(population, dtype=np.int64)
+    for round in range(1, _validate.whole("rounds", rounds, low=1, high=2**31) + 1):
+        drawn = sample_capped(
+            calls,
+            cohort,
+            round=round,
+            rounds=rounds,
+            max_participations=max_participations,
+            seed=seed,
+        )
+        calls[drawn] += 1
+        yield drawn
