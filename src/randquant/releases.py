@@ -23,6 +23,9 @@ from randquant.vector import kappa, squared_distance
 LARGEST_COHORT = 10**6
 """Most clients in one sum: beyond, its curvature would take long to bound."""
 
+LADDER = (2.0, 16.0, 128.0, 1024.0)
+"""Orders at which kappa is looked at before it is bounded at a larger one."""
+
 Norm = Literal["l1", "l2"]
 """How the length of a whole update is measured when it is clipped."""
 
@@ -156,14 +159,17 @@ class VectorRelease:
         spread = 1.0 if self.norm == "l1" else math.sqrt(self.dimension)
         # In L1 the encoder moves every coordinate, each as far as one coordinate may be moved.
         moved = math.sqrt(squared_distance(self.channel, 0.0, 1)) * self.dimension
-        bounds = [
+        least = min(
             self.dimension * _epsilon(self.channel, math.inf, self.neighboring),
             _lipschitz(self.channel) * (apart * spread + moved),
-        ]
+        )
         if order <= LARGEST_ORDER:
             square = squared_distance(self.channel, apart, self.dimension)
-            bounds.append(_kappa(self.channel, order) * square)
-        return _up(_up(self.rounds * min(bounds)))
+            # Kappa grows with the order and takes ever longer: once too large, it is left out.
+            below = [step for step in LADDER if step < order]
+            if all(_kappa(self.channel, step) * square < least for step in below):
+                least = min(least, _kappa(self.channel, order) * square)
+        return _up(_up(self.rounds * least))
 
 
 @dataclass(frozen=True, slots=True)
