@@ -17,9 +17,9 @@ RANKS = {
     "composition": 4, "releases": 4,
     "account": 4, "aggregate": 4, "families": 4,
     "datasets": 5, "_idx": 5, "cohorts": 5, "ledger": 5,
-    "models": 6, "learner": 6, "federate": 6, "schedule": 6, "run_folder": 6,
+    "models": 6, "learner": 6, "federate": 6, "schedule": 6,
     "bench": 7, "report": 7, "_svg": 7, "_page": 7, "_table": 7, "_text": 7,
-    "runs": 7, "progress": 7, "compare": 7, "compare_page": 7, "reproduce": 7,
+    "run_folder": 7, "runs": 7, "progress": 7, "compare": 7, "compare_page": 7, "reproduce": 7,
     "arguments": 8, "cli": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {
