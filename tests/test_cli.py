@@ -9,6 +9,9 @@ import pytest
 
 import randquant as rq
 from randquant import arguments, cli
+from randquant.account import account
+from randquant.mechanisms import imvu, stochastic_rounding
+from randquant.releases import VectorRelease
 
 PAPER = "--clip 1.5 --margin 1.5 --levels 16 --keep 0.42"
 
@@ -106,6 +109,52 @@ def test_account_of_noise_on_sums(capsys, mechanism):
     assert "cohort" in err
 
 
+ROUNDING = "stochastic-rounding --clip 0.1 --levels 2 --margin 0.5"
+
+
+def test_account_of_whole_updates_through_a_channel(capsys):
+    size = "--dimension 650 --rounds 3"
+    line = f"account {ROUNDING} --clip-norm 0.5 --trust aggregate --cohort 40 {size}"
+    result = run_json(capsys, f"{line} --neighboring zero_out")
+    channel = stochastic_rounding(clip=0.1, levels=2, margin=0.5)
+    release = VectorRelease(channel, 0.5, 1024, 3, "aggregate", "zero_out", 40)
+    assert result["epsilon"] == account([release], 1e-5).epsilon
+    assert (result["clip_norm"], result["norm"]) == (0.5, "l2")
+    assert (result["neighboring"], result["trust"]) == ("zero_out", "aggregate")
+    assert result["parameters"] == {"clip": 0.1, "levels": 2, "margin": 0.5}
+    assert result["epsilon"] < run_json(capsys, line)["epsilon"]
+    alone = run_json(capsys, f"account {ROUNDING} {size}")
+    assert (alone["clip_norm"], alone["epsilon"] > result["epsilon"]) == (None, True)
+
+
+def test_a_channel_with_a_clip_norm_of_its_own_has_both(capsys):
+    line = "account imvu --clip-norm 0.5 --levels 2 --epsilon 1 --beta 4 --dimension 64 --rounds 1"
+    result = run_json(capsys, line)
+    release = VectorRelease(imvu(0.5, 2, 1.0, 4.0), 0.5, 64, 1)
+    assert result["epsilon"] == account([release], 1e-5).epsilon
+    assert (result["parameters"]["clip_norm"], result["clip_norm"]) == (0.5, 0.5)
+
+
+def test_train_within_limits(capsys, tmp_path):
+    folder = tmp_path / "run"
+    line = (
+        f"train --mechanism {ROUNDING} --clip-norm 0.5 --trust aggregate --neighboring zero_out "
+        f"--rounds 10 --max-participations 2 --stop-at-epsilon 90 --run {folder} --no-baseline"
+    )
+    result = run_json(capsys, line)
+    assert result["guarantee"]["epsilon"] <= 90
+    assert result["guarantee"]["neighboring"] == "zero_out"
+    assert result["participations"] <= 2
+    assert result["rounds"] == len((folder / "metrics.jsonl").read_text().splitlines())
+    code, out, _ = run(capsys, f"train --resume {folder}")
+    assert code == 0
+    assert ("stopped " in out) == bool(result["stopped"])
+    assert "clipped to an l2 norm of 0.5" in out
+    code, _, err = run(capsys, f"train --resume {folder} --stop-at-epsilon 80")
+    assert code == 2
+    assert "--resume" in err
+
+
 def test_design(capsys):
     result = run_json(capsys, "design --clip 1 --values -3,-0.5,0.5,3 --epsilon 1")
     assert result["value"] == result["mae"] <= 1.7010
@@ -151,6 +200,8 @@ def test_train_and_resume(capsys, tmp_path):
         "skellam --clip-norm 0.5 --noise-multiplier 1",
         "discrete-gaussian --clip-norm 0.5 --noise-multiplier 1 --bits 12 --deviations 4",
         "binomial --clip-norm 0.5 --noise-multiplier 1 --rotation-seed 3",
+        "imvu --clip-norm 0.5 --levels 2 --epsilon 1 --beta 4 --trust aggregate",
+        "stochastic-rounding --clip-norm 0.5 --norm l1 --clip 0.1 --levels 2 --margin 1",
     ],
 )
 def test_train_with_other_mechanisms(capsys, tmp_path, mechanism):
@@ -232,6 +283,13 @@ WRONG = [
     ("train --mechanism skellam --clip-norm 1 --noise-multiplier 9 --bits 4", "bits > "),
     ("train --mechanism skellam --clip-norm 1 --noise-multiplier 1 --trust local", "aggregate"),
     ("train --threads 1000000000", "threads"),
+    ("train --stop-at-epsilon 10", "stop_at_epsilon"),
+    ("train --mechanism clipped-sgd --stop-at-epsilon 10", "protects"),
+    ("train --max-participations 3", "max_participations"),
+    ("train --neighboring add_remove", "neighboring"),
+    ("train --norm l1", "clip_norm"),
+    ("train --mechanism skellam --clip-norm 1 --noise-multiplier 1 --norm l1", "norm"),
+    (f"account rqm {PAPER} --clip-norm -1 --dimension 5 --rounds 1", "clip_norm"),
     ("train --learning-rate 1e39", "learning_rate"),
     ("train --resume /nowhere", "/nowhere"),
     ("train --resume /nowhere --rounds 5", "--resume"),

@@ -214,6 +214,25 @@ def test_the_lower_end_is_below_renyi_composition(channel, releases, delta):
     assert lower <= min(_to_epsilon(_composed(release, at), at, delta) for at in ORDERS[::4])
 
 
+@given(mechanism_channels(), st.integers(0, 10**6), st.sampled_from([0.0, 1e-9, 1e-5, 0.1]))
+@settings(max_examples=15, deadline=None)
+def test_quick_composition_is_never_below_the_other(channel, releases, delta):
+    full = compose(channel, releases, delta).epsilon
+    quick = compose(channel, releases, delta, quick=True).epsilon
+    assert quick.lower <= full.lower * (1 + 1e-9)
+    assert full.upper <= quick.upper
+    release = [ChannelRelease(channel, 1, releases)]
+    low, high = account(release, delta).epsilon, account(release, delta, quick=True).epsilon
+    assert low <= high <= 1.05 * low + 1e-9
+
+
+def test_quick_composition_is_nearly_as_low():
+    for releases in (10, 600, 5000, 50_000):
+        full = compose(PAPER, releases, 1e-5).epsilon.upper
+        quick = compose(PAPER, releases, 1e-5, quick=True).epsilon.upper
+        assert full <= quick <= (1.003 if releases >= 512 else 1) * full
+
+
 def test_more_releases_lose_more():
     counts = [1, 2, 3, 8, 200, 511, 512, 2000, 2**17, 2**17 + 1000, 10**6, 2**40, 2**41]
     found = [account([ChannelRelease(PAPER, n, 1)], 1e-5) for n in counts]

@@ -57,7 +57,7 @@ def test_commands_of_the_readme_run(command, capsys, tmp_path, monkeypatch):
 def test_training_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     training = [command for command in commands() if " train" in command]
-    assert len(training) == 2
+    assert len(training) == 3
     for command in training:
         assert cli.main([*shlex.split(command)[1:], "--quiet"]) == 0
         assert "epsilon <=" in capsys.readouterr().out

@@ -148,6 +148,33 @@ def test_headline_figures() -> None:
     assert "3 min 02 s" in words
 
 
+def test_epsilon_so_far_is_drawn_and_tabled_where_it_is_known() -> None:
+    run = make_run(guarantee(7.93), stop_at_epsilon=8.0, rounds=4)
+    assert "Epsilon so far" not in render(run, None, None, None)
+    metrics = [dataclasses.replace(m, epsilon=1.98 * m.round) for m in run.metrics]
+    stopped = dataclasses.replace(run.summary, rounds=4, stopped="before round 5 of 9: <i>dear</i>")
+    text = render(dataclasses.replace(run, metrics=metrics, summary=stopped), None, None, None)
+    words = Page(text).words
+    assert "Epsilon so far, per round" in words
+    assert "not to be exceeded" in words
+    assert "1.980" in words or "1.98" in words
+    assert "Stopped before round 5 of 9: <i>dear</i>." in words
+    assert "<i>" not in text
+    check_charts(text)
+    endless = [dataclasses.replace(m, epsilon=math.inf) for m in run.metrics]
+    text = render(dataclasses.replace(run, metrics=endless), None, None, None)
+    assert "Epsilon so far" not in text
+    assert "∞" in text
+
+
+def test_zeros_in_place_of_updates_are_called_so() -> None:
+    hidden = {**guarantee(7.93, "aggregate"), "neighboring": "zero_out"}
+    assert (
+        "for updates of zeros, or the other"
+        in Page(render(make_run(hidden), None, None, None)).words
+    )
+
+
 def test_optional_parts_may_be_absent() -> None:
     words = Page(render(*CASES["bare"])).words
     assert "No run without privacy to compare with." in words

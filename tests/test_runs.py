@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from randquant import runs
+from randquant import progress, runs
 from randquant.account import account
 from randquant.federate import sample_cohort
 from randquant.mechanisms import build
 from randquant.records import TrainConfig, to_json
-from randquant.releases import ChannelRelease
+from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease
 
 CONFIG = TrainConfig(
     dataset="digits",
@@ -31,6 +31,11 @@ CONFIG = TrainConfig(
     checkpoint_every=7,
     evaluate_every=10,
 )
+
+
+FIELDS = dataclasses.fields(TrainConfig)
+NEWER = ("trust", "clip_norm", "norm", "neighboring", "stop_at_epsilon", "max_participations")
+"""Settings that the first version's runs do not have."""
 
 
 @pytest.fixture(scope="module")
@@ -153,11 +158,16 @@ def test_every_changed_byte_of_a_checkpoint_is_noticed(finished, tmp_path):
             runs.load_parameters(folder)
 
 
-def test_a_run_folder_from_before_trust_was_a_field_goes_on(finished, tmp_path):
+def test_a_run_folder_of_an_earlier_version_goes_on(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
     config = json.loads((folder / "config.json").read_text())
-    assert config.pop("trust") == ""
+    newer = {name: config.pop(name) for name in NEWER}
+    assert newer == {field.name: field.default for field in FIELDS if field.name in NEWER}
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["epsilon"], line["participations"]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "config.json").write_text(json.dumps(config))
     assert runs.execute(folder).summary.accuracy == finished[1].summary.accuracy
     # What earlier versions hashed into a checkpoint: the fields that they had, and the channel.
@@ -177,6 +187,144 @@ def test_trust_is_part_of_the_run(finished, tmp_path):
     assert run.summary.guarantee["trust"] == "aggregate"
     assert "sums of a cohort" in (folder / "report.html").read_text()
     (folder / "config.json").write_text(json.dumps(to_json(dataclasses.replace(config, trust=""))))
+    with pytest.raises(ValueError, match="Expected the configuration"):
+        runs.execute(folder)
+
+
+STOPPING = dataclasses.replace(
+    CONFIG,
+    model="softmax",
+    mechanism="sign-sgd",
+    parameters={"clip_norm": 0.5, "noise_multiplier": 2.0},
+    neighboring="zero_out",
+    stop_at_epsilon=5.0,
+)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "stopped"
+    runs.create(folder, STOPPING, baseline=True, overwrite=False)
+    return folder, runs.execute(folder)
+
+
+def epsilon_of(run, participations: int) -> float:
+    noise = run.config.parameters["noise_multiplier"] * 2  # zeros are half as far
+    release = GaussianRelease(noise, run.summary.dimension, participations, "local", "zero_out")
+    return account([release], run.config.delta).epsilon
+
+
+def test_a_run_ends_before_its_epsilon_would_be_exceeded(stopped):
+    folder, run = stopped
+    counts = np.zeros(50, dtype=int)
+    for metrics in run.metrics:
+        counts[sample_cohort(50, 20, metrics.round, 0)] += 1
+        assert metrics.participations == counts.max()
+        assert metrics.epsilon == epsilon_of(run, counts.max()) <= 5.0
+    assert run.summary.guarantee["epsilon"] == metrics.epsilon
+    assert run.summary.guarantee["neighboring"] == "zero_out"
+    assert run.summary.rounds == len(run.metrics) == metrics.round < 40
+    counts[sample_cohort(50, 20, metrics.round + 1, 0)] += 1
+    assert epsilon_of(run, counts.max()) > 5.0
+    assert run.summary.accuracy == metrics.accuracy
+    assert run.summary.stopped.startswith(f"before round {metrics.round + 1} of 40: epsilon would")
+    page = (folder / "report.html").read_text()
+    assert run.summary.stopped in page
+    assert "Epsilon so far, per round" in page
+    assert f"time           {run.summary.seconds:.1f} s for {metrics.round} rounds" in "\n".join(
+        progress.table(folder, run)
+    )
+    twin = json.loads((folder / "baseline" / "summary.json").read_text())
+    assert (twin["rounds"], twin["stopped"]) == (metrics.round, "")
+    assert (
+        json.loads((folder / "baseline" / "metrics.jsonl").read_text().splitlines()[0])["epsilon"]
+        is None
+    )
+
+
+def test_a_stopped_run_stays_stopped_until_it_may_cost_more(stopped, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(stopped[0], folder)
+    assert runs.execute(folder) == stopped[1]
+    more = dataclasses.replace(STOPPING, stop_at_epsilon=6.0)
+    (folder / "config.json").write_text(json.dumps(to_json(more)))
+    longer = runs.execute(folder)
+    assert 5.0 < longer.summary.guarantee["epsilon"] <= 6.0
+    runs.create(tmp_path / "whole", more, baseline=False, overwrite=False)
+    whole = runs.execute(tmp_path / "whole")
+    assert (
+        runs.load_parameters(folder).tobytes() == runs.load_parameters(tmp_path / "whole").tobytes()
+    )
+    assert [m.epsilon for m in longer.metrics] == [m.epsilon for m in whole.metrics]
+    less = dataclasses.replace(STOPPING, stop_at_epsilon=3.0)
+    (folder / "config.json").write_text(json.dumps(to_json(less)))
+    with pytest.raises(ValueError, match="cannot be taken back"):
+        runs.execute(folder)
+
+
+def test_a_killed_run_that_stops_resumes_to_the_same_bits(stopped, tmp_path):
+    folder = tmp_path / "run"
+    config = dataclasses.replace(STOPPING, checkpoint_every=1)
+    runs.create(folder, config, baseline=False, overwrite=False)
+
+    def fall_over(config, metrics):
+        if metrics.round == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.execute(folder, fall_over)
+    run = runs.execute(folder)
+    assert runs.load_parameters(folder).tobytes() == runs.load_parameters(stopped[0]).tobytes()
+    assert (run.summary.rounds, run.summary.stopped) == (
+        stopped[1].summary.rounds,
+        stopped[1].summary.stopped,
+    )
+
+
+def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
+    config = dataclasses.replace(STOPPING, stop_at_epsilon=None, max_participations=4, rounds=10)
+    folder = tmp_path / "run"
+    runs.create(folder, config, baseline=True, overwrite=False)
+    run = runs.execute(folder)
+    tensors = safetensors.numpy.load((folder / "checkpoint.safetensors").read_bytes())
+    assert tensors["participations"].tolist() == [4] * 50
+    assert run.summary.participations == 4
+    assert run.summary.guarantee["epsilon"] == epsilon_of(run, 4)
+    longer = dataclasses.replace(config, rounds=9)
+    (folder / "config.json").write_text(json.dumps(to_json(longer)))
+    with pytest.raises(ValueError, match="Expected the configuration"):  # its cohorts were others
+        runs.execute(folder)
+
+
+@pytest.mark.parametrize(("norm", "size"), [("l2", 1024), ("l1", 650)])
+def test_whole_updates_through_a_channel(norm, size, tmp_path):
+    config = dataclasses.replace(
+        CONFIG,
+        model="softmax",
+        mechanism="stochastic-rounding",
+        parameters={"clip": 0.06, "levels": 2, "margin": 0.5},
+        rounds=6,
+        trust="aggregate",
+        clip_norm=0.5,
+        norm=norm,
+        neighboring="zero_out",
+    )
+    folder = tmp_path / "run"
+    runs.create(folder, config, baseline=True, overwrite=False)
+    run = runs.execute(folder)
+    release = VectorRelease(
+        build("stochastic-rounding", config.parameters), 0.5, size, run.summary.participations,
+        "aggregate", "zero_out", 20, norm,
+    )  # fmt: skip
+    assert run.summary.guarantee == to_json(account([release], 1e-5))
+    assert run.summary.guarantee["epsilon"] == run.metrics[-1].epsilon
+    assert run.summary.bytes_per_upload == 40 + -(-size // 8)
+    assert "updates of zeros" in (folder / "report.html").read_text()
+    twin = json.loads((folder / "baseline" / "config.json").read_text())
+    assert twin["mechanism"] == "clipped-sgd"
+    assert (twin["parameters"], twin["clip_norm"], twin["norm"]) == ({"clip_norm": 0.5}, None, norm)
+    changed = to_json(dataclasses.replace(config, clip_norm=0.6))
+    (folder / "config.json").write_text(json.dumps(changed))
     with pytest.raises(ValueError, match="Expected the configuration"):
         runs.execute(folder)
 
@@ -251,6 +399,11 @@ def test_nothing_is_overwritten_unasked(finished, tmp_path):
         {"delta": 1.0},
         {"parameters": {"clip": 0.03}},
         {"checkpoint_every": 0},
+        {"stop_at_epsilon": 100.0},
+        {"max_participations": 15},
+        {"norm": "l1"},
+        {"mechanism": "sign-sgd", "parameters": STOPPING.parameters, "clip_norm": 0.5},
+        {"mechanism": "sign-sgd", "parameters": STOPPING.parameters, "norm": "l1"},
     ],
 )
 def test_impossible_configurations_leave_no_folder(change, tmp_path):

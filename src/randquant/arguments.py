@@ -25,7 +25,8 @@ DEMO = TrainConfig(
 
 PARAMETERS = {
     "clip": "per-coordinate clipping threshold, > 0",
-    "clip_norm": "L2 clipping threshold of a whole update; bounds each coordinate, > 0",
+    "clip_norm": "clipping threshold of a whole update's norm, > 0; train and account take it for "
+    "every channel",
     "margin": "how far the outermost level lies beyond clip, >= 0",
     "levels": "how many codes, 2 to 256",
     "keep": "probability that an inner level is kept, 0 to 1",
@@ -52,6 +53,8 @@ PARAMETERS = {
 }
 
 TRUST = "who sees what: local, or aggregate (only sums of codes); default the mechanism's own"
+NORM = "norm that --clip-norm is about: l2 (default) or l1"
+NEIGHBORING = "what is hidden: replace_one (default: another update) or zero_out (zeros instead)"
 
 TRAIN_FIELDS = {
     "dataset": (str, "data set: digits, breast-cancer, mnist, fashion-mnist, emnist"),
@@ -60,7 +63,7 @@ TRAIN_FIELDS = {
     "mechanism": (str, "one of {mechanisms}"),
     "population": (int, "how many clients the data is split over"),
     "cohort": (int, "how many clients take part in each round"),
-    "rounds": (int, "how many rounds"),
+    "rounds": (int, "how many rounds, at most"),
     "partition": (str, "how data is split over clients: iid, shards, dirichlet"),
     "concentration": (float, "Dirichlet concentration"),
     "learning_rate": (float, "the server's step size"),
@@ -70,6 +73,10 @@ TRAIN_FIELDS = {
     "evaluate_every": (int, "rounds between evaluations on test data"),
     "threads": (int, "threads to simulate clients on"),
     "trust": (str, TRUST),
+    "norm": (str, NORM),
+    "neighboring": (str, NEIGHBORING),
+    "stop_at_epsilon": (float, "end before the round that would take epsilon above this"),
+    "max_participations": (int, "most rounds that one client takes part in"),
 }
 
 
@@ -114,7 +121,7 @@ def _add_train(commands: Any) -> None:
     )  # fmt: skip
     known = ", ".join([*MECHANISMS, *BASELINES])
     for name, (kind, text) in TRAIN_FIELDS.items():
-        text = text.format(mechanisms=known) + _default(name)
+        text = text.format(mechanisms=known) + ("" if "default" in text else _default(name))
         train.add_argument(_flag(name), type=kind, help=text)
     _mechanism_options(train, {**MECHANISMS, **BASELINES})
     train.add_argument("--run", help="folder of the run (default: a new one in runs/)")
@@ -189,6 +196,8 @@ def _add_account(commands: Any) -> None:
         "--cohort", type=int, help="clients in a sum, at least; for noise that they share out"
     )
     account.add_argument("--trust", default="", help=TRUST)
+    account.add_argument("--norm", default="l2", help=NORM)
+    account.add_argument("--neighboring", default="replace_one", help=NEIGHBORING)
 
 
 def _add_audit(commands: Any) -> None:
@@ -269,12 +278,12 @@ def _command(commands: Any, name: str, text: str, example: str) -> argparse.Argu
 
 
 def _mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callable]) -> None:
-    """An option for every parameter that some mechanism takes; the cohort is not its own."""
+    """An option for every parameter that some mechanism takes and that is its own."""
     users: dict[str, list[str]] = {}
     kinds: dict[str, Callable[[str], Any]] = {}
     for mechanism, constructor in table.items():
         for parameter in inspect.signature(constructor).parameters.values():
-            if parameter.name == "cohort":
+            if parameter.name in ("cohort", "norm"):  # settings of a run
                 continue
             users.setdefault(parameter.name, []).append(mechanism)
             kinds[parameter.name] = _kind(parameter)
@@ -289,6 +298,19 @@ def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
     """Return the mechanism parameters that were given, by name."""
     given = {name: getattr(options, name) for name in options.parameter_names}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def own_parameters(mechanism: str, options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
+    """Split the given parameters into a mechanism's own and a channel's clip_norm, or None.
+
+    A channel that takes clip_norm itself (imvu) has both: its coordinates then lie within the norm
+    that updates are clipped to.
+    """
+    parameters = given_parameters(options)
+    clip_norm = parameters.get("clip_norm") if mechanism in MECHANISMS else None
+    if clip_norm is not None and not takes(mechanism, "clip_norm"):
+        del parameters["clip_norm"]
+    return parameters, clip_norm
 
 
 def channel(text: str) -> tuple[str, dict[str, Any]]:
@@ -371,7 +393,7 @@ def _flag(name: str) -> str:
 
 def _default(name: str) -> str:
     value = getattr(DEMO, name)
-    return f" (default {value})" if value != "" else ""
+    return f" (default {value})" if value not in ("", None) else ""
 
 
 def _version() -> str:

@@ -12,7 +12,14 @@ from typing import Any
 
 import randquant as rq
 from randquant.aggregate import update_mechanism
-from randquant.arguments import DEMO, TRAIN_FIELDS, given_parameters, parser, takes
+from randquant.arguments import (
+    DEMO,
+    TRAIN_FIELDS,
+    given_parameters,
+    own_parameters,
+    parser,
+    takes,
+)
 from randquant.mechanisms import MECHANISMS, build
 from randquant.privacy import round_down, round_up
 from randquant.records import TrainConfig, to_json, write_atomic
@@ -107,11 +114,16 @@ def _certify_sum(options: argparse.Namespace, channel: rq.Channel, order: float)
 
 
 def _account(options: argparse.Namespace) -> None:
-    parameters = given_parameters(options)
+    parameters, clip_norm = own_parameters(options.mechanism, options)
     mechanism = update_mechanism(
-        options.mechanism, parameters, trust=options.trust, cohort=options.cohort
+        options.mechanism,
+        parameters,
+        trust=options.trust,
+        cohort=options.cohort,
+        clip_norm=clip_norm,
+        norm=options.norm,
     )
-    release = mechanism.release(options.dimension, options.rounds)
+    release = mechanism.release(options.dimension, options.rounds, options.neighboring)
     if release is None:
         raise ValueError(f"Expected a mechanism that protects, got {options.mechanism}.")
     guarantee = rq.account([release], options.delta)
@@ -121,6 +133,8 @@ def _account(options: argparse.Namespace) -> None:
         "dimension": options.dimension,
         "rounds": options.rounds,
         "cohort": options.cohort,
+        "clip_norm": clip_norm,
+        "norm": options.norm,
         **to_json(guarantee),
     }
     result["epsilon_lower"] = result.pop("lower")
@@ -351,10 +365,11 @@ def _config(options: argparse.Namespace) -> TrainConfig:
         given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
     mechanism = given.get("mechanism", DEMO.mechanism)
     same = mechanism == DEMO.mechanism
-    parameters = {**(DEMO.parameters if same else {}), **given_parameters(options)}
+    own, clip_norm = own_parameters(mechanism, options)
+    parameters = {**(DEMO.parameters if same else {}), **own}
     if takes(mechanism, "clip") and "clip_norm" not in parameters:
         parameters.setdefault("clip", DEMO.parameters["clip"])
-    if same and "margin" not in given_parameters(options):
+    if same and "margin" not in own:
         parameters["margin"] = parameters["clip"]
     return TrainConfig(
         **{
@@ -364,6 +379,7 @@ def _config(options: argparse.Namespace) -> TrainConfig:
             "learning_rate": DEMO.learning_rate,
             **given,
             "parameters": parameters,
+            "clip_norm": clip_norm,
         }
     )
 

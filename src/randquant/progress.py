@@ -28,6 +28,7 @@ class Display:
             TextColumn("round {task.completed}/{task.total}"),
             TextColumn("accuracy {task.fields[accuracy]}"),
             TextColumn("sent {task.fields[sent]}"),
+            TextColumn("{task.fields[spent]}"),
             TimeElapsedColumn(),
             console=Console(stderr=True),
             disable=quiet,
@@ -40,12 +41,14 @@ class Display:
         if name not in self._tasks:
             self._progress.start()
             self._tasks[name] = self._progress.add_task(
-                name, total=config.rounds, accuracy="  -  ", sent=""
+                name, total=config.rounds, accuracy="  -  ", sent="", spent=""
             )
         task = self._tasks[name]
         # Every round sends as much as this one, also those before a resumed one.
         sent = f"{8 * metrics.bytes_up * metrics.round / 1e6:,.1f} Mbit"
         self._progress.update(task, completed=metrics.round, sent=sent)
+        if metrics.epsilon is not None:
+            self._progress.update(task, spent=f"epsilon <= {_shown(metrics.epsilon)}")
         if metrics.accuracy is not None:
             self._progress.update(task, accuracy=f"{metrics.accuracy:.3f}")
 
@@ -89,19 +92,12 @@ def table(folder: Path, run: Run) -> list[str]:
         ),
         ("guarantee", _guarantee(summary)),
     ]
-    certificate = _certificate(config)
-    if certificate is not None:
-        upper = certificate.epsilon.upper
-        single = f"<= {round_up(upper)}" if math.isfinite(upper) else "is infinite too"
-        rows.append(
-            (
-                "",
-                f"{summary.dimension:,} coordinates x {summary.participations} rounds of the "
-                f"client called most often; per coordinate epsilon {single}",
-            )
-        )
+    if summary.guarantee is not None:
+        rows.append(("", _covered(summary, config)))
+    if summary.stopped:
+        rows.append(("stopped", summary.stopped))
     rows += [
-        ("time", f"{summary.seconds:.1f} s for {config.rounds} rounds"),
+        ("time", f"{summary.seconds:.1f} s for {summary.rounds} rounds"),
         ("report", str(folder / "report.html")),
     ]
     return [f"{name:<14} {text}" for name, text in rows]
@@ -115,6 +111,25 @@ def _guarantee(summary: RunSummary) -> str:
         f"whole run, one client: epsilon <= {round_up(guarantee['epsilon'])} at "
         f"delta = {guarantee['delta']} ({guarantee['neighboring']}, {guarantee['trust']} trust)"
     )
+
+
+def _covered(summary: RunSummary, config: TrainConfig) -> str:
+    whole = (
+        f"{summary.dimension:,} coordinates x {summary.participations} rounds of the "
+        "client called most often"
+    )
+    certificate = _certificate(config)
+    if certificate is None:
+        return whole
+    if config.clip_norm is not None:  # one coordinate may cost more than all of them together
+        return f"{whole}, updates clipped to an {config.norm} norm of {config.clip_norm}"
+    upper = certificate.epsilon.upper
+    single = f"<= {round_up(upper)}" if math.isfinite(upper) else "is infinite too"
+    return f"{whole}; per coordinate epsilon {single}"
+
+
+def _shown(epsilon: float) -> str:
+    return round_up(epsilon) if math.isfinite(epsilon) else "infinity"
 
 
 def _certificate(config: TrainConfig) -> Certificate | None:

@@ -13,9 +13,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+
+from randquant import _validate
+from randquant.privacy import NEIGHBORINGS, Neighboring
 
 T = TypeVar("T")
 
@@ -33,7 +36,7 @@ class TrainConfig:
         parameters: the mechanism's parameters, by name.
         population: how many clients the data is split over.
         cohort: how many clients take part in each round.
-        rounds: how many rounds to train.
+        rounds: how many rounds to train, at most.
         partition: how data is split over clients: `iid`, `shards` or `dirichlet`.
         concentration: Dirichlet concentration (used by `dirichlet` only).
         learning_rate: the server's step size.
@@ -44,6 +47,12 @@ class TrainConfig:
         threads: torch and encoder threads (part of the config because it fixes rounding).
         trust: against whom the guarantee holds; empty for the mechanism's own (`local` for
             channels, which also work under `aggregate`).
+        clip_norm: threshold of a whole update's norm, for channels; None to clip each coordinate
+            alone. (Baselines have a parameter of their own.)
+        norm: the norm that an update is clipped in, `l2` or `l1`.
+        neighboring: what the guarantee hides, `replace_one` or `zero_out`.
+        stop_at_epsilon: end before the round after which epsilon would be larger than this.
+        max_participations: most rounds that one client takes part in; None for no cap.
     """
 
     dataset: str
@@ -63,6 +72,11 @@ class TrainConfig:
     evaluate_every: int = 10
     threads: int = 2
     trust: str = ""
+    clip_norm: float | None = None
+    norm: Literal["l1", "l2"] = "l2"
+    neighboring: Neighboring = "replace_one"
+    stop_at_epsilon: float | None = None
+    max_participations: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,9 @@ class RoundMetrics:
         seconds_gradient: forward and backward passes, in seconds.
         seconds_protect: clip, encode, pack, unpack, sum, decode, step, in seconds.
         seconds_evaluate: evaluation on test data, in seconds.
+        participations: rounds so far of the client called most often, this one included.
+        epsilon: proven upper bound of that client's epsilon so far, at the configuration's delta;
+            None without privacy. (Both are None in runs of earlier versions.)
     """
 
     round: int
@@ -87,6 +104,8 @@ class RoundMetrics:
     seconds_gradient: float
     seconds_protect: float
     seconds_evaluate: float = 0.0
+    participations: int | None = None
+    epsilon: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +120,8 @@ class RunSummary:
         participations: how many rounds the most-called client took part in.
         guarantee: the whole run's guarantee, as JSON (None without privacy).
         seconds: all rounds together, evaluation included; loading data and compiling are not.
+        rounds: how many rounds were done (None in runs of earlier versions).
+        stopped: why that is fewer than were asked for; empty where it is not.
     """
 
     accuracy: float
@@ -111,6 +132,39 @@ class RunSummary:
     participations: int
     guarantee: dict[str, Any] | None
     seconds: float
+    rounds: int | None = None
+    stopped: str = ""
+
+
+def check_config(config: TrainConfig) -> None:
+    """Refuse a configuration whose numbers make no sense.
+
+    Raises:
+        ValueError, TypeError: a number is out of bounds or of the wrong kind, or the population
+            cannot fill every cohort within max_participations.
+    """
+    _validate.whole("rounds", config.rounds, low=1)
+    _validate.whole("population", config.population, low=1)
+    _validate.whole("cohort", config.cohort, low=1, high=config.population)
+    _validate.whole("checkpoint_every", config.checkpoint_every, low=1)
+    _validate.whole("evaluate_every", config.evaluate_every, low=1)
+    _validate.whole("threads", config.threads, low=1, high=256)
+    _validate.whole("seed", config.seed, low=0, high=2**63 - 1)
+    _validate.real("learning_rate", config.learning_rate, above=0, high=1e30)
+    _validate.real("delta", config.delta, low=0, below=1)
+    _validate.choice("norm", config.norm, ("l1", "l2"))
+    _validate.choice("neighboring", config.neighboring, NEIGHBORINGS)
+    if config.stop_at_epsilon is not None:
+        _validate.real("stop_at_epsilon", config.stop_at_epsilon, above=0)
+    if config.max_participations is not None:
+        most = _validate.whole("max_participations", config.max_participations, low=1, high=2**40)
+        fitting = config.population * most // config.cohort
+        if config.rounds > fitting:
+            raise ValueError(
+                f"Expected rounds <= {fitting} where each of {config.population} clients takes "
+                f"part at most {most} times in cohorts of {config.cohort}, got {config.rounds}: "
+                "raise max_participations, or lower rounds or cohort."
+            )
 
 
 def to_json(record: Any) -> Any:

@@ -25,6 +25,9 @@ from randquant.vector import squared_distance
 LARGEST_COHORT = 10**6
 """Most clients in one sum: beyond, its curvature would take long to bound."""
 
+LADDER = (2.0, 16.0, 128.0, 1024.0)
+"""Orders at which kappa is looked at before it is bounded at a larger one."""
+
 Norm = Literal["l1", "l2"]
 """How the length of a whole update is measured when it is clipped."""
 
@@ -159,14 +162,20 @@ class VectorRelease:
         spread = 1.0 if self.norm == "l1" else math.sqrt(self.dimension)
         # In L1 the encoder moves every coordinate, each as far as one coordinate may be moved.
         moved = math.sqrt(squared_distance(self.channel, 0.0, 1)) * self.dimension
-        bounds = [
+        least = min(
             self.dimension * _epsilon(self.channel, math.inf, self.neighboring, 1),
             _lipschitz(self.channel) * (apart * spread + moved),
-        ]
+        )
         if order <= LARGEST_ORDER:
             square = squared_distance(self.channel, apart, self.dimension)
-            bounds.append(kappa_sum(self.channel, self.cohort, order).upper * square)
-        return _up(_up(self.rounds * min(bounds)))
+            # Kappa grows with the order and takes ever longer: once too large, it is left out.
+            below = [step for step in LADDER if step < order]
+            if all(self._kappa(step) * square < least for step in below):
+                least = min(least, self._kappa(order) * square)
+        return _up(_up(self.rounds * least))
+
+    def _kappa(self, order: float) -> float:
+        return kappa_sum(self.channel, self.cohort, order).upper
 
 
 @dataclass(frozen=True, slots=True)

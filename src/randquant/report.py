@@ -14,9 +14,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from randquant import _page, _svg, _table
+from randquant import _page, _svg, _table, _text
 from randquant._svg import Line, Part, minus
-from randquant.privacy import round_up
 from randquant.records import RoundMetrics, RunSummary, TrainConfig, write_atomic
 
 LARGE_EPSILON = 20.0  # nats; above this the page says that the total hides nothing by itself
@@ -90,10 +89,10 @@ def render(run: Run, baseline: Run | None, curve: Curve | None, output: Output |
     config = run.config
     title = f"{config.dataset} · {config.model} · {config.mechanism}"
     body = [
-        _header(title, config),
+        _header(title, run),
         _cards(run, baseline),
         _meaning(run.summary, curve),
-        _page.section("Training", _training_charts(run, baseline)),
+        _page.section("Training", [*_training_charts(run, baseline), *_spent_chart(run)]),
         _page.section("One coordinate", _channel_charts(curve, output)),
         _page.section("Cost", _cost_charts(run)),
         _page.section("Details", [_config_table(config), _round_table(run.metrics)]),
@@ -111,19 +110,22 @@ def write(
     write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
 
 
-def _header(title: str, config: TrainConfig) -> str:
+def _header(title: str, run: Run) -> str:
+    config = run.config
     pairs = sorted(config.parameters.items())
-    parameters = ", ".join(f"{name} {_plain(value)}" for name, value in pairs)
+    parameters = ", ".join(f"{name} {_text.plain(value)}" for name, value in pairs)
     mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
     text = (
-        f"{_count(config.rounds, 'round')}, {config.cohort:,} of "
-        f"{_count(config.population, 'client')} in each. Mechanism: {mechanism}."
+        f"{_text.count(_rounds(run), 'round')}, {config.cohort:,} of "
+        f"{_text.count(config.population, 'client')} in each. Mechanism: {mechanism}."
     )
+    if run.summary.stopped:
+        text += f" Stopped {run.summary.stopped}."
     return _page.header("Federated training report", title, text)
 
 
 def _cards(run: Run, baseline: Run | None) -> str:
-    duration, rounds = _duration(run.summary.seconds), _count(run.config.rounds, "round")
+    duration, rounds = _text.duration(run.summary.seconds), _text.count(_rounds(run), "round")
     cards = [
         _accuracy_card(run.summary.accuracy, baseline),
         _upload_card(run.summary),
@@ -152,10 +154,10 @@ def _upload_card(summary: RunSummary) -> Card:
     floats, sent = 4 * summary.dimension, summary.bytes_per_upload
     ratio, word = (floats / sent, "less") if sent <= floats else (sent / floats, "more")
     lines = [
-        f"{ratio:.2f} times {word} than floats of 4 bytes ({_bytes(floats)})",
+        f"{ratio:.2f} times {word} than floats of 4 bytes ({_text.size_of(floats)})",
         f"{summary.bits_per_coordinate:.2f} bits per coordinate, header included",
     ]
-    return "Upload per client and round", _bytes(sent), lines
+    return "Upload per client and round", _text.size_of(sent), lines
 
 
 def _guarantee_card(guarantee: Mapping[str, Any] | None) -> Card:
@@ -167,8 +169,8 @@ def _guarantee_card(guarantee: Mapping[str, Any] | None) -> Card:
         return name, "No guarantee", ["ε is infinite", scope]
     return (
         name,
-        _bound(guarantee["epsilon"]),
-        [f"at δ = {minus(_plain(guarantee['delta']))}", scope],
+        _text.bound(guarantee["epsilon"]),
+        [f"at δ = {minus(_text.plain(guarantee['delta']))}", scope],
     )
 
 
@@ -193,23 +195,28 @@ def _meaning(summary: RunSummary, curve: Curve | None) -> str:
 
 
 def _promise(guarantee: Mapping[str, Any], observer: str) -> str:
-    slack = f", plus at most δ = {minus(_plain(guarantee['delta']))}" * (guarantee["delta"] > 0)
+    slack = f", plus at most δ = {minus(_text.plain(guarantee['delta']))}" * (
+        guarantee["delta"] > 0
+    )
+    other = "anything else it could have sent"
+    if guarantee["neighboring"] == "zero_out":
+        other = "what it sends for updates of zeros, or the other way round"
     return (
-        "Replace everything that one client sends in the run by anything else it could have "
-        f"sent. The probability of anything that {observer} can conclude is then at most e^ε "
-        f"times what it was{slack}. Here {_bound(guarantee['epsilon'])}: proven, and rounded up."
+        f"Replace everything that one client sends in the run by {other}. The probability "
+        f"of anything that {observer} can conclude is then at most e^ε times what it was{slack}. "
+        f"Here {_text.bound(guarantee['epsilon'])}: proven, and rounded up."
     )
 
 
 def _scope(summary: RunSummary, guarantee: Mapping[str, Any], curve: Curve | None) -> str:
     single = ""
     if curve is not None:
-        single = f"One code of one coordinate has {_bound(curve.pure)} at order infinity. "
+        single = f"One code of one coordinate has {_text.bound(curve.pure)} at order infinity. "
     return (
         f"{single}A figure for one coordinate is never the guarantee of a run. The guarantee of "
         "the run counts everything that one client sends: the most-called client took part in "
-        f"{_count(summary.participations, 'round')} with {summary.dimension:,} coordinates each, "
-        f"and {_count(guarantee['releases'], 'release')} were composed."
+        f"{_text.count(summary.participations, 'round')} with {summary.dimension:,} coordinates "
+        f"each, and {_text.count(guarantee['releases'], 'release')} were composed."
     )
 
 
@@ -241,6 +248,24 @@ def _training_charts(run: Run, baseline: Run | None) -> list[str]:
     ]
 
 
+def _spent_chart(run: Run) -> list[str]:
+    """Epsilon so far, where the log has it and it is finite."""
+    points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
+    if not any(math.isfinite(epsilon) for _, epsilon in points):
+        return []
+    lines = [Line("the client called most often", points, "c1")]
+    limit = run.config.stop_at_epsilon
+    if limit is not None:
+        lines.append(Line("not to be exceeded", [(1, limit), (points[-1][0], limit)], "c2 dashed"))
+    note = "A proven upper bound for everything sent up to that round, at the δ stated above."
+    title = "Epsilon so far, per round"
+    return [_svg.line_chart(title, lines, "round", "epsilon", from_zero=True, note=note)]
+
+
+def _rounds(run: Run) -> int:
+    return run.config.rounds if run.summary.rounds is None else run.summary.rounds
+
+
 def _points(run: Run, pick: Pick) -> list[tuple[float, float]]:
     picked = ((metric.round, pick(metric)) for metric in run.metrics)
     return [(place, value) for place, value in picked if value is not None]
@@ -261,7 +286,7 @@ def _curve_chart(curve: Curve) -> str:
     ends = [(order, curve.pure) for order in (curve.orders[0], curve.orders[-1])]
     lines = [
         Line("upper bound", list(zip(curve.orders, curve.epsilon, strict=True)), "c1"),
-        Line(f"order infinity: {_bound(curve.pure)}", ends, "c2 dashed"),
+        Line(f"order infinity: {_text.bound(curve.pure)}", ends, "c2 dashed"),
     ]
     title = "How well one coordinate is protected, by Rényi order"
     axes = ("Rényi order (log scale)", "Rényi divergence, nats")
@@ -272,8 +297,8 @@ def _curve_chart(curve: Curve) -> str:
 def _cost_charts(run: Run) -> list[str]:
     sent, floats = run.summary.bytes_per_upload, 4 * run.summary.dimension
     uploads = [
-        Part(f"this run ({run.config.mechanism})", sent, _bytes(sent), "c1"),
-        Part("32-bit floats", floats, _bytes(floats), "c4"),
+        Part(f"this run ({run.config.mechanism})", sent, _text.size_of(sent), "c1"),
+        Part("32-bit floats", floats, _text.size_of(floats), "c4"),
     ]
     names = ("gradient", "protect", "evaluate")
     spent = [math.fsum(getattr(m, f"seconds_{name}") for m in run.metrics) for name in names]
@@ -290,7 +315,12 @@ def _cost_charts(run: Run) -> list[str]:
     ]
 
 
-EMPTY = {"trust": "the mechanism's own"}
+EMPTY = {
+    "trust": "the mechanism's own",
+    "clip_norm": "none but the mechanism's own",
+    "stop_at_epsilon": "never",
+    "max_participations": "no cap",
+}
 """What an empty setting means, where that is not nothing."""
 
 
@@ -299,9 +329,11 @@ def _config_table(config: TrainConfig) -> str:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if isinstance(value, Mapping):  # sorted, so that equal configurations give equal pages
-            rows += [(f"{field.name}: {name}", _plain(value[name])) for name in sorted(value)]
+            rows += [(f"{field.name}: {name}", _text.plain(value[name])) for name in sorted(value)]
         else:
-            rows.append((field.name, _plain(value) or EMPTY.get(field.name, "(none)")))
+            empty = value is None or value == ""
+            shown = EMPTY.get(field.name, "(none)") if empty else _text.plain(value)
+            rows.append((field.name, shown))
     return _table.html("Configuration", ("setting", "value"), rows, "settings")
 
 
@@ -310,59 +342,21 @@ def _round_table(metrics: Sequence[RoundMetrics]) -> str:
     # Evenly spaced, the first and the last among them; a set, because a short run repeats some.
     gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)
     shown = sorted({round(i * gap) for i in range(TABLE_ROWS)}) if evaluated else []
-    names = ("round", "accuracy, %", "test loss", "train loss", "uploads", "seconds")
+    names = ("round", "accuracy, %", "test loss", "train loss", "epsilon", "uploads", "seconds")
     rows = [
         (
             f"{m.round:,}",
-            _number(m.accuracy, 2, scale=100),
-            _number(m.loss, 3),
-            _number(m.train_loss, 3),
-            _bytes(m.bytes_up),
-            _number(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate, 3),
+            _text.number(m.accuracy, 2, scale=100),
+            _text.number(m.loss, 3),
+            _text.number(m.train_loss, 3),
+            _text.spent(m.epsilon),
+            _text.size_of(m.bytes_up),
+            _text.number(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate, 3),
         )
         for m in (evaluated[index] for index in shown)
     ]
-    title = f"{len(shown)} of {_count(len(evaluated), 'evaluated round')}"
+    title = f"{len(shown)} of {_text.count(len(evaluated), 'evaluated round')}"
     return _table.html(title, names, rows, "numbers")
-
-
-def _number(value: float | None, decimals: int, *, scale: float = 1) -> str:
-    return "" if value is None else f"{scale * value:.{decimals}f}"
-
-
-def _bound(epsilon: Any) -> str:
-    """Print an upper bound, never below it.
-
-    Example:
-        >>> _bound(152345.6), _bound("inf")
-        ('ε ≤ 152,346', 'no finite ε')
-    """
-    bound = float(epsilon)
-    return "no finite ε" if math.isinf(bound) else f"ε ≤ {round_up(bound, grouped=True)}"
-
-
-def _plain(value: object) -> str:
-    """A setting as the shortest text that reads back as the same value."""
-    return str(value).replace("e-0", "e-") if isinstance(value, float) else str(value)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + "s" * (number != 1)
-
-
-def _bytes(number: int) -> str:
-    if number < 10_000:
-        return f"{number:,}\u00a0bytes"
-    power = min(3, int(math.log10(number)) // 3)
-    return f"{number / 1000**power:,.1f}\u00a0{('kB', 'MB', 'GB')[power - 1]}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f}\u00a0s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
 _SIMULATION = (

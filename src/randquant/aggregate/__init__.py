@@ -83,7 +83,7 @@ def update_mechanism(
             a server sees sums only.
         clip_norm: threshold of a whole update's norm, for a channel; None to clip each coordinate
             alone. (Baselines have their own parameter.)
-        norm: the norm that clip_norm is about.
+        norm: the norm that updates are clipped in.
 
     Raises:
         ValueError: the name is unknown, a parameter is missing, unknown or out of bounds, or the
@@ -96,14 +96,23 @@ def update_mechanism(
         channel, many = build(name, parameters), cohort or 1
         many = many if against == "aggregate" else 1
         if clip_norm is None:
+            if norm != "l2":
+                raise ValueError(
+                    f"Expected clip_norm with norm={norm!r}, got none: set the threshold too."
+                )
             return ChannelMechanism(channel, against, many)
         return VectorMechanism(channel, clip_norm, against, many, norm)
     if clip_norm is not None:
         raise ValueError(
             f"Expected {name}'s own clip_norm among its parameters, got another: leave one out."
         )
-    if cohort is not None and "cohort" in inspect.signature(BASELINES[name]).parameters:
+    accepted = inspect.signature(BASELINES[name]).parameters
+    if cohort is not None and "cohort" in accepted:
         parameters = {**parameters, "cohort": cohort}
+    if norm != "l2":
+        if "norm" not in accepted:
+            raise ValueError(f"Expected norm='l2' with {name}, which has no other, got {norm!r}.")
+        parameters = {**parameters, "norm": norm}
     mechanism = _validate.call(name, BASELINES[name], parameters)
     if trust and trust != mechanism.trust:
         own = mechanism.trust or "none, for it protects nothing"

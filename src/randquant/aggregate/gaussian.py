@@ -24,17 +24,20 @@ class ClippedSGD:
 
     Args:
         clip: per-coordinate clipping threshold; or
-        clip_norm: L2 clipping threshold of a whole update. Exactly one of the two.
+        clip_norm: clipping threshold of a whole update. Exactly one of the two.
+        norm: the norm that clip_norm is about, `l2` or `l1`.
 
     Raises:
-        ValueError, TypeError: not exactly one threshold, or it is out of bounds.
+        ValueError, TypeError: not exactly one threshold, or an argument is out of bounds.
     """
 
     clip: float | None = None
     clip_norm: float | None = None
+    norm: Norm = "l2"
 
     def __post_init__(self) -> None:
         _check_thresholds(self.clip, self.clip_norm)
+        _validate.choice("norm", self.norm, ("l1", "l2"))
 
     @property
     def trust(self) -> None:
@@ -44,7 +47,7 @@ class ClippedSGD:
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """The clipped update, 4 bytes a coordinate."""
         if self.clip_norm is not None:
-            return clip_to_norm(update, self.clip_norm).astype("<f4").tobytes()
+            return clip_to_norm(update, self.clip_norm, self.norm).astype("<f4").tobytes()
         assert self.clip is not None
         limit = np.float32(self.clip)
         if float(limit) > self.clip:  # rounded up: what is sent must not exceed clip

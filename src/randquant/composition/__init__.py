@@ -6,6 +6,7 @@ inputs really loses in every release. Derivations: `docs/theory/composition.md`.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -47,13 +48,16 @@ class Composition:
     order: float
 
 
-def compose(channel: Channel, releases: int, delta: float) -> Composition:
+def compose(channel: Channel, releases: int, delta: float, *, quick: bool = False) -> Composition:
     """Bound epsilon of many releases of one channel from both sides.
 
     Args:
         channel: the channel.
         releases: how many coordinates are sent in all, from 0 to 2**106.
         delta: in [0, 1).
+        quick: bound from below by a single release, and from above, where there are NORMAL_FROM
+            releases or more, by the normal approximation alone: that takes about a millisecond, and
+            is mostly less than 1.5 % above what is found otherwise.
 
     Returns:
         A Composition. Its upper end is infinite where this method has no bound.
@@ -87,23 +91,31 @@ def compose(channel: Channel, releases: int, delta: float) -> Composition:
         pure = certify(channel).epsilon
         lower, upper = pure.lower * releases * (1 - 4 * UNIT), pure.upper * releases
         return Composition(Interval(lower, upper * (1 + 4 * UNIT)), math.inf)
-    p, q = dominating_pair(channel)
-    one = _one(p, q, channel.denominator, delta)
+    one, above = _single(channel, delta)
     if releases == 1:
         return Composition(one, math.inf)
-    above = PrivacyLoss.of(p, q, channel.denominator, upward=True, slip=SLIP)
     if above.infinite_of(releases) >= delta:
         upper, tilt = math.inf, 1.0
     elif releases > TILTED_UP_TO:
         upper, tilt = math.inf, 1e-6
     else:
         tilt = best_tilt(above, releases, delta)
-        upper = _epsilon(above, releases, delta, tilt)
+        upper = _epsilon(above, releases, delta, tilt, quick and releases >= NORMAL_FROM)
+    if quick:
+        return Composition(Interval(min(one.lower, upper), upper), 1 + tilt)
     tilts = tilt * 2.0 ** np.arange(-9, 4)
     pairs = strongest_pairs(channel, releases, delta, tilts, 3 if releases < NORMAL_FROM else 1)
     found = [_below(p, q, channel.denominator, releases, delta) for p, q in pairs]
     lower = max(one.lower, *found)
     return Composition(Interval(lower, upper), 1 + tilt)
+
+
+@functools.lru_cache(maxsize=16)
+def _single(channel: Channel, delta: float) -> tuple[Interval, PrivacyLoss]:
+    """Epsilon of one release, and the privacy loss that dominates it."""
+    p, q = dominating_pair(channel)
+    above = PrivacyLoss.of(p, q, channel.denominator, upward=True, slip=SLIP)
+    return _one(p, q, channel.denominator, delta), above
 
 
 def _below(p: np.ndarray, q: np.ndarray, total: int, releases: int, delta: float) -> float:
@@ -115,10 +127,12 @@ def _below(p: np.ndarray, q: np.ndarray, total: int, releases: int, delta: float
     return _epsilon(below, releases, delta, best_tilt(below, releases, delta))
 
 
-def _epsilon(loss: PrivacyLoss, releases: int, delta: float, tilt: float) -> float:
+def _epsilon(
+    loss: PrivacyLoss, releases: int, delta: float, tilt: float, quick: bool = False
+) -> float:
     """Least epsilon that is proven at delta for an upward loss, greatest for the other."""
     ways = []
-    if releases <= FOURIER_UP_TO:
+    if releases <= FOURIER_UP_TO and not quick:
         ways.append(by_fourier(loss, releases, tilt))
     if releases >= NORMAL_FROM:
         ways.append(by_normal(loss, releases, tilt))

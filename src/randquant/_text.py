@@ -1,0 +1,58 @@
+"""Figures as text for pages: short, and a privacy bound never below its value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from randquant.privacy import round_up
+
+
+def number(value: float | None, decimals: int, *, scale: float = 1) -> str:
+    """A measured number; nothing where there is none."""
+    return "" if value is None else f"{scale * value:.{decimals}f}"
+
+
+def spent(epsilon: float | None) -> str:
+    """An upper bound of epsilon for a column of them, never below it."""
+    if epsilon is None:
+        return ""
+    return "∞" if math.isinf(epsilon) else round_up(epsilon, 4, grouped=True)
+
+
+def bound(epsilon: Any) -> str:
+    """Print an upper bound, never below it.
+
+    Example:
+        >>> bound(152345.6), bound("inf")
+        ('ε ≤ 152,346', 'no finite ε')
+    """
+    value = float(epsilon)
+    return "no finite ε" if math.isinf(value) else f"ε ≤ {round_up(value, grouped=True)}"
+
+
+def plain(value: object) -> str:
+    """A setting as the shortest text that reads back as the same value."""
+    return str(value).replace("e-0", "e-") if isinstance(value, float) else str(value)
+
+
+def count(number: int, noun: str) -> str:
+    """How many there are of a thing with a regular plural."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def size_of(number: int) -> str:
+    """A number of bytes."""
+    if number < 10_000:
+        return f"{number:,}\u00a0bytes"
+    power = min(3, int(math.log10(number)) // 3)
+    return f"{number / 1000**power:,.1f}\u00a0{('kB', 'MB', 'GB')[power - 1]}"
+
+
+def duration(seconds: float) -> str:
+    """A time span."""
+    if seconds < 60:
+        return f"{seconds:.1f}\u00a0s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

@@ -1,0 +1,152 @@
+"""The folder of a run: who holds it, and what its files say, checked when they are read."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from randquant.federate import State
+from randquant.records import (
+    RoundMetrics,
+    TrainConfig,
+    check_config,
+    from_json,
+    to_json,
+    write_atomic,
+)
+
+FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
+"""Settings that may change while a run goes on: how long to train and what to print."""
+
+LATER = {"trust": "", "clip_norm": None, "norm": "l2", "max_participations": None}
+"""Settings that checkpoints are older than, and what the older ones were made with."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run for this process alone; the system lets go of it however the process ends."""
+    with open(folder / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"Expected {folder} to be free, but another process is training it: wait for it "
+                "or choose another folder."
+            ) from None
+        yield
+
+
+def make_way(folder: Path, overwrite: bool) -> None:
+    """Delete the run in a folder that is not empty, if that was asked for and is a run."""
+    if not (folder / "config.json").exists():
+        raise FileExistsError(
+            f"Expected a new folder for the run, got {folder}, which holds other files: "
+            "choose another."
+        )
+    if not overwrite:
+        raise FileExistsError(
+            f"Expected a new folder for the run, got {folder}, which holds a run: choose "
+            "another, add --overwrite to replace it, or --resume to go on with it."
+        )
+    with locked(folder):
+        shutil.rmtree(folder)
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """Return the configuration of the run in a folder."""
+    try:
+        text = (folder / "config.json").read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"Expected a run in {folder}, found no config.json there.") from None
+    try:
+        config = from_json(TrainConfig, json.loads(text))
+        check_config(config)
+        return config
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"Expected a valid {folder / 'config.json'}: {error}") from None
+
+
+def metrics_line(metrics: RoundMetrics) -> bytes:
+    """Return one round's metrics as a line of the log."""
+    return json.dumps(to_json(metrics), allow_nan=False).encode() + b"\n"
+
+
+def read_metrics(path: Path, rounds: int) -> list[RoundMetrics]:
+    """The metrics of rounds 1 to `rounds`; what a killed run wrote beyond them is dropped."""
+    if rounds == 0:
+        return []
+    lines = path.read_bytes().splitlines()[:rounds] if path.exists() else []
+    try:
+        metrics = [from_json(RoundMetrics, json.loads(line)) for line in lines]
+    except ValueError as error:
+        raise ValueError(f"Expected one JSON record per line of {path}: {error}") from None
+    if [m.round for m in metrics] != list(range(1, rounds + 1)):
+        raise ValueError(f"Expected rounds 1 to {rounds} in {path}: lines are missing or doubled.")
+    return metrics
+
+
+def identity(config: TrainConfig, fingerprint: bytes) -> np.ndarray:
+    """What a checkpoint was made with, (32,) uint8: equal exactly when a run may go on from it.
+
+    The guarantee speaks of every round, so they must all have used one configuration and one
+    channel, whose fingerprint is given. With a cap on participations cohorts depend on how many
+    rounds there are.
+    """
+    fields = to_json(config)
+    for name in FREE:
+        if name != "rounds" or config.max_participations is None:
+            del fields[name]
+    for name, before in LATER.items():
+        if fields[name] == before:
+            del fields[name]
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    digest.update(fingerprint)
+    return np.frombuffer(digest.digest(), dtype=np.uint8)
+
+
+def save_checkpoint(path: Path, state: State, made_with: np.ndarray) -> None:
+    """Write where a run stands, atomically."""
+    tensors = {
+        "parameters": state.parameters,
+        "participations": state.participations,
+        "round": np.array([state.round], dtype=np.int64),
+        "identity": made_with,
+    }
+    tensors["checksum"] = _checksum(tensors)
+    write_atomic(path, safetensors.numpy.save(tensors))
+
+
+def load_checkpoint(path: Path, made_with: np.ndarray) -> State | None:
+    """Return where a run stood; None where it has not begun."""
+    if not path.exists():
+        return None
+    try:
+        tensors = safetensors.numpy.load(path.read_bytes())
+        checksum = tensors.pop("checksum")
+    except (safetensors.SafetensorError, KeyError) as error:
+        raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None
+    if not np.array_equal(checksum, _checksum(tensors)):
+        raise ValueError(f"Expected a checkpoint in {path} whose checksum fits: it is damaged.")
+    if not np.array_equal(tensors["identity"], made_with):
+        raise ValueError(
+            f"Expected the configuration that {path} was made with, got another: its rounds "
+            "would not have the guarantee that is printed. Restore config.json or begin a new run."
+        )
+    return State(int(tensors["round"][0]), tensors["parameters"], tensors["participations"])
+
+
+def _checksum(tensors: dict[str, np.ndarray]) -> np.ndarray:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
+        digest.update(np.ascontiguousarray(tensor).data)
+    return np.frombuffer(digest.digest(), dtype=np.uint8)
