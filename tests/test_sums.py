@@ -252,6 +252,11 @@ def test_deep_powers_do_not_underflow():
     assert len(law) == 121
     first = mpmath.log(float(law.mantissa[0]), 2) + int(law.exponent[0])
     assert float(first) == pytest.approx(-2400, abs=1e-9)
+    exact = convolved([row] * 60)
+    for mantissa, exponent, truth in zip(law.mantissa, law.exponent, exact, strict=True):
+        value = Fraction(float(mantissa)) * Fraction(2) ** int(exponent)
+        assert abs(value / Fraction(truth, total**60) - 1) <= Fraction(law.error * UNIT)
+    assert len(set(law.exponent.tolist())) > 3
     trimmed = Law.of(row, total, floor=100.0).power(60)
     left_out = 121 - len(trimmed)
     assert 0 < left_out <= trimmed.trimmed * 1e6
