@@ -1,3 +1,4 @@
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,6 +9,7 @@ from torch import nn
 
 import randquant as rq
 from randquant import datasets, models, wire
+from randquant import learner as learner_module
 from randquant.aggregate import ChannelMechanism, ClippedSGD
 from randquant.federate import distributed_sgd, sample_cohort
 from randquant.keys import Key
@@ -65,6 +67,24 @@ def test_gradients_equal_plain_autograd(digits, model):
     assert gradients.shape == expected.shape == (4, learner.dimension)
     assert np.abs(gradients - expected).max() < 1e-6
     assert (losses > 0).all()
+
+
+def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypatch):
+    """A functional call swaps weights into its model while it runs: two at once must not share."""
+    learner = make_learner(digits, "softmax")
+    expected = learner.gradients([0, 7])[0]
+    both, seen = threading.Barrier(2, timeout=30), []
+
+    def call(model, weights, features):
+        seen.append(id(model))
+        both.wait()  # both threads are inside
+        return original(model, weights, features)
+
+    original = learner_module.functional_call
+    monkeypatch.setattr(learner_module, "functional_call", call)
+    for gradients, _ in pool.map(learner.gradients, [[0, 7]] * 2):
+        assert np.array_equal(gradients, expected)
+    assert len(set(seen)) == 2
 
 
 @pytest.mark.parametrize("model", models.MODELS)

@@ -14,14 +14,22 @@ from randquant.aggregate import BASELINES
 from randquant.mechanisms import MECHANISMS
 from randquant.records import TrainConfig
 
+PLAIN = TrainConfig("digits", "softmax", "", {"clip": 0.03}, learning_rate=1.0)
+"""What `randquant train` begins with when a mechanism is named."""
+
 DEMO = TrainConfig(
     dataset="digits",
     model="softmax",
-    mechanism="rqm",
-    parameters={"clip": 0.03, "margin": 0.03, "levels": 16, "keep": 0.42},
-    learning_rate=1.0,
+    mechanism="stochastic-rounding",
+    parameters={"clip": 0.05, "levels": 2, "margin": 0.275},
+    clip_norm=0.5,
+    trust="aggregate",
+    cohort=200,
+    rounds=50,
+    learning_rate=2.0,
+    stop_at_epsilon=8.0,
 )
-"""What `randquant train` does when nothing else is asked for."""
+"""What it does when none is: one bit per coordinate, summed securely, epsilon 8 for the whole run."""
 
 PARAMETERS = {
     "clip": "per-coordinate clipping threshold, > 0",
@@ -121,7 +129,7 @@ def _add_train(commands: Any) -> None:
     )  # fmt: skip
     known = ", ".join([*MECHANISMS, *BASELINES])
     for name, (kind, text) in TRAIN_FIELDS.items():
-        text = text.format(mechanisms=known) + ("" if "default" in text else _default(name))
+        text = text.format(mechanisms=known) + _default(name)
         train.add_argument(_flag(name), type=kind, help=text)
     _mechanism_options(train, {**MECHANISMS, **BASELINES})
     train.add_argument("--run", help="folder of the run (default: a new one in runs/)")
@@ -392,8 +400,11 @@ def _flag(name: str) -> str:
 
 
 def _default(name: str) -> str:
-    value = getattr(DEMO, name)
-    return f" (default {value})" if value not in ("", None) else ""
+    plain, demo = (getattr(config, name) for config in (PLAIN, DEMO))
+    parts = [f"default {plain}"] if plain not in ("", None) else []
+    if demo != plain:
+        parts.append(f"without --mechanism {demo}")
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _version() -> str:

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import randquant as rq
 from randquant.aggregate import update_mechanism
 from randquant.arguments import (
     DEMO,
+    PLAIN,
     TRAIN_FIELDS,
     given_parameters,
     own_parameters,
@@ -250,8 +252,6 @@ def _design(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    from dataclasses import replace
-
     from randquant import compare, compare_page
 
     asked = (options.clip, options.bits, options.epsilon)
@@ -358,30 +358,21 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _config(options: argparse.Namespace) -> TrainConfig:
-    """The demo's configuration with the given options in place of its own."""
+    """The demo's configuration, or a plain one for a named mechanism, with the given options."""
     given = {name: getattr(options, name) for name in TRAIN_FIELDS}
     given = {name: value for name, value in given.items() if value is not None}
     if "data_dir" in given:  # a run may be resumed from another folder
         given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
-    mechanism = given.get("mechanism", DEMO.mechanism)
-    same = mechanism == DEMO.mechanism
+    start = PLAIN if "mechanism" in given else DEMO
+    if "population" in given:
+        given.setdefault("cohort", min(start.cohort, given["population"]))
+    mechanism = given.get("mechanism", start.mechanism)
     own, clip_norm = own_parameters(mechanism, options)
-    parameters = {**(DEMO.parameters if same else {}), **own}
-    if takes(mechanism, "clip") and "clip_norm" not in parameters:
-        parameters.setdefault("clip", DEMO.parameters["clip"])
-    if same and "margin" not in own:
-        parameters["margin"] = parameters["clip"]
-    return TrainConfig(
-        **{
-            "dataset": DEMO.dataset,
-            "model": DEMO.model,
-            "mechanism": DEMO.mechanism,
-            "learning_rate": DEMO.learning_rate,
-            **given,
-            "parameters": parameters,
-            "clip_norm": clip_norm,
-        }
-    )
+    parameters = {**start.parameters, **own}
+    if not takes(mechanism, "clip") or "clip_norm" in own:
+        parameters = own
+    clip_norm = start.clip_norm if clip_norm is None else clip_norm
+    return replace(start, **given, parameters=parameters, clip_norm=clip_norm)
 
 
 def _new_folder(config: TrainConfig) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,6 +53,8 @@ class Learner:
             self._test_features = self._test_features.contiguous(memory_format=torch.channels_last)
         self._model, self._convolutional = model, convolutional
         self._parameters = list(model.parameters())
+        # functional_call puts weights into a model while it runs: each thread needs its own.
+        self._threads = threading.local()
         self.group = CONVOLUTION_GROUP if convolutional else VECTORISED_GROUP
 
     @property
@@ -113,6 +117,8 @@ class Learner:
         real = offset < sizes[:, None]
         index = torch.tensor([s.start for s in slices])[:, None] + torch.where(real, offset, 0)
         weight = real / sizes[:, None]
+        if not hasattr(self._threads, "model"):
+            self._threads.model = copy.deepcopy(self._model).requires_grad_(False)
         weights = {name: p.detach() for name, p in self._model.named_parameters()}
         per_client = vmap(grad_and_value(self._weighted_loss), in_dims=(None, 0, 0, 0))
         parts, losses = per_client(weights, self._features[index], self._labels[index], weight)
@@ -120,5 +126,5 @@ class Learner:
         return torch.cat(flat, dim=1).numpy(), losses.double().numpy()
 
     def _weighted_loss(self, weights, features, labels, weight) -> torch.Tensor:
-        logits = functional_call(self._model, weights, (features,))
+        logits = functional_call(self._threads.model, weights, (features,))
         return (nn.functional.cross_entropy(logits, labels, reduction="none") * weight).sum()
