@@ -160,9 +160,11 @@ def _account(options: argparse.Namespace) -> None:
 def _audit(options: argparse.Namespace) -> int:
     from randquant.audit import audit, cohort_inputs
 
-    parameters = given_parameters(options)
+    parameters, clip_norm = own_parameters(options.mechanism, options)
     size, cohort = options.dimension, options.cohort
-    mechanism = update_mechanism(options.mechanism, parameters, trust=options.trust, cohort=cohort)
+    mechanism = update_mechanism(
+        options.mechanism, parameters, trust=options.trust, cohort=cohort, clip_norm=clip_norm
+    )
     update, other, others = cohort_inputs(
         mechanism, size, cohort, options.neighboring, options.x, options.other
     )
@@ -182,6 +184,7 @@ def _audit(options: argparse.Namespace) -> int:
         "parameters": parameters,
         "dimension": size,
         "cohort": cohort,
+        "clip_norm": clip_norm,
         "neighboring": options.neighboring,
         "x": float(update[0]),
         "other": float(other[0]),
