@@ -15,7 +15,7 @@ from randquant import _validate
 from randquant.certify import certify
 from randquant.channel import Channel
 from randquant.divergence import LARGEST_ORDER, UNIT
-from randquant.geometry import certify_metric
+from randquant.geometry import certify_metric, fisher_information
 from randquant.mechanisms.noise import Noise, shift_divergence
 from randquant.privacy import NEIGHBORINGS, Neighboring, Trust
 from randquant.vector import kappa, squared_distance
@@ -160,8 +160,10 @@ class VectorRelease:
             self.dimension * _epsilon(self.channel, math.inf, self.neighboring),
             _lipschitz(self.channel) * (apart * spread + moved),
         ]
-        if order <= LARGEST_ORDER:
-            square = squared_distance(self.channel, apart, self.dimension)
+        square = squared_distance(self.channel, apart, self.dimension)
+        # kappa is at least order/2 times the Fisher information: often that settles it sooner.
+        least = order / 2 * _fisher(self.channel) * square
+        if order <= LARGEST_ORDER and least < min(bounds):
             bounds.append(_kappa(self.channel, order) * square)
         return _up(_up(self.rounds * min(bounds)))
 
@@ -302,6 +304,11 @@ def _epsilon(channel: Channel, order: float, neighboring: Neighboring) -> float:
 @functools.lru_cache(maxsize=4096)
 def _kappa(channel: Channel, order: float) -> float:
     return kappa(channel, order).upper
+
+
+@functools.lru_cache(maxsize=256)
+def _fisher(channel: Channel) -> float:
+    return fisher_information(channel).lower
 
 
 @functools.lru_cache(maxsize=256)
