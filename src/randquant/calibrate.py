@@ -156,11 +156,18 @@ class _Search:
         found = self.at(noise)
         return found is not None and found <= self.target  # NaN is not enough
 
+    def tight(self, noise: float) -> bool:
+        """Whether it is enough, and hardly more than that."""
+        found = self.at(noise)
+        return found is not None and self.target * (1 - TOLERANCE) <= found <= self.target
+
     def run(self, start: float) -> float | None:
         """The least noise found that is enough; None where none is."""
         first = self.something(start)
         if first is None:
             return None
+        if self.tight(first):
+            return first
         if self.enough(first):
             return self.narrow(*self.walk(first, down=True))
         bad, good = self.walk(first, down=False)
@@ -186,7 +193,7 @@ class _Search:
         side, here, factor = self.enough(first), first, 1.05
         there = self.guess(first)
         for _ in range(STEPS):
-            if self.at(there) is None or self.enough(there) != side:
+            if self.at(there) is None or self.enough(there) != side or self.tight(there):
                 break
             here = there
             if there in (self.low, self.high):
@@ -211,7 +218,7 @@ class _Search:
         """Draw the bracket closer: by a secant in logarithms, or its middle."""
         for step in range(STEPS):
             upper, lower = self.at(bad), self.at(good)
-            if good == bad or (lower is not None and lower >= self.target * (1 - TOLERANCE)):
+            if good == bad or self.tight(good):
                 break
             part = 0.5
             if upper is not None and lower and not math.isinf(upper) and step % 4 != 3:
@@ -250,7 +257,9 @@ class _Search:
     def out_of_reach(self, delta: float, rounds: int) -> OutOfReach:
         """What to say where no noise is enough."""
         found = {noise: value for noise, value in self.tried.items() if value is not None}
-        start = f"epsilon <= {self.target:g} at delta = {delta:g} over {rounds} rounds is out of reach"
+        start = (
+            f"epsilon <= {self.target:g} at delta = {delta:g} over {rounds} rounds is out of reach"
+        )
         if not found:
             reason = next(iter(self.reasons.values()))
             return OutOfReach(f"{start}: no noise can be built. {reason}", math.inf, None)

@@ -188,7 +188,31 @@ def _compare(options: argparse.Namespace) -> None:
 def _say(text: str) -> None:
     """Show what is being done, where somebody looks."""
     if sys.stderr.isatty():
-        print(f"curves: {text}", file=sys.stderr)
+        print(f"working on {text}", file=sys.stderr)
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from randquant import plan_page
+    from randquant.plan import plan
+
+    found = plan(
+        options.dimension,
+        options.population,
+        options.cohort,
+        options.rounds,
+        options.epsilon,
+        options.delta,
+        bits=options.bits,
+        trust=options.trust,
+        clip_norm=options.clip_norm,
+        neighboring=options.neighboring,
+        max_participations=options.max_participations,
+        mechanisms=options.mechanisms,
+        say=_say,
+    )
+    written = _write_page(options.output, lambda: plan_page.as_page(found))
+    result = {**plan_page.as_json(found), "output": options.output}
+    _print(options, result, [*plan_page.as_text(found), *written])
 
 
 def _reproduce(options: argparse.Namespace) -> None:
@@ -315,6 +339,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "design": _design,
     "account": _account,
     "compare": _compare,
+    "plan": _plan,
     "reproduce": _reproduce,
     "bench": _bench,
 }

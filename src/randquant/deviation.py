@@ -61,9 +61,7 @@ def deviation(mechanism: UpdateMechanism, dimension: int, cohort: int) -> float:
     elif isinstance(mechanism, CentralGaussian) and mechanism.clip_norm is not None:
         return mechanism.noise_multiplier * 2 * mechanism.clip_norm / cohort
     else:
-        raise TypeError(
-            f"Expected a mechanism for whole updates clipped in l2, got {mechanism!r}."
-        )
+        raise TypeError(f"Expected a mechanism for whole updates clipped in l2, got {mechanism!r}.")
     return math.sqrt(variance / cohort + bias)
 
 

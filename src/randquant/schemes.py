@@ -32,7 +32,7 @@ class Setting:
     Attributes:
         dimension: coordinates of an update, 1 to 2**30.
         cohort: clients in a round.
-        bits: most bits that a code may take, 1 to 8.
+        bits: most bits that a code may take, 1 to 24; channels take 8 at most.
         trust: `local` or `aggregate`.
         clip_norm: L2 clipping threshold of a whole update.
         neighboring: what an adversary tries to tell apart.
@@ -48,7 +48,7 @@ class Setting:
     def __post_init__(self) -> None:
         _validate.whole("dimension", self.dimension, low=1, high=2**30)
         _validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
-        _validate.whole("bits", self.bits, low=1, high=8)
+        _validate.whole("bits", self.bits, low=1, high=24)
         _validate.choice("trust", self.trust, ("local", "aggregate"))
         _validate.real("clip_norm", self.clip_norm, low=1e-25, high=1e12)
         _validate.choice("neighboring", self.neighboring, ("replace_one", "zero_out"))
@@ -99,7 +99,7 @@ def scheme(name: str, setting: Setting) -> Scheme:
     """
     if name in _ADDITIVE:
         return _additive(name, setting)
-    clip, levels = setting.clip, 2**setting.bits
+    clip, levels = setting.clip, 2 ** min(setting.bits, 8)
     trials = levels - 1
 
     def ratio(deviation: float) -> float:  # the largest value over clip, of one bit
@@ -117,7 +117,12 @@ def scheme(name: str, setting: Setting) -> Scheme:
         ),
         "rqm": Scheme(
             name,
-            lambda t: {"clip": clip, "margin": _six(clip * (t - 1)), "levels": levels, "keep": KEEP},
+            lambda t: {
+                "clip": clip,
+                "margin": _six(clip * (t - 1)),
+                "levels": levels,
+                "keep": KEEP,
+            },
             (1.01, 1e12),
             ratio,
         ),
