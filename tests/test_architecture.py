@@ -21,7 +21,7 @@ RANKS = {
     "models": 6, "learner": 6, "federate": 6,
     "bench": 7, "report": 7, "_svg": 7, "_page": 7, "_table": 7, "runs": 7, "progress": 7,
     "compare": 7, "compare_page": 7, "reproduce": 7,
-    "plan": 7, "plan_page": 7,
+    "plan": 7,
     "arguments": 8, "cli": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {

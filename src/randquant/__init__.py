@@ -7,6 +7,7 @@ privacy figure printed is a proven bound for the whole run.
 from types import ModuleType
 
 from randquant.account import account
+from randquant.calibrate import Calibration, OutOfReach, calibrate
 from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
 from randquant.channel_file import load_channel, save_channel
@@ -32,6 +33,7 @@ from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.vector import kappa, squared_distance
 
 __all__ = [
+    "Calibration",
     "Certificate",
     "Channel",
     "ChannelRelease",
@@ -40,8 +42,10 @@ __all__ = [
     "Interval",
     "Key",
     "Moments",
+    "OutOfReach",
     "VectorRelease",
     "account",
+    "calibrate",
     "certify",
     "certify_metric",
     "certify_pair",

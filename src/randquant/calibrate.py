@@ -196,7 +196,7 @@ class _Search:
             if self.at(there) is None or self.enough(there) != side or self.tight(there):
                 break
             here = there
-            if there in (self.low, self.high):
+            if there == (self.low if down else self.high):
                 break
             there = self.clamp(there / factor if down else there * factor)
             factor *= factor
@@ -225,6 +225,8 @@ class _Search:
                 part = math.log(self.aim / lower) / math.log(upper / lower)
             middle = _six(good * (bad / good) ** min(max(part, 1e-3), 1 - 1e-3))
             if middle in (good, bad):
+                middle = _six((good + bad) / 2)
+            if middle in (good, bad):  # six digits show no number in between
                 break
             good, bad = (middle, bad) if self.enough(middle) else (good, middle)
         return good
@@ -239,6 +241,8 @@ class _Search:
                 if self.enough(middle):
                     return here, middle
                 here, end = (here, middle) if self.at(middle) is None else (middle, end)
+        if all(found is None or math.isinf(found) for found in self.tried.values()):
+            return None
         # Epsilon may be least somewhere in between.
         for _ in range(STEPS // 4):
             noises = sorted(noise for noise, found in self.tried.items() if found is not None)

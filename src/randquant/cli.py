@@ -192,8 +192,7 @@ def _say(text: str) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from randquant import plan_page
-    from randquant.plan import plan
+    from randquant.plan import page, plan
 
     found = plan(
         options.dimension,
@@ -210,9 +209,9 @@ def _plan(options: argparse.Namespace) -> None:
         mechanisms=options.mechanisms,
         say=_say,
     )
-    written = _write_page(options.output, lambda: plan_page.as_page(found))
-    result = {**plan_page.as_json(found), "output": options.output}
-    _print(options, result, [*plan_page.as_text(found), *written])
+    written = _write_page(options.output, lambda: page.as_page(found))
+    result = {**page.as_json(found), "output": options.output}
+    _print(options, result, [*page.as_text(found), *written])
 
 
 def _reproduce(options: argparse.Namespace) -> None:

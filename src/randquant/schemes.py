@@ -59,6 +59,11 @@ class Setting:
         return 1 << (self.dimension - 1).bit_length()
 
     @property
+    def levels(self) -> int:
+        """Most codes of a channel."""
+        return 2 ** min(self.bits, 8)
+
+    @property
     def clip(self) -> float:
         """Threshold of a rotated coordinate: no coordinate is longer than the update."""
         return _six(min(SPREAD / math.sqrt(self.size), 1.0) * self.clip_norm)
@@ -99,70 +104,11 @@ def scheme(name: str, setting: Setting) -> Scheme:
     """
     if name in _ADDITIVE:
         return _additive(name, setting)
-    clip, levels = setting.clip, 2 ** min(setting.bits, 8)
-    trials = levels - 1
-
-    def ratio(deviation: float) -> float:  # the largest value over clip, of one bit
-        return deviation / clip
-
-    def steps(deviation: float) -> float:  # likewise, of the mean of `trials` such bits
-        return math.sqrt(trials) * deviation / clip
-
-    schemes = {
-        "stochastic-rounding": Scheme(
-            name,
-            lambda t: {"clip": clip, "levels": 2, "margin": _six(clip * (t - 1))},
-            (1.05, 1e12),
-            ratio,
-        ),
-        "rqm": Scheme(
-            name,
-            lambda t: {
-                "clip": clip,
-                "margin": _six(clip * (t - 1)),
-                "levels": levels,
-                "keep": KEEP,
-            },
-            (1.01, 1e12),
-            ratio,
-        ),
-        "pbm": Scheme(
-            name,
-            lambda t: {"clip": clip, "theta": _six(0.5 / t), "trials": trials},
-            (1.05, 1e12),
-            steps,
-        ),
-        "imvu": Scheme(
-            name,
-            lambda t: {"clip_norm": clip, "levels": min(levels, 16), "epsilon": _six(2 / t)},
-            (0.1, 2e6),
-            lambda deviation: ratio(deviation) / math.sqrt(min(trials, 15)),
-        ),
-        "mvu": Scheme(
-            name,
-            lambda t: {"clip": clip, "levels": 2, "epsilon": _six(2 / t)},
-            (0.1, 1e6),
-            ratio,
-        ),
-        "optimal": Scheme(name, lambda t: _optimal(clip, levels, t), (0.1, 1e6), ratio),
-        "erm": Scheme(
-            name,
-            lambda t: {"clip": clip, "bins": _spread(clip * t, levels), "gamma": 1.0},
-            (1.01, 1e12),
-            lambda deviation: ratio(deviation) * math.sqrt(setting.size),
-        ),
-        "qmgeo": Scheme(
-            name,
-            lambda t: {"clip": clip, "levels": levels, "p": 0.1, "mixing": _six(0.5 * t / (1 + t))},
-            (1e-9, 1e6),
-            lambda _: 1.0,
-        ),
-    }
-    if name in schemes:
-        return schemes[name]
+    if name in _CHANNELS:
+        return Scheme(name, *_CHANNELS[name](setting))
     if name in MECHANISMS:
         raise ValueError("made for one coordinate's epsilon: it has no family for whole updates")
-    raise ValueError(f"unknown: {name}")
+    raise ValueError(f"protects nothing under {setting.trust} trust")
 
 
 def names(setting: Setting) -> list[str]:
@@ -180,6 +126,96 @@ def mechanism(name: str, setting: Setting, parameters: dict[str, Any]) -> Update
         name, parameters, trust=setting.trust, cohort=setting.cohort, clip_norm=setting.clip_norm
     )
 
+
+_Family = tuple[Callable[[float], dict[str, Any]], tuple[float, float], Callable[[float], float]]
+
+
+def _rounding(s: Setting) -> _Family:
+    """One bit: more levels protect nothing unless they are never sent."""
+    return (
+        lambda t: {"clip": s.clip, "levels": 2, "margin": _six(s.clip * (t - 1))},
+        (1.05, 1e12),
+        lambda deviation: deviation / s.clip,
+    )
+
+
+def _rqm(s: Setting) -> _Family:
+    return (
+        lambda t: {
+            "clip": s.clip, "margin": _six(s.clip * (t - 1)), "levels": s.levels, "keep": KEEP,
+        },
+        (1.01, 1e12),
+        lambda deviation: 4 * deviation / s.clip,
+    )  # fmt: skip
+
+
+def _pbm(s: Setting) -> _Family:
+    trials = s.levels - 1
+    return (
+        lambda t: {"clip": s.clip, "theta": _six(0.5 / t), "trials": trials},
+        (1.05, 1e12),
+        lambda deviation: math.sqrt(trials) * deviation / s.clip,
+    )
+
+
+def _imvu(s: Setting) -> _Family:
+    levels = min(s.levels, 16)
+    return (
+        lambda t: {"clip_norm": s.clip, "levels": levels, "epsilon": _six(2 / t)},
+        (0.1, 2e6),
+        lambda deviation: deviation / s.clip / math.sqrt(levels - 1),
+    )
+
+
+def _mvu(s: Setting) -> _Family:
+    """Two levels: with more, all but two come to coincide when there is much noise."""
+    return (
+        lambda t: {"clip": s.clip, "levels": 2, "epsilon": _six(2 / t)},
+        (0.1, 1e6),
+        lambda deviation: deviation / s.clip,
+    )
+
+
+def _optimal(s: Setting) -> _Family:
+    """Evenly spaced values, the outermost further than any unbiased channel needs them."""
+    further = 1.5 if s.levels > 2 else 1 + 1e-5
+
+    def parameters(t: float) -> dict[str, Any]:
+        epsilon = _six(2 / t)
+        values = _spread(s.clip * (1 + 2 / math.expm1(epsilon)) * further, s.levels)
+        return {"clip": s.clip, "epsilon": epsilon, "values": values, "inputs": 17}
+
+    return parameters, (0.1, 1e6), lambda deviation: 1.5 * deviation / s.clip
+
+
+def _erm(s: Setting) -> _Family:
+    return (
+        lambda t: {"clip": s.clip, "bins": _spread(s.clip * t, s.levels), "gamma": 1.0},
+        (1.01, 1e12),
+        lambda deviation: 2 * deviation / s.clip,
+    )
+
+
+def _qmgeo(s: Setting) -> _Family:
+    return (
+        lambda t: {
+            "clip": s.clip, "levels": s.levels, "p": 0.1, "mixing": _six(0.5 * t / (1 + t)),
+        },
+        (1e-9, 1e6),
+        lambda deviation: 1.0,
+    )  # fmt: skip
+
+
+_CHANNELS: dict[str, Callable[[Setting], _Family]] = {
+    "stochastic-rounding": _rounding,
+    "rqm": _rqm,
+    "pbm": _pbm,
+    "imvu": _imvu,
+    "mvu": _mvu,
+    "optimal": _optimal,
+    "erm": _erm,
+    "qmgeo": _qmgeo,
+}
 
 _ADDITIVE = {
     "skellam": "aggregate",
@@ -206,13 +242,6 @@ def _additive(name: str, setting: Setting) -> Scheme:
         (1e-6, 1e6) if setting.trust == "aggregate" else (1e-12, 1e12),
         lambda deviation: deviation * math.sqrt(many) / distance,
     )
-
-
-def _optimal(clip: float, levels: int, t: float) -> dict[str, Any]:
-    """Evenly spaced values, the outermost 1.5 times as far as any unbiased channel needs them."""
-    epsilon = _six(2 / t)
-    reach = clip * (1 + 2 / math.expm1(epsilon)) * (1.5 if levels > 2 else 1 + 1e-5)
-    return {"clip": clip, "epsilon": epsilon, "values": _spread(reach, levels), "inputs": 17}
 
 
 def _spread(reach: float, levels: int) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Any
 from randquant import _page, _table
 from randquant._svg import minus
 from randquant.mechanisms import MECHANISMS
-from randquant.plan import Entry, Noise, Plan, code
+from randquant.plan.record import Entry, Noise, Plan, code
 from randquant.privacy import round_up
 
 COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 from randquant import _validate, schemes
 from randquant.aggregate import BASELINES, ChannelMechanism, LocalGaussian, VectorMechanism
@@ -14,134 +14,13 @@ from randquant.deviation import deviation
 from randquant.limits import gaussian_multiplier, privunit
 from randquant.mechanisms import MECHANISMS, stochastic_rounding
 from randquant.mechanisms.noise import NOISES
-from randquant.privacy import Guarantee, Neighboring, round_up
-from randquant.schemes import Setting
+from randquant.plan.record import Entry, Limit, Need, Noise, Plan
+from randquant.plan.verdict import judge
+from randquant.privacy import Neighboring
 from randquant.wire import HEADER_BYTES
-
-USEFUL = 0.3
-"""Largest share of a run that noise may be: below it training loses little."""
-
-HOPELESS = 1.0
-"""Share of a run from which on no mechanism is called useful."""
-
 
 ALIKE = 1.01
 """Errors that differ by less than this factor are as good as the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What is asked for.
-
-    Attributes:
-        dimension: coordinates of an update.
-        population, cohort, rounds: clients, clients a round, rounds.
-        bits: most bits of one code, 1 to 24; channels have 256 codes at most.
-        trust: `local`: the server sees each client's codes; `aggregate`: only their sum.
-        clip_norm: L2 clipping threshold of a whole update.
-        epsilon, delta: the guarantee of one client's whole participation.
-        neighboring: what an adversary tries to tell apart.
-        participations: most rounds that a client takes part in.
-    """
-
-    dimension: int
-    population: int
-    cohort: int
-    rounds: int
-    bits: int
-    trust: Literal["local", "aggregate"]
-    clip_norm: float
-    epsilon: float
-    delta: float
-    neighboring: Neighboring
-    participations: int
-
-    @property
-    def setting(self) -> Setting:
-        """What mechanisms need to know of it."""
-        return Setting(
-            self.dimension, self.cohort, self.bits, self.trust, self.clip_norm, self.neighboring
-        )
-
-    @property
-    def balanced(self) -> int:
-        """Rounds that a client takes part in when all do equally often."""
-        return -(-self.rounds * self.cohort // self.population)
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """How large the error of a decoded mean is.
-
-    Attributes:
-        deviation: root mean square error of one coordinate of the mean.
-        relative: over the Gaussian limit's; None where there is none.
-        length: of the whole error vector, over clip_norm: the longest that the mean can be.
-        share: of the run: the errors of all rounds added up, over the longest that all means can
-            add up to.
-    """
-
-    deviation: float
-    relative: float | None
-    length: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One mechanism.
-
-    Attributes:
-        mechanism: its name.
-        parameters: what it is built from; empty where the target is out of reach.
-        guarantee: what the accountant says of it; None likewise, as the rest.
-        noise: its error.
-        bytes_up: what one client uploads in one round, header included.
-        bytes_run: what all clients upload in all rounds.
-        summed_bits: bits of a coordinate in a secure sum of the cohort (`aggregate` only).
-        baseline: samples in floating point: to compare with, not to deploy.
-        remark: why there is nothing, or what to know.
-    """
-
-    mechanism: str
-    parameters: dict[str, Any]
-    guarantee: Guarantee | None = None
-    noise: Noise | None = None
-    bytes_up: int = 0
-    bytes_run: int = 0
-    summed_bits: int | None = None
-    baseline: bool = False
-    remark: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """What no quantiser can be expected to beat."""
-
-    name: str
-    noise: Noise
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Mechanisms by error, limits, and what follows.
-
-    Attributes:
-        need: what was asked for.
-        entries: least error first; those out of reach last.
-        limits: for comparison.
-        verdict: `useful`, `doubtful` or `hopeless`.
-        advice: the verdict in sentences.
-        recommended: of the mechanisms whose error is within ALIKE of the least, the one with the
-            shortest upload; None where there is none. Baselines are not.
-    """
-
-    need: Need
-    entries: Sequence[Entry]
-    limits: Sequence[Limit]
-    verdict: Literal["useful", "doubtful", "hopeless"]
-    advice: Sequence[str]
-    recommended: Entry | None
 
 
 def plan(
@@ -212,19 +91,8 @@ def plan(
     entries.sort(key=_rank)
     limits = _limits(need, multiplier)
     best = _recommended(entries)
-    verdict, advice = _judged(need, best)
+    verdict, advice = judge(need, best, limits)
     return Plan(need, entries, limits, verdict, advice, best)
-
-
-def code(entry: Entry, need: Need) -> str:
-    """One line of Python that makes an entry's mechanism (imports aside)."""
-    parameters = ", ".join(f"{name!r}: {value!r}" for name, value in entry.parameters.items())
-    options = f'trust="{need.trust}"'
-    if need.trust == "aggregate":
-        options += f", cohort={need.cohort}"
-    if entry.mechanism in MECHANISMS:
-        options += f", clip_norm={need.clip_norm!r}"
-    return f'update_mechanism("{entry.mechanism}", {{{parameters}}}, {options})'
 
 
 def _recommended(entries: Sequence[Entry]) -> Entry | None:
@@ -236,8 +104,6 @@ def _recommended(entries: Sequence[Entry]) -> Entry | None:
 
 def _checked(need: Need, most: int | None) -> Need:
     """The need with its participations, or ValueError."""
-    from dataclasses import replace
-
     _validate.whole("population", need.population, low=1, high=2**53)
     _validate.whole("cohort", need.cohort, low=1, high=need.population, why="it is of them")
     _validate.whole("rounds", need.rounds, low=1, high=2**40)
@@ -337,7 +203,7 @@ def _limits(need: Need, multiplier: float) -> list[Limit]:
 
     each = need.epsilon / need.participations
     if each >= 1e-9:
-        found.append(Limit(f"PrivUnit, pure epsilon {round_up(each)} a round", unit(each)))
+        found.append(Limit(f"PrivUnit, pure epsilon {each:.6g} a round", unit(each)))
     if need.delta > 0 and need.participations > 1:
         composed = _pure_epsilon(need)
         if composed is not None and composed > each:
@@ -370,51 +236,3 @@ def _pure_epsilon(need: Need) -> float | None:
 def _rank(entry: Entry) -> tuple:
     noise = entry.noise
     return (noise is None, noise.deviation if noise else 0.0, entry.bytes_up)
-
-
-def _judged(
-    need: Need, best: Entry | None
-) -> tuple[Literal["useful", "doubtful", "hopeless"], list[str]]:
-    """A verdict, and what it means."""
-    if best is None or best.noise is None:
-        return "hopeless", [
-            f"No mechanism gives useful accuracy at this target: none meets epsilon "
-            f"{need.epsilon:g} at delta {need.delta:g}. See the reasons below."
-        ]
-    noise = best.noise
-    meaning = (
-        f"The noise in a round's mean is {noise.length:.3g} times as long as the longest possible "
-        f"mean, and over the run the noises add up to {noise.share:.3g} of the longest way that "
-        "all means can go together."
-    )
-    if noise.share < USEFUL:
-        return "useful", [f"Useful accuracy is to be expected with {best.mechanism}.", meaning]
-    verdict = "hopeless" if noise.share >= HOPELESS else "doubtful"
-    first = (
-        "No mechanism gives useful accuracy at this target."
-        if verdict == "hopeless"
-        else f"Useful accuracy is doubtful at this target, with {best.mechanism} as with any other."
-    )
-    return verdict, [first, meaning, _help(need, noise.share / USEFUL)]
-
-
-def _help(need: Need, excess: float) -> str:
-    """What would bring the share of a run down to USEFUL, one thing at a time."""
-    ways = [f"at most {max(int(need.dimension / excess**2), 1):,} parameters"]
-    more = math.ceil(need.population * excess**2)
-    if need.participations == need.balanced:
-        ways.append(f"about {more:,} clients, in cohorts as large as now")
-        if need.trust == "aggregate":
-            both = math.ceil(excess * need.cohort)
-            ways.append(
-                f"about {math.ceil(excess * need.population):,} clients and {both:,} a round"
-            )
-    multiplier = gaussian_multiplier(need.epsilon, need.delta, 1) if need.delta > 0 else math.inf
-    if math.isfinite(multiplier):
-        low, high = math.log(need.epsilon), math.log(1e6)
-        for _ in range(60):
-            middle = (low + high) / 2
-            small = gaussian_multiplier(math.exp(middle), need.delta, 1) <= multiplier / excess
-            low, high = (low, middle) if small else (middle, high)
-        ways.append(f"epsilon of about {math.exp(high):.3g}")
-    return f"It would take one of: {'; '.join(ways)}."
