@@ -85,7 +85,12 @@ def _channel(mechanism: VectorMechanism, dimension: int) -> tuple[float, float]:
     inside = np.clip(x, -channel.clip, channel.clip)
     measured = moments(channel)
     bias = measured.bias_at(inside) + inside - x
-    return float(weights @ measured.variance_at(inside)), float(weights @ bias**2)
+    # What of the bias is proportional to the update stays where the update is when it is rotated
+    # back; the rest spreads over the padding too, which is dropped.
+    along = float(weights @ (bias * x)) ** 2 / float(weights @ x**2)
+    padded = rotation.size / dimension
+    squared = float(weights @ bias**2) + along * (padded - 1)
+    return float(weights @ measured.variance_at(inside)), squared
 
 
 def _additive(mechanism: AdditiveMechanism, dimension: int) -> float:

@@ -105,7 +105,7 @@ def _recommended(entries: Sequence[Entry]) -> Entry | None:
 def _checked(need: Need, most: int | None) -> Need:
     """The need with its participations, or ValueError."""
     _validate.whole("population", need.population, low=1, high=2**53)
-    _validate.whole("cohort", need.cohort, low=1, high=need.population, why="it is of them")
+    _validate.whole("cohort", need.cohort, low=1, high=need.population)
     _validate.whole("rounds", need.rounds, low=1, high=2**40)
     _validate.real("epsilon", need.epsilon, above=0, high=1e6)
     _validate.real("delta", need.delta, low=0, below=1)
