@@ -32,7 +32,7 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
 
     Example:
         >>> round(gaussian_multiplier(8.0, 1e-6, 5), 4)
-        1.5259
+        1.46
     """
     epsilon = _validate.real("epsilon", epsilon, above=0)
     delta = _validate.real("delta", delta, low=0, below=1)
@@ -89,13 +89,13 @@ def privunit(dimension: int, epsilon: float) -> PrivUnit:
         The best pair of keep and threshold: its privacy loss is exactly epsilon.
 
     References:
-        Bhowmick, Duchi, Freudiger, Kapoor and Rogers 2018, section 4.1; that this is the unbiased
-        pure mechanism of least error for unit vectors is Asi, Feldman and Talwar 2022, Theorem 1.1.
+        Bhowmick, Duchi, Freudiger, Kapoor and Rogers 2018 (PrivUnit2); Asi, Feldman and Talwar
+        2022 (its best pair is optimal among a wide family of unbiased pure mechanisms).
 
     Example:
         >>> found = privunit(dimension=1000, epsilon=4.0)
         >>> round(found.deviation, 4)
-        1.0
+        0.66
     """
     dimension = _validate.whole("dimension", dimension, low=1, high=2**53)
     epsilon = _validate.real("epsilon", epsilon, low=1e-9, high=1e6)

@@ -68,7 +68,7 @@ def _help(need: Need, excess: float) -> str:
     ways = [
         f"at most {max(int(need.dimension / excess**2), 1):,} parameters",
         f"about {math.ceil(more * need.population):,} clients and "
-        f"{math.ceil(more * need.cohort):,} a round",
+        f"{math.floor(more * need.cohort):,} a round",
     ]
     multiplier = gaussian_multiplier(need.epsilon, need.delta, 1)
     if math.isfinite(multiplier):
