@@ -9,6 +9,7 @@ from typing import Any
 
 from randquant.account import account
 from randquant.audit import Audit, audit
+from randquant.calibrate import Calibration, OutOfReach, calibrate
 from randquant.certify import Certificate, certify, certify_pair
 from randquant.channel import Channel
 from randquant.channel_file import load_channel, save_channel
@@ -37,6 +38,7 @@ from randquant.vector import kappa, squared_distance
 
 __all__ = [
     "Audit",
+    "Calibration",
     "Certificate",
     "Channel",
     "ChannelRelease",
@@ -45,14 +47,17 @@ __all__ = [
     "Interval",
     "Key",
     "Moments",
+    "OutOfReach",
     "Sampled",
     "VectorRelease",
     "account",
     "audit",
+    "calibrate",
     "certify",
     "certify_metric",
     "certify_pair",
-    "certify_sum",  # pyright: ignore[reportUnsupportedDunderAll]
+    "certify_sum",
+]
     "decode",
     "design",  # pyright: ignore[reportUnsupportedDunderAll]
     "encode",

@@ -117,6 +117,7 @@ def parser() -> argparse.ArgumentParser:
     _add_account(commands)
     _add_audit(commands)
     _add_compare(commands)
+    _add_plan(commands)
     _add_reproduce(commands)
     _add_bench(commands)
     return top
@@ -252,6 +253,38 @@ def _add_compare(commands: Any) -> None:
     )  # fmt: skip
     compare.add_argument("--order", type=float, default=2.0, help="Renyi order shown; default 2")
     compare.add_argument("--output", metavar="FILE", help="also write a page with the figures")
+
+
+def _add_plan(commands: Any) -> None:
+    plan = _command(
+        commands, "plan", "which mechanism and parameters meet a target, ranked by error",
+        "randquant plan --dimension 650 --population 200 --cohort 200 --rounds 50 --epsilon 8",
+    )  # fmt: skip
+    for name, text in {
+        "dimension": "coordinates of an update",
+        "population": "how many clients there are",
+        "cohort": "how many clients take part in each round",
+        "rounds": "how many rounds",
+    }.items():
+        plan.add_argument(_flag(name), type=int, required=True, help=text)
+    plan.add_argument(
+        "--epsilon", type=float, required=True, help="target for a client's whole participation"
+    )
+    plan.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
+    plan.add_argument("--bits", type=int, default=4, help="most bits of a code; default 4")
+    plan.add_argument(
+        "--trust", default="aggregate", help="who sees what: aggregate (default) or local"
+    )
+    plan.add_argument("--clip-norm", type=float, default=1.0, help=PARAMETERS["clip_norm"])
+    plan.add_argument(
+        "--neighboring", default="replace_one", help="replace_one (default) or zero_out"
+    )
+    plan.add_argument(
+        "--max-participations", type=int,
+        help="most rounds a client takes part in; default: all equally often",
+    )  # fmt: skip
+    plan.add_argument("--mechanisms", type=_names, metavar="A,B,...", help="default: all")
+    plan.add_argument("--output", metavar="FILE", help="also write a page with the figures")
 
 
 def _add_reproduce(commands: Any) -> None:

@@ -281,7 +281,30 @@ def _compare(options: argparse.Namespace) -> None:
 def _say(text: str) -> None:
     """Show what is being done, where somebody looks."""
     if sys.stderr.isatty():
-        print(f"curves: {text}", file=sys.stderr)
+        print(f"working on {text}", file=sys.stderr)
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from randquant.plan import page, plan
+
+    found = plan(
+        options.dimension,
+        options.population,
+        options.cohort,
+        options.rounds,
+        options.epsilon,
+        options.delta,
+        bits=options.bits,
+        trust=options.trust,
+        clip_norm=options.clip_norm,
+        neighboring=options.neighboring,
+        max_participations=options.max_participations,
+        mechanisms=options.mechanisms,
+        say=_say,
+    )
+    written = _write_page(options.output, lambda: page.as_page(found))
+    result = {**page.as_json(found), "output": options.output}
+    _print(options, result, [*page.as_text(found), *written])
 
 
 def _reproduce(options: argparse.Namespace) -> None:
@@ -402,6 +425,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "account": _account,
     "audit": _audit,
     "compare": _compare,
+    "plan": _plan,
     "reproduce": _reproduce,
     "bench": _bench,
 }

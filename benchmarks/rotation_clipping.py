@@ -1,0 +1,60 @@
+"""What clipping coordinates after the rotation costs: python benchmarks/rotation_clipping.py
+
+Updates of norm 1 are rotated and each coordinate is clipped at a multiple of 1 / sqrt(size), its
+deviation. What is lost is |clipped - rotated|^2, the squared error (a bias, the same however many
+clients send the update), as a share of the update's own square. Nothing is random but the updates.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from results import save
+
+from randquant.aggregate.rotation import Rotation
+from randquant.deviation import coordinate_clipping
+
+MULTIPLES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+DIMENSIONS = (650, 50_226, 1_000_000)
+SEEDS = range(20)
+
+
+def updates(rotation: Rotation, noise: np.random.Generator) -> dict[str, np.ndarray]:
+    dimension = rotation.dimension
+    one, sent = np.zeros(dimension), np.zeros(rotation.size)
+    one[noise.integers(dimension)] = 1.0
+    few = noise.standard_normal(dimension) * (noise.random(dimension) < 0.01)
+    sent[0] = 1.0
+    return {
+        "gaussian": noise.standard_normal(dimension),
+        "one coordinate in 100": few + 1e-3 * one,
+        "one coordinate": one,
+        "Student t, 2 degrees": noise.standard_t(2.0, dimension),
+        "all the same": np.ones(dimension),
+        "chosen for the seed": rotation.inverse(sent),
+    }
+
+
+def losses(update: np.ndarray, rotation: Rotation) -> list[float]:
+    spread = rotation.forward(update / np.linalg.norm(update)) * np.sqrt(rotation.size)
+    return [float(np.mean((spread - np.clip(spread, -t, t)) ** 2)) for t in MULTIPLES]
+
+
+def main() -> None:
+    found = {"normal": {str(t): coordinate_clipping(t) for t in MULTIPLES}}
+    for dimension in DIMENSIONS:
+        table: dict[str, list] = {}
+        for seed in SEEDS if dimension < 10**6 else SEEDS[:3]:
+            rotation = Rotation(dimension, seed)
+            for name, update in updates(rotation, np.random.default_rng(seed)).items():
+                table.setdefault(name, []).append(losses(update, rotation))
+        for name, rows in table.items():
+            mean, worst = np.mean(rows, axis=0), np.max(rows, axis=0)
+            pairs = list(zip(MULTIPLES, mean.tolist(), worst.tolist(), strict=True))
+            print(f"{dimension:>9,} {name:<24}", *(f"{m:.1e}/{w:.1e}" for _, m, w in pairs))
+            found[f"{name}, {dimension}"] = {str(t): {"mean": m, "worst": w} for t, m, w in pairs}
+    print("normal", *(f"{value:.1e}" for value in found["normal"].values()))
+    save("rotation_clipping", found)
+
+
+if __name__ == "__main__":
+    main()
