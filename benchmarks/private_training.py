@@ -1,4 +1,4 @@
-"""Training to epsilon 8, one bit beside Gaussian noise: python benchmarks/private_training.py [DATA_DIR]
+"""Training to epsilon 8, one bit and Gaussian noise: python benchmarks/private_training.py [DATA]
 
 Digits, 200 clients, all in every round, 50 rounds, 5 seeds, for both kinds of neighbours. With the
 folder of the Fashion-MNIST files also that, 3,400 clients, all in every round, one seed. The

@@ -22,7 +22,7 @@ RANKS = {
     "run_folder": 7, "runs": 7, "progress": 7, "compare": 7, "compare_page": 7, "reproduce": 7,
     "proportions": 7, "attacks": 7, "audit": 7,
     "calibrate": 5, "schemes": 5, "deviation": 5, "limits": 5, "plan": 7,
-    "arguments": 8, "cli": 8, "__main__": 9,
+    "reading": 8, "arguments": 8, "train_command": 8, "cli": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {
     "torch": {"models", "learner", "runs", "bench"},

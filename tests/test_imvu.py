@@ -268,11 +268,11 @@ def test_the_command_line_certifies_it(capsys):
     assert result["fingerprint"] == rq.imvu(1.0, 2, 2.0, 8.0).fingerprint.hex()
 
 
-def test_training_clips_each_coordinate_at_clip_norm(tmp_path, capsys):
+def test_training_clips_whole_updates_at_clip_norm(tmp_path, capsys):
     line = "train --dataset breast-cancer --mechanism imvu --levels 2 --epsilon 1 --rounds 2"
     assert cli.main([*line.split(), "--quiet"]) == 2
     assert "clip_norm" in capsys.readouterr().err
     run = tmp_path / "run"
     assert cli.main([*line.split(), "--clip-norm", "0.03", "--run", str(run), "--quiet"]) == 0
     assert "epsilon <=" in capsys.readouterr().out
-    assert '"clip": 0.03' in (run / "baseline" / "config.json").read_text()
+    assert '"clip_norm": 0.03' in (run / "baseline" / "config.json").read_text()

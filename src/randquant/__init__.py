@@ -33,6 +33,7 @@ from randquant.moments import Moments, moments
 from randquant.privacy import Guarantee, Interval
 from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.sampling import Sampled
+from randquant.sums import SumCertificate, certify_sum
 from randquant.sums.curvature import kappa_sum
 from randquant.vector import kappa, squared_distance
 
@@ -49,6 +50,7 @@ __all__ = [
     "Moments",
     "OutOfReach",
     "Sampled",
+    "SumCertificate",
     "VectorRelease",
     "account",
     "audit",
@@ -57,7 +59,6 @@ __all__ = [
     "certify_metric",
     "certify_pair",
     "certify_sum",
-]
     "decode",
     "design",  # pyright: ignore[reportUnsupportedDunderAll]
     "encode",
@@ -83,9 +84,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `rq.design` and `rq.certify_sum` when first used: a solver, compiled loops."""
+    """Import `rq.design` when it is first used: its solver is slow to import."""
     if name == "design":
         return importlib.import_module("randquant.design")
-    if name == "certify_sum":
-        return importlib.import_module("randquant.sums").certify_sum
     raise AttributeError(f"module 'randquant' has no attribute {name!r}")

@@ -7,11 +7,11 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from randquant.aggregate import BASELINES
 from randquant.mechanisms import MECHANISMS
+from randquant.reading import channel, names, numbers, reader, whole_numbers
 from randquant.records import TrainConfig
 
 PLAIN = TrainConfig("digits", "softmax", "", {"clip": 0.03}, learning_rate=1.0)
@@ -29,7 +29,7 @@ DEMO = TrainConfig(
     learning_rate=2.0,
     stop_at_epsilon=8.0,
 )
-"""What it does when none is: one bit per coordinate, summed securely, epsilon 8 for the whole run."""
+"""What it does when none is: one bit per coordinate, summed securely, epsilon 8 for the run."""
 
 PARAMETERS = {
     "clip": "per-coordinate clipping threshold, > 0",
@@ -164,7 +164,7 @@ def _add_design(commands: Any) -> None:
     )  # fmt: skip
     design.add_argument("--clip", type=float, required=True, help=PARAMETERS["clip"])
     design.add_argument(
-        "--values", type=_numbers, metavar="A,B,...", help="what the codes decode to"
+        "--values", type=numbers, metavar="A,B,...", help="what the codes decode to"
     )
     design.add_argument("--levels", type=int, help="search for so many levels instead, 2 to 32")
     design.add_argument("--epsilon", type=float, required=True, help="target per coordinate")
@@ -178,7 +178,7 @@ def _add_design(commands: Any) -> None:
     design.add_argument(
         "--inputs", type=int, help="vertices; default 33, and 129 where levels are searched"
     )
-    design.add_argument("--density", type=_numbers, metavar="A,B,...", help=PARAMETERS["density"])
+    design.add_argument("--density", type=numbers, metavar="A,B,...", help=PARAMETERS["density"])
     design.add_argument("--reach", type=float, help=PARAMETERS["reach"])
     design.add_argument("--free", action="store_true", help="levels need not be symmetric")
     design.add_argument("--lattice", action="store_true", help="evenly spaced levels")
@@ -243,9 +243,9 @@ def _add_compare(commands: Any) -> None:
         "randquant compare --clip 1 --bits 2 --epsilon 1 --output compare.html",
     )  # fmt: skip
     compare.add_argument("--clip", type=float, help=PARAMETERS["clip"])
-    compare.add_argument("--bits", type=_whole_numbers, metavar="B,...", help="bits per coordinate")
+    compare.add_argument("--bits", type=whole_numbers, metavar="B,...", help="bits per coordinate")
     compare.add_argument("--epsilon", type=float, help="largest certified pure epsilon")
-    compare.add_argument("--mechanisms", type=_names, metavar="A,B,...", help="default: all")
+    compare.add_argument("--mechanisms", type=names, metavar="A,B,...", help="default: all")
     compare.add_argument("--objective", help="mae (default) or mse, input uniform")
     compare.add_argument(
         "--channel", type=channel, action="append", metavar="'NAME key=value ...'",
@@ -283,7 +283,7 @@ def _add_plan(commands: Any) -> None:
         "--max-participations", type=int,
         help="most rounds a client takes part in; default: all equally often",
     )  # fmt: skip
-    plan.add_argument("--mechanisms", type=_names, metavar="A,B,...", help="default: all")
+    plan.add_argument("--mechanisms", type=names, metavar="A,B,...", help="default: all")
     plan.add_argument("--output", metavar="FILE", help="also write a page with the figures")
 
 
@@ -327,7 +327,7 @@ def _mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callabl
             if parameter.name in ("cohort", "norm"):  # settings of a run
                 continue
             users.setdefault(parameter.name, []).append(mechanism)
-            kinds[parameter.name] = _kind(parameter)
+            kinds[parameter.name] = reader(parameter)
     for name, mechanisms in users.items():
         parser.add_argument(
             _flag(name), type=kinds[name], help=f"{_meaning(name)} ({', '.join(mechanisms)})"
@@ -354,74 +354,10 @@ def own_parameters(mechanism: str, options: argparse.Namespace) -> tuple[dict[st
     return parameters, clip_norm
 
 
-def channel(text: str) -> tuple[str, dict[str, Any]]:
-    """Read a channel's name and parameters from "NAME key=value key=value".
-
-    Example:
-        >>> channel("erm clip=1 bins=-2,0,2 gamma=0.5")
-        ('erm', {'clip': 1.0, 'bins': [-2.0, 0.0, 2.0], 'gamma': 0.5})
-    """
-    name, *pairs = text.split() or [""]
-    if name not in MECHANISMS:
-        known = ", ".join(MECHANISMS)
-        raise argparse.ArgumentTypeError(f"expected one of {known} and key=value pairs: {text!r}")
-    accepted = inspect.signature(MECHANISMS[name]).parameters
-    given: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        key = key.replace("-", "_")
-        if not equals or key not in accepted or key in given:
-            wanted = ", ".join(accepted)
-            raise argparse.ArgumentTypeError(f"expected {name} with {wanted} once each: {pair!r}")
-        try:
-            given[key] = _kind(accepted[key])(value)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"expected a number: {pair!r}") from None
-    return name, given
-
-
-def _whole_numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
-
-
 def takes(mechanism: str, parameter: str) -> bool:
     """Return whether a mechanism has a parameter; False for an unknown mechanism."""
     constructor = {**MECHANISMS, **BASELINES}.get(mechanism)
     return constructor is not None and parameter in inspect.signature(constructor).parameters
-
-
-def _numbers(text: str) -> list[float]:
-    if text.startswith("@"):
-        try:
-            text = ",".join(Path(text[1:]).read_text(encoding="utf-8").replace(",", " ").split())
-        except (OSError, UnicodeDecodeError) as error:
-            raise argparse.ArgumentTypeError(f"cannot read numbers from a file: {error}") from None
-    return [float(part) for part in text.split(",")]
-
-
-def _kind(parameter: inspect.Parameter) -> Callable[[str], Any]:
-    """How a parameter is read; annotations may be classes or, as in this package, their names."""
-    kinds = {
-        "int | Sequence[float] | np.ndarray": _number_or_numbers,
-        "int": int,
-        "float": float,
-        "str": str,
-        "_empty": _number,
-    }
-    name = getattr(parameter.annotation, "__name__", parameter.annotation).removesuffix(" | None")
-    return kinds.get(name, _numbers)
-
-
-def _number_or_numbers(text: str) -> int | list[float]:
-    return int(text) if text.isdigit() else _numbers(text)
-
-
-def _number(text: str) -> int | float:
-    return int(text) if text.lstrip("+-").isdigit() else float(text)
 
 
 def _meaning(name: str) -> str:

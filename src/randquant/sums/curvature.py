@@ -69,7 +69,7 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
         >>> channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)  # one bit, values ±4
         >>> found = kappa_sum(channel, clients=200, order=2.0)
         >>> round(found.upper * 200 * 16 / (2.0 / 2), 3)  # over Gaussian noise of variance 16 · 200
-        1.067
+        1.07
     """
     _validate.kind("channel", channel, Channel)
     clients = _validate.whole("clients", clients, low=1)
