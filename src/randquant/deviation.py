@@ -70,7 +70,7 @@ def coordinate_clipping(threshold: float) -> float:
 
     Example:
         >>> [f"{coordinate_clipping(t):.1e}" for t in (2, 3, 4)]
-        ['1.2e-02', '4.1e-04', '6.1e-06']
+        ['1.2e-02', '4.1e-04', '6.2e-06']
     """
     beyond = 0.5 * math.erfc(threshold / math.sqrt(2))
     density = math.exp(-(threshold**2) / 2) / math.sqrt(2 * math.pi)

@@ -67,7 +67,7 @@ def plan(
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
 
     Example:
-        >>> found = plan(650, 200, 200, 50, 8.0, 1e-5, mechanisms=["stochastic-rounding"])
+        >>> found = plan(650, 200, 200, 50, 8.0, 1e-5, bits=16, mechanisms=["skellam"])
         >>> found.verdict, found.entries[0].guarantee.epsilon <= 8
         ('useful', True)
     """
