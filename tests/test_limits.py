@@ -15,7 +15,7 @@ from randquant.aggregate import (
     SignSGD,
     VectorMechanism,
 )
-from randquant.deviation import coordinate_clipping, deviation
+from randquant.deviation import coordinate_clipping, deviation, gain
 from randquant.keys import Key
 from randquant.limits import gaussian_multiplier, log_cap, privunit
 
@@ -128,7 +128,8 @@ def test_deviations_are_those_of_the_real_pipeline(mechanism):
     for repeat in range(2):
         root = Key.from_seed(repeat)
         payloads = [mechanism.encode(update, root.fold_in("c", c)) for c in range(COHORT)]
-        errors.append(mechanism.mean(payloads, DIMENSION, root.fold_in("server")) - update)
+        mean = mechanism.mean(payloads, DIMENSION, root.fold_in("server"))
+        errors.append(mean / gain(mechanism, DIMENSION) - update)
     found = math.sqrt(float(np.mean(np.square(errors))))
     assert found == pytest.approx(deviation(mechanism, DIMENSION, COHORT), rel=0.05)
 
@@ -138,3 +139,13 @@ def test_other_mechanisms_have_no_deviation():
         deviation(ClippedSGD(clip_norm=1.0), 10, 1)
     with pytest.raises(TypeError, match="clipped in l2"):
         deviation(VectorMechanism(rq.pbm(1.0, 0.2, 3), 1.0, norm="l1"), 10, 1)
+
+
+def test_sending_next_to_nothing_is_no_accuracy():
+    """QMGeo mixed to the full has almost no noise of its own, and almost no signal."""
+    deviations = [
+        deviation(VectorMechanism(rq.qmgeo(0.0625, 2, 0.1, mixing), 1.0), 3000, 8)
+        for mixing in (0.1, 0.4, 0.499, 0.499999)
+    ]
+    assert deviations == sorted(deviations)
+    assert deviations[-1] > 100 * deviations[0]

@@ -23,7 +23,8 @@ def as_text(plan: Plan) -> list[str]:
     limits = [_limit(limit.name, limit.noise) for limit in plan.limits]
     lines = [*_asked(plan), ""]
     lines += _table.text(COLUMNS, [*found, *limits])
-    lines += [""] + [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
+    missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
+    lines += ["", *missing] if missing else []
     lines += ["", *_meaning(plan), "", *plan.advice]
     if plan.recommended is not None:
         lines += [
@@ -102,7 +103,8 @@ def _meaning(plan: Plan) -> list[str]:
         else ""
     )
     return [
-        "deviation: of one coordinate of a round's decoded mean, root mean square; / Gaussian: "
+        "deviation: of one coordinate of a round's decoded mean, root mean square (a biased one is "
+        "scaled to its length first); / Gaussian: "
         "over the first limit's",
         "noise / mean: length of that error over the longest mean there can be, one of clip_norm; "
         "of the run: all rounds' errors over all means, at their longest",
