@@ -99,14 +99,18 @@ def test_pbm_is_worst_at_the_ends(order):
     assert sorted(rq.certify(channel, order).witness) == [-1.5, 1.5]
 
 
-def test_pbm_adds_at_most_the_stated_variance():
-    channel = rq.pbm(1.5, 0.25, 15)
+@pytest.mark.parametrize("inputs", [2, 17, 65])
+def test_pbm_adds_at_most_the_stated_variance(inputs):
+    channel = rq.pbm(1.5, 0.25, 15, inputs)
+    assert len(channel.inputs) == inputs
     x = np.linspace(-1.5, 1.5, 1001)
     success = 0.5 + 0.25 * x / 1.5
     smooth = 15 * success * (1 - success) * (1.5 / (0.25 * 15)) ** 2
     added = rq.moments(channel).variance_at(x) - smooth
     assert added.min() > -1e-12
-    assert added.max() <= (1.5 / 64) ** 2
+    assert added.max() <= (1.5 / (inputs - 1)) ** 2
+    if inputs == 2:
+        assert added.max() > 2
 
 
 def qmgeo_oracle(x, levels, p, mixing):

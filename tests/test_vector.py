@@ -102,6 +102,26 @@ def test_no_pair_of_inputs_exceeds_it(channel, order, data):
 
 
 @settings(max_examples=60)
+@given(finite_channels(), ORDERS, st.data())
+def test_all_pairs_are_bounded_at_once(channel, order, data):
+    if not has_finite_kappa(channel):
+        return
+    upper, close = Lines.of(channel).curvature(order)
+    assert close == pytest.approx(order / 2 * rq.fisher_information(channel).lower, rel=1e-9)
+    for _ in range(5):
+        x, other = data.draw(pairs(channel))
+        if x != other:
+            assert steepness(channel, x, other, order) <= upper
+
+
+def test_it_is_tight_where_rows_are_alike():
+    lines = Lines.of(rq.rqm(clip=1.0, margin=999.0, levels=16, keep=0.42))
+    for order in (1.5, 2.5, 8.0):
+        upper, close = lines.curvature(order)
+        assert close < upper < 1.002 * close
+
+
+@settings(max_examples=60)
 @given(finite_channels(), ORDERS)
 def test_the_lower_end_is_attained(channel, order):
     found = rq.kappa(channel, order)

@@ -100,6 +100,30 @@ class Lines:
         upper = np.maximum(total + error, 0.0) + 1.1 * self.missing  # total is hardly below 0
         return lower / (order - 1) * (1 - 8 * UNIT), upper / (order - 1) * (1 + 8 * UNIT)
 
+    def curvature(self, order: float) -> tuple[float, float]:
+        """(upper, close): bounds of divergence over squared distance, all pairs at once.
+
+        A chord's slope is an average of the slopes of the cells it crosses, so the steepest of
+        them, at the worst pair of rows, is above every pair: little above, where rows are alike.
+        `close` is what pairs within a cell come close to, rounded up like the other: no bound.
+        """
+        cells, begin = np.arange(len(self.inputs) - 1), np.zeros(len(self.inputs) - 1)
+        _, slope = self.chords(np.stack([cells, cells], axis=1), begin, begin + 1)
+        rows = self.weights / self.denominator
+        found = np.array(
+            [
+                log_curvature(slope[None], row[None, None], rows[None], order, self.error)[0]
+                for row in rows
+            ]
+        )  # (row of x, cell, row of x')
+        close = max(found[cells, cells, cells].max(), found[cells + 1, cells, cells + 1].max())
+        steepest = found.max()
+        if 2 < order < 3:  # the one case that is not convex in p: see the derivation
+            spread = np.abs(np.diff(np.log(rows), axis=0)).max()
+            steepest += 2 * (order - 2) * np.log(np.cosh(spread / 2)) + 512 * UNIT
+        with np.errstate(over="ignore"):
+            return float(np.exp(steepest)) * (1 + 32 * UNIT), float(np.exp(close))
+
     def exact(self, x: float) -> tuple[np.ndarray, int]:
         """The row at x in exact integers, and their sum; no rounded dither."""
         cell = min(int(np.searchsorted(self.inputs, x, side="right")), len(self.inputs) - 1) - 1

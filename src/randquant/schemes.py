@@ -152,7 +152,7 @@ def _rqm(s: Setting) -> _Family:
 def _pbm(s: Setting) -> _Family:
     trials = s.levels - 1
     return (
-        lambda t: {"clip": s.clip, "theta": _six(0.5 / t), "trials": trials},
+        lambda t: {"clip": s.clip, "theta": _six(0.5 / t), "trials": trials, "inputs": 17},
         (1.05, 1e12),
         lambda deviation: math.sqrt(trials) * deviation / s.clip,
     )

@@ -138,8 +138,8 @@ class Search:
     A box is cells (2,) and sides (2, 2): where in its cell x begins and ends, then x'.
     """
 
-    def __init__(self, lines: Lines, order: float, close: float):
-        self.lines, self.order = lines, order
+    def __init__(self, lines: Lines, order: float, close: float, tolerance: float = TOLERANCE):
+        self.lines, self.order, self.tolerance = lines, order, tolerance
         self.best, self.pair = close, None  # the largest ratio, and the cells and positions of it
         self.dropped = 0.0  # the largest bound of a box that is not searched on
 
@@ -151,7 +151,7 @@ class Search:
         bounds = self._bounds(cells, sides, batch)
         work -= len(cells)
         while True:
-            split = bounds > self.best * (1 + TOLERANCE)
+            split = bounds > self.best * (1 + self.tolerance)
             split &= np.diff(sides).max(axis=(1, 2)) > FINEST
             self.dropped = max(self.dropped, bounds[~split].max(initial=0.0))
             cells, sides, bounds = cells[split], sides[split], bounds[split]
@@ -200,7 +200,11 @@ class Search:
         near = np.where(first == second, 0.0, inputs[ahead[0]] - inputs[ahead[1]])
         with np.errstate(divide="ignore", invalid="ignore"):
             bound = np.where(near > 0, np.max(corners, axis=0) / near**2 * (1 + 8 * UNIT), np.inf)
-        keep = bound > self.best * (1 + TOLERANCE)
+            gaps = np.abs([inputs[first + i] - inputs[second + j] for i in (0, 1) for j in (0, 1)])
+            moment = (self.order - 1) * np.array(corners)
+            smooth = _smooth(moment, gaps, self.order - 1, axis=0) * (1 + 8 * UNIT)
+        bound = np.fmin(bound, np.where(near > 0, smooth, np.inf))
+        keep = bound > self.best * (1 + self.tolerance)
         self.dropped = float(bound[~keep].max(initial=0.0))
         cells = np.argwhere(keep)
         return cells, np.broadcast_to([0.0, 1.0], (len(cells), 2, 2)).copy()
@@ -247,15 +251,10 @@ class Search:
             bound = np.fmin(bound, self._spread(cells, sides))
             # Further away: the largest divergence, at the least distance.
             bound = np.fmin(bound, np.where(near > 0, moment.max(axis=1) / scale, np.inf))
-            # And second-order in the size of the box: tangents of log and of the square.
-            level, middle = moment.mean(axis=1)[:, None], gap.mean(axis=1)[:, None]
-            excess = np.expm1(moment - level)
-            top = level + excess + 16 * UNIT * (level + np.abs(excess))
-            square = middle * (2 * gap - middle) - 32 * UNIT * middle * (gap + middle)
-            smooth = (top / (above_one * square)).max(axis=1)
-            usable = ~crosses & (square > 0).all(axis=1)
+            # And second-order in the size of the box.
+            smooth = np.where(crosses, np.inf, _smooth(moment, gap, above_one, axis=1))
         # fmin passes over a NaN: each of the bounds holds alone. If all are, nothing is known.
-        bound = np.fmin(bound, np.where(usable, smooth, np.inf)) * (1 + 32 * UNIT)
+        bound = np.fmin(bound, smooth) * (1 + 32 * UNIT)
         return np.where(np.isnan(bound), np.inf, bound)
 
     def _spread(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
@@ -291,6 +290,21 @@ class Search:
         at = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
         if ratio[at] > self.best:
             self.best, self.pair = float(ratio[at]), place(at)
+
+
+def _smooth(moment: np.ndarray, gap: np.ndarray, above_one: float, axis: int) -> np.ndarray:
+    """Bound of divergence over squared distance in a box, from its four corners along an axis.
+
+    From tangents of the logarithm and of the square; infinite where those of the square reach 0.
+    x and x' must not meet inside the box.
+    """
+    level, middle = (part.mean(axis=axis, keepdims=True) for part in (moment, gap))
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # infinity is a bound
+        excess = np.expm1(moment - level)
+        top = level + excess + 16 * UNIT * (level + np.abs(excess))
+        square = middle * (2 * gap - middle) - 32 * UNIT * middle * (gap + middle)
+        bound = (top / (above_one * square)).max(axis=axis)
+    return np.where((square > 0).all(axis=axis), bound, np.inf)
 
 
 def _log_moment(scale: np.ndarray, log_curvature: np.ndarray) -> np.ndarray:

@@ -8,11 +8,8 @@ from randquant import _validate
 from randquant.channel import Channel
 from randquant.probabilities import from_probabilities
 
-VERTICES = 65
-"""Vertices of the compiled channel: dithering between them adds at most (clip/64)^2 of variance."""
 
-
-def pbm(clip: float, theta: float, trials: int) -> Channel:
+def pbm(clip: float, theta: float, trials: int, inputs: int = 65) -> Channel:
     """Poisson binomial mechanism: the input sets the success probability of a binomial.
 
     The code is Binomial(trials, 1/2 + theta·x/clip) and decodes without bias.
@@ -21,12 +18,12 @@ def pbm(clip: float, theta: float, trials: int) -> Channel:
         clip: c, per-coordinate clipping threshold, > 0.
         theta: θ in (0, 1/2]; at 1/2 the ends become deterministic and nothing is protected.
         trials: m in the paper, 1 to 255; there are trials + 1 codes.
+        inputs: vertices, evenly spaced from -clip to clip, 2 to 1000.
 
     Returns:
-        A Channel on an even grid of 65 vertices. PBM is smooth in x, so between vertices its row
-        is replaced by the mix of the two neighbouring rows. That leaves the mean as it is, and
-        the worst pair too (it is ±clip, a pair of vertices); it adds at most (clip/64)^2 to the
-        variance.
+        A Channel. PBM is smooth in x, so between vertices its row is replaced by the mix of the
+        two neighbouring rows. That leaves the mean as it is, and the worst pair too (it is ±clip,
+        a pair of vertices); it adds at most (clip/(inputs - 1))^2 to the variance.
 
     Guarantees:
         Unbiased up to float64 rounding.
@@ -50,7 +47,8 @@ def pbm(clip: float, theta: float, trials: int) -> Channel:
         "theta", theta, above=0, high=0.5, why="1/2 + theta·x/clip is a probability"
     )
     trials = _validate.whole("trials", trials, low=1, high=255, why="a code is one byte")
-    part = (2 * np.arange(VERTICES) - (VERTICES - 1)) / (VERTICES - 1)  # x / clip
+    inputs = _validate.whole("inputs", inputs, low=2, high=1000)
+    part = (2 * np.arange(inputs) - (inputs - 1)) / (inputs - 1)  # x / clip
     values = clip / (theta * trials) * (np.arange(trials + 1) - trials / 2)
     success = 0.5 + theta * part
     return from_probabilities(clip * part, values, binomial(trials, success, 1 - success))

@@ -23,10 +23,6 @@ ALIKE = 1.01
 """Errors that differ by less than this factor are as good as the same."""
 
 
-SLOW_SUMS = ("pbm",)
-"""Mechanisms of many vertices, a sum of whose codes takes long to bound."""
-
-
 def plan(
     dimension: int,
     population: int,
@@ -57,7 +53,7 @@ def plan(
         neighboring: what an adversary tries to tell apart.
         max_participations: most rounds that a client takes part in; by default as few as there
             can be, rounds · cohort / population rounded up, which a balanced sampler keeps to.
-        mechanisms: names; by default all, but SLOW_SUMS where codes are summed.
+        mechanisms: names; by default all.
         say: told each mechanism's name before it is calibrated.
 
     Returns:
@@ -90,9 +86,6 @@ def plan(
     near = _accounted(need)
     entries = []
     for name in chosen:
-        if mechanisms is None and name in SLOW_SUMS and trust == "aggregate" and cohort > 1:
-            entries.append(Entry(name, {}, remark="takes minutes for sums: ask for it by name"))
-            continue
         say(name)
         entries.append(_entry(name, need, multiplier, near))
     entries.sort(key=_rank)

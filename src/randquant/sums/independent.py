@@ -31,6 +31,11 @@ GROUPS = (-18, -15, -12, -10, -8, -6, -4, -3, -2.25, -1.5, -1, -0.5, 0, 0.5, 1)
 """In standard deviations: where numbers of independent clients are cut into groups."""
 
 
+TOLERANCE = 2.0**-9
+"""Boxes whose bound exceeds the best pair by less than this share are not searched on: the method
+itself loses more."""
+
+
 def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Kappa:
     """Bound a sum's curvature: each of the others is independent of its input with chance beta.
 
@@ -57,9 +62,12 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     joint = np.concatenate(outcomes, axis=1)
     rest = left_out(joint.shape[1], least_log, loss, order)
     joint = joint[:, joint.max(axis=0) >= math.exp(least_log)]
-    search = Search(Lines(lines.inputs, joint, 1, error, rest), order, alone.lower / (4 * clients))
+    together = Lines(lines.inputs, joint, 1, error, rest)
+    found, close = together.curvature(order)
+    if found > close * (1 + TOLERANCE):
+        found = min(found, Search(together, order, close, TOLERANCE).run())
     slopes = np.abs(np.diff(rows[:, used], axis=0)) / np.diff(lines.inputs)[:, None]
-    upper = search.run() + rest * float((slopes / least[used]).max()) ** 2
+    upper = found + rest * float((slopes / least[used]).max()) ** 2
     lower, witness = _attack(lines.inputs, rows, clients, order)
     return between(lower, upper * (1 + 16 * UNIT), alone, witness)
 
