@@ -1,6 +1,7 @@
 """Compiled kernels between codes and bytes.
 
 Code k of a body occupies bits k·b to k·b + b - 1, lowest bit first: eight codes fill b bytes.
+`pack` and `add` are for codes of up to 8 bits, `pack_wide` and `add_wide` for up to 32.
 """
 
 from __future__ import annotations
@@ -43,3 +44,35 @@ def add(body, bits, totals):
         totals[np.uint64(k)] += code
         largest = max(largest, code)
     return largest
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def pack_wide(codes, bits, body):
+    """Pack codes (n,), unsigned integers of `bits` bits each, into body (ceil(n·bits/8),) uint8."""
+    word, filled, written = np.uint64(0), 0, 0
+    for k in range(codes.shape[0]):
+        word |= np.uint64(codes[k]) << np.uint64(filled)
+        filled += bits
+        while filled >= 8:
+            body[written] = np.uint8(word & np.uint64(255))
+            word >>= _U8
+            filled -= 8
+            written += 1
+    if filled:
+        body[written] = np.uint8(word)
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def add_wide(body, bits, totals):
+    """Add the codes of a body to totals (n,), unsigned integers that may wrap around."""
+    width, mask = np.uint64(bits), np.uint64((1 << bits) - 1)
+    last = np.uint64(body.shape[0] - 1)
+    for k in range(totals.shape[0]):
+        position = np.uint64(k) * width
+        byte = position >> np.uint64(3)
+        word = np.uint64(0)
+        # Up to 32 bits reach into five bytes; beyond the end the mask drops what is read twice.
+        for i in range(5):
+            at = min(byte + np.uint64(i), last)
+            word |= np.uint64(body[at]) << np.uint64(8 * i)
+        totals[np.uint64(k)] += (word >> (position & np.uint64(7))) & mask

@@ -110,10 +110,9 @@ def pack(channel: Coding, codes: np.ndarray) -> bytes:
             f"{codes.dtype}: pack one client's codes at a time."
         )
     _check_range(channel, codes)
-    if channel.bits > 8:
-        return frame(channel, codes.size, _packed_wide(codes, channel.bits))
     body = np.empty(body_bytes(channel, codes.size), dtype=np.uint8)
-    _bits.pack(codes, channel.bits, body)
+    pack_codes = _bits.pack if channel.bits <= 8 else _bits.pack_wide
+    pack_codes(codes, channel.bits, body)
     return frame(channel, codes.size, body)
 
 
@@ -181,7 +180,8 @@ def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
     from randquant import _bits
 
     if channel.bits > 8:
-        codes = _unpacked_wide(body, channel.bits, dimension)
+        codes = np.zeros(dimension, dtype=np.uint32)
+        _bits.add_wide(body, channel.bits, codes)
     else:
         codes = np.zeros(dimension, dtype=np.uint8)
         _bits.add(body, channel.bits, codes)
@@ -191,18 +191,6 @@ def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
 
 def _dtype(channel: Coding) -> np.dtype:
     return np.dtype(np.uint8 if channel.bits <= 8 else np.uint32)
-
-
-def _packed_wide(codes: np.ndarray, bits: int) -> np.ndarray:
-    """The body of codes (d,) uint32 of up to 32 bits, lowest bit first as in `_bits`."""
-    columns = codes[:, None] >> np.arange(bits, dtype=np.uint32) & np.uint32(1)
-    return np.packbits(columns.astype(np.uint8).reshape(-1), bitorder="little")
-
-
-def _unpacked_wide(body: np.ndarray, bits: int, dimension: int) -> np.ndarray:
-    columns = np.unpackbits(body, count=dimension * bits, bitorder="little")
-    weights = np.uint32(1) << np.arange(bits, dtype=np.uint32)
-    return columns.reshape(dimension, bits) @ weights
 
 
 def _checked_body(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:

@@ -1,0 +1,11 @@
+"""Secure aggregation: the server learns the sum of clients' vectors modulo 2**bits, and no more.
+
+SecAgg+ of Bell, Bonawitz, Gascón, Lepoint and Raykova 2020, with what Bonawitz et al. 2017 add
+against a server that lies about who is left. Threat model: `docs/secure-aggregation.md`.
+"""
+
+from randquant.secagg.client import Client
+from randquant.secagg.server import Server
+from randquant.secagg.terms import ProtocolError, Terms
+
+__all__ = ["Client", "ProtocolError", "Server", "Terms"]

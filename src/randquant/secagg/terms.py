@@ -1,0 +1,105 @@
+"""What all parties of one secure sum agree on: who, how many, how much of what."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import hmac
+import math
+from dataclasses import dataclass
+
+from randquant import _validate
+
+NEIGHBOURS = 10
+"""Neighbours of a client where nothing else is asked for."""
+
+
+class ProtocolError(ValueError):
+    """A party refuses to go on: what came is not what the protocol allows, or too few are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The public facts of one secure sum. Parties that differ in any of them cannot understand
+    each other: all keys are derived from the digest.
+
+    Args:
+        session: bytes that no other sum ever has: of the run and the round.
+        clients: their numbers, 0 to 2**64 - 1, none twice.
+        dimension: coordinates of a vector.
+        bits: the sum is taken modulo 2**bits, 1 to 32.
+        least: fewest clients whose vectors may be in a sum that is unmasked. The privacy
+            guarantee of a sum counts on so many: a client reveals nothing where fewer are left.
+        neighbours: how many others each client shares masks with; even, or all others.
+        threshold: how many of a client's neighbours must answer to take its mask off. By default
+            two thirds of them, rounded up.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    Example:
+        >>> terms = Terms(b"run 1, round 1", tuple(range(40)), 1000, bits=10, least=30)
+        >>> terms.neighbours, terms.threshold, terms.neighbours_of(0)[:3]
+        (10, 7, (2, 4, 18))
+    """
+
+    session: bytes
+    clients: tuple[int, ...]
+    dimension: int
+    bits: int
+    least: int
+    neighbours: int = NEIGHBOURS
+    threshold: int = 0
+
+    def __post_init__(self) -> None:
+        _validate.kind("session", self.session, bytes)
+        _validate.kind("clients", self.clients, tuple)
+        for client in self.clients:
+            _validate.whole("client", client, low=0, high=2**64 - 1)
+        count = len(self.clients)
+        if len(set(self.clients)) < count or count < 3:
+            raise ValueError(f"Expected three clients or more, none twice, got {self.clients}.")
+        _validate.whole("dimension", self.dimension, low=1, high=2**40)
+        _validate.whole("bits", self.bits, low=1, high=32)
+        _validate.whole("least", self.least, low=2, high=count)
+        degree = min(_validate.whole("neighbours", self.neighbours, low=2), count - 1)
+        if degree < count - 1 and degree % 2:
+            raise ValueError(f"Expected an even number of neighbours, got {degree}.")
+        object.__setattr__(self, "neighbours", degree)
+        threshold = self.threshold or math.ceil(2 * degree / 3)
+        # More than half: no two disjoint groups of neighbours can each take a mask off.
+        _validate.whole("threshold", threshold, low=max(2, degree // 2 + 1), high=degree)
+        object.__setattr__(self, "threshold", threshold)
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that differ wherever the terms do."""
+        return _digest(self)
+
+    def neighbours_of(self, client: int) -> tuple[int, ...]:
+        """The others that a client shares masks with, in rising order."""
+        return _graph(self)[client]
+
+
+@functools.lru_cache(maxsize=16)
+def _digest(terms: Terms) -> bytes:
+    facts = repr(dataclasses.astuple(terms)).encode()
+    return hashlib.sha256(b"randquant secure sum v1\0" + facts).digest()
+
+
+@functools.lru_cache(maxsize=16)
+def _graph(terms: Terms) -> dict[int, tuple[int, ...]]:
+    """A ring in an order drawn from the session, each joined to the nearest on either side."""
+    count, reach = len(terms.clients), terms.neighbours
+    if reach == count - 1:
+        return {c: tuple(sorted(set(terms.clients) - {c})) for c in terms.clients}
+    ring = sorted(
+        terms.clients,
+        key=lambda c: (hmac.digest(terms.digest, c.to_bytes(8, "big"), "sha256"), c),
+    )
+    near = [step for step in range(-reach // 2, reach // 2 + 1) if step]
+    return {
+        client: tuple(sorted(ring[(place + step) % count] for step in near))
+        for place, client in enumerate(ring)
+    }
