@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant import cli
+from randquant import cli, runs
 from randquant.aggregate import update_mechanism
 from randquant.deviation import deviation
 from randquant.plan import plan
 from randquant.plan.page import as_page, as_text
 from randquant.plan.record import code
 from randquant.plan.verdict import HOPELESS, USEFUL
+from randquant.records import TrainConfig
 
 FEW = ["stochastic-rounding", "imvu", "optm", "skellam", "binomial"]
 
@@ -59,6 +60,25 @@ def test_every_line_of_code_makes_what_was_measured(name, request):
         release = mechanism.release(need.dimension, need.participations)
         assert rq.account([release], need.delta) == entry.guarantee
         assert deviation(mechanism, need.dimension, need.cohort) == entry.noise.deviation
+
+
+@pytest.mark.parametrize(
+    ("trust", "name"),
+    [("aggregate", "stochastic-rounding"), ("local", "imvu"), ("local", "pbm")],
+)
+def test_a_training_run_has_the_planned_guarantee(trust, name, tmp_path):
+    asked = plan(650, 40, 10, 12, 8.0, 1e-5, trust=trust, mechanisms=[name])
+    best = asked.recommended
+    assert asked.need.participations == 3
+    config = TrainConfig(
+        "digits", "softmax", best.mechanism, best.parameters, trust=trust,
+        clip_norm=asked.need.clip_norm, population=40, cohort=10, rounds=12, delta=1e-5,
+        max_participations=asked.need.participations, stop_at_epsilon=8.0,
+    )  # fmt: skip
+    runs.create(tmp_path, config, baseline=False, overwrite=True)
+    summary = runs.execute(tmp_path).summary
+    assert summary.rounds == 12
+    assert summary.guarantee["epsilon"] == best.guarantee.epsilon
 
 
 def test_bytes_are_those_of_payloads():

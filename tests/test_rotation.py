@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from randquant.aggregate.hadamard import hadamard
 from randquant.aggregate.rotation import Rotation
 
 
@@ -36,6 +37,24 @@ def test_the_inverse_undoes_it_norms_stay_and_means_pass_through(dimension, coun
     assert np.abs(np.linalg.norm(y, axis=1) - np.linalg.norm(x, axis=1)).max() < 1e-9
     assert np.abs(rotation.inverse(y) - x).max() < 1e-9
     assert np.abs(rotation.inverse(y.mean(axis=0)) - x.mean(axis=0)).max() < 1e-9
+
+
+@pytest.mark.parametrize("bits", [0, 1, 2, 3, 8, 13, 14, 15, 17, 18])
+def test_it_is_the_textbook_transform_bit_for_bit(bits):
+    size, half = 2**bits, 1
+    x = np.random.default_rng(bits).standard_normal(size)
+    wanted = x.copy()
+    while half < size:
+        pairs = wanted.reshape(-1, 2, half)
+        wanted = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).ravel()
+        half *= 2
+    hadamard(x, math.sqrt(size))
+    assert np.array_equal(x, wanted / math.sqrt(size))
+
+
+def test_vectors_laid_out_by_column_are_rotated_too():
+    rotation, x = Rotation(20, seed=0), np.random.default_rng(0).standard_normal((3, 32))
+    assert np.array_equal(rotation.inverse(np.asfortranarray(x)), rotation.inverse(x))
 
 
 def test_what_lies_beyond_the_vector_is_dropped():

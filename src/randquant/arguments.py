@@ -67,7 +67,7 @@ NEIGHBORING = "what is hidden: replace_one (default: another update) or zero_out
 TRAIN_FIELDS = {
     "dataset": (str, "data set: digits, breast-cancer, mnist, fashion-mnist, emnist"),
     "data_dir": (str, "folder of IDX files, for mnist, fashion-mnist, emnist"),
-    "model": (str, "softmax, mlp or cnn"),
+    "model": (str, "softmax, mlp, wide or cnn"),
     "mechanism": (str, "one of {mechanisms}"),
     "population": (int, "how many clients the data is split over"),
     "cohort": (int, "how many clients take part in each round"),

@@ -120,7 +120,7 @@ class Lines:
         steepest = found.max()
         if 2 < order < 3:  # the one case that is not convex in p: see the derivation
             spread = np.abs(np.diff(np.log(rows), axis=0)).max()
-            steepest += 2 * (order - 2) * np.log(np.cosh(spread / 2)) + 512 * UNIT
+            steepest += 2 * (order - 2) * np.log(np.cosh(spread / 2)) + 512 * UNIT + 4 * self.error
         with np.errstate(over="ignore"):
             return float(np.exp(steepest)) * (1 + 32 * UNIT), float(np.exp(close))
 

@@ -245,7 +245,8 @@ class Search:
             scale, steepest = above_one * near**2, logs.max(axis=(1, 2))
             if 2 < self.order < 3:  # the one case that is not convex in p: see the derivation
                 spread = np.abs(np.log(p[:, 2] / p[:, 0])).max(axis=1)
-                steepest += 2 * (self.order - 2) * np.log(np.cosh(spread / 2)) + 512 * UNIT
+                steepest += 2 * (self.order - 2) * np.log(np.cosh(spread / 2))
+                steepest += 512 * UNIT + 4 * self.lines.error
             grown = _log_moment(scale, steepest)
             bound = np.where(near > 0, grown / scale, np.exp(steepest))
             bound = np.fmin(bound, self._spread(cells, sides))

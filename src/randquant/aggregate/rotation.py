@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant import _validate
+from randquant.aggregate.hadamard import hadamard
 from randquant.keys import Key
 
 
@@ -75,12 +76,8 @@ def _signs(seed: int, size: int) -> np.ndarray:
 
 def _hadamard(x: np.ndarray) -> np.ndarray:
     """Orthonormal Walsh-Hadamard transform along the last axis, (..., power of two)."""
-    result = np.array(x, dtype=np.float64)
-    size, half = result.shape[-1], 1
-    while half < size:
-        pairs = result.reshape(*result.shape[:-1], -1, 2, half)
-        left, right = pairs[..., 0, :].copy(), pairs[..., 1, :]
-        pairs[..., 0, :] += right
-        pairs[..., 1, :] = left - right
-        half *= 2
-    return result / math.sqrt(size)
+    result = np.array(x, dtype=np.float64, order="C")
+    size = result.shape[-1]
+    for row in result.reshape(-1, size):
+        hadamard(row, math.sqrt(size))
+    return result
