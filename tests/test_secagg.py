@@ -82,6 +82,34 @@ def test_the_sum_is_that_of_the_survivors_bit_for_bit(case, seed):
     assert np.array_equal(total, sum(vectors[c].astype(np.uint64) for c in survivors))
 
 
+class Resumed:
+    """A client whose every step is taken by a new object, made from what the last one saved."""
+
+    def __init__(self, terms, number):
+        self.terms, self.saved = terms, Client(terms, number).to_bytes()
+
+    def __getattr__(self, step):
+        def taken(*arguments):
+            client = Client.from_bytes(self.terms, self.saved)
+            answer = getattr(client, step)(*arguments)
+            self.saved = client.to_bytes()
+            return answer
+
+        return taken
+
+
+def test_each_step_may_be_a_process_of_its_own(monkeypatch):
+    terms = terms_of(8, neighbours=100)
+    vectors = vectors_of(terms, 4)
+    clients = {c: Resumed(terms, c) for c in terms.clients}
+    monkeypatch.setitem(globals(), "started", lambda terms: (clients, Server(terms)))
+    total, survivors = summed(terms, vectors, [NEVER, {1}, {2}, NEVER, NEVER])
+    assert survivors == {0, 3, 4, 5, 6, 7}
+    assert np.array_equal(total, sum(vectors[c].astype(int) for c in survivors))
+    with pytest.raises(ProtocolError, match="got 'reveal'"):
+        clients[0].reveal({})
+
+
 def test_sixteen_codes_of_forty_clients_take_ten_bits():
     terms = terms_of(40, dimension=1000)
     assert (40 * 15).bit_length() == terms.bits == 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hmac
+import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 
@@ -65,6 +66,46 @@ class Client:
         self._masks: dict[int, bytes] = {}  # with each neighbour, the secret of their mask
         self._shares: dict[int, bytes] = {}  # of neighbours' seeds and keys, both, 32 bytes each
         self._survivors: frozenset[int] = frozenset()
+
+    def to_bytes(self) -> bytes:
+        """Everything that this client must remember between steps: as secret as its codes.
+
+        Where each step is a process of its own, save it after the step and go on from the saved
+        one only: a client that takes a step twice is no longer protected.
+        """
+        state = {
+            "stage": self._stage,
+            "number": self.number,
+            "sealing": self._sealing.private_bytes_raw().hex(),
+            "masking": self._masking.private_bytes_raw().hex(),
+            "seed": self._seed.hex(),
+            "survivors": sorted(self._survivors),
+            **{name: _to_hex(getattr(self, f"_{name}")) for name in ("keys", "masks", "shares")},
+        }
+        return json.dumps(state).encode()
+
+    @classmethod
+    def from_bytes(
+        cls,
+        terms: Terms,
+        saved: bytes,
+        identity: Ed25519PrivateKey | None = None,
+        directory: Mapping[int, bytes] | None = None,
+    ) -> Client:
+        """Undo `to_bytes`, for the same terms."""
+        state = json.loads(saved)
+        client = cls(terms, state["number"], identity, directory)
+        client._stage, client._seed = state["stage"], bytes.fromhex(state["seed"])
+        client._sealing, client._masking = (
+            X25519PrivateKey.from_private_bytes(bytes.fromhex(state[name]))
+            for name in ("sealing", "masking")
+        )
+        client._keys, client._masks, client._shares = (
+            {int(n): bytes.fromhex(text) for n, text in state[name].items()}
+            for name in ("keys", "masks", "shares")
+        )
+        client._survivors = frozenset(state["survivors"])
+        return client
 
     def advertise(self) -> bytes:
         """This client's fresh public keys, for its neighbours."""
@@ -211,3 +252,7 @@ class Client:
             public.verify(advert.signature, advert.signed(self.terms, number))
         except (KeyError, ValueError, InvalidSignature):
             raise ProtocolError(f"Expected keys signed by client {number}, got others.") from None
+
+
+def _to_hex(parts: Mapping[int, bytes]) -> dict[str, str]:
+    return {str(number): part.hex() for number, part in parts.items()}
