@@ -47,7 +47,8 @@ def one_round(channel: rq.Channel, update: np.ndarray, clock: Clock) -> int:
         payload = clock("mask and pack", clients[c].mask, codes, messages[c])
         clock("server: unpack and add", server.add, c, payload)
         size, wanted = len(payload), wanted + codes
-    tags = {c: clock("confirm", clients[c].confirm, server.survivors) for c in server.survivors}
+    survivors = server.close()
+    tags = {c: clock("confirm", clients[c].confirm, survivors) for c in survivors}
     relayed = server.relay(tags)
     shares = {c: clock("reveal", clients[c].reveal, t) for c, t in relayed.items()}
     total = clock("server: unmask", server.unmask, shares)

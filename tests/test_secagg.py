@@ -42,10 +42,10 @@ def masked(terms, vectors, gone=(NEVER, NEVER, NEVER)):
 def summed(terms, vectors, gone=(NEVER,) * 5):
     """(sum, survivors)."""
     clients, server = masked(terms, vectors, gone[:3])
-    tags = {c: clients[c].confirm(server.survivors) for c in server.survivors - gone[3]}
-    relayed = server.relay(tags)
+    survivors = server.close()
+    relayed = server.relay({c: clients[c].confirm(survivors) for c in survivors - gone[3]})
     shares = {c: clients[c].reveal(t) for c, t in relayed.items() if c not in gone[4]}
-    return server.unmask(shares), server.survivors
+    return server.unmask(shares), survivors
 
 
 def vectors_of(terms, levels, seed=0):
@@ -128,7 +128,7 @@ def test_below_the_threshold_there_is_no_sum():
     assert terms.threshold == 3
     vectors = vectors_of(terms, 4)
     clients, server = masked(terms, vectors)
-    relayed = server.relay({c: k.confirm(server.survivors) for c, k in clients.items()})
+    relayed = server.relay({c: k.confirm(server.close()) for c, k in clients.items()})
     silent = set(terms.neighbours_of(0)[:2])
     shares = {c: clients[c].reveal(t) for c, t in relayed.items() if c not in silent}
     with pytest.raises(ProtocolError, match="3 neighbours of client"):
@@ -155,7 +155,7 @@ def seen(stripped=False):
         at = server.introduce({c: k.advertise() for c, k in clients.items()})
         messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
         payload = clients[0].mask(np.zeros(200, dtype=np.uint8), messages[0])
-        vector = wire.unpack(masked_format(terms), payload, 200)
+        vector = wire.unpack(masked_format(terms, 0), payload, 200)
         for secret in clients[0]._masks.values() if stripped else ():
             masks.add(vector, secret, -1)
         rows.append(vector)
@@ -225,25 +225,107 @@ def test_seeds_of_32_bits_are_caught(monkeypatch):
 def test_no_client_gives_both_shares_of_a_neighbour():
     terms = terms_of(6)
     clients, server = masked(terms, vectors_of(terms, 4))
-    relayed = server.relay({c: k.confirm(server.survivors) for c, k in clients.items()})
+    relayed = server.relay({c: k.confirm(server.close()) for c, k in clients.items()})
     shares = clients[0].reveal(relayed[0])
     assert {len(share) for share in shares.values()} == {32}
     with pytest.raises(ProtocolError, match="got 'reveal'"):
         clients[0].reveal(relayed[0])
     with pytest.raises(ProtocolError, match="got 'confirm'"):
-        clients[0].confirm(server.survivors - {1})
+        clients[0].confirm(server.close() - {1})
 
 
 def test_two_sets_of_survivors_are_noticed():
     terms = terms_of(6)
     clients, server = masked(terms, vectors_of(terms, 4))
-    told = {c: server.survivors - {5} if c in (1, 2) else server.survivors for c in clients}
+    told = {c: server.close() - {5} if c in (1, 2) else server.close() for c in clients}
     tags = {c: clients[c].confirm(told[c]) for c in clients if c != 5}
-    tags[5] = clients[5].confirm(server.survivors)
+    tags[5] = clients[5].confirm(server.close())
     relayed = server.relay(tags)
     for client in clients:
         with pytest.raises(ProtocolError, match=r"one set of survivors|confirmations of survivors"):
             clients[client].reveal(relayed[client])
+
+
+def test_survivors_who_share_no_mask_with_a_client_are_refused():
+    """Else a server keeps some apart, and learns the sum of the rest: fewer than `least`."""
+    terms = terms_of(8, least=8, neighbours=100)
+    vectors = vectors_of(terms, 4)
+    clients, server = started(terms)
+    at = server.introduce({c: k.advertise() for c, k in clients.items()})
+    messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
+    apart = {0: {6, 7}, 6: {0}, 7: {0}}
+    for c, found in messages.items():
+        clients[c].mask(vectors[c], {n: m for n, m in found.items() if n not in apart.get(c, ())})
+    for c in clients:
+        if c not in apart:
+            clients[c].confirm(range(8))
+            continue
+        with pytest.raises(ProtocolError, match="shared with this client"):
+            clients[c].confirm(range(8))
+
+
+def test_a_saved_client_goes_on_in_its_own_sum_only():
+    terms, other = terms_of(4), terms_of(4)
+    client = Client(terms, 0, directory={c: bytes(32) for c in range(4)})
+    with pytest.raises(ValueError, match="terms of the sum"):
+        Client.from_bytes(other, client.to_bytes(), directory={})
+    with pytest.raises(ValueError, match="directory"):
+        Client.from_bytes(terms, client.to_bytes())
+
+
+def test_numbers_of_other_kinds_are_the_same_terms():
+    facts = {"session": b"s", "dimension": 5, "bits": 8, "least": 3}
+    numbers = {name: np.int64(v) if name != "session" else v for name, v in facts.items()}
+    other = Terms(clients=tuple(np.arange(6)), **numbers)
+    assert repr(other) == repr(Terms(clients=tuple(range(6)), **facts))
+
+
+def test_nothing_but_bytes_is_a_message():
+    terms = terms_of(8)
+    clients, server = started(terms)
+    at = server.introduce({**{c: k.advertise() for c, k in clients.items()}, 5: None})
+    sealed = {c: clients[c].share(a) for c, a in at.items()}
+    sealed[4] = dict.fromkeys(sealed[4])
+    messages = server.forward(sealed)
+    assert set(server.refused) == {4, 5}
+    with pytest.raises(ProtocolError, match="in bytes"):
+        server.add(0, None)
+    for c, m in messages.items():
+        server.add(c, clients[c].mask(np.full(5, c, dtype=np.uint8), m))
+    relayed = server.relay({c: clients[c].confirm(server.close()) for c in messages})
+    with pytest.raises(ProtocolError, match="in bytes"):
+        clients[1].reveal({**relayed[1], 2: None})
+    shares = {c: clients[c].reveal(t) for c, t in relayed.items() if c != 1}
+    with pytest.raises(ProtocolError, match="neighbours of client"):
+        server.unmask({**shares, 0: None, 2: dict.fromkeys(range(8), 7)})
+    with pytest.raises(ProtocolError, match="neighbours of client"):
+        server.unmask({})
+
+
+def test_one_liar_among_many_neighbours_is_got_around():
+    terms = terms_of(16, dimension=3, neighbours=100)
+    vectors = vectors_of(terms, 4)
+    clients, server = masked(terms, vectors)
+    relayed = server.relay({c: clients[c].confirm(server.close()) for c in clients})
+    shares = {c: clients[c].reveal(t) for c, t in relayed.items()}
+    shares[0] = {n: bytes(32) for n in shares[0]}
+    assert math.comb(15, terms.threshold) > 150
+    assert np.array_equal(server.unmask(shares), sum(v.astype(int) for v in vectors.values()))
+
+
+def test_a_vector_is_of_one_client_and_in_time():
+    terms = terms_of(5)
+    clients, server = started(terms)
+    at = server.introduce({c: k.advertise() for c, k in clients.items()})
+    messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
+    payloads = {c: clients[c].mask(np.zeros(5, np.uint8), m) for c, m in messages.items()}
+    with pytest.raises(ProtocolError, match="channel"):
+        server.add(1, payloads[2])
+    for c in range(4):
+        server.add(c, payloads[c])
+    assert server.close() == {0, 1, 2, 3}
+    with pytest.raises(ProtocolError, match="before the sum is closed"):
+        server.add(4, payloads[4])
 
 
 def test_too_few_confirmations_or_survivors_reveal_nothing():
@@ -253,7 +335,7 @@ def test_too_few_confirmations_or_survivors_reveal_nothing():
         clients[1].confirm({0, 1, 2})
     with pytest.raises(ProtocolError, match="this client among"):
         clients[2].confirm({0, 1, 3, 4, 5})
-    tags = {c: clients[c].confirm(server.survivors) for c in (0, 3, 4, 5)}
+    tags = {c: clients[c].confirm(server.close()) for c in (0, 3, 4, 5)}
     relayed = server.relay(tags)
     with pytest.raises(ProtocolError, match="4 neighbours to confirm"):
         clients[0].reveal(relayed[0])
@@ -322,7 +404,7 @@ def test_what_is_wrong_is_left_out_or_fails_loudly():
         server.add(3, payloads[3])
     with pytest.raises(ProtocolError, match="another of 9"):
         server.add(9, payloads[3])
-    relayed = server.relay({c: clients[c].confirm(server.survivors) for c in server.survivors})
+    relayed = server.relay({c: clients[c].confirm(server.close()) for c in server.close()})
     shares = {c: clients[c].reveal(t) for c, t in relayed.items()}
     shares[2] = {n: bytes(32) for n in shares[2]}  # a client that lies
     wanted = sum(vectors[c].astype(int) for c in range(7))
@@ -344,6 +426,8 @@ def test_what_is_wrong_is_left_out_or_fails_loudly():
         ({"least": 9}, "least"),
         ({"neighbours": 5}, "even"),
         ({"neighbours": 4, "threshold": 2}, "threshold"),
+        ({"neighbours": 6, "threshold": 3}, "threshold"),
+        ({"neighbours": 10, "clients": tuple(range(20)), "threshold": 6}, "threshold"),
         ({"session": "text"}, "session"),
     ],
 )

@@ -22,6 +22,7 @@ from randquant.secagg.messages import (
     commitment,
     confirmation,
     context,
+    exactly_bytes,
     masked_format,
     survivors_digest,
 )
@@ -74,6 +75,8 @@ class Client:
         one only: a client that takes a step twice is no longer protected.
         """
         state = {
+            "terms": self.terms.digest.hex(),
+            "directory": self._directory is not None,
             "stage": self._stage,
             "number": self.number,
             "sealing": self._sealing.private_bytes_raw().hex(),
@@ -92,8 +95,12 @@ class Client:
         identity: Ed25519PrivateKey | None = None,
         directory: Mapping[int, bytes] | None = None,
     ) -> Client:
-        """Undo `to_bytes`, for the same terms."""
+        """Undo `to_bytes`; ValueError unless for the same terms, and a directory if it had one."""
         state = json.loads(saved)
+        if bytes.fromhex(state["terms"]) != terms.digest:
+            raise ValueError("Expected the terms of the sum that was saved, got others.")
+        if state["directory"] != (directory is not None):
+            raise ValueError("Expected a directory exactly where the saved client had one.")
         client = cls(terms, state["number"], identity, directory)
         client._stage, client._seed = state["stage"], bytes.fromhex(state["seed"])
         client._sealing, client._masking = (
@@ -129,11 +136,6 @@ class Client:
             neighbours = self.terms.neighbours_of(self.number)
             found = {n: Advert.from_bytes(advert) for n, advert in adverts.items()}
             self._enough(found, neighbours, "public keys")
-            keys = [key for advert in found.values() for key in (advert.sealing, advert.masking)]
-            own = (self._sealing, self._masking)
-            keys += [private.public_key().public_bytes_raw() for private in own]
-            if len(set(keys)) < len(keys):
-                raise ProtocolError("Expected keys of different clients, got one key twice.")
             for n, advert in found.items():
                 self._check_signature(n, advert)
                 pair = context(self.terms, *sorted((self.number, n)))
@@ -172,7 +174,9 @@ class Client:
                 )
             self._enough(sealed, tuple(self._keys), "sealed shares")
             for n, message in sealed.items():
-                share = unseal(self._keys[n], message, context(terms, n, self.number))
+                share = unseal(
+                    self._keys[n], exactly_bytes(message), context(terms, n, self.number)
+                )
                 if len(share) != 2 * SECRET_BYTES:
                     raise ProtocolError("Expected two shares of 32 bytes, got something else.")
                 self._shares[n] = share
@@ -181,7 +185,7 @@ class Client:
             for n in self._shares:
                 masks.add(total, self._masks[n], +1 if self.number < n else -1)
             code = total & total.dtype.type((1 << terms.bits) - 1)
-            form = masked_format(terms)
+            form = masked_format(terms, self.number)
             return wire.pack(form, code.astype(np.uint8 if terms.bits <= 8 else np.uint32))
 
     def confirm(self, survivors: Collection[int]) -> dict[int, bytes]:
@@ -199,6 +203,13 @@ class Client:
                     f"Expected {self.terms.least} clients or more in the sum, got {len(found)}: "
                     "its privacy counts on them."
                 )
+            strangers = found.intersection(self.terms.neighbours_of(self.number)) - set(
+                self._shares
+            )
+            if strangers:  # their vectors are not masked with this one's: it would stand out
+                raise ProtocolError(
+                    f"Expected survivors that shared with this client, got {sorted(strangers)}."
+                )
             self._survivors = found
             digest = survivors_digest(self.terms, found)
             return {n: confirmation(self._keys[n], self.number, digest) for n in self._shares}
@@ -215,7 +226,9 @@ class Client:
             for n, tag in confirmations.items():
                 if n not in self._shares or n not in self._survivors:
                     raise ProtocolError(f"Expected confirmations of survivors, got one of {n}.")
-                if not hmac.compare_digest(tag, confirmation(self._keys[n], n, digest)):
+                if not hmac.compare_digest(
+                    exactly_bytes(tag), confirmation(self._keys[n], n, digest)
+                ):
                     raise ProtocolError(f"Expected one set of survivors, got another from {n}.")
             if len(confirmations) < self.terms.threshold:
                 raise ProtocolError(

@@ -35,6 +35,7 @@ class Advert:
     @classmethod
     def from_bytes(cls, message: bytes) -> Advert:
         """Undo `to_bytes`; ProtocolError for anything else."""
+        message = exactly_bytes(message)
         if len(message) not in (3 * PART_BYTES, 3 * PART_BYTES + SIGNATURE_BYTES):
             raise ProtocolError(f"Expected public keys in 96 or 160 bytes, got {len(message)}.")
         one, two, three = PART_BYTES, 2 * PART_BYTES, 3 * PART_BYTES
@@ -67,6 +68,13 @@ def confirmation(key: bytes, sender: int, digest: bytes) -> bytes:
     return hmac.digest(key, b"confirm" + sender.to_bytes(8, "big") + digest, "sha256")
 
 
-def masked_format(terms: Terms) -> Format:
-    """Coding of masked vectors: of this sum only."""
-    return Format.of(2**terms.bits, "masked", terms.digest.hex())
+def masked_format(terms: Terms, client: int) -> Format:
+    """Coding of one client's masked vector in this sum."""
+    return Format.of(2**terms.bits, "masked", terms.digest.hex(), str(client))
+
+
+def exactly_bytes(message: object) -> bytes:
+    """The message; ProtocolError where it is of another kind."""
+    if not isinstance(message, bytes):
+        raise ProtocolError(f"Expected a message in bytes, got {type(message).__name__}.")
+    return message

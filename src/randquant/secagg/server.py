@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+import math
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -11,18 +14,19 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from randquant import wire
 from randquant.secagg import masks
 from randquant.secagg.crypto import SECRET_BYTES, agree, combine
-from randquant.secagg.messages import Advert, commitment, context, masked_format
+from randquant.secagg.messages import Advert, commitment, context, exactly_bytes, masked_format
 from randquant.secagg.terms import ProtocolError, Terms
 
 MOST_TRIES = 150
-"""Sets of shares that are tried where some of them are wrong: all 7 of 10."""
+"""Sets of shares that are tried where some of them are wrong: of 10, all of 7."""
 
 
 class Server:
     """One secure sum: what comes from clients in, what goes to each of them out.
 
-    After each step those who did not answer, or not what the protocol allows, are left out; the
-    caller tells who they are from `refused`. Where too few are left, ProtocolError.
+    After each step those who did not answer are left out, and those who answered something that
+    the protocol does not allow; `refused` says who the latter are. Where too few are left,
+    ProtocolError. The transport must tell which client a message is from.
 
     Args:
         terms: what all agreed on.
@@ -34,19 +38,18 @@ class Server:
         self._adverts: dict[int, Advert] = {}
         self._sharing: frozenset[int] = frozenset()
         self._survivors: frozenset[int] = frozenset()
+        self._closed = False
         self._total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
-
-    @property
-    def survivors(self) -> frozenset[int]:
-        """The clients whose vectors are in the sum."""
-        return self._survivors
 
     def introduce(self, adverts: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
         """For each client the keys of its neighbours. Those with too few of them are left out."""
         found = {}
-        for client, message in self._known(adverts, self.terms.clients).items():
+        for client, message in self._known(adverts, self.terms.clients, bytes).items():
             try:
-                found[client] = Advert.from_bytes(message)
+                advert = Advert.from_bytes(message)
+                for key in (advert.sealing, advert.masking):
+                    agree(X25519PrivateKey.generate(), key)  # refuses keys that are of no use
+                found[client] = advert
             except ProtocolError as error:
                 self.refused[client] = str(error)
         self._adverts = {c: found[c] for c in self._connected(found)}
@@ -58,10 +61,12 @@ class Server:
         whole = {}
         for client, messages in known.items():
             wanted = set(self.terms.neighbours_of(client)) & set(self._adverts)
-            if set(messages) == wanted:
-                whole[client] = messages
-            else:
+            if set(messages) != wanted:
                 self.refused[client] = "Expected shares for all neighbours, got others."
+            elif not all(isinstance(message, bytes) for message in messages.values()):
+                self.refused[client] = "Expected shares in bytes, got something else."
+            else:
+                whole[client] = messages
         self._sharing = self._connected(whole)
         return {
             client: {
@@ -71,18 +76,26 @@ class Server:
         }
 
     def add(self, client: int, payload: bytes) -> None:
-        """Add one masked vector; ProtocolError where it is none, or came before."""
-        if client not in self._sharing or client in self._survivors:
+        """Add one masked vector; ProtocolError where it is none, came before, or comes too late."""
+        if self._closed or client not in self._sharing or client in self._survivors:
             raise ProtocolError(
-                f"Expected one masked vector of each client that shared, got another of {client}."
+                "Expected one masked vector of each client that shared, before the sum is closed; "
+                f"got another of {client}."
             )
+        form = masked_format(self.terms, client)
         try:
-            vector = wire.unpack(masked_format(self.terms), payload, self.terms.dimension)
+            vector = wire.unpack(form, exactly_bytes(payload), self.terms.dimension)
         except ValueError as error:
             self.refused[client] = str(error)
             raise ProtocolError(f"Client {client}: {error}") from None
+        self.refused.pop(client, None)
         self._total += vector.astype(self._total.dtype)
         self._survivors |= {client}
+
+    def close(self) -> frozenset[int]:
+        """Take no more vectors: the clients that are in the sum, to tell every one of them."""
+        self._closed = True
+        return self._survivors
 
     def relay(
         self, confirmations: Mapping[int, Mapping[int, bytes]]
@@ -108,9 +121,10 @@ class Server:
             ProtocolError: too few are left to take some mask off: there is no sum, of anyone.
         """
         terms = self.terms
-        if len(self._survivors) < terms.least:
+        if not self._closed or len(self._survivors) < terms.least:
             raise ProtocolError(
-                f"Expected {terms.least} masked vectors or more, got {len(self._survivors)}."
+                f"Expected a closed sum of {terms.least} vectors or more, got "
+                f"{len(self._survivors)}."
             )
         known = self._known(revealed, self._survivors)
         secrets = {c: self._secret(c, known) for c in sorted(self._sharing)}  # before any mask
@@ -132,7 +146,7 @@ class Server:
         shares = {
             place: revealed[n][client]
             for place, n in enumerate(self.terms.neighbours_of(client), start=1)
-            if n in revealed and len(revealed[n].get(client, b"")) == SECRET_BYTES
+            if n in revealed and _is_share(revealed[n].get(client))
         }
         threshold = self.terms.threshold
         if len(shares) < threshold:
@@ -140,7 +154,7 @@ class Server:
                 f"Expected {threshold} neighbours of client {client} to answer, got {len(shares)}: "
                 "too many left to take its mask off; run the round again."
             )
-        for chosen in itertools.islice(itertools.combinations(shares, threshold), MOST_TRIES):
+        for chosen in _choices(sorted(shares), threshold):
             secret = combine({place: shares[place] for place in chosen})
             if self._fits(client, secret):
                 return secret
@@ -157,10 +171,19 @@ class Server:
         private = X25519PrivateKey.from_private_bytes(secret)
         return private.public_key().public_bytes_raw() == advert.masking
 
-    def _known(self, messages: Mapping[int, object], allowed: Collection[int]) -> dict:
-        for client in set(messages) - set(allowed):
-            self.refused[client] = "Expected no message of this client at this step."
-        return {client: message for client, message in messages.items() if client in allowed}
+    def _known(
+        self, messages: Mapping[int, Any], allowed: Collection[int], kind: type = Mapping
+    ) -> dict[int, Any]:
+        """The messages of those who may send one now, and one of this kind."""
+        found = {}
+        for client, message in messages.items():
+            if client not in allowed:
+                self.refused[client] = "Expected no message of this client at this step."
+            elif not isinstance(message, kind):
+                self.refused[client] = f"Expected another message, got {type(message).__name__}."
+            else:
+                found[client] = message
+        return found
 
     def _connected(self, found: Collection[int]) -> frozenset[int]:
         """Those with `threshold` neighbours left, among themselves; ProtocolError if too few."""
@@ -182,3 +205,17 @@ class Server:
             client: {n: messages[n] for n in self.terms.neighbours_of(client) if n in messages}
             for client in messages
         }
+
+
+def _is_share(share: object) -> bool:
+    return isinstance(share, bytes) and len(share) == SECRET_BYTES
+
+
+def _choices(places: Sequence[int], threshold: int) -> Iterator[tuple[int, ...]]:
+    """Sets of shares to try: all, or where there are too many, the first and some at random."""
+    if math.comb(len(places), threshold) <= MOST_TRIES:
+        yield from itertools.combinations(places, threshold)
+        return
+    yield tuple(places[:threshold])
+    for _ in range(MOST_TRIES):
+        yield tuple(random.sample(places, threshold))

@@ -31,7 +31,8 @@ class Terms:
         bits: the sum is taken modulo 2**bits, 1 to 32.
         least: fewest clients whose vectors may be in a sum that is unmasked. The privacy
             guarantee of a sum counts on so many: a client reveals nothing where fewer are left.
-        neighbours: how many others each client shares masks with; even, or all others.
+        neighbours: how many others each client shares masks with; even, or all others. All others
+            protect against a server that lies; fewer, which is faster, against one that does not.
         threshold: how many of a client's neighbours must answer to take its mask off. By default
             two thirds of them, rounded up.
 
@@ -55,22 +56,25 @@ class Terms:
     def __post_init__(self) -> None:
         _validate.kind("session", self.session, bytes)
         _validate.kind("clients", self.clients, tuple)
-        for client in self.clients:
-            _validate.whole("client", client, low=0, high=2**64 - 1)
-        count = len(self.clients)
+        clients = tuple(_validate.whole("client", c, low=0, high=2**64 - 1) for c in self.clients)
+        count = len(clients)
         if len(set(self.clients)) < count or count < 3:
             raise ValueError(f"Expected three clients or more, none twice, got {self.clients}.")
-        _validate.whole("dimension", self.dimension, low=1, high=2**40)
-        _validate.whole("bits", self.bits, low=1, high=32)
-        _validate.whole("least", self.least, low=2, high=count)
+        dimension = _validate.whole("dimension", self.dimension, low=1, high=2**40)
+        bits = _validate.whole("bits", self.bits, low=1, high=32)
+        least = _validate.whole("least", self.least, low=2, high=count)
         degree = min(_validate.whole("neighbours", self.neighbours, low=2), count - 1)
         if degree < count - 1 and degree % 2:
             raise ValueError(f"Expected an even number of neighbours, got {degree}.")
-        object.__setattr__(self, "neighbours", degree)
-        threshold = self.threshold or math.ceil(2 * degree / 3)
-        # More than half: no two disjoint groups of neighbours can each take a mask off.
-        _validate.whole("threshold", threshold, low=max(2, degree // 2 + 1), high=degree)
-        object.__setattr__(self, "threshold", threshold)
+        # More than half: no two disjoint groups of neighbours can each take a mask off. Where not
+        # all are neighbours that is too few: a lying server would need no colluder.
+        two_thirds = math.ceil(2 * degree / 3)
+        low = max(2, degree // 2 + 1 if degree == count - 1 else two_thirds)
+        threshold = self.threshold or max(low, two_thirds)
+        threshold = _validate.whole("threshold", threshold, low=low, high=degree)
+        facts = (clients, dimension, bits, least, degree, threshold)  # plain ints, for the digest
+        for field, value in zip(dataclasses.fields(self)[1:], facts, strict=True):
+            object.__setattr__(self, field.name, value)
 
     @property
     def digest(self) -> bytes:
