@@ -418,7 +418,7 @@ def test_what_is_wrong_is_left_out_or_fails_loudly():
 @pytest.mark.parametrize(
     ("change", "wanted"),
     [
-        ({"clients": (1, 2)}, "three clients"),
+        ({"clients": (1,)}, "two clients"),
         ({"clients": (1, 2, 2)}, "none twice"),
         ({"clients": (1, 2, -1)}, "client"),
         ({"bits": 33}, "bits"),

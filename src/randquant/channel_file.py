@@ -11,7 +11,7 @@ from randquant.certify import Certificate, certify
 from randquant.channel import Channel
 from randquant.geometry import MetricCertificate, certify_metric
 from randquant.privacy import Interval
-from randquant.records import write_json
+from randquant.records import to_json, write_json
 
 FORMAT = "randquant channel, version 1"
 
@@ -38,23 +38,7 @@ def save_channel(
         >>> channel.levels, round(certificate.epsilon.upper, 5)
         (16, 5.46989)
     """
-    certificate = certify(channel) if certificate is None else certificate
-    if certificate.covers == "this pair":
-        raise ValueError("Expected a certificate over all pairs of inputs, got one of a pair.")
-    if isinstance(certificate, MetricCertificate):
-        claim = {"geometry": certificate.geometry}
-    else:
-        claim = {"order": certificate.order}
-    record = {
-        "format": FORMAT,
-        "inputs": channel.inputs.tolist(),
-        "values": channel.values.tolist(),
-        "weights": channel.weights.tolist(),
-        "denominator": channel.denominator,
-        "fingerprint": channel.fingerprint.hex(),
-        "certificate": {**claim, "epsilon": certificate.epsilon},
-    }
-    write_json(Path(path), record)
+    write_json(Path(path), channel_record(channel, certificate))
 
 
 def load_channel(path: str | Path) -> tuple[Channel, Certificate | MetricCertificate]:
@@ -73,6 +57,39 @@ def load_channel(path: str | Path) -> tuple[Channel, Certificate | MetricCertifi
     """
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"Expected a channel file at {path}, but: {error}.") from error
+    return channel_from_record(record, f"file at {path}")
+
+
+def channel_record(
+    channel: Channel, certificate: Certificate | MetricCertificate | None = None
+) -> dict[str, Any]:
+    """A channel and its certificate as JSON data, for files and messages; as `save_channel`."""
+    certificate = certify(channel) if certificate is None else certificate
+    if certificate.covers == "this pair":
+        raise ValueError("Expected a certificate over all pairs of inputs, got one of a pair.")
+    if isinstance(certificate, MetricCertificate):
+        claim = {"geometry": certificate.geometry}
+    else:
+        claim = {"order": certificate.order}
+    record = {
+        "format": FORMAT,
+        "inputs": channel.inputs.tolist(),
+        "values": channel.values.tolist(),
+        "weights": channel.weights.tolist(),
+        "denominator": channel.denominator,
+        "fingerprint": channel.fingerprint.hex(),
+        "certificate": {**claim, "epsilon": certificate.epsilon},
+    }
+    return to_json(record)
+
+
+def channel_from_record(
+    record: Any, where: str
+) -> tuple[Channel, Certificate | MetricCertificate]:
+    """Undo `channel_record` of data that came from `where`; checks and errors as `load_channel`."""
+    try:
         if record["format"] != FORMAT:
             raise ValueError(f"its format is {record['format']!r}")
         channel = Channel(
@@ -84,17 +101,17 @@ def load_channel(path: str | Path) -> tuple[Channel, Certificate | MetricCertifi
         fingerprint = record["fingerprint"]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = str(error).rstrip(".")
-        raise ValueError(f"Expected a channel file at {path}, but: {reason}.") from error
+        raise ValueError(f"Expected a channel {where}, but: {reason}.") from error
     if channel.fingerprint.hex() != fingerprint:
         raise ValueError(
-            f"Expected {path} to hold the channel of its fingerprint, got other integers: "
-            "the file was changed; design or save the channel again."
+            f"Expected the channel {where} to be that of its fingerprint, got other integers: "
+            "it was changed; design or save the channel again."
         )
     found = certificate.epsilon
     if not (claimed.lower <= found.upper and found.lower <= claimed.upper):
         raise ValueError(
-            f"Expected {path} to be certified at epsilon {claimed.upper:.9g} as it says, got "
-            f"{found.upper:.9g}: the file was changed; design or save the channel again."
+            f"Expected the channel {where} to be certified at epsilon {claimed.upper:.9g} as it "
+            f"says, got {found.upper:.9g}: it was changed; design or save the channel again."
         )
     return channel, certificate
 

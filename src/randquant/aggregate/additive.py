@@ -16,7 +16,7 @@ import numpy as np
 
 from randquant import _validate, wire
 from randquant.aggregate.gaussian import clip_to_norm
-from randquant.aggregate.payloads import enough
+from randquant.aggregate.payloads import enough, some
 from randquant.aggregate.rotation import Rotation
 from randquant.keys import Key
 from randquant.mechanisms.noise import NOISES, Noise
@@ -132,7 +132,7 @@ class AdditiveMechanism:
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """Sum modulo 2**bits, lift to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back."""
-        enough(payloads, self.cohort)
+        enough(len(some(payloads)), self.cohort)
         plan = self.plan(dimension)
         totals = np.zeros(plan.rotation.size, dtype=np.int64)
         for payload in payloads:

@@ -58,17 +58,32 @@ class ChannelMechanism:
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
-        enough(payloads, self.cohort)
+        enough(len(some(payloads)), self.cohort)
         if self.channel.lattice is None:
             total = np.zeros(dimension, dtype=np.float64)
             for payload in some(payloads):
                 total += self.channel.values[wire.unpack(self.channel, payload, dimension)]
             return (total / len(payloads)).astype(np.float32)
-        first, step = self.channel.lattice
         totals = np.zeros(dimension, dtype=np.int64)
         for payload in some(payloads):
             wire.add(self.channel, payload, totals)
-        return (first + step / len(payloads) * totals).astype(np.float32)
+        return self.decode(totals, len(payloads), dimension)
+
+    def size(self, dimension: int) -> int:
+        """How many codes an update of so many coordinates is sent as: one each."""
+        return dimension
+
+    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+        """The mean update, (dimension,) float32, from the sum of the codes of so many clients.
+
+        Raises:
+            ValueError: there are too few clients, or the channel's values are not evenly spaced.
+        """
+        enough(clients, self.cohort)
+        if self.channel.lattice is None:
+            raise ValueError("Expected evenly spaced values to decode a sum, got uneven ones.")
+        first, step = self.channel.lattice
+        return (first + step / clients * totals).astype(np.float32)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"

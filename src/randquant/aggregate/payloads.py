@@ -14,14 +14,13 @@ def some(payloads: Sequence[bytes]) -> Sequence[bytes]:
     return payloads
 
 
-def enough(payloads: Sequence[bytes], cohort: int) -> Sequence[bytes]:
-    """Return the payloads, or raise ValueError when a guarantee counts on more clients."""
-    if len(some(payloads)) < cohort:
+def enough(clients: int, cohort: int) -> None:
+    """Raise ValueError when a guarantee counts on more clients than are in a sum."""
+    if clients < cohort:
         raise ValueError(
-            f"Expected at least {cohort} payloads in a sum, got {len(payloads)}: with the noise of "
+            f"Expected at least {cohort} payloads in a sum, got {clients}: with the noise of "
             "fewer clients the guarantee does not hold."
         )
-    return payloads
 
 
 def finite(update: np.ndarray) -> np.ndarray:

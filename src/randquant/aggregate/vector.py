@@ -87,19 +87,27 @@ class VectorMechanism:
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """Decode the mean of the codes and rotate it back."""
+        return self._back(self._coordinates.mean(payloads, self.size(dimension), key), dimension)
+
+    def size(self, dimension: int) -> int:
+        """How many codes an update of so many coordinates is sent as, padding included."""
         rotation = self.rotation(dimension)
-        if rotation is None:
-            return self._coordinates.mean(payloads, dimension, key)
-        mean = self._coordinates.mean(payloads, rotation.size, key)
-        return rotation.inverse(mean).astype(np.float32)
+        return dimension if rotation is None else rotation.size
+
+    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+        """As `ChannelMechanism.decode`, rotated back."""
+        mean = self._coordinates.decode(totals, clients, self.size(dimension))
+        return self._back(mean, dimension)
+
+    def _back(self, mean: np.ndarray, dimension: int) -> np.ndarray:
+        rotation = self.rotation(dimension)
+        return mean if rotation is None else rotation.inverse(mean).astype(np.float32)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
         """One vector a round that the client takes part in, padding included."""
-        rotation = self.rotation(dimension)
-        size = dimension if rotation is None else rotation.size
         return VectorRelease(
-            self.channel, self.clip_norm, size, rounds, self.trust, neighboring, self.cohort,
-            self.norm,
+            self.channel, self.clip_norm, self.size(dimension), rounds, self.trust, neighboring,
+            self.cohort, self.norm,
         )  # fmt: skip

@@ -58,8 +58,8 @@ class Terms:
         _validate.kind("clients", self.clients, tuple)
         clients = tuple(_validate.whole("client", c, low=0, high=2**64 - 1) for c in self.clients)
         count = len(clients)
-        if len(set(self.clients)) < count or count < 3:
-            raise ValueError(f"Expected three clients or more, none twice, got {self.clients}.")
+        if len(set(self.clients)) < count or count < 2:
+            raise ValueError(f"Expected two clients or more, none twice, got {self.clients}.")
         dimension = _validate.whole("dimension", self.dimension, low=1, high=2**40)
         bits = _validate.whole("bits", self.bits, low=1, high=32)
         least = _validate.whole("least", self.least, low=2, high=count)
@@ -69,7 +69,7 @@ class Terms:
         # More than half: no two disjoint groups of neighbours can each take a mask off. Where not
         # all are neighbours that is too few: a lying server would need no colluder.
         two_thirds = math.ceil(2 * degree / 3)
-        low = max(2, degree // 2 + 1 if degree == count - 1 else two_thirds)
+        low = degree // 2 + 1 if degree == count - 1 else two_thirds
         threshold = self.threshold or max(low, two_thirds)
         threshold = _validate.whole("threshold", threshold, low=low, high=degree)
         facts = (clients, dimension, bits, least, degree, threshold)  # plain ints, for the digest

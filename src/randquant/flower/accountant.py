@@ -1,0 +1,181 @@
+"""What a run has cost its clients so far: kept over restarts, under Flower's names."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from randquant import _validate
+from randquant.account import account
+from randquant.flower.offer import Offer
+from randquant.privacy import NEIGHBORINGS, Guarantee, Neighboring, Trust
+
+SCHEMA = 1
+
+Spent = frozenset[tuple[Offer, int]]
+"""How often a client has answered each offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEvent:
+    """One round: these clients answer this offer."""
+
+    offer: Offer
+    clients: frozenset[int]
+
+
+class RunAccountant:
+    """Adds up, client by client, what was answered; the guarantee is that of the worst off.
+
+    It has the methods of Flower's `PrivacyAccountant`, which only knows Gaussian noise, for the
+    events of this package. No amplification by sampling is claimed: the server sees who answers.
+
+    Args:
+        delta: of every guarantee unless another is given, in (0, 1).
+        neighboring: what the guarantee hides.
+        max_epsilon: what `would_exceed` compares with unless another is given.
+
+    Example:
+        >>> import randquant as rq
+        >>> from randquant.aggregate import VectorMechanism
+        >>> channel = rq.stochastic_rounding(clip=0.05, levels=2, margin=0.5)
+        >>> offer = Offer(VectorMechanism(channel, 1.0, "aggregate", 40), 650)
+        >>> accountant = RunAccountant(delta=1e-5, max_epsilon=8.0)
+        >>> accountant.compose(RoundEvent(offer, frozenset({1, 2})))
+        >>> accountant.compose(RoundEvent(offer, frozenset({2, 3})))
+        >>> print(accountant.get_privacy_spent())
+        epsilon <= 3.92284 at delta = 1e-05 (replace_one, aggregate trust)
+    """
+
+    def __init__(
+        self,
+        delta: float,
+        neighboring: Neighboring = "replace_one",
+        max_epsilon: float | None = None,
+    ) -> None:
+        self.delta = _validate.real("delta", delta, above=0, below=1)
+        _validate.choice("neighboring", neighboring, NEIGHBORINGS)
+        self.neighboring: Neighboring = neighboring
+        self.max_epsilon = max_epsilon
+        if max_epsilon is not None:
+            _validate.real("max_epsilon", max_epsilon, above=0)
+        self._spent: dict[int, Counter[Offer]] = {}
+        self.num_releases = 0
+
+    def compose(self, event: RoundEvent, count: int = 1) -> None:
+        """Count a round, or some equal ones."""
+        count = _validate.whole("count", count, low=1)
+        for client in event.clients:
+            self._spent.setdefault(client, Counter())[event.offer] += count
+        self.num_releases += count
+
+    def meet(self, connected: Iterable[int]) -> None:
+        """Take note of who is there now.
+
+        A newcomer may be a client that is known under a number that is gone: it is taken to have
+        answered as often as any of those. (Flower gives a SuperNode a new number when it comes
+        back, unless SuperNodes are authenticated and the SuperLink keeps its database.)
+        """
+        connected = set(connected)
+        worst: Counter[Offer] = Counter()
+        for client in self._spent.keys() - connected:
+            worst |= self._spent[client]  # the larger of each two counts
+        for client in connected - self._spent.keys():
+            self._spent[client] = Counter(worst)
+
+    def answers(self, client: int) -> int:
+        """How many rounds a client has answered, or may have."""
+        return self._spent.get(client, Counter()).total()
+
+    def get_epsilon(self, delta: float) -> float:
+        """Proven upper bound of the epsilon of every client, at this delta."""
+        return self._worst(self._spent.values(), delta)
+
+    def get_delta(self, epsilon: float) -> float:
+        """A delta at which `get_epsilon` is at most this, the least within a factor of 1.01."""
+        _validate.real("epsilon", epsilon, low=0)
+        low, high = -300.0, math.log10(0.999)  # 10**high is good, if any is; 10**low is not
+        if self.get_epsilon(10**high) > epsilon:
+            return 1.0
+        if self.get_epsilon(10**low) <= epsilon:
+            return 10**low
+        while high - low > math.log10(1.01):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.get_epsilon(10**middle) <= epsilon else (middle, high)
+        return 10**high
+
+    def get_privacy_spent(self, delta: float | None = None) -> Guarantee:
+        """The guarantee of every client, by every way that accounting knows; `releases` is 0
+        before the first round."""
+        delta = self.delta if delta is None else delta
+        found = [_guarantee(spent, delta, self.neighboring, False) for spent in self._distinct()]
+        return max(found, key=lambda guarantee: guarantee.epsilon, default=self._nothing(delta))
+
+    def would_exceed(
+        self, event: RoundEvent, max_epsilon: float | None = None, count: int = 1
+    ) -> bool:
+        """Whether a client of the event would be above the limit after it."""
+        limit = self.max_epsilon if max_epsilon is None else max_epsilon
+        if limit is None:
+            raise ValueError("Expected max_epsilon, here or in the accountant, got none.")
+        after = [
+            self._spent.get(client, Counter()) + Counter({event.offer: count})
+            for client in event.clients
+        ]
+        return self._worst(after, self.delta) > limit
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything counted so far, as JSON data."""
+        offers = list({offer: None for spent in self._spent.values() for offer in spent})
+        place = {offer: str(n) for n, offer in enumerate(offers)}
+        return {
+            "schema": SCHEMA,
+            "delta": self.delta,
+            "neighboring": self.neighboring,
+            "num_releases": self.num_releases,
+            "offers": [offer.to_text() for offer in offers],
+            "clients": {
+                str(client): {place[offer]: count for offer, count in spent.items()}
+                for client, spent in self._spent.items()
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Undo `state_dict`; ValueError unless of the same delta and neighbours."""
+        try:
+            same = (state["schema"], state["delta"], state["neighboring"])
+            if same != (SCHEMA, self.delta, self.neighboring):
+                raise ValueError(f"it is of schema, delta and neighbours {same}")
+            offers = [Offer.from_text(text) for text in state["offers"]]
+            spent = {
+                int(client): Counter({offers[int(n)]: int(c) for n, c in counts.items()})
+                for client, counts in state["clients"].items()
+            }
+            releases = int(state["num_releases"])
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            reason = str(error).rstrip(".")
+            raise ValueError(f"Expected the state of this accountant, but: {reason}.") from error
+        self._spent, self.num_releases = spent, releases
+
+    def _distinct(self) -> set[Spent]:
+        return {frozenset(spent.items()) for spent in self._spent.values() if spent}
+
+    def _worst(self, many: Collection[Counter[Offer]], delta: float) -> float:
+        distinct = {frozenset(spent.items()) for spent in many if spent}
+        found = (_guarantee(spent, delta, self.neighboring, True).epsilon for spent in distinct)
+        return max(found, default=0.0)
+
+    def _nothing(self, delta: float) -> Guarantee:
+        return Guarantee(0.0, delta, self.neighboring, "local", math.inf, 0)
+
+
+@functools.lru_cache(maxsize=4096)
+def _guarantee(spent: Spent, delta: float, neighboring: Neighboring, quick: bool) -> Guarantee:
+    local = all(offer.mechanism.trust == "local" for offer, _ in spent)
+    trust: Trust = "local" if local else "aggregate"
+    releases = [offer.release(count, neighboring, trust) for offer, count in spent]
+    return account(releases, delta, quick=quick)

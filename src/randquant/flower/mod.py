@@ -1,0 +1,300 @@
+"""The client's side on Flower: a mod that lets nothing but protected updates leave."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common import log
+from flwr.common.constant import ErrorCode
+
+from randquant import _validate, wire
+from randquant.flower import messages
+from randquant.flower.accountant import RoundEvent, RunAccountant
+from randquant.flower.messages import Head
+from randquant.flower.offer import Offer
+from randquant.flower.updates import Layout
+from randquant.keys import Key
+from randquant.privacy import NEIGHBORINGS, Neighboring, Trust, round_up
+from randquant.records import write_atomic
+from randquant.secagg import Client, ProtocolError, Terms
+
+SUM, SPENT = "randquant.sum", "randquant.spent"
+"""Records of a client's own state, which never leaves it: its part in the sum, and its account."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeMod:
+    """Clips, encodes and masks what a train function returns, as the server's offer says.
+
+    The function under it returns the whole model, as on Flower without it; only the codes of the
+    update are sent, drawn with a key from the operating system. Metrics are not sent at all: no
+    guarantee covers them.
+
+    Args:
+        epsilon: most that this client may ever be charged, at `delta`, by a proven bound that it
+            computes itself from the channel that came. It counts its own answers, and refuses any
+            that would exceed this.
+        delta: in (0, 1).
+        neighboring: what the guarantee hides.
+        trust: `local` refuses offers that count on secure aggregation.
+        all_neighbours: refuse sums in which this client does not share masks with all others.
+            Without it a server that lies can learn sums of a few (`docs/secure-aggregation.md`);
+            one that keeps to the protocol cannot.
+        colluders: how many of the others in a sum may tell the server their codes: refuse offers
+            that count on the noise of more than `least` minus so many.
+
+    A SuperNode's `--node-config` goes before these arguments: `randquant-epsilon`,
+    `randquant-delta`. It may also name files of the client's: `randquant-ledger`, in which its
+    account is kept over runs (without it, for one run), and `randquant-identity` with
+    `randquant-directory`: its Ed25519 key in PEM, and the public keys of all clients, in JSON
+    by node number in 64 hexadecimal digits, so that no server can stand between them.
+
+    Example:
+        >>> from flwr.clientapp import ClientApp
+        >>> app = ClientApp()
+        >>> @app.train(mods=[QuantizeMod(epsilon=8.0, delta=1e-5)])
+        ... def train(message, context): ...
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    neighboring: Neighboring = "replace_one"
+    trust: Trust = "aggregate"
+    all_neighbours: bool = True
+    colluders: int = 0
+
+    def __post_init__(self) -> None:
+        _validate.real("epsilon", self.epsilon, above=0)
+        _validate.real("delta", self.delta, above=0, below=1)
+        _validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
+        _validate.choice("trust", self.trust, ("local", "aggregate"))
+        _validate.whole("colluders", self.colluders, low=0)
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer one message; a refusal is an error reply that says why, and nothing of the data.
+
+        What is no train message is passed on: evaluation is not covered by any guarantee.
+        """
+        if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        try:
+            head = Head.read(message.content)
+            if head.step != messages.UPLOAD:
+                return _reply(message, head, self._key_step(head, message.content, context))
+            offer, client = self._prepare(head, message.content, context)
+            old = _only_arrays(message.content, "the request")
+            layout = Layout.of(old)
+            if layout.dimension != offer.dimension:
+                raise ProtocolError(
+                    f"Expected {offer.dimension} coordinates as offered, got {layout.dimension}."
+                )
+        except (OSError, ValueError) as error:
+            return _refusal(message, str(error))
+        if layout.left_out:
+            log(INFO, "randquant: no update is sent of %s.", ", ".join(layout.left_out))
+        own = {key: r for key, r in message.content.items() if key not in messages.OURS}
+        inbox = message.content.get(messages.INBOX)
+        message.content = RecordDict(own)
+        answer = call_next(message, context)
+        if answer.has_error():
+            return answer
+        try:
+            update = layout.update(old, _only_arrays(answer.content, "the train function's reply"))
+            payload = offer.mechanism.encode(update, Key.generate())
+        except ValueError as error:  # it may tell of the data, which the server must not
+            log(WARNING, "randquant: this client's update is not sent: %s", error)
+            return _refusal(message, "This client's update cannot be sent; its log says why.")
+        try:
+            codes = wire.unpack(offer.mechanism.channel, payload, offer.size)
+            self._count(offer, context)
+            if client is not None:
+                content = RecordDict({} if inbox is None else {messages.INBOX: inbox})
+                payload = client.mask(codes, messages.read_inbox(content))
+                _remember(context, head.session, offer, client)
+            else:
+                form = messages.upload_format(
+                    offer.mechanism.channel.fingerprint,
+                    offer.mechanism.channel.levels,
+                    head.session,
+                    context.node_id,
+                )
+                payload = wire.pack(form, codes)
+        except (OSError, ValueError) as error:
+            return _refusal(message, str(error))
+        return _reply(
+            message, head, {messages.PAYLOAD: messages.payload_record(payload, offer.size)}
+        )
+
+    def _key_step(
+        self, head: Head, content: RecordDict, context: Context
+    ) -> dict[str, ConfigRecord]:
+        """The steps of a secure sum beside the upload; each is taken once."""
+        if head.step == messages.ADVERTISE:
+            offer = Offer.from_text(head.offer)
+            terms = messages.read_terms(head.terms, head.session, offer.size)
+            self._check(offer, terms, context)
+            client = Client(terms, context.node_id, *_identity(context.node_config))
+            answer = {context.node_id: client.advertise()}
+        else:
+            offer, client = _recall(context, head.session)
+            if head.step == messages.SHARE:
+                answer = client.share(messages.read_inbox(content))
+            elif head.step == messages.CONFIRM:
+                answer = client.confirm(head.survivors)
+            elif head.step == messages.REVEAL:
+                answer = client.reveal(messages.read_inbox(content))
+                client = None  # what is forgotten cannot be stolen
+            else:
+                raise ProtocolError(f"Expected a step of the protocol, got {head.step!r}.")
+        _remember(context, head.session, offer, client)
+        return {messages.INBOX: messages.inbox_record(answer)}
+
+    def _prepare(
+        self, head: Head, content: RecordDict, context: Context
+    ) -> tuple[Offer, Client | None]:
+        """What to send an update through, and the part in a secure sum if there is one."""
+        if head.offer:  # without secure aggregation it comes with the request
+            offer = Offer.from_text(head.offer)
+            self._check(offer, None, context)
+            return offer, None
+        offer, client = _recall(context, head.session)
+        self._check(offer, client.terms, context)
+        return offer, client
+
+    def _check(self, offer: Offer, terms: Terms | None, context: Context) -> None:
+        """ProtocolError unless this client agrees to what the server asks of it."""
+        mechanism = offer.mechanism
+        if terms is None and mechanism.trust != "local":
+            raise ProtocolError("Expected secure aggregation, which the offer counts on, got none.")
+        if self.trust == "local" and mechanism.trust != "local":
+            raise ProtocolError("Expected an offer of local trust, as this client demands.")
+        if terms is not None:
+            counted = terms.least - self.colluders
+            if mechanism.cohort > counted:
+                raise ProtocolError(
+                    f"Expected an offer that counts on {counted} clients at most, for so many are "
+                    f"in every sum beside those that may collude, got {mechanism.cohort}."
+                )
+            if terms.bits < offer.bits(len(terms.clients)):
+                raise ProtocolError("Expected bits enough for the sum of all clients' codes.")
+            if self.all_neighbours and terms.neighbours < len(terms.clients) - 1:
+                raise ProtocolError(
+                    f"Expected all {len(terms.clients) - 1} others as neighbours, got "
+                    f"{terms.neighbours}: with fewer, a server that lies can learn sums of a few."
+                )
+        accountant, _ = self._account(context)
+        event = RoundEvent(offer, frozenset({context.node_id}))
+        if accountant.would_exceed(event):
+            accountant.compose(event)
+            raise ProtocolError(
+                f"Expected an offer within epsilon {accountant.max_epsilon}, this client's limit, "
+                f"got {_shown(accountant.get_epsilon(accountant.delta))} with all that it "
+                f"has answered before, at delta {accountant.delta}."
+            )
+
+    def _account(self, context: Context) -> tuple[RunAccountant, Path | None]:
+        """This client's account, and the file that it is kept in, if there is one."""
+        config = context.node_config
+        accountant = RunAccountant(
+            float(config.get("randquant-delta", self.delta)),
+            self.neighboring,
+            float(config.get("randquant-epsilon", self.epsilon)),
+        )
+        path = Path(str(config["randquant-ledger"])) if "randquant-ledger" in config else None
+        saved = context.state.get(SPENT)
+        if path is not None and path.exists():
+            accountant.load_state_dict(_own(json.loads(path.read_text()), context.node_id))
+        elif path is None and isinstance(saved, ConfigRecord):
+            accountant.load_state_dict(json.loads(str(saved["state"])))
+        return accountant, path
+
+    def _count(self, offer: Offer, context: Context) -> None:
+        """Charge one answer, before it is sent."""
+        accountant, path = self._account(context)
+        accountant.compose(RoundEvent(offer, frozenset({context.node_id})))
+        text = json.dumps(accountant.state_dict())
+        if path is not None:
+            write_atomic(path, text.encode())
+        else:
+            context.state[SPENT] = ConfigRecord({"state": text})
+
+
+def _own(state: dict[str, Any], number: int) -> dict[str, Any]:
+    """The account of the client whose file it is, whatever number it had when it was written."""
+    (counts,) = state["clients"].values()
+    return {**state, "clients": {str(number): counts}}
+
+
+def _identity(
+    config: Mapping[str, Any],
+) -> tuple[Ed25519PrivateKey | None, dict[int, bytes] | None]:
+    """This client's key and all clients' public keys, from the files that the SuperNode names."""
+    key = directory = None
+    if "randquant-identity" in config:
+        key = load_pem_private_key(Path(str(config["randquant-identity"])).read_bytes(), None)
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ValueError("Expected an Ed25519 key in randquant-identity, got another.")
+    if "randquant-directory" in config:
+        record = json.loads(Path(str(config["randquant-directory"])).read_text())
+        directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
+    return key, directory
+
+
+def _remember(context: Context, session: bytes, offer: Offer, client: Client | None) -> None:
+    """Keep this client's part in a sum until the next message, which may reach another process."""
+    if client is not None:
+        context.state[SUM] = ConfigRecord(
+            {
+                "session": session,
+                "offer": offer.to_text(),
+                "terms": messages.terms_text(client.terms),
+                "client": client.to_bytes(),
+            }
+        )
+
+
+def _recall(context: Context, session: bytes) -> tuple[Offer, Client]:
+    """Undo `_remember`, and forget: a step that fails is this client's last in the sum.
+
+    ProtocolError where it has no part in that sum.
+    """
+    saved = context.state.get(SUM)
+    if not isinstance(saved, ConfigRecord) or saved["session"] != session:
+        raise ProtocolError("Expected a message of the sum that this client is in, got another.")
+    del context.state[SUM]
+    offer = Offer.from_text(str(saved["offer"]))
+    terms = messages.read_terms(str(saved["terms"]), session, offer.size)
+    state = saved["client"]
+    assert isinstance(state, bytes)
+    return offer, Client.from_bytes(terms, state, *_identity(context.node_config))
+
+
+def _only_arrays(content: RecordDict, what: str) -> ArrayRecord:
+    found = [r for key, r in content.array_records.items() if key not in messages.OURS]
+    if len(found) != 1:
+        raise ProtocolError(f"Expected one record of arrays in {what}, got {len(found)}.")
+    return found[0]
+
+
+def _reply(message: Message, head: Head, records: Mapping[str, Any]) -> Message:
+    own = Head(head.step, head.session)
+    return Message(RecordDict({messages.HEAD: own.record(), **records}), reply_to=message)
+
+
+def _refusal(message: Message, reason: str) -> Message:
+    log(WARNING, "randquant: refused: %s", reason)
+    return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=message)
+
+
+def _shown(value: float) -> str:
+    return "infinity" if math.isinf(value) else round_up(value)

@@ -1,0 +1,107 @@
+"""What a server asks of its clients: a mechanism for updates of some dimension, as text."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from randquant import _validate
+from randquant.aggregate import ChannelMechanism, VectorMechanism
+from randquant.channel_file import channel_from_record, channel_record
+from randquant.privacy import Neighboring, Trust
+from randquant.records import to_json
+from randquant.releases import Release
+
+FORMAT = "randquant offer, version 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A mechanism that a server asks updates through. It contains no secret.
+
+    Args:
+        mechanism: how updates are protected, and the trust and cohort that this counts on.
+        dimension: coordinates of an update.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind or out of bounds.
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
+        >>> offer = Offer(VectorMechanism(channel, clip_norm=1.0), 650)
+        >>> offer.size, Offer.from_text(offer.to_text()) == offer
+        (1024, True)
+    """
+
+    mechanism: ChannelMechanism | VectorMechanism
+    dimension: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mechanism, ChannelMechanism | VectorMechanism):
+            raise TypeError(
+                "Expected a ChannelMechanism or a VectorMechanism, got "
+                f"{type(self.mechanism).__name__}: baselines are for simulation."
+            )
+        _validate.whole("dimension", self.dimension, low=1, high=2**40)
+
+    @property
+    def size(self) -> int:
+        """Codes that an update is sent as."""
+        return self.mechanism.size(self.dimension)
+
+    def bits(self, clients: int) -> int:
+        """Bits of a coordinate of the sum of so many clients' codes, which is then exact."""
+        return (clients * (self.mechanism.channel.levels - 1)).bit_length()
+
+    def release(self, rounds: int, neighboring: Neighboring, trust: Trust) -> Release:
+        """What so many answers cost, composed under `trust`.
+
+        Codes that a server sees one by one it also sees where others are summed: an offer of
+        local trust is composed under `aggregate` as a sum of one.
+        """
+        release = self.mechanism.release(self.dimension, rounds, neighboring)
+        return dataclasses.replace(release, trust=trust)  # type: ignore[type-var]
+
+    def to_text(self) -> str:
+        """JSON: the channel with its certificate, and the other fields."""
+        fields = {
+            field.name: getattr(self.mechanism, field.name)
+            for field in dataclasses.fields(self.mechanism)
+        }
+        record = {
+            "format": FORMAT,
+            **fields,
+            "channel": channel_record(self.mechanism.channel),
+            "dimension": self.dimension,
+        }
+        return json.dumps(to_json(record), sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> Offer:
+        """Undo `to_text`, and certify the channel again.
+
+        Raises:
+            ValueError: it is no offer, or its channel's certificate is another than it says.
+        """
+        try:
+            record: dict[str, Any] = json.loads(text)
+            if record.pop("format") != FORMAT:
+                raise ValueError("its format is another")
+            channel, _ = channel_from_record(record.pop("channel"), "in an offer")
+            dimension = record.pop("dimension")
+            kind = VectorMechanism if "clip_norm" in record else ChannelMechanism
+            return cls(kind(channel, **record), dimension)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            reason = str(error).rstrip(".")
+            raise ValueError(
+                f"Expected an offer of this package's version, but: {reason}."
+            ) from error
+
+    @property
+    def digest(self) -> str:
+        """64 characters that differ wherever two offers do."""
+        return hashlib.sha256(self.to_text().encode()).hexdigest()

@@ -1,0 +1,211 @@
+"""The server's side of one round: who takes part, what came of them, and the mean of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import WARNING
+from typing import Protocol
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from randquant import wire
+from randquant.flower import messages
+from randquant.flower.messages import Head
+from randquant.flower.offer import Offer
+from randquant.keys import Key
+from randquant.secagg import ProtocolError, Server, Terms
+
+SESSION_BYTES = 16
+
+
+class Sum(Protocol):
+    """One round's updates on their way to a mean."""
+
+    refused: dict[int, str]
+
+    def requests(self) -> dict[int, dict[str, ConfigRecord]]:
+        """For each client still there, what to add to its request."""
+        ...
+
+    def add(self, replies: Iterable[Message]) -> int:
+        """Take what came; how many of them are good."""
+        ...
+
+    def mean(self) -> np.ndarray:
+        """The mean update, (dimension,) float32; ProtocolError where too few are left."""
+        ...
+
+
+@dataclass
+class PlainSum:
+    """Codes that the server sees one by one."""
+
+    offer: Offer
+    clients: Sequence[int]
+    refused: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._session = os.urandom(SESSION_BYTES)
+        self._payloads: dict[int, bytes] = {}
+
+    def requests(self) -> dict[int, dict[str, ConfigRecord]]:
+        """The offer, for everyone."""
+        head = Head(messages.UPLOAD, self._session, self.offer.to_text())
+        return {client: {messages.HEAD: head.record()} for client in self.clients}
+
+    def add(self, replies: Iterable[Message]) -> int:
+        """Unpack each, so that nothing but codes of this client and round is averaged."""
+
+        def take(client: int, content: RecordDict) -> None:
+            channel = self.offer.mechanism.channel
+            form = messages.upload_format(
+                channel.fingerprint, channel.levels, self._session, client
+            )
+            codes = wire.unpack(form, messages.read_payload(content), self.offer.size)
+            self._payloads[client] = wire.pack(channel, codes)
+
+        known = _checked(replies, self.clients, messages.UPLOAD, self._session, take, self.refused)
+        return len(known)
+
+    def mean(self) -> np.ndarray:
+        """Of all that are good."""
+        if not self._payloads:
+            raise ProtocolError("Expected an update of one client at least, got none.")
+        payloads = [self._payloads[client] for client in sorted(self._payloads)]
+        key = Key.generate()  # channels decode without randomness
+        return self.offer.mechanism.mean(payloads, self.offer.dimension, key)
+
+
+@dataclass
+class SecureSum:
+    """Codes that the server sees the sum of.
+
+    Attributes:
+        terms: what all agree on.
+        grid: by which the steps beside the upload go.
+        timeout: seconds that each of them may take.
+        kind: type of its messages.
+        group: Flower's label of the round.
+    """
+
+    offer: Offer
+    terms: Terms
+    grid: Grid
+    timeout: float
+    kind: str
+    group: str
+    refused: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._server = Server(self.terms)
+        self._server.refused = self.refused  # one list of both
+
+    def requests(self) -> dict[int, dict[str, ConfigRecord]]:
+        """Run the steps before the upload; sealed shares for everyone still there."""
+        head = Head(
+            messages.ADVERTISE,
+            self.terms.session,
+            self.offer.to_text(),
+            messages.terms_text(self.terms),
+        )
+        adverts = self._ask({c: {messages.HEAD: head.record()} for c in self.terms.clients}, head)
+        keys = self._server.introduce({c: own[c] for c, own in adverts.items() if c in own})
+        head = Head(messages.SHARE, self.terms.session)
+        sealed = self._ask({c: _request(head, inbox) for c, inbox in keys.items()}, head)
+        forwarded = self._server.forward(sealed)
+        head = Head(messages.UPLOAD, self.terms.session)
+        return {client: _request(head, inbox) for client, inbox in forwarded.items()}
+
+    def add(self, replies: Iterable[Message]) -> int:
+        """Add up masked vectors as they come."""
+        known = _checked(
+            replies,
+            self.terms.clients,
+            messages.UPLOAD,
+            self.terms.session,
+            lambda client, content: self._server.add(client, messages.read_payload(content)),
+            self.refused,
+        )
+        return len(known)
+
+    def mean(self) -> np.ndarray:
+        """Run the steps after the upload."""
+        survivors = self._server.close()
+        if len(survivors) < self.terms.least:
+            raise ProtocolError(
+                f"Expected updates of {self.terms.least} clients or more, got {len(survivors)}: "
+                "the guarantee counts on so many."
+            )
+        head = Head(messages.CONFIRM, self.terms.session, survivors=tuple(sorted(survivors)))
+        tags = self._ask({c: {messages.HEAD: head.record()} for c in survivors}, head)
+        relayed = self._server.relay(tags)
+        head = Head(messages.REVEAL, self.terms.session)
+        shares = self._ask({c: _request(head, inbox) for c, inbox in relayed.items()}, head)
+        totals = self._server.unmask(shares).astype(np.int64)
+        return self.offer.mechanism.decode(totals, len(survivors), self.offer.dimension)
+
+    def _ask(
+        self, requests: Mapping[int, Mapping[str, ConfigRecord]], head: Head
+    ) -> dict[int, dict[int, bytes]]:
+        """One step with some clients: what each of those that answered well has for whom."""
+        sent = [
+            Message(
+                RecordDict(dict(records)),  # type: ignore[arg-type]
+                dst_node_id=client,
+                message_type=self.kind,
+                group_id=self.group,
+                ttl=self.timeout,
+            )
+            for client, records in requests.items()
+        ]
+        replies = self.grid.send_and_receive(sent, timeout=self.timeout)
+        found: dict[int, dict[int, bytes]] = {}
+
+        def take(client: int, content: RecordDict) -> None:
+            found[client] = messages.read_inbox(content)
+
+        _checked(replies, requests, head.step, head.session, take, self.refused)
+        return found
+
+
+def _request(head: Head, inbox: Mapping[int, bytes]) -> dict[str, ConfigRecord]:
+    return {messages.HEAD: head.record(), messages.INBOX: messages.inbox_record(inbox)}
+
+
+def _checked(
+    replies: Iterable[Message],
+    asked: Iterable[int],
+    step: str,
+    session: bytes,
+    take: Callable[[int, RecordDict], None],
+    refused: dict[int, str],
+) -> set[int]:
+    """Hand on the replies that answer what was asked, one of each client; say which do not."""
+    asked, known = set(asked), set()
+    for reply in replies:
+        client = reply.metadata.src_node_id
+        try:
+            if reply.has_error():
+                raise ProtocolError(str(reply.error.reason))
+            if client not in asked:
+                raise ProtocolError("Expected no message of this client, got one.")
+            if client in known:
+                raise ProtocolError("Expected one reply of a client, got another: it is dropped.")
+            head = Head.read(reply.content)
+            if (head.step, head.session) != (step, session):
+                raise ProtocolError("Expected a reply of this step and round, got another's.")
+            take(client, reply.content)
+            known.add(client)
+        except ValueError as error:
+            if client not in known:
+                refused[client] = str(error)
+            log(WARNING, "randquant: reply of client %s to %r dropped: %s", client, step, error)
+    for client in sorted(asked - known - refused.keys()):
+        refused[client] = f"Expected a reply to {step!r} in time, got none."
+        log(WARNING, "randquant: client %s: no reply to %r in time.", client, step)
+    return known

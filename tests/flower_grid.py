@@ -1,0 +1,94 @@
+"""A Grid within one process: real messages, as bytes, to real ClientApps, with faults on demand."""
+
+from __future__ import annotations
+
+import uuid
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from randquant.flower.messages import HEAD
+
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+
+def over_the_wire(message: Message) -> Message:
+    return message_from_proto(message_to_proto(message))
+
+
+class InProcessGrid(Grid):
+    """`nodes` clients of one app. `fault(step, node, reply)` gives the replies that arrive."""
+
+    def __init__(self, app: ClientApp, nodes, fault=None):
+        self.app, self.fault = app, fault
+        self.contexts = {n: Context(1, n, {}, RecordDict(), {}) for n in nodes}
+        self.seen = []  # (step, node, request, reply)
+        self.offline = set()
+
+    def get_node_ids(self):
+        return [n for n in self.contexts if n not in self.offline]
+
+    def send_and_receive(self, messages, *, timeout=None):
+        arrived = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+            request = over_the_wire(message)
+            step = request.content[HEAD]["step"] if HEAD in request.content else ""
+            if node in self.offline:
+                continue
+            before = RecordDict(dict(self.contexts[node].state))
+            try:
+                reply = over_the_wire(self.app(over_the_wire(message), self.contexts[node]))
+            except Exception as error:  # as Flower does, which then keeps no state of the call
+                self.contexts[node].state = before
+                failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error))
+                reply = over_the_wire(Message(failed, reply_to=message))
+            self.seen.append((step, node, request, reply))
+            arrived += [reply] if self.fault is None else self.fault(step, node, reply)
+        return arrived
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    @property
+    def run(self):
+        raise NotImplementedError
+
+    def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def push_messages(self, messages):
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids):
+        raise NotImplementedError
+
+
+def client_app(mod, train=None):
+    """An app whose clients move every float array by `train(node, name, array)`."""
+    app = ClientApp()
+
+    @app.train(mods=[mod])
+    def _train(message, context):
+        assert set(message.content) == {"arrays", "config"}, "the mod leaves something behind"
+        arrays = {
+            name: train(context.node_id, name, array.numpy())
+            for name, array in message.content["arrays"].items()
+        }
+        record = ArrayRecord({n: _array(a) for n, a in arrays.items()})
+        metrics = MetricRecord({"num-examples": 10 * context.node_id, "loss": 1.0})
+        return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def _array(value):
+    from flwr.app import Array
+
+    return Array(np.asarray(value))
