@@ -49,7 +49,7 @@ class InProcessGrid(Grid):
                 self.contexts[node].state = before
                 failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error))
                 reply = over_the_wire(Message(failed, reply_to=message))
-            self.seen.append((step, node, request, reply))
+            self.seen.append((step, node, request, over_the_wire(reply)))
             arrived += [reply] if self.fault is None else self.fault(step, node, reply)
         return arrived
 

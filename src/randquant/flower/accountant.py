@@ -61,7 +61,7 @@ class RunAccountant:
         _validate.choice("neighboring", neighboring, NEIGHBORINGS)
         self.neighboring: Neighboring = neighboring
         self.max_epsilon = max_epsilon
-        if max_epsilon is not None:
+        if max_epsilon is not None and max_epsilon != math.inf:
             _validate.real("max_epsilon", max_epsilon, above=0)
         self._spent: dict[int, Counter[Offer]] = {}
         self.num_releases = 0

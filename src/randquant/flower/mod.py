@@ -43,7 +43,7 @@ class QuantizeMod:
     Args:
         epsilon: most that this client may ever be charged, at `delta`, by a proven bound that it
             computes itself from the channel that came. It counts its own answers, and refuses any
-            that would exceed this.
+            that would exceed this. Infinity sets no limit.
         delta: in (0, 1).
         neighboring: what the guarantee hides.
         trust: `local` refuses offers that count on secure aggregation.
@@ -74,7 +74,8 @@ class QuantizeMod:
     colluders: int = 0
 
     def __post_init__(self) -> None:
-        _validate.real("epsilon", self.epsilon, above=0)
+        if self.epsilon != math.inf:
+            _validate.real("epsilon", self.epsilon, above=0)
         _validate.real("delta", self.delta, above=0, below=1)
         _validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
         _validate.choice("trust", self.trust, ("local", "aggregate"))

@@ -63,7 +63,7 @@ class Terms:
         dimension = _validate.whole("dimension", self.dimension, low=1, high=2**40)
         bits = _validate.whole("bits", self.bits, low=1, high=32)
         least = _validate.whole("least", self.least, low=2, high=count)
-        degree = min(_validate.whole("neighbours", self.neighbours, low=2), count - 1)
+        degree = min(_validate.whole("neighbours", self.neighbours, low=1), count - 1)
         if degree < count - 1 and degree % 2:
             raise ValueError(f"Expected an even number of neighbours, got {degree}.")
         # More than half: no two disjoint groups of neighbours can each take a mask off. Where not
