@@ -1,7 +1,8 @@
 """Cost of a secure sum, one core: python benchmarks/secagg.py
 
 40 clients, 1,000,000 coordinates, 16 codes (10 bits a coordinate). Three clients leave after they
-have shared. Times are of our part alone: nothing is sent anywhere.
+have shared. Each shares masks with 10 others, or with all. Times are of our part alone: nothing is
+sent anywhere.
 """
 
 import os
@@ -12,6 +13,7 @@ import numpy as np
 from results import save
 
 import randquant as rq
+from randquant.aggregate import ChannelMechanism
 from randquant.secagg import Client, Server, Terms
 
 CLIENTS, DIMENSION, LOST = 40, 1_000_000, 3
@@ -30,10 +32,11 @@ class Clock:
         return result
 
 
-def one_round(channel: rq.Channel, update: np.ndarray, clock: Clock) -> int:
+def one_round(mechanism: ChannelMechanism, update: np.ndarray, degree: int, clock: Clock) -> int:
+    channel = mechanism.channel
     terms = Terms(
         os.urandom(16), tuple(range(CLIENTS)), DIMENSION,
-        bits=(CLIENTS * (channel.levels - 1)).bit_length(), least=CLIENTS - LOST,
+        bits=(CLIENTS * (channel.levels - 1)).bit_length(), least=CLIENTS - LOST, neighbours=degree,
     )  # fmt: skip
     clients = {c: clock("make keys", Client, terms, c) for c in terms.clients}
     server = Server(terms)
@@ -53,32 +56,37 @@ def one_round(channel: rq.Channel, update: np.ndarray, clock: Clock) -> int:
     shares = {c: clock("reveal", clients[c].reveal, t) for c, t in relayed.items()}
     total = clock("server: unmask", server.unmask, shares)
     assert np.array_equal(total, wanted), "the sum is not that of the codes"
+    clock("server: decode", mechanism.decode, total, len(survivors), DIMENSION)
     return size
+
+
+def measured(mechanism: ChannelMechanism, update: np.ndarray, degree: int) -> dict[str, object]:
+    one_round(mechanism, update, degree, Clock())  # compiles
+    clock, copy = Clock(), Clock()
+    size = one_round(mechanism, update, degree, clock)
+    for _ in range(20):
+        copy("copy", update.copy)
+    each = {name: statistics.median(found) for name, found in clock.spent.items()}
+    client = sum(seconds for name, seconds in each.items() if not name.startswith("server"))
+    round_ = ("server: forward", "server: unpack and add", "server: decode")
+    return {
+        "milliseconds": {name: 1e3 * seconds for name, seconds in each.items()},
+        "client_milliseconds": 1e3 * client,
+        "server_seconds_without_unmasking": sum(sum(clock.spent[name]) for name in round_),
+        "unmask_seconds": each["server: unmask"],
+        "client_over_memory_copies": client / statistics.median(copy.spent["copy"]),
+        "bytes_up": size,
+    }
 
 
 if __name__ == "__main__":
     channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+    mechanism = ChannelMechanism(channel, "aggregate", CLIENTS - LOST)
     update = np.random.default_rng(0).uniform(-1, 1, DIMENSION).astype(np.float32)
-    one_round(channel, update, Clock())  # compiles
-    clock = Clock()
-    size = one_round(channel, update, clock)
-    each = {name: statistics.median(found) for name, found in clock.spent.items()}
-    copy = Clock()
-    for _ in range(20):
-        copy("copy", update.copy)
-    steps = ("make keys", "advertise", "share", "encode", "mask and pack", "confirm", "reveal")
-    figures = {
-        "milliseconds": {name: 1e3 * seconds for name, seconds in each.items()},
-        "client_milliseconds": 1e3 * sum(each[name] for name in steps),
-        "server_seconds_without_unmasking": sum(
-            sum(found) for name, found in clock.spent.items()
-            if name in ("server: forward", "server: unpack and add")
-        ),
-        "unmask_seconds": each["server: unmask"],
-        "client_over_memory_copies": sum(each[name] for name in steps)
-        / statistics.median(copy.spent["copy"]),
-        "bytes_up": size,
-    }  # fmt: skip
-    for name, value in figures.items():
-        print(f"{name:35} {value}")
+    figures = {}
+    for degree in (10, CLIENTS - 1):
+        figures[f"{degree} neighbours"] = found = measured(mechanism, update, degree)
+        print(f"{degree} neighbours")
+        for name, value in found.items():
+            print(f"    {name:35} {value}")
     save("secagg", {"clients": CLIENTS, "dimension": DIMENSION, "lost": LOST, **figures})

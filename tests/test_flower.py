@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -806,3 +808,16 @@ def test_an_offer_travels_whole(mechanism):
     )
     clients = 40
     assert 2 ** offer.bits(clients) > clients * (mechanism.channel.levels - 1)
+
+
+def test_the_two_lines_of_the_docs_run():
+    page = (Path(__file__).parents[1] / "docs" / "flower.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(blocks) == 2
+    spaces = [{}, {}]
+    for block, space in zip(blocks, spaces, strict=True):
+        exec(compile(block, "docs/flower.md", "exec"), space)
+    assert spaces[1]["strategy"].mechanism.release(650, 1).trust == "aggregate"
+    grid = InProcessGrid(spaces[0]["app"], [1, 2])
+    fedavg().start(grid, model(), 1)  # no strategy of ours: nothing is sent
+    assert len(refusals(grid)) == 2
