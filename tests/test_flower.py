@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_grid import InProcessGrid, client_app
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 from hypothesis import given, settings
@@ -25,8 +27,8 @@ from randquant.account import account
 from randquant.aggregate import ChannelMechanism, VectorMechanism, update_mechanism
 from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, RoundEvent, RunAccountant
 from randquant.flower import messages as wire_messages
+from randquant.flower.ledger import SPENT
 from randquant.flower.messages import HEAD, INBOX, PAYLOAD, STYPE
-from randquant.flower.mod import SPENT, SUM
 from randquant.flower.strategy import RoundsFailed
 from randquant.keys import Key
 
@@ -278,7 +280,7 @@ def test_an_update_that_cannot_be_sent_is_not_and_the_server_does_not_learn_why(
     found, grid, _ = one_round(exact(), train=train)
     assert found.tolist() == [1.0] * 5
     (reply,) = [r for step, node, _, r in grid.seen if node == 2 and step == "upload"]
-    assert reply.error.reason == "This client's update cannot be sent; its log says why."
+    assert reply.error.reason == "This client has no update to send; its log says why."
     assert log not in reply.error.reason
 
 
@@ -329,6 +331,7 @@ def test_a_node_sets_its_own_limit():
         (QuantizeMod(math.inf, trust="local"), exact(), {}, "offer of local trust"),
         (ANYTHING, exact(), {"neighbours": 2}, "all 4 others as neighbours, got 2"),
         (QuantizeMod(math.inf, colluders=3), exact(cohort=3), {"least": 5}, "counts on 2 clients"),
+        (QuantizeMod(math.inf, colluders=2), exact(cohort=3), {"least": 5}, "2 colluders cannot"),
     ],
 )
 def test_a_client_refuses_sums_that_it_does_not_trust(mod, mechanism, options, reason):
@@ -440,8 +443,7 @@ def test_a_step_is_taken_once_and_not_again_after_an_error():
         run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
     assert all(reply.has_content() for reply in repeated)
     assert len(refusals(grid)) == 5
-    assert all("Expected step" in reason for reason in refusals(grid).values())
-    assert all(SUM not in context.state for context in grid.contexts.values())
+    assert all("each step of a sum once" in reason for reason in refusals(grid).values())
 
 
 def message_copy(message):
@@ -490,6 +492,210 @@ def test_signed_keys_keep_a_server_from_standing_between(tmp_path):
     assert all("keys signed by client" in reason for reason in refusals(bad).values())
 
 
+def ask(grid, node, step, session=b"s", **fields):
+    """One request of ours, beside those of a strategy."""
+    content = RecordDict({HEAD: ConfigRecord({"step": step, "session": session, **fields})})
+    if step == "upload":
+        content["arrays"], content["config"] = model(), ConfigRecord({})
+    message = Message(content, dst_node_id=node, message_type="train")
+    return grid.app(message_copy(message), grid.contexts[node])
+
+
+def test_what_is_spent_between_the_first_step_and_the_upload_counts():
+    """A client that agreed to a sum and answered others since refuses its upload."""
+    local = noisy("local")
+    one = account([local.release(5, 1)], 1e-5, quick=True).epsilon
+    mod = QuantizeMod(epsilon=1.2 * one)
+    grid = InProcessGrid(client_app(mod, mover), range(1, 6))
+    changed_request(
+        grid,
+        "share",
+        lambda m: ask(grid, m.metadata.dst_node_id, "upload", offer=Offer(local, 5).to_text()),
+    )
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), noisy(cohort=5), patience=1), grid)
+    assert len(refusals(grid)) == 5
+    assert all("this client's limit" in reason for reason in refusals(grid).values())
+
+
+def test_a_message_of_another_sum_does_not_end_the_one_that_runs():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    replies = []
+    changed_request(
+        grid,
+        "upload",
+        lambda m: replies.append(ask(grid, m.metadata.dst_node_id, "confirm", b"another")),
+    )
+    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+    assert all("the sum that this client is in" in r.error.reason for r in replies)
+    np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
+
+
+def test_an_account_that_a_train_function_throws_away_is_kept():
+    mechanism = noisy("local")
+    limit = account([mechanism.release(5, 2)], 1e-5, quick=True).epsilon
+    app = ClientApp()
+
+    @app.train(mods=[QuantizeMod(epsilon=limit)])
+    def _train(message, context):
+        context.state = RecordDict({})
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    grid = InProcessGrid(app, [1, 2])
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), mechanism, patience=1), grid, rounds=9)
+    assert sum(reply.has_content() for *_, reply in grid.seen) == 4
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_what_goes_wrong_in_training_stays_with_the_client(trust):
+    def train(node, name, array):
+        if node == 2:
+            raise RuntimeError("patient 17 has a secret")
+        return mover(node, name, array)
+
+    found, grid, _ = one_round(exact(trust), train=train)
+    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+    assert refusals(grid) == {2: "This client has no update to send; its log says why."}
+
+
+def test_handlers_of_other_train_messages_are_protected_too():
+    app = ClientApp()
+
+    @app.train("fine", mods=[ANYTHING])
+    def _fine(message, context):
+        raise AssertionError
+
+    @app.evaluate(mods=[ANYTHING])
+    def _evaluate(message, context):
+        return Message(RecordDict({"arrays": model()}), reply_to=message)
+
+    grid = InProcessGrid(app, [1])
+    for kind, passes in (("train.fine", False), ("evaluate", True)):
+        message = Message(RecordDict({"arrays": model()}), dst_node_id=1, message_type=kind)
+        assert app(message_copy(message), grid.contexts[1]).has_content() == passes
+
+
+@pytest.mark.parametrize("where", ["request", "reply"])
+def test_two_records_of_arrays_are_refused(where):
+    app = ClientApp()
+
+    @app.train(mods=[ANYTHING])
+    def _train(message, context):
+        records = {"arrays": message.content["arrays"]}
+        if where == "reply":
+            records["more"] = model()
+        return Message(RecordDict(records), reply_to=message)
+
+    grid = InProcessGrid(app, [1, 2, 3])
+    if where == "request":
+        changed_request(grid, "upload", lambda m: m.content.update({"more": model()}))
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    assert len(refusals(grid)) == 3
+
+
+def test_a_request_of_another_model_is_refused():
+    def larger(message):
+        message.content["arrays"] = model(6)
+
+    grid = changed_request(
+        InProcessGrid(client_app(ANYTHING, mover), range(1, 6)), "upload", larger
+    )
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    assert set(refusals(grid).values()) == {"Expected 5 coordinates as offered, got 6."}
+
+
+def test_two_processes_of_one_client_spend_one_account(tmp_path):
+    """Both look before either counts, were it not for the lock."""
+    mechanism = noisy("local")
+    limit = account([mechanism.release(5, 3)], 1e-5, quick=True).epsilon
+    app = client_app(QuantizeMod(epsilon=limit), mover)
+    grid = InProcessGrid(app, range(1, 9))
+    for context in grid.contexts.values():
+        context.node_config["randquant-ledger"] = str(tmp_path / "account.json")
+    offer = Offer(mechanism, 5).to_text()
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda node: ask(grid, node, "upload", offer=offer), range(1, 9)))
+    assert sum(reply.has_content() for reply in replies) == 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"clients": 5}', "{}", None])
+def test_a_damaged_account_is_refused_and_named_to_nobody(text, tmp_path):
+    path = tmp_path / "account.json"
+    grid = InProcessGrid(client_app(ANYTHING, mover), [1])
+    grid.contexts[1].node_config["randquant-ledger"] = str(path)
+    offer = Offer(noisy("local"), 5).to_text()
+    if text is None:  # a good one, but for a count below zero
+        assert ask(grid, 1, "upload", offer=offer).has_content()
+        record = json.loads(path.read_text())
+        record["clients"]["1"]["0"] = -9
+        text = json.dumps(record)
+    path.write_text(text)
+    reply = ask(grid, 1, "upload", offer=offer)
+    assert "Expected this client's account" in reply.error.reason
+    grid.contexts[1].node_config["randquant-ledger"] = str(tmp_path / "none" / "account.json")
+    reason = ask(grid, 1, "upload", offer=offer).error.reason
+    assert reason == "This client's files cannot be used; its log says why."
+
+
+def test_steps_are_remembered_where_a_state_is_lost(tmp_path):
+    """Flower sends a reply before it keeps the state: if that fails, the old one comes back."""
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    for node, context in grid.contexts.items():
+        context.node_config["randquant-ledger"] = str(tmp_path / f"{node}.json")
+    second = []
+
+    def lost(message):
+        context = grid.contexts[message.metadata.dst_node_id]
+        before = RecordDict(dict(context.state))
+        assert grid.app(message_copy(message), context).has_content()
+        context.state = before
+        second.append(grid.app(message_copy(message), context))
+
+    changed_request(grid, "upload", lost)
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    assert len(second) == 5
+    assert all("each step of a sum once" in reply.error.reason for reply in second)
+
+
+def test_a_node_sets_its_own_delta():
+    mechanism = noisy(cohort=5)
+    limit = account([mechanism.release(650, 1)], 1e-5, quick=True).epsilon
+    grid = InProcessGrid(client_app(QuantizeMod(1.01 * limit), mover), range(1, 6))
+    grid.contexts[3].node_config["randquant-delta"] = 1e-9
+    run(QuantizedStrategy(fedavg(), noisy(cohort=4)), grid, model(650))
+    assert 3 in refusals(grid)
+
+
+def test_shares_that_do_not_open_name_their_sender_and_cost_nothing():
+    def fault(step, node, reply):
+        if step == "share" and node == 2:
+            reply.content[INBOX].update({n: bytes(100) for n in reply.content[INBOX]})
+        return [reply]
+
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    assert set(refusals(grid)) == {1, 3, 4, 5}
+    assert all(reason.startswith("Client 2: ") for reason in refusals(grid).values())
+    for node in (1, 3, 4, 5):
+        assert json.loads(grid.contexts[node].state[SPENT]["state"])["clients"] == {}
+
+
+def test_a_confirmation_that_does_not_fit_is_not_counted():
+    def fault(step, node, reply):
+        if step == "confirm" and node == 2:
+            reply.content[INBOX].update({n: bytes(32) for n in reply.content[INBOX]})
+        return [reply]
+
+    found, grid, _ = one_round(exact(), fault=fault)
+    np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
+    assert not refusals(grid)
+
+
 # What the server makes of bad replies
 
 
@@ -509,9 +715,8 @@ def repacked(channel=EXACT, size=5, session=None, client=2):
     """Codes of something else, well packed."""
 
     def change(data):
-        form = wire_messages.upload_format(
-            channel.fingerprint, channel.levels, session or b"another", client
-        )
+        offer = Offer(ChannelMechanism(channel), size)
+        form = wire_messages.upload_format(offer, session or b"another", client)
         return wire.pack(form, np.zeros(size, dtype=np.uint8))
 
     return change
@@ -548,7 +753,7 @@ def test_codes_out_of_range_are_dropped():
         if node != 2:
             return [reply]
         session.append(reply.content[HEAD]["session"])
-        form = wire_messages.upload_format(EXACT.fingerprint, 3, session[-1], 2)
+        form = wire_messages.upload_format(Offer(exact("local"), 5), session[-1], 2)
         body = np.full(2, 0xFF, dtype=np.uint8)
         return [tampered(reply, lambda data: wire.frame(form, 5, body))]
 
@@ -609,14 +814,74 @@ def test_a_duplicate_counts_once_and_a_replay_not_at_all(trust):
     assert [m["clients"] for m in result.train_metrics_clientapp.values()] == [5, 4]
 
 
-def test_a_reply_in_anothers_name_is_dropped():
-    def fault(step, node, reply):
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_a_reply_in_anothers_name_is_dropped(trust):
+    def stranger(step, node, reply):
         if step == "upload" and node == 2:
             reply.metadata.__dict__["_src_node_id"] = 99
         return [reply]
 
-    found, _, _ = one_round(exact(), fault=fault)
+    found, _, _ = one_round(exact(trust), fault=stranger)
     np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+
+    def swapped(step, node, reply):
+        if step == "upload" and node in (1, 2):
+            reply.metadata.__dict__["_src_node_id"] = 3 - node
+        return [reply]
+
+    found, _, _ = one_round(exact(trust), range(1, 9), fault=swapped)
+    np.testing.assert_allclose(found, mean_of(range(3, 9)), atol=1e-6)
+
+
+def test_the_first_of_two_replies_counts():
+    """A second one that is as good, and other: it would count for two."""
+    held = []
+
+    def fault(step, node, reply):
+        if node != 3:
+            return [reply]
+        form = wire_messages.upload_format(
+            Offer(exact("local"), 5), reply.content[HEAD]["session"], 3
+        )
+        held.append(message_copy(reply))
+        other = wire.pack(form, np.full(5, 2, dtype=np.uint8))
+        return [reply, tampered(held[0], lambda data: other)]
+
+    found, _, _ = one_round(exact("local"), fault=fault)
+    np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
+
+
+class Careless(FedAvg):
+    """Asks whom it likes, whatever the grid says."""
+
+    nodes: tuple[int, ...] = ()
+
+    def configure_train(self, server_round, arrays, config, grid):
+        content = RecordDict({"arrays": arrays, "config": config})
+        return [Message(content, dst_node_id=n, message_type="train") for n in self.nodes]
+
+
+@pytest.mark.parametrize("nodes", [(1, 2, 3, 3), (1, 2, 3, 99)])
+def test_a_strategy_that_asks_twice_or_beyond_its_view_fails_the_round(nodes):
+    inner = Careless(fraction_evaluate=0.0)
+    inner.nodes = nodes
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    strategy = QuantizedStrategy(inner, exact(), patience=1)
+    with pytest.raises(RoundsFailed, match="each client once in a round"):
+        run(strategy, grid)
+    assert not grid.seen
+
+
+def test_failures_are_counted_in_a_row():
+    def fault(step, node, reply):
+        bad = step == "upload" and rounds_of(grid) in (1, 3)
+        return [] if bad else [reply]
+
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
+    strategy = QuantizedStrategy(fedavg(), exact(), patience=2)
+    result = run(strategy, grid, rounds=4)
+    assert list(result.train_metrics_clientapp) == [2, 4]
+    assert result.train_metrics_clientapp[2]["dropped"] == 0
 
 
 def test_too_few_for_the_guarantee_fail_the_round_and_keep_the_model(caplog):
@@ -688,6 +953,55 @@ def test_a_newcomer_may_be_anyone_who_is_gone():
     assert strategy.accountant.answers(77) == 3
     cost = account([noisy().release(5, 3)], 1e-5, quick=True).epsilon
     assert result.train_metrics_clientapp[1]["epsilon"] == cost
+
+
+def test_a_newcomer_may_be_someone_who_still_seems_to_be_there():
+    """A SuperNode that was killed stays listed for a minute."""
+    strategy = QuantizedStrategy(fedavg(), noisy())
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    run(strategy, grid, rounds=2)
+    both = InProcessGrid(client_app(ANYTHING, mover), [*range(1, 6), 77])
+    run(strategy, both, rounds=1)
+    assert strategy.accountant.answers(77) == 3
+
+
+def test_a_newcomer_inherits_the_most_of_each_offer():
+    one, two = Offer(noisy(cohort=4), 5), Offer(noisy("local"), 5)
+    accountant = RunAccountant(1e-5)
+    accountant.compose(RoundEvent(one, frozenset({1})), 3)
+    accountant.compose(RoundEvent(two, frozenset({1, 2})))
+    accountant.compose(RoundEvent(two, frozenset({2})))
+    accountant.meet([5])
+    assert accountant.answers(5) == 3 + 2
+    stable = RunAccountant(1e-5, stable=True)
+    stable.load_state_dict(accountant.state_dict())
+    stable.meet([6])
+    assert stable.answers(6) == 0
+
+
+def test_trust_is_that_of_all_clients():
+    accountant = RunAccountant(1e-5)
+    assert accountant.get_privacy_spent().epsilon == 0
+    accountant.compose(RoundEvent(Offer(noisy("local"), 5), frozenset({1})), 9)
+    assert accountant.get_privacy_spent().trust == "local"
+    accountant.compose(RoundEvent(Offer(noisy(cohort=4), 5), frozenset({2})))
+    assert accountant.get_privacy_spent().trust == "aggregate"
+
+
+def test_one_process_at_a_time_trains_in_a_folder(tmp_path):
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
+    held = []
+
+    def second(step, node, reply):
+        if not held:
+            held.append(1)
+            with pytest.raises(BlockingIOError, match="another process is training it"):
+                run(QuantizedStrategy(fedavg(), exact(), folder=tmp_path), grid)
+        return [reply]
+
+    grid.fault = second
+    run(QuantizedStrategy(fedavg(), exact(), folder=tmp_path), grid)
+    assert held
 
 
 @pytest.mark.parametrize(

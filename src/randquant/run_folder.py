@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
+from randquant import locks
 from randquant.federate import State
 from randquant.records import (
     RoundMetrics,
@@ -31,20 +29,6 @@ LATER = {"trust": "", "clip_norm": None, "norm": "l2", "max_participations": Non
 """Settings that checkpoints are older than, and what the older ones were made with."""
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run for this process alone; the system lets go of it however the process ends."""
-    with open(folder / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BlockingIOError(
-                f"Expected {folder} to be free, but another process is training it: wait for it "
-                "or choose another folder."
-            ) from None
-        yield
-
-
 def make_way(folder: Path, overwrite: bool) -> None:
     """Delete the run in a folder that is not empty, if that was asked for and is a run."""
     if not (folder / "config.json").exists():
@@ -57,7 +41,7 @@ def make_way(folder: Path, overwrite: bool) -> None:
             f"Expected a new folder for the run, got {folder}, which holds a run: choose "
             "another, add --overwrite to replace it, or --resume to go on with it."
         )
-    with locked(folder):
+    with locks.folder(folder):
         shutil.rmtree(folder)
 
 

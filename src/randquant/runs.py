@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from randquant import datasets, models, report, run_folder
+from randquant import datasets, locks, models, report, run_folder
 from randquant.aggregate import (
     ChannelMechanism,
     UpdateMechanism,
@@ -101,7 +101,7 @@ def execute(folder: Path, on_round: OnRound = lambda config, metrics: None) -> r
         BlockingIOError: another process is training this run.
     """
     config = run_folder.read_config(folder)
-    with run_folder.locked(folder):
+    with locks.folder(folder):
         twin = None
         if (folder / BASELINE).exists():
             twin = _execute_one(folder / BASELINE, on_round)

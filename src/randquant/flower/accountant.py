@@ -38,6 +38,7 @@ class RunAccountant:
         delta: of every guarantee unless another is given, in (0, 1).
         neighboring: what the guarantee hides.
         max_epsilon: what `would_exceed` compares with unless another is given.
+        stable: whether a client is sure to keep its number, also when it comes back.
 
     Example:
         >>> import randquant as rq
@@ -48,7 +49,7 @@ class RunAccountant:
         >>> accountant.compose(RoundEvent(offer, frozenset({1, 2})))
         >>> accountant.compose(RoundEvent(offer, frozenset({2, 3})))
         >>> print(accountant.get_privacy_spent())
-        epsilon <= 3.92284 at delta = 1e-05 (replace_one, aggregate trust)
+        epsilon <= 3.76601 at delta = 1e-05 (replace_one, aggregate trust)
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class RunAccountant:
         delta: float,
         neighboring: Neighboring = "replace_one",
         max_epsilon: float | None = None,
+        *,
+        stable: bool = False,
     ) -> None:
         self.delta = _validate.real("delta", delta, above=0, below=1)
         _validate.choice("neighboring", neighboring, NEIGHBORINGS)
@@ -63,6 +66,7 @@ class RunAccountant:
         self.max_epsilon = max_epsilon
         if max_epsilon is not None and max_epsilon != math.inf:
             _validate.real("max_epsilon", max_epsilon, above=0)
+        self.stable = stable
         self._spent: dict[int, Counter[Offer]] = {}
         self.num_releases = 0
 
@@ -76,15 +80,16 @@ class RunAccountant:
     def meet(self, connected: Iterable[int]) -> None:
         """Take note of who is there now.
 
-        A newcomer may be a client that is known under a number that is gone: it is taken to have
-        answered as often as any of those. (Flower gives a SuperNode a new number when it comes
-        back, unless SuperNodes are authenticated and the SuperLink keeps its database.)
+        A newcomer may be a client that has come back, while its old number still seems to be
+        there: unless numbers are `stable`, it is taken to have answered as often as any other.
+        (Flower gives a SuperNode a new number when it comes back, unless SuperNodes are
+        authenticated and the SuperLink keeps its database.)
         """
-        connected = set(connected)
         worst: Counter[Offer] = Counter()
-        for client in self._spent.keys() - connected:
-            worst |= self._spent[client]  # the larger of each two counts
-        for client in connected - self._spent.keys():
+        if not self.stable:
+            for spent in self._spent.values():
+                worst |= spent  # the larger of each two counts
+        for client in set(connected) - self._spent.keys():
             self._spent[client] = Counter(worst)
 
     def answers(self, client: int) -> int:
@@ -112,8 +117,12 @@ class RunAccountant:
         """The guarantee of every client, by every way that accounting knows; `releases` is 0
         before the first round."""
         delta = self.delta if delta is None else delta
-        found = [_guarantee(spent, delta, self.neighboring, False) for spent in self._distinct()]
-        return max(found, key=lambda guarantee: guarantee.epsilon, default=self._nothing(delta))
+        trust = _trust(offer for spent in self._spent.values() for offer in spent)
+        found = [
+            _guarantee(spent, delta, self.neighboring, trust, False) for spent in self._distinct()
+        ]
+        nothing = Guarantee(0.0, delta, self.neighboring, trust, math.inf, 0)
+        return max(found, key=lambda guarantee: guarantee.epsilon, default=nothing)
 
     def would_exceed(
         self, event: RoundEvent, max_epsilon: float | None = None, count: int = 1
@@ -126,7 +135,7 @@ class RunAccountant:
             self._spent.get(client, Counter()) + Counter({event.offer: count})
             for client in event.clients
         ]
-        return self._worst(after, self.delta) > limit
+        return not self._worst(after, self.delta) <= limit  # what is no number is too much
 
     def state_dict(self) -> dict[str, object]:
         """Everything counted so far, as JSON data."""
@@ -152,10 +161,12 @@ class RunAccountant:
                 raise ValueError(f"it is of schema, delta and neighbours {same}")
             offers = [Offer.from_text(text) for text in state["offers"]]
             spent = {
-                int(client): Counter({offers[int(n)]: int(c) for n, c in counts.items()})
+                int(client): Counter(
+                    {offers[int(n)]: _validate.whole("count", c, low=1) for n, c in counts.items()}
+                )
                 for client, counts in state["clients"].items()
             }
-            releases = int(state["num_releases"])
+            releases = _validate.whole("num_releases", state["num_releases"], low=0)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(f"Expected the state of this accountant, but: {reason}.") from error
@@ -166,16 +177,21 @@ class RunAccountant:
 
     def _worst(self, many: Collection[Counter[Offer]], delta: float) -> float:
         distinct = {frozenset(spent.items()) for spent in many if spent}
-        found = (_guarantee(spent, delta, self.neighboring, True).epsilon for spent in distinct)
+        found = (
+            _guarantee(spent, delta, self.neighboring, _trust(o for o, _ in spent), True).epsilon
+            for spent in distinct
+        )
         return max(found, default=0.0)
 
-    def _nothing(self, delta: float) -> Guarantee:
-        return Guarantee(0.0, delta, self.neighboring, "local", math.inf, 0)
+
+def _trust(offers: Iterable[Offer]) -> Trust:
+    """What all of them count on: secure aggregation, if one does."""
+    return "aggregate" if any(o.mechanism.trust == "aggregate" for o in offers) else "local"
 
 
 @functools.lru_cache(maxsize=4096)
-def _guarantee(spent: Spent, delta: float, neighboring: Neighboring, quick: bool) -> Guarantee:
-    local = all(offer.mechanism.trust == "local" for offer, _ in spent)
-    trust: Trust = "local" if local else "aggregate"
+def _guarantee(
+    spent: Spent, delta: float, neighboring: Neighboring, trust: Trust, quick: bool
+) -> Guarantee:
     releases = [offer.release(count, neighboring, trust) for offer, count in spent]
     return account(releases, delta, quick=quick)

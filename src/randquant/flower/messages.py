@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from randquant.flower.offer import Offer
 from randquant.secagg import ProtocolError, Terms
 from randquant.wire import Format
 
@@ -117,9 +118,11 @@ def read_terms(text: str, session: bytes, size: int) -> Terms:
         raise ProtocolError(f"Expected the terms of a secure sum, but: {reason}.") from error
 
 
-def upload_format(fingerprint: bytes, levels: int, session: bytes, client: int) -> Format:
+def upload_format(offer: Offer, session: bytes, client: int) -> Format:
     """Coding of one client's codes in one session, where they are not masked."""
-    return Format.of(levels, "upload", fingerprint.hex(), session.hex(), str(client))
+    channel = offer.mechanism.channel
+    facts = ("upload", channel.fingerprint.hex(), session.hex(), str(client))
+    return Format.of(channel.levels, *facts)
 
 
 def _number(text: object) -> int:

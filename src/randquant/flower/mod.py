@@ -20,16 +20,16 @@ from flwr.common.constant import ErrorCode
 from randquant import _validate, wire
 from randquant.flower import messages
 from randquant.flower.accountant import RoundEvent, RunAccountant
+from randquant.flower.ledger import SPENT, Ledger
 from randquant.flower.messages import Head
 from randquant.flower.offer import Offer
 from randquant.flower.updates import Layout
 from randquant.keys import Key
 from randquant.privacy import NEIGHBORINGS, Neighboring, Trust, round_up
-from randquant.records import write_atomic
 from randquant.secagg import Client, ProtocolError, Terms
 
-SUM, SPENT = "randquant.sum", "randquant.spent"
-"""Records of a client's own state, which never leaves it: its part in the sum, and its account."""
+SUM = "randquant.sum"
+"""Record of a client's own state, which never leaves it: its part in the sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,9 @@ class QuantizeMod:
         all_neighbours: refuse sums in which this client does not share masks with all others.
             Without it a server that lies can learn sums of a few (`docs/secure-aggregation.md`);
             one that keeps to the protocol cannot.
-        colluders: how many of the others in a sum may tell the server their codes: refuse offers
-            that count on the noise of more than `least` minus so many.
+        colluders: how many of the others in a sum may tell the server all they know: refuse offers
+            that count on the noise of more than `least` minus so many, and sums whose threshold
+            so many could get around.
 
     A SuperNode's `--node-config` goes before these arguments: `randquant-epsilon`,
     `randquant-delta`. It may also name files of the client's: `randquant-ledger`, in which its
@@ -92,62 +93,64 @@ class QuantizeMod:
             head = Head.read(message.content)
             if head.step != messages.UPLOAD:
                 return _reply(message, head, self._key_step(head, message.content, context))
-            offer, client = self._prepare(head, message.content, context)
-            old = _only_arrays(message.content, "the request")
-            layout = Layout.of(old)
-            if layout.dimension != offer.dimension:
-                raise ProtocolError(
-                    f"Expected {offer.dimension} coordinates as offered, got {layout.dimension}."
-                )
-        except (OSError, ValueError) as error:
+            offer, client = self._begin(head, message.content, context)
+        except OSError as error:  # its text may name files of this machine
+            return _refusal(message, "This client's files cannot be used; its log says why.", error)
+        except ValueError as error:
             return _refusal(message, str(error))
-        if layout.left_out:
-            log(INFO, "randquant: no update is sent of %s.", ", ".join(layout.left_out))
-        own = {key: r for key, r in message.content.items() if key not in messages.OURS}
-        inbox = message.content.get(messages.INBOX)
-        message.content = RecordDict(own)
-        answer = call_next(message, context)
-        if answer.has_error():
-            return answer
-        try:
-            update = layout.update(old, _only_arrays(answer.content, "the train function's reply"))
-            payload = offer.mechanism.encode(update, Key.generate())
-        except ValueError as error:  # it may tell of the data, which the server must not
-            log(WARNING, "randquant: this client's update is not sent: %s", error)
-            return _refusal(message, "This client's update cannot be sent; its log says why.")
-        try:
-            codes = wire.unpack(offer.mechanism.channel, payload, offer.size)
-            self._count(offer, context)
-            if client is not None:
-                content = RecordDict({} if inbox is None else {messages.INBOX: inbox})
-                payload = client.mask(codes, messages.read_inbox(content))
-                _remember(context, head.session, offer, client)
-            else:
-                form = messages.upload_format(
-                    offer.mechanism.channel.fingerprint,
-                    offer.mechanism.channel.levels,
-                    head.session,
-                    context.node_id,
-                )
-                payload = wire.pack(form, codes)
-        except (OSError, ValueError) as error:
-            return _refusal(message, str(error))
-        return _reply(
-            message, head, {messages.PAYLOAD: messages.payload_record(payload, offer.size)}
+        old, inbox = (
+            _only_arrays(message.content, "the request"),
+            message.content.get(messages.INBOX),
         )
+        account = context.state.get(SPENT)
+        own = {key: r for key, r in message.content.items() if key not in messages.OURS}
+        message.content = RecordDict(own)
+        try:  # what goes wrong here may tell of the data, which the server must not
+            answer = call_next(message, context)
+            if answer.has_error():
+                raise RuntimeError(answer.error.reason)
+            new = _only_arrays(answer.content, "the train function's reply")
+            update = Layout.of(old).update(old, new)
+            payload = offer.mechanism.encode(update, Key.generate())
+        except Exception as error:
+            text = "This client has no update to send; its log says why."
+            return _refusal(message, text, error)
+        finally:  # whatever the train function did to it
+            if client is not None:
+                context.state.pop(SUM, None)
+            if account is not None:
+                context.state[SPENT] = account
+        codes = wire.unpack(offer.mechanism.channel, payload, offer.size)
+        if client is None:
+            form = messages.upload_format(offer, head.session, context.node_id)
+            payload = wire.pack(form, codes)
+        else:
+            assert isinstance(inbox, ConfigRecord)
+            payload = client.mask(codes, messages.read_inbox(RecordDict({messages.INBOX: inbox})))
+            _remember(context, head.session, offer, client)
+        record = messages.payload_record(payload, offer.size)
+        return _reply(message, head, {messages.PAYLOAD: record})
 
     def _key_step(
         self, head: Head, content: RecordDict, context: Context
     ) -> dict[str, ConfigRecord]:
         """The steps of a secure sum beside the upload; each is taken once."""
+        ledger = self._ledger(context)
         if head.step == messages.ADVERTISE:
             offer = Offer.from_text(head.offer)
             terms = messages.read_terms(head.terms, head.session, offer.size)
-            self._check(offer, terms, context)
             client = Client(terms, context.node_id, *_identity(context.node_config))
+            with ledger.held():
+                self._check(offer, terms, ledger, context)
+                ledger.take(head.session, head.step)
+                ledger.save()
             answer = {context.node_id: client.advertise()}
         else:
             offer, client = _recall(context, head.session)
+            with ledger.held():
+                ledger.take(head.session, head.step)
+                ledger.save()
+            del context.state[SUM]  # a step that fails is this client's last in the sum
             if head.step == messages.SHARE:
                 answer = client.share(messages.read_inbox(content))
             elif head.step == messages.CONFIRM:
@@ -160,19 +163,34 @@ class QuantizeMod:
         _remember(context, head.session, offer, client)
         return {messages.INBOX: messages.inbox_record(answer)}
 
-    def _prepare(
+    def _begin(
         self, head: Head, content: RecordDict, context: Context
     ) -> tuple[Offer, Client | None]:
-        """What to send an update through, and the part in a secure sum if there is one."""
+        """What to send an update through, and the part in a secure sum; it is charged here."""
+        client, terms = None, None
         if head.offer:  # without secure aggregation it comes with the request
             offer = Offer.from_text(head.offer)
-            self._check(offer, None, context)
-            return offer, None
-        offer, client = _recall(context, head.session)
-        self._check(offer, client.terms, context)
+        else:
+            offer, client = _recall(context, head.session)
+            client.look_at(messages.read_inbox(content))
+            terms = client.terms
+        layout = Layout.of(_only_arrays(content, "the request"))
+        if layout.dimension != offer.dimension:
+            raise ProtocolError(
+                f"Expected {offer.dimension} coordinates as offered, got {layout.dimension}."
+            )
+        if layout.left_out:
+            log(INFO, "randquant: no update is sent of %s.", ", ".join(layout.left_out))
+        ledger = self._ledger(context)
+        with ledger.held():
+            self._check(offer, terms, ledger, context)
+            if client is not None:
+                ledger.take(head.session, head.step)
+            ledger.accountant.compose(RoundEvent(offer, frozenset({context.node_id})))
+            ledger.save()
         return offer, client
 
-    def _check(self, offer: Offer, terms: Terms | None, context: Context) -> None:
+    def _check(self, offer: Offer, terms: Terms | None, ledger: Ledger, context: Context) -> None:
         """ProtocolError unless this client agrees to what the server asks of it."""
         mechanism = offer.mechanism
         if terms is None and mechanism.trust != "local":
@@ -180,20 +198,8 @@ class QuantizeMod:
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
         if terms is not None:
-            counted = terms.least - self.colluders
-            if mechanism.cohort > counted:
-                raise ProtocolError(
-                    f"Expected an offer that counts on {counted} clients at most, for so many are "
-                    f"in every sum beside those that may collude, got {mechanism.cohort}."
-                )
-            if terms.bits < offer.bits(len(terms.clients)):
-                raise ProtocolError("Expected bits enough for the sum of all clients' codes.")
-            if self.all_neighbours and terms.neighbours < len(terms.clients) - 1:
-                raise ProtocolError(
-                    f"Expected all {len(terms.clients) - 1} others as neighbours, got "
-                    f"{terms.neighbours}: with fewer, a server that lies can learn sums of a few."
-                )
-        accountant, _ = self._account(context)
+            self._check_terms(offer, terms)
+        accountant = ledger.accountant
         event = RoundEvent(offer, frozenset({context.node_id}))
         if accountant.would_exceed(event):
             accountant.compose(event)
@@ -203,37 +209,33 @@ class QuantizeMod:
                 f"has answered before, at delta {accountant.delta}."
             )
 
-    def _account(self, context: Context) -> tuple[RunAccountant, Path | None]:
-        """This client's account, and the file that it is kept in, if there is one."""
+    def _check_terms(self, offer: Offer, terms: Terms) -> None:
+        """ProtocolError unless the sum hides what the offer counts on, whoever colludes."""
+        others, counted = len(terms.clients) - 1, terms.least - self.colluders
+        if offer.mechanism.cohort > counted:
+            raise ProtocolError(
+                f"Expected an offer that counts on {counted} clients at most, for so many are "
+                f"in every sum beside those that may collude, got {offer.mechanism.cohort}."
+            )
+        if terms.bits < offer.bits(len(terms.clients)):
+            raise ProtocolError("Expected bits enough for the sum of all clients' codes.")
+        if self.all_neighbours and terms.neighbours < others:
+            raise ProtocolError(
+                f"Expected all {others} others as neighbours, got {terms.neighbours}: with fewer, "
+                "a server that lies can learn sums of a few."
+            )
+        if 2 * terms.threshold - terms.neighbours <= self.colluders:
+            raise ProtocolError(
+                f"Expected a threshold that {self.colluders} colluders cannot get around, got "
+                f"{terms.threshold} of {terms.neighbours} neighbours."
+            )
+
+    def _ledger(self, context: Context) -> Ledger:
+        """This client's account, with the limit of its SuperNode or else its own."""
         config = context.node_config
-        accountant = RunAccountant(
-            float(config.get("randquant-delta", self.delta)),
-            self.neighboring,
-            float(config.get("randquant-epsilon", self.epsilon)),
-        )
-        path = Path(str(config["randquant-ledger"])) if "randquant-ledger" in config else None
-        saved = context.state.get(SPENT)
-        if path is not None and path.exists():
-            accountant.load_state_dict(_own(json.loads(path.read_text()), context.node_id))
-        elif path is None and isinstance(saved, ConfigRecord):
-            accountant.load_state_dict(json.loads(str(saved["state"])))
-        return accountant, path
-
-    def _count(self, offer: Offer, context: Context) -> None:
-        """Charge one answer, before it is sent."""
-        accountant, path = self._account(context)
-        accountant.compose(RoundEvent(offer, frozenset({context.node_id})))
-        text = json.dumps(accountant.state_dict())
-        if path is not None:
-            write_atomic(path, text.encode())
-        else:
-            context.state[SPENT] = ConfigRecord({"state": text})
-
-
-def _own(state: dict[str, Any], number: int) -> dict[str, Any]:
-    """The account of the client whose file it is, whatever number it had when it was written."""
-    (counts,) = state["clients"].values()
-    return {**state, "clients": {str(number): counts}}
+        delta = float(config.get("randquant-delta", self.delta))
+        limit = float(config.get("randquant-epsilon", self.epsilon))
+        return Ledger(RunAccountant(delta, self.neighboring, limit), context)
 
 
 def _identity(
@@ -265,14 +267,10 @@ def _remember(context: Context, session: bytes, offer: Offer, client: Client | N
 
 
 def _recall(context: Context, session: bytes) -> tuple[Offer, Client]:
-    """Undo `_remember`, and forget: a step that fails is this client's last in the sum.
-
-    ProtocolError where it has no part in that sum.
-    """
+    """Undo `_remember`; ProtocolError where this client has no part in that sum."""
     saved = context.state.get(SUM)
     if not isinstance(saved, ConfigRecord) or saved["session"] != session:
         raise ProtocolError("Expected a message of the sum that this client is in, got another.")
-    del context.state[SUM]
     offer = Offer.from_text(str(saved["offer"]))
     terms = messages.read_terms(str(saved["terms"]), session, offer.size)
     state = saved["client"]
@@ -292,8 +290,9 @@ def _reply(message: Message, head: Head, records: Mapping[str, Any]) -> Message:
     return Message(RecordDict({messages.HEAD: own.record(), **records}), reply_to=message)
 
 
-def _refusal(message: Message, reason: str) -> Message:
-    log(WARNING, "randquant: refused: %s", reason)
+def _refusal(message: Message, reason: str, why: Exception | None = None) -> Message:
+    """An error reply; what is behind it stays in this client's log."""
+    log(WARNING, "randquant: refused: %s", reason if why is None else f"{reason} {why!r}")
     return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=message)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
 from logging import ERROR, INFO
@@ -14,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Result, Strategy
 
-from randquant import _validate
+from randquant import _validate, locks
 from randquant.aggregate import ChannelMechanism, VectorMechanism
 from randquant.flower import state
 from randquant.flower.accountant import RoundEvent, RunAccountant
@@ -53,6 +54,9 @@ class QuantizedStrategy(Strategy):
             left, training ends.
         least: fewest clients in a sum, `mechanism.cohort` or more; larger by so many as may
             collude with the server. (`aggregate` only.)
+        stable_numbers: whether clients are sure to keep their numbers: SuperNodes are authenticated
+            and the SuperLink keeps its database. Otherwise a client that is new after the first
+            round is taken to have answered as often as any other.
         neighbours: how many others each client shares masks with; None for all. Fewer are faster,
             and clients must agree (`QuantizeMod(all_neighbours=False)`).
         step_timeout: seconds for each step of secure aggregation beside the upload.
@@ -86,6 +90,7 @@ class QuantizedStrategy(Strategy):
         neighboring: Neighboring = "replace_one",
         stop_at_epsilon: float | None = None,
         least: int | None = None,
+        stable_numbers: bool = False,
         neighbours: int | None = None,
         step_timeout: float = 600.0,
         folder: str | Path | None = None,
@@ -94,7 +99,7 @@ class QuantizedStrategy(Strategy):
         _check_inner(strategy)
         Offer(mechanism, 1)  # checks it
         self.strategy, self.mechanism = strategy, mechanism
-        self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon)
+        self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
         self.least = mechanism.cohort if least is None else least
         _validate.whole("least", self.least, low=mechanism.cohort, why="so many are counted on")
         if mechanism.trust == "aggregate":
@@ -106,6 +111,7 @@ class QuantizedStrategy(Strategy):
         self._done = 0  # rounds before this start
         self._failures = 0
         self._sum: Sum | None = None
+        self._asked = 0
         self._base = ArrayRecord()
 
     def configure_train(
@@ -134,6 +140,7 @@ class QuantizedStrategy(Strategy):
             self._fail(number, error)
             return []
         self.accountant.compose(RoundEvent(offer, frozenset(additions)))
+        self._asked = len(requests)
         self._save(number - 1, arrays)  # what is asked for may be sent, whatever happens here
         sent = []
         for request in requests:
@@ -168,7 +175,7 @@ class QuantizedStrategy(Strategy):
         self._failures = 0
         self._save(number, arrays)
         epsilon = self.accountant.get_epsilon(self.accountant.delta)
-        found = {"clients": good, "dropped": len(current.refused), "epsilon": epsilon}
+        found = {"clients": good, "dropped": self._asked - good, "epsilon": epsilon}
         return arrays, MetricRecord({**(metrics or {}), **found})
 
     def configure_evaluate(
@@ -209,24 +216,29 @@ class QuantizedStrategy(Strategy):
         Raises:
             RoundsFailed: `patience` rounds in a row have failed.
             ValueError: the folder holds a run of another mechanism, model, or account.
+            BlockingIOError: another process is training in the folder.
         """
-        arrays = self._restore(initial_arrays)
-        done = self._done
+        with contextlib.ExitStack() as stack:
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locks.folder(self._path.parent))
+            arrays = self._restore(initial_arrays)
+            done = self._done
 
-        def evaluate(number: int, found: ArrayRecord) -> MetricRecord | None:
-            return evaluate_fn(number + done, found) if evaluate_fn else None
+            def evaluate(number: int, found: ArrayRecord) -> MetricRecord | None:
+                return evaluate_fn(number + done, found) if evaluate_fn else None
 
-        result = super().start(
-            grid, arrays, max(num_rounds - done, 0), timeout, train_config, evaluate_config,
-            evaluate if evaluate_fn else None,
-        )  # fmt: skip
-        if not result.arrays:
-            result.arrays = arrays
-        for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp",
-                     "evaluate_metrics_serverapp"):  # fmt: skip
-            setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
-        log(INFO, "randquant: %s", self.accountant.get_privacy_spent())
-        return result
+            result = super().start(
+                grid, arrays, max(num_rounds - done, 0), timeout, train_config, evaluate_config,
+                evaluate if evaluate_fn else None,
+            )  # fmt: skip
+            if not result.arrays:
+                result.arrays = arrays
+            for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp",
+                         "evaluate_metrics_serverapp"):  # fmt: skip
+                setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
+            log(INFO, "randquant: %s", self.accountant.get_privacy_spent())
+            return result
 
     def _begin(self, offer: Offer, clients: list[int], grid: Grid, kind: str, group: str) -> Sum:
         if self.mechanism.trust == "local":
@@ -281,7 +293,7 @@ class QuantizedStrategy(Strategy):
 
     def _restore(self, initial: ArrayRecord) -> ArrayRecord:
         """The model to go on with: the folder's, if it has one."""
-        self._done, self.stopped = 0, ""
+        self._done, self._failures, self.stopped = 0, 0, ""
         if self._path is None or not self._path.exists():
             return initial
         record, arrays = state.load(self._path, self.strategy)

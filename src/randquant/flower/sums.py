@@ -63,9 +63,7 @@ class PlainSum:
 
         def take(client: int, content: RecordDict) -> None:
             channel = self.offer.mechanism.channel
-            form = messages.upload_format(
-                channel.fingerprint, channel.levels, self._session, client
-            )
+            form = messages.upload_format(self.offer, self._session, client)
             codes = wire.unpack(form, messages.read_payload(content), self.offer.size)
             self._payloads[client] = wire.pack(channel, codes)
 

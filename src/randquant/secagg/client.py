@@ -172,14 +172,7 @@ class Client:
                 raise ValueError(
                     f"Expected entries below 2**{terms.bits}, got {int(vector.max())}."
                 )
-            self._enough(sealed, tuple(self._keys), "sealed shares")
-            for n, message in sealed.items():
-                share = unseal(
-                    self._keys[n], exactly_bytes(message), context(terms, n, self.number)
-                )
-                if len(share) != 2 * SECRET_BYTES:
-                    raise ProtocolError("Expected two shares of 32 bytes, got something else.")
-                self._shares[n] = share
+            self._shares = self._open(sealed)
             total = vector.astype(masks.dtype(terms.bits))
             masks.add(total, self._seed, +1)
             for n in self._shares:
@@ -187,6 +180,10 @@ class Client:
             code = total & total.dtype.type((1 << terms.bits) - 1)
             form = masked_format(terms, self.number)
             return wire.pack(form, code.astype(np.uint8 if terms.bits <= 8 else np.uint32))
+
+    def look_at(self, sealed: Mapping[int, bytes]) -> None:
+        """Raise as `mask` would for these sealed shares, before there is a vector."""
+        self._open(sealed)
 
     def confirm(self, survivors: Collection[int]) -> dict[int, bytes]:
         """Say to each neighbour, under a key of the two, who this client was told is in the sum.
@@ -219,26 +216,41 @@ class Client:
 
         Args:
             confirmations: from neighbours who survived; `threshold` of them must have been told the
-                same survivors, so that no other set can be unmasked beside this one.
+                same survivors, so that no other set can be unmasked beside this one. Those that do
+                not fit are not counted.
         """
         with self._step("reveal"):
             digest = survivors_digest(self.terms, self._survivors)
-            for n, tag in confirmations.items():
-                if n not in self._shares or n not in self._survivors:
-                    raise ProtocolError(f"Expected confirmations of survivors, got one of {n}.")
-                if not hmac.compare_digest(
-                    exactly_bytes(tag), confirmation(self._keys[n], n, digest)
-                ):
-                    raise ProtocolError(f"Expected one set of survivors, got another from {n}.")
-            if len(confirmations) < self.terms.threshold:
+            agreed = sum(
+                hmac.compare_digest(exactly_bytes(tag), confirmation(self._keys[n], n, digest))
+                for n, tag in confirmations.items()
+                if n in self._shares and n in self._survivors
+            )
+            if agreed < self.terms.threshold:
                 raise ProtocolError(
                     f"Expected {self.terms.threshold} neighbours to confirm the survivors, got "
-                    f"{len(confirmations)}."
+                    f"{agreed}."
                 )
             return {
                 n: share[:SECRET_BYTES] if n in self._survivors else share[SECRET_BYTES:]
                 for n, share in self._shares.items()
             }
+
+    def _open(self, sealed: Mapping[int, bytes]) -> dict[int, bytes]:
+        """The shares of neighbours, two of 32 bytes each."""
+        self._enough(sealed, tuple(self._keys), "sealed shares")
+        shares = {}
+        for n, message in sealed.items():
+            try:
+                share = unseal(
+                    self._keys[n], exactly_bytes(message), context(self.terms, n, self.number)
+                )
+            except ProtocolError as error:
+                raise ProtocolError(f"Client {n}: {error}") from None
+            if len(share) != 2 * SECRET_BYTES:
+                raise ProtocolError(f"Client {n}: Expected two shares of 32 bytes, got others.")
+            shares[n] = share
+        return shares
 
     @contextlib.contextmanager
     def _step(self, stage: str) -> Iterator[None]:

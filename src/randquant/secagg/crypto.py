@@ -44,13 +44,17 @@ def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
 
 def split(secret: bytes, threshold: int, count: int) -> list[bytes]:
     """Shamir's shares 1 to count of 32 bytes: `threshold` give it back, fewer say nothing."""
-    halves = [Shamir.split(threshold, count, secret[at : at + _HALF]) for at in (0, _HALF)]
+    halves = [
+        Shamir.split(threshold, count, secret[at : at + _HALF], ssss=False) for at in (0, _HALF)
+    ]
     return [first[1] + second[1] for first, second in zip(*halves, strict=True)]
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
     """The secret of these shares, by their numbers: exactly `threshold` of them."""
     return b"".join(
-        Shamir.combine([(number, share[at : at + _HALF]) for number, share in shares.items()])
+        Shamir.combine(
+            [(number, share[at : at + _HALF]) for number, share in shares.items()], ssss=False
+        )
         for at in (0, _HALF)
     )

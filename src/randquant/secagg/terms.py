@@ -83,7 +83,7 @@ class Terms:
 
     def neighbours_of(self, client: int) -> tuple[int, ...]:
         """The others that a client shares masks with, in rising order."""
-        return _graph(self)[client]
+        return _neighbours(self, client)
 
 
 @functools.lru_cache(maxsize=16)
@@ -93,17 +93,23 @@ def _digest(terms: Terms) -> bytes:
 
 
 @functools.lru_cache(maxsize=16)
-def _graph(terms: Terms) -> dict[int, tuple[int, ...]]:
-    """A ring in an order drawn from the session, each joined to the nearest on either side."""
-    count, reach = len(terms.clients), terms.neighbours
-    if reach == count - 1:
-        return {c: tuple(sorted(set(terms.clients) - {c})) for c in terms.clients}
-    ring = sorted(
-        terms.clients,
-        key=lambda c: (hmac.digest(terms.digest, c.to_bytes(8, "big"), "sha256"), c),
+def _ring(terms: Terms) -> tuple[tuple[int, ...], dict[int, int]]:
+    """All clients in an order drawn from the session, and where each is in it."""
+    ring = tuple(
+        sorted(
+            terms.clients,
+            key=lambda c: (hmac.digest(terms.digest, c.to_bytes(8, "big"), "sha256"), c),
+        )
     )
-    near = [step for step in range(-reach // 2, reach // 2 + 1) if step]
-    return {
-        client: tuple(sorted(ring[(place + step) % count] for step in near))
-        for place, client in enumerate(ring)
-    }
+    return ring, {client: place for place, client in enumerate(ring)}
+
+
+@functools.lru_cache(maxsize=2048)
+def _neighbours(terms: Terms, client: int) -> tuple[int, ...]:
+    """All others, or the nearest on either side of a ring."""
+    if terms.neighbours == len(terms.clients) - 1:
+        return tuple(sorted(set(terms.clients) - {client}))
+    ring, places = _ring(terms)
+    reach, place = terms.neighbours // 2, places[client]
+    near = [step for step in range(-reach, reach + 1) if step]
+    return tuple(sorted(ring[(place + step) % len(ring)] for step in near))
