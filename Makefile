@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test explore check format bench clean
+.PHONY: demo flower-demo test explore check format bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -12,6 +12,9 @@ BIN := .venv/bin
 
 demo: .venv/ready            ## train 200 clients on real data, and write a report
 	$(BIN)/randquant train --overwrite --run runs/demo
+
+flower-demo: .venv/ready     ## four clients on Flower as processes of their own; one is killed
+	$(BIN)/python examples/flower_app/deploy.py --clients 4 --kill-client 2
 
 test: .venv/ready            ## every test
 	$(BIN)/pytest

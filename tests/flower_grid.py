@@ -42,11 +42,9 @@ class InProcessGrid(Grid):
             step = request.content[HEAD]["step"] if HEAD in request.content else ""
             if node in self.offline:
                 continue
-            before = RecordDict(dict(self.contexts[node].state))
             try:
                 reply = over_the_wire(self.app(over_the_wire(message), self.contexts[node]))
-            except Exception as error:  # as Flower does, which then keeps no state of the call
-                self.contexts[node].state = before
+            except Exception as error:  # as Flower does; the state is kept as the call has left it
                 failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error))
                 reply = over_the_wire(Message(failed, reply_to=message))
             self.seen.append((step, node, request, over_the_wire(reply)))

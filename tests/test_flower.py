@@ -318,6 +318,16 @@ def test_the_account_of_a_client_outlasts_a_run_in_its_file(tmp_path):
     assert uploaded == [True, True, False]
 
 
+@pytest.mark.parametrize(("own", "refuses"), [(True, True), ("yes", True), (False, False)])
+def test_a_node_asks_for_all_neighbours(own, refuses):
+    mod = QuantizeMod(math.inf, all_neighbours=not refuses)
+    grid = InProcessGrid(client_app(mod, mover), range(1, 6))
+    for context in grid.contexts.values():
+        context.node_config["randquant-all-neighbours"] = own
+    run(QuantizedStrategy(fedavg(), exact(), neighbours=2), grid)
+    assert len(refusals(grid)) == 5 * refuses
+
+
 def test_a_node_sets_its_own_limit():
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
     grid.contexts[3].node_config["randquant-epsilon"] = 0.01

@@ -55,10 +55,11 @@ class QuantizeMod:
             so many could get around.
 
     A SuperNode's `--node-config` goes before these arguments: `randquant-epsilon`,
-    `randquant-delta`. It may also name files of the client's: `randquant-ledger`, in which its
-    account is kept over runs (without it, for one run), and `randquant-identity` with
-    `randquant-directory`: its Ed25519 key in PEM, and the public keys of all clients, in JSON
-    by node number in 64 hexadecimal digits, so that no server can stand between them.
+    `randquant-delta`, `randquant-all-neighbours`. It may also name files of the client's:
+    `randquant-ledger`, in which its account is kept over runs (without it, for one run), and
+    `randquant-identity` with `randquant-directory`: its Ed25519 key in PEM, and the public keys of
+    all clients, in JSON by node number in 64 hexadecimal digits, so that no server can stand
+    between them.
 
     Example:
         >>> from flwr.clientapp import ClientApp
@@ -198,7 +199,7 @@ class QuantizeMod:
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
         if terms is not None:
-            self._check_terms(offer, terms)
+            self._check_terms(offer, terms, context)
         accountant = ledger.accountant
         event = RoundEvent(offer, frozenset({context.node_id}))
         if accountant.would_exceed(event):
@@ -209,9 +210,11 @@ class QuantizeMod:
                 f"has answered before, at delta {accountant.delta}."
             )
 
-    def _check_terms(self, offer: Offer, terms: Terms) -> None:
+    def _check_terms(self, offer: Offer, terms: Terms, context: Context) -> None:
         """ProtocolError unless the sum hides what the offer counts on, whoever colludes."""
         others, counted = len(terms.clients) - 1, terms.least - self.colluders
+        own = context.node_config.get("randquant-all-neighbours", self.all_neighbours)
+        all_neighbours = own not in (False, "false")  # whatever else it says, it asks for them
         if offer.mechanism.cohort > counted:
             raise ProtocolError(
                 f"Expected an offer that counts on {counted} clients at most, for so many are "
@@ -219,7 +222,7 @@ class QuantizeMod:
             )
         if terms.bits < offer.bits(len(terms.clients)):
             raise ProtocolError("Expected bits enough for the sum of all clients' codes.")
-        if self.all_neighbours and terms.neighbours < others:
+        if all_neighbours and terms.neighbours < others:
             raise ProtocolError(
                 f"Expected all {others} others as neighbours, got {terms.neighbours}: with fewer, "
                 "a server that lies can learn sums of a few."

@@ -196,7 +196,8 @@ class Server:
             left -= alone
         if len(left) < self.terms.least:
             raise ProtocolError(
-                f"Expected {self.terms.least} clients or more, got {len(left)} left."
+                f"Expected {self.terms.least} clients or more that can reach "
+                f"{self.terms.threshold} of their neighbours, got {len(left)}: too many have left."
             )
         return frozenset(left)
 

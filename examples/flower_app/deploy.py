@@ -1,0 +1,374 @@
+"""A whole deployment on this machine, for as long as one run takes.
+
+A SuperLink over TLS, SuperNodes that are processes of their own and must show keys that were
+registered, and secure aggregation that clients sign; all in a throw-away folder, on 127.0.0.1.
+Everything that is started ends with this script. It was written for flwr 1.41.
+
+    python deploy.py --clients 4 --kill-client 2 --set num-server-rounds=5
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from credentials import make_certificates, make_keys
+
+COLOUR = re.compile(r"\x1b\[\d*m")
+APP = Path(__file__).resolve().parent
+FEW = {
+    "num-server-rounds": 3, "learning-rate": 1.5, "margin": 0.02, "stop-at-epsilon": 0.0,
+    "neighbours": 0, "round-timeout": 60.0, "step-timeout": 60.0,
+}  # fmt: skip
+"""Settings for a handful of clients, where `--set` gives no others."""
+
+SHOWN = re.compile(r"randquant: |After round|ROUND \d|ERROR|Traceback")
+"""Lines of the server's log that are printed; the folder's `run.log` has all."""
+
+
+def main() -> None:
+    """Deploy, train, print what came of it, and end everything."""
+    options = _options()
+    for request in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(request, lambda *_: sys.exit("deploy.py: Ended by a signal."))
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    folder = Path(options.folder or tempfile.mkdtemp(prefix="flower-app-")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        sys.exit(f"deploy.py: Expected an empty folder, got {folder}.")
+    deployment = Deployment(folder, options.clients)
+    try:
+        deployment.start_superlink()
+        deployment.register()
+        deployment.start_supernodes(options.epsilon)
+        deployment.write_app(options.set, options.data_dir)
+        found = deployment.run(options.kill_client, options.kill_server)
+        report(found)
+        if options.results:
+            shutil.copy(folder / "results.json", options.results)
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        sys.exit(f"deploy.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit("deploy.py: Interrupted.")
+    finally:
+        deployment.end_all()
+        if not options.folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Deployment:
+    """Flower's processes, with what they read and write in one folder.
+
+    Args:
+        folder: where; it must exist.
+        clients: how many SuperNodes.
+    """
+
+    def __init__(self, folder: Path, clients: int) -> None:
+        self.folder, self.clients = folder, range(clients)
+        self.port, *self.node_ports = free_ports(1 + clients)
+        self.nodes: list[int] = []  # their numbers at the SuperLink
+        self.started: list[subprocess.Popen] = []
+        self._stopping = threading.Event()
+
+    def start(self, name: str, *command: str) -> subprocess.Popen:
+        """Start a process in a session of its own, so that its children can be ended with it."""
+        binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        environment = {
+            **os.environ, "PATH": binaries, "FLWR_HOME": str(self.folder),
+            "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+        }  # fmt: skip
+        with open(self.folder / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=environment, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def start_superlink(self) -> None:
+        """The server that all talk to; its database outlives it."""
+        if not (self.folder / "ca.pem").exists():
+            make_certificates(self.folder)
+        (self.folder / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n[superlink.here]\n'
+            f'address = "127.0.0.1:{self.port}"\n'
+            f"root-certificates = {json.dumps(str(self.folder / 'ca.pem'))}\n"
+        )
+        self.superlink = self.start(
+            "superlink", "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port),
+            "--ssl-ca-certfile", "ca.pem", "--ssl-certfile", "server.pem",
+            "--ssl-keyfile", "server.key", "--enable-supernode-auth",
+            "--database", "superlink.db", "--disable-runtime-dependency-installation",
+        )  # fmt: skip
+        self._wait(self.superlink, "The SuperLink", lambda: listens(self.port))
+        print(f"SuperLink: process {self.superlink.pid}, 127.0.0.1:{self.port}, TLS.")
+
+    def register(self) -> None:
+        """Make each client's keys, register its SuperNode, and write everyone's directory."""
+        identities = [make_keys(self.folder, client) for client in self.clients]
+        calls = [
+            self.start(f"register{client}", "flwr", "supernode", "register", f"node{client}.pub",
+                       "here", "--format", "json")
+            for client in self.clients
+        ]  # fmt: skip
+        for client, call in enumerate(calls):
+            call.wait(60)
+            answer = self._log(f"register{client}")
+            number = re.search(r'"node-id": "?(\d+)', answer)
+            if not number:
+                raise RuntimeError(f"Expected SuperNode {client} to be registered, got: {answer}")
+            self.nodes.append(int(number[1]))
+        directory = {str(n): key for n, key in zip(self.nodes, identities, strict=True)}
+        (self.folder / "directory.json").write_text(json.dumps(directory, indent=2))
+
+    def start_supernodes(self, epsilon: float) -> None:
+        """The clients. Each keeps an account of its own, and asks for all others as neighbours."""
+        self.supernodes = []
+        for client, port in zip(self.clients, self.node_ports, strict=True):
+            config = {
+                "partition-id": client,
+                "randquant-all-neighbours": True,
+                "randquant-epsilon": epsilon,
+                "randquant-ledger": str(self.folder / f"account{client}.json"),
+                "randquant-identity": str(self.folder / f"identity{client}.pem"),
+                "randquant-directory": str(self.folder / "directory.json"),
+            }
+            node = self.start(
+                f"client{client}", "flower-supernode", "--superlink", f"127.0.0.1:{self.port}",
+                "--root-certificates", "ca.pem",
+                "--auth-supernode-private-key", f"node{client}.key", "--port", str(port),
+                "--node-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items()),
+            )  # fmt: skip
+            self.supernodes.append(node)
+        for client, node in enumerate(self.supernodes):
+            log, number = f"client{client}", f"SuperNode ID: {self.nodes[client]}"
+            self._wait(node, f"SuperNode {client}", lambda: number in self._log(log))  # noqa: B023
+            print(f"Client {client}: process {node.pid}, node {self.nodes[client]}.")
+
+    def write_app(self, settings: Iterable[str], data_dir: str) -> None:
+        """Copy the app, which `flwr run` may change, and its settings for this run."""
+        shutil.copytree(APP, self.folder / "app", ignore=shutil.ignore_patterns("__pycache__"),
+                        dirs_exist_ok=True)  # fmt: skip
+        config: dict[str, Any] = {
+            **FEW,
+            "num-partitions": len(self.clients),
+            "cohort": max(2, len(self.clients) - 1),  # one may be lost
+            "data-dir": str(Path(data_dir).resolve()) if data_dir else "",
+            "stable-numbers": True,  # SuperNodes are registered, and the database is kept
+            "folder": str(self.folder / "server"),
+            "results": str(self.folder / "results.json"),
+        }
+        for setting in settings:
+            name, _, value = setting.partition("=")
+            try:
+                config[name] = json.loads(value)
+            except ValueError:
+                config[name] = value
+        lines = [f"{name} = {json.dumps(value)}\n" for name, value in config.items()]
+        (self.folder / "run.toml").write_text("".join(lines))
+
+    def run(self, kill_client: int, kill_server: int) -> dict[str, Any]:
+        """Run the app to its end; what it measured.
+
+        Args:
+            kill_client: the last client is killed in this round; 0 for never.
+            kill_server: so are the SuperLink and its ServerApp, which are then started again.
+        """
+        victim = self.clients[-1]
+        if kill_client:
+            threading.Thread(target=self._kill_client, args=(victim, kill_client)).start()
+        process = self._flwr_run()
+        if kill_server and self._mid_round(0, kill_server, process):
+            end([self.superlink, process], signal.SIGKILL, 0)
+            self._show(process)
+            print("Killed the SuperLink, which is started again, and the run with it.")
+            self.start_superlink()
+            process = self._flwr_run()
+        self._show(process)
+        results = self.folder / "results.json"
+        if not results.exists():
+            raise RuntimeError(f"Expected a run that ends well; its log ends with: {self._tail()}")
+        return json.loads(results.read_text())
+
+    def end_all(self) -> None:
+        """End all processes and their children: with a request first, then without."""
+        for request in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(request, signal.SIG_IGN)
+        self._stopping.set()
+        end(self.started, signal.SIGTERM, 10)
+        print(f"Ended: all {len(self.started)} processes that were started, and their children.")
+
+    def _flwr_run(self) -> subprocess.Popen:
+        self._shown = (self.folder / "run.log").stat().st_size if self._log("run") else 0
+        return self.start(
+            "run", "flwr", "run", "app", "here", "--stream", "--run-config", "run.toml"
+        )
+
+    def _show(self, process: subprocess.Popen) -> None:
+        """Print what matters of the run's log until its process has ended."""
+        done = False
+        while not done:
+            done = process.poll() is not None
+            with open(self.folder / "run.log", "rb") as log:
+                log.seek(self._shown)
+                new = log.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self._shown += len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                if SHOWN.search(line):
+                    print(re.sub(r"^(INFO|WARNING|ERROR) *: *", "", COLOUR.sub("", line)))
+            if not done:
+                time.sleep(0.2)
+
+    def _kill_client(self, client: int, number: int) -> None:
+        if self._mid_round(client, number, self.supernodes[client]):
+            end([self.supernodes[client]], signal.SIGKILL, 0)
+            print(f"Killed client {client} in round {number}, after it had shared its keys.")
+
+    def _mid_round(self, client: int, number: int, process: subprocess.Popen) -> bool:
+        """Wait until a client has taken two steps of a round; False if all ends before."""
+        while not self._stopping.is_set() and process.poll() is None:
+            _, _, after = self._log(f"client{client}").partition(f"ROUND {number}]")
+            if after.count("Sent successfully") >= 2:
+                return True
+            time.sleep(0.1)
+        return False
+
+    def _wait(self, process: subprocess.Popen, what: str, ready: Callable[[], bool]) -> None:
+        limit = time.monotonic() + 90
+        while not ready():
+            if process.poll() is not None or time.monotonic() > limit:
+                raise RuntimeError(f"Expected {what} to be ready in time, it is not.")
+            time.sleep(0.1)
+
+    def _log(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _tail(self) -> str:
+        return "\n".join(self._log("run").strip().splitlines()[-5:])
+
+
+def end(processes: list[subprocess.Popen], with_signal: signal.Signals, seconds: float) -> None:
+    """Send a signal to processes and all that descend from them, and wait until they are gone.
+
+    What is there after so many seconds is killed.
+    """
+    pids, limit = family(processes), time.monotonic() + seconds
+    send(pids, with_signal)
+    while left := pids & running().keys():
+        if time.monotonic() > limit:
+            send(left, signal.SIGKILL)
+        time.sleep(0.1)
+    for process in processes:
+        process.wait()
+
+
+def send(pids: set[int], with_signal: signal.Signals) -> None:
+    """Signal each of some processes that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, with_signal)
+
+
+def family(processes: list[subprocess.Popen]) -> set[int]:
+    """Numbers of the processes of some groups, and of all that descend from them."""
+    table, groups = running(), {process.pid for process in processes}
+    found: set[int] = set()
+    new = {pid for pid, (_, group) in table.items() if group in groups}
+    while new:
+        found |= new
+        new = {pid for pid, (parent, _) in table.items() if parent in found} - found
+    return found
+
+
+def running() -> dict[int, tuple[int, int]]:
+    """Parent and group of every process that runs on this machine, by number."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            state, parent, group = stat.read_text().rpartition(")")[2].split()[:3]
+            if state != "Z":
+                found[int(stat.parent.name)] = int(parent), int(group)
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens at."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def listens(port: int) -> bool:
+    """Whether something does at a port of 127.0.0.1."""
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def report(found: dict[str, Any]) -> None:
+    """Print what the server measured."""
+    print("\nround  accuracy  clients  dropped  seconds")
+    for number, row in found["rounds"].items():
+        counts = [f"{row[name]:>7g}" if name in row else " " * 7 for name in ("clients", "dropped")]
+        accuracy, seconds = row["accuracy"], row["seconds"]
+        print(f"{number:>5}  {accuracy:8.4f}  {counts[0]}  {counts[1]}  {seconds:7.1f}")
+    print(f"\n{found['guarantee']}")
+    if found["stopped"]:
+        print(f"Training ended {found['stopped']}.")
+    print(
+        "A handful of clients add too little noise for a small epsilon: this shows that the parts "
+        "work together, not how much privacy to ask for."
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--clients", type=int, default=4, help="SuperNodes (default 4)")
+    parser.add_argument(
+        "--kill-client", type=int, default=0, metavar="ROUND", help="kill the last in that round"
+    )
+    parser.add_argument(
+        "--kill-server", type=int, default=0, metavar="ROUND",
+        help="kill the SuperLink in that round, start it again, and go on",
+    )  # fmt: skip
+    parser.add_argument(
+        "--epsilon", type=float, default=1e6, help="each client's own limit (default 1e6)"
+    )
+    parser.add_argument(
+        "--data-dir", default="", help="folder of data files, for data sets that need one"
+    )
+    parser.add_argument("--folder", help="keep keys, logs and the run there")
+    parser.add_argument("--results", help="a JSON file for what was measured")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="of the app's configuration"
+    )
+    options = parser.parse_args()
+    if options.clients < 2:
+        parser.error("Expected two clients or more: a sum of one hides nothing.")
+    if not Path("/proc/self/stat").exists():
+        parser.error("Expected Linux, by whose /proc processes are found again to be ended.")
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The server: a step with the decoded mean of the clients' gradients, and a test of the model."""
+
+import time
+from logging import INFO
+from pathlib import Path
+
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.common import log
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvgM
+
+from flower_app import task
+from randquant.flower import QuantizedStrategy
+from randquant.records import write_json
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train for the rounds of the run's configuration."""
+    config = context.run_config
+    model, learner = task.build(config, client=0)  # for test data; nothing is trained here
+    fewest = config["cohort"] if config["trust"] == "aggregate" else 1
+    strategy = QuantizedStrategy(
+        FedAvgM(
+            fraction_train=config["fraction-train"],
+            fraction_evaluate=0.0,  # it is tested here
+            min_train_nodes=fewest,
+            min_available_nodes=fewest,
+            server_learning_rate=config["learning-rate"],
+        ),
+        task.mechanism(config),
+        delta=config["delta"],
+        stop_at_epsilon=config["stop-at-epsilon"] or None,
+        stable_numbers=config["stable-numbers"],
+        neighbours=config["neighbours"] or None,
+        step_timeout=config["step-timeout"],
+        folder=config["folder"] or None,
+    )
+    found: dict[int, dict[str, float]] = {}
+    started = time.monotonic()
+
+    def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
+        """Test the model after a round."""
+        nonlocal started
+        seconds, started = time.monotonic() - started, time.monotonic()
+        model.load_state_dict(arrays.to_torch_state_dict())
+        tested = learner.evaluate()
+        found[number] = {"accuracy": tested.accuracy, "loss": tested.loss, "seconds": seconds}
+        log(INFO, "After round %d: accuracy %.4f (%.1f s)", number, tested.accuracy, seconds)
+        return MetricRecord({"accuracy": tested.accuracy, "loss": tested.loss})
+
+    result = strategy.start(
+        grid,
+        ArrayRecord(model.state_dict()),
+        num_rounds=config["num-server-rounds"],
+        timeout=config["round-timeout"],
+        evaluate_fn=evaluate,
+    )
+    for number, metrics in result.train_metrics_clientapp.items():
+        found[number].update(metrics)
+    if config["results"]:
+        guarantee = strategy.accountant.get_privacy_spent()
+        record = {
+            "rounds": found,
+            "guarantee": str(guarantee),
+            "epsilon": guarantee.epsilon,
+            "stopped": strategy.stopped,
+        }
+        write_json(Path(config["results"]), record)
