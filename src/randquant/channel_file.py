@@ -85,9 +85,7 @@ def channel_record(
     return to_json(record)
 
 
-def channel_from_record(
-    record: Any, where: str
-) -> tuple[Channel, Certificate | MetricCertificate]:
+def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate | MetricCertificate]:
     """Undo `channel_record` of data that came from `where`; checks and errors as `load_channel`."""
     try:
         if record["format"] != FORMAT:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from randquant import _validate, wire
+from randquant.blocks import block, blocks
+from randquant.blocks import length as bits_of
 from randquant.channel import Channel
 from randquant.keys import Key, KeyStream
 
@@ -70,7 +72,7 @@ def encode_payload(
         channel, x, key, threads: as in `encode`; x is a vector (d,).
 
     Returns:
-        bytes: 40 + ceil(d · ceil(log2 m) / 8) of them.
+        bytes: 40 + `wire.body_bytes` of them, log2 m bits a code and at most 1 % more.
 
     Guarantees:
         Equal to wire.pack(channel, encode(channel, x, key)), and like `encode` otherwise.
@@ -81,7 +83,7 @@ def encode_payload(
     _validate.kind("channel", channel, Channel)
     x = np.asarray(x)
     body = np.empty(wire.body_bytes(channel, x.size), dtype=np.uint8)
-    _run(channel, x, key, channel.bits, body, threads)
+    _run(channel, x, key, channel.bits, body, threads, each=block(channel.levels)[0])
     return wire.frame(channel, x.size, body)
 
 
@@ -116,9 +118,19 @@ def cores() -> int:
 
 
 def _run(
-    channel: Channel, x: np.ndarray, key: Key, bits: int, body: np.ndarray, threads: int | None
+    channel: Channel,
+    x: np.ndarray,
+    key: Key,
+    bits: int,
+    body: np.ndarray,
+    threads: int | None,
+    each: int = 1,
 ) -> None:
-    """Encode all of x into body, in segments over threads."""
+    """Encode all of x into body, in segments over threads.
+
+    A code takes `bits` bits, or `each` > 1 of them a block as in `blocks`.
+    """
+    from randquant import _bits
     from randquant.encode.tables import tables  # numba is slow to import: most commands do without
 
     _validate.kind("channel", channel, Channel)
@@ -132,13 +144,26 @@ def _run(
     if flat.dtype.itemsize < 4 or not flat.dtype.isnative:
         flat = flat.astype(np.float32 if flat.dtype.itemsize < 8 else np.float64)  # exact
     lookup, draw, tie = tables(channel), key.fold_in("draw"), key.fold_in("tie")
+    chunk = CHUNK // (8 * each) * 8 * each  # the codes of one begin and end at whole bytes
     segments = min(threads, -(-flat.size // SEGMENT)) or 1
-    length = -(-flat.size // segments // CHUNK) * CHUNK if segments > 1 else flat.size
+    length = -(-flat.size // segments // chunk) * chunk if segments > 1 else flat.size
+    levels = channel.levels
 
     def segment(start: int) -> int | None:
-        part = flat[start : start + length]
-        out = body[start * bits // 8 :][: (part.size * bits + 7) // 8]
-        return _encode_segment(lookup, part, draw.stream(start), tie, start, bits, out)
+        stream = draw.stream(start)
+        for begin in range(start, min(start + length, flat.size), chunk):
+            part = flat[begin : begin + chunk]
+            if each == 1:
+                out = body[begin * bits // 8 :][: (part.size * bits + 7) // 8]
+                bad = _encode_chunk(lookup, part, stream, tie, begin, bits, out)
+            else:
+                codes = _scratch_of("codes", np.uint8)[: part.size]
+                bad = _encode_chunk(lookup, part, stream, tie, begin, 8, codes)
+                out = body[bits_of(levels, begin) // 8 :]
+                _bits.pack_blocks(codes, levels, *blocks(levels, part.size), out)
+            if bad is not None:
+                return bad
+        return None
 
     starts = range(0, flat.size, max(length, 1))
     if segments == 1:
@@ -156,31 +181,28 @@ def _run(
         )
 
 
-def _encode_segment(
+def _encode_chunk(
     lookup: Tables, x: np.ndarray, stream: KeyStream, tie: Key, start: int, bits: int, body
 ) -> int | None:
-    """Encode a segment that begins at coordinate `start`; return the first bad index, or None."""
+    """Encode the coordinates from `start` on; return the first bad index, or None."""
     from randquant.encode import kernel
 
-    buffer = _buffer()
-    for begin in range(0, x.size, CHUNK):
-        part, out = x[begin : begin + CHUNK], body[begin * bits // 8 :]
-        words = buffer[: part.size + part.size % 2]
-        stream(words)
-        status = kernel.encode(part, words, _NO_WORDS, *lookup, bits, out)
-        if status == kernel.TIE:  # some draw was not settled by its first 32 bits
-            low = tie.words(words.size, start + begin)
-            status = kernel.encode(part, words, low, *lookup, bits, out)
-        if status == kernel.NOT_FINITE:
-            return start + begin + int(np.argmin(np.isfinite(part)))
+    words = _scratch_of("words", np.uint64)[: x.size + x.size % 2]
+    stream(words)
+    status = kernel.encode(x, words, _NO_WORDS, *lookup, bits, body)
+    if status == kernel.TIE:  # some draw was not settled by its first 32 bits
+        low = tie.words(words.size, start)
+        status = kernel.encode(x, words, low, *lookup, bits, body)
+    if status == kernel.NOT_FINITE:
+        return start + int(np.argmin(np.isfinite(x)))
     return None
 
 
-def _buffer() -> np.ndarray:
-    """This thread's CHUNK words of scratch: a fresh one each time would cost its page faults."""
-    if not hasattr(_scratch, "words"):
-        _scratch.words = np.empty(CHUNK, dtype=np.uint64)
-    return _scratch.words
+def _scratch_of(name: str, dtype: type) -> np.ndarray:
+    """This thread's CHUNK entries of scratch: a fresh one each time would cost its page faults."""
+    if not hasattr(_scratch, name):
+        setattr(_scratch, name, np.empty(CHUNK, dtype=dtype))
+    return getattr(_scratch, name)
 
 
 __all__ = ["decode", "encode", "encode_payload"]
