@@ -123,9 +123,20 @@ def pack(channel: Coding, codes: np.ndarray) -> bytes:
 
 def frame(channel: Coding, dimension: int, body: np.ndarray) -> bytes:
     """Put the header before a body of packed codes, (n,) uint8."""
+    digest = hashlib.sha256(bare_header(channel, dimension))
+    digest.update(body.data)
+    return b"".join((header(channel, dimension, digest.digest()), body.data))
+
+
+def bare_header(channel: Coding, dimension: int) -> bytes:
+    """What the checksum covers before the body: the header without it, 32 bytes."""
     fields = (MAGIC, VERSION, 0, channel.levels % 2**16, dimension, channel.fingerprint)
-    checksum = _checksum(HEADER.pack(*fields, b""), body)
-    return HEADER.pack(*fields, checksum) + body.tobytes()
+    return HEADER.pack(*fields, b"")[: -struct.calcsize("8s")]
+
+
+def header(channel: Coding, dimension: int, digest: bytes) -> bytes:
+    """The header, given the SHA-256 of all that the checksum covers."""
+    return bare_header(channel, dimension) + digest[: struct.calcsize("8s")]
 
 
 def unpack(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
@@ -238,19 +249,14 @@ def _checked_body(channel: Coding, payload: bytes, dimension: int) -> np.ndarray
         kind = "truncated" if len(payload) < expected else "too long"
         raise ValueError(f"Expected a payload of {expected} bytes, got {len(payload)}: {kind}.")
     body = np.frombuffer(payload, dtype=np.uint8, offset=HEADER_BYTES)
-    bare = HEADER.pack(magic, version, reserved, levels, size, fingerprint, b"")
-    if checksum != _checksum(bare, body):
+    digest = hashlib.sha256(bare_header(channel, dimension))
+    digest.update(body.data)
+    if checksum != digest.digest()[: len(checksum)]:
         raise ValueError("Expected a payload whose checksum fits, got a damaged one: ask again.")
     spare = body.size * 8 - _body_bits(channel, dimension)
     if spare and body[-1] >> (8 - spare):
         raise ValueError("Expected zeros in a payload's spare bits, got ones: not our encoding.")
     return body
-
-
-def _checksum(header: bytes, body: np.ndarray) -> bytes:
-    digest = hashlib.sha256(header[: -struct.calcsize("8s")])
-    digest.update(body.data)
-    return digest.digest()[:8]
 
 
 def _check_range(channel: Coding, codes: np.ndarray) -> None:
