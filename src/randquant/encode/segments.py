@@ -43,6 +43,7 @@ class Encoder:
 
         _validate.kind("channel", channel, Channel)
         _validate.kind("key", key, Key)
+        key.claim()
         self._levels = channel.levels
         self._each, self._bits = block(channel.levels) if packed else (1, 8)
         self.chunk = CHUNK // (8 * self._each) * 8 * self._each
