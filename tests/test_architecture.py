@@ -26,10 +26,11 @@ RANKS = {
     "reading": 8, "arguments": 8, "train_command": 8, "cli": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {
-    "torch": {"models", "learner", "runs", "bench"},
+    "torch": {"models", "learner", "runs", "bench", "encode"},
     "safetensors": {"run_folder"},
     "sklearn": {"datasets"},
     "rich": {"progress"},
+    "triton": {"encode"},
     "flwr": {"flower"},
     "matplotlib": set(),
     "dp_accounting": {"events"},
