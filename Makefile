@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo flower-demo test explore check format bench clean
+.PHONY: demo flower-demo test fuzz explore check format bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -16,8 +16,11 @@ demo: .venv/ready            ## train 200 clients on real data, and write a repo
 flower-demo: .venv/ready     ## four clients on Flower as processes of their own; one is killed
 	$(BIN)/python examples/flower_app/deploy.py --clients 4 --kill-client 2
 
-test: .venv/ready            ## every test
-	$(BIN)/pytest
+test: .venv/ready            ## every test, on all cores
+	$(BIN)/pytest -n auto --maxprocesses 8
+
+fuzz: .venv/ready            ## a million hostile inputs for the parsers
+	$(BIN)/python tests/fuzz.py
 
 explore: .venv/ready         ## the property tests on many new examples
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest
@@ -26,7 +29,7 @@ check: .venv/ready           ## format, lint, types, tests, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 8
 
 format: .venv/ready
 	$(BIN)/ruff format .

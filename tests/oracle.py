@@ -51,10 +51,23 @@ def binomial_row(trials: int, success: Fraction) -> list[Fraction]:
     ]
 
 
-def unpack(body: bytes, bits: int, count: int) -> np.ndarray:
-    """Codes of a packed body, bit by bit."""
-    stream = np.unpackbits(np.frombuffer(body, np.uint8), bitorder="little")
-    return (stream[: count * bits].reshape(count, bits) << np.arange(bits)).sum(axis=1)
+def unpack(body: bytes, levels: int, count: int) -> np.ndarray:
+    """Codes of a packed body: whole numbers of Python, cut from one long one."""
+    each, bits = 1, (levels - 1).bit_length()
+    if levels != 2**bits:
+        each = next(k for k in range(1, 200) if _size(levels, k) <= 1.01 * k * math.log2(levels))
+    number, codes = int.from_bytes(body, "little"), []
+    for start in range(0, count, each):
+        here = min(each, count - start)
+        size = _size(levels, here)
+        block, number = number % 2**size, number >> size
+        codes += [block // levels**k % levels for k in range(here - 1, -1, -1)]
+    assert number == 0
+    return np.array(codes)
+
+
+def _size(levels: int, codes: int) -> int:
+    return (levels**codes - 1).bit_length()
 
 
 def rdp_to_epsilon(divergence: float, order: float, delta: float) -> mpmath.mpf:

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1] / "src" / "randquant"
 RANKS = {
     "_validate": 0,
     "privacy": 1, "keys": 1,
-    "channel": 2, "divergence": 2, "wire": 2, "locks": 2, "records": 2, "_bits": 2,
+    "channel": 2, "divergence": 2, "wire": 2, "blocks": 2, "locks": 2, "records": 2, "_bits": 2,
     "probabilities": 2, "moments": 2,
     "mechanisms": 3, "certify": 3, "geometry": 3, "channel_file": 3, "encode": 3, "design": 3,
     "curvature": 3, "vector": 3, "sums": 3,
@@ -26,10 +26,11 @@ RANKS = {
     "reading": 8, "arguments": 8, "train_command": 8, "cli": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {
-    "torch": {"models", "learner", "runs", "bench"},
+    "torch": {"models", "learner", "runs", "bench", "encode"},
     "safetensors": {"run_folder"},
     "sklearn": {"datasets"},
     "rich": {"progress"},
+    "triton": {"encode"},
     "flwr": {"flower"},
     "matplotlib": set(),
     "dp_accounting": {"events"},

@@ -1,7 +1,11 @@
+import io
+import tracemalloc
+
 import chance
 import numpy as np
 import planted
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import channels, mechanism_channels
@@ -9,7 +13,7 @@ from strategies import channels, mechanism_channels
 import randquant as rq
 from randquant import wire
 from randquant.channel import Channel
-from randquant.encode import CHUNK, SEGMENT, encode_payload, kernel, reference
+from randquant.encode import CHUNK, SEGMENT, encode_payload, encode_to, kernel, reference, stream
 from randquant.encode.tables import tables
 from randquant.keys import Key
 
@@ -232,3 +236,57 @@ def test_neighbouring_coordinates_clients_and_rounds_are_independent():
 def test_a_reused_key_is_caught():
     codes = planted.reused_key(PAPER, np.full(20_000, 0.4), 2, Key.from_seed(14))
     assert not chance.uncorrelated(codes[0].astype(float), codes[1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    data=st.data(),
+    levels=st.sampled_from([2, 3, 5, 16]),
+    kind=st.sampled_from(["float16", "float32", "float64", "bfloat16"]),
+    sizes=st.lists(st.integers(0, 70_000), min_size=1, max_size=5),
+)
+def test_a_stream_of_parts_is_the_payload_of_the_whole(data, levels, kind, sizes):
+    """Pieces of 16,384 coordinates or so: parts end anywhere in them."""
+    channel = rq.stochastic_rounding(clip=1.0, levels=levels, margin=0.5)
+    x = np.random.default_rng(sum(sizes)).uniform(-1.2, 1.2, sum(sizes))
+    whole = torch.from_numpy(x).to(getattr(torch, kind))
+    cuts, key, file = np.cumsum(sizes)[:-1], rq.Key.from_seed(len(sizes)), io.BytesIO()
+    file.write(b"before")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "PIECE", 1 << 15)
+        parts = (whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(x)], strict=True))
+        written = encode_to(file, channel, parts, len(x), key, threads=data.draw(st.integers(1, 3)))
+    payload = encode_payload(channel, whole, key)
+    assert file.getvalue() == b"before" + payload
+    assert written == len(payload)
+    if kind != "bfloat16":
+        assert payload == encode_payload(channel, whole.numpy(), key)
+    wide = whole.to(torch.float64).numpy()  # every one of these kinds is exact in it
+    assert payload == encode_payload(channel, wide, key)
+
+
+def test_a_stream_that_is_no_update_leaves_no_payload():
+    channel, key = rq.stochastic_rounding(clip=1.0, levels=2, margin=0.5), rq.Key.from_seed(1)
+    bad = np.array([0.0, np.nan])
+    for parts, dimension, message in (
+        ([np.zeros(3)], 4, "got 3"),
+        ([np.zeros(3), np.zeros(2)], 4, "got more"),
+        ([np.zeros(3), bad], 5, r"got nan at index \[4\]"),
+        ([np.zeros((2, 2))], 4, "vectors"),
+    ):
+        file = io.BytesIO()
+        with pytest.raises(ValueError, match=message):
+            encode_to(file, channel, parts, dimension, key)
+        assert not file.getvalue()[:40].strip(b"\0")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_encoding_makes_no_large_temporary(dtype):
+    channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+    x = np.zeros(8_000_000, dtype=dtype)
+    encode_payload(channel, x[:10], rq.Key.from_seed(1))
+    tracemalloc.start()
+    payload = encode_payload(channel, x, rq.Key.from_seed(1))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * len(payload) + 3_000_000

@@ -1,5 +1,9 @@
+import io
 import json
+import os
 import pickle
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -7,6 +11,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
+import randquant as rq
+from randquant.aggregate import update_mechanism
+from randquant.encode import encode_payload, encode_to
 from randquant.keys import Key
 from randquant.records import to_json
 
@@ -83,3 +90,73 @@ def test_words_have_no_stuck_bits():
     bits = np.unpackbits(Key(SECRET).words(1 << 16).view(np.uint8)).reshape(-1, 64)
     # Each bit is Binomial(2**16, 1/2): 5.9 standard deviations, two tails, 64 bits: 3e-7.
     assert np.abs(bits.mean(axis=0) - 0.5).max() < 5.9 * 0.5 / 256
+
+
+PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+ENCODERS = {
+    "codes": lambda key: rq.encode(PAPER, np.zeros(9), key),
+    "payload": lambda key: encode_payload(PAPER, np.zeros(9), key),
+    "stream": lambda key: encode_to(io.BytesIO(), PAPER, [np.zeros(9)], 9, key),
+    "noise": lambda key: update_mechanism(
+        "skellam", {"clip_norm": 1.0, "noise_multiplier": 1.0}, cohort=1
+    ).encode(np.zeros(9, dtype=np.float32), key),
+    "gaussian": lambda key: update_mechanism(
+        "local-gaussian", {"clip_norm": 1, "noise_multiplier": 9}
+    ).encode(np.zeros(9, dtype=np.float32), key),
+    "server": lambda key: update_mechanism(
+        "gaussian", {"clip_norm": 1, "noise_multiplier": 9}, cohort=1
+    ).mean([np.zeros(9, dtype="<f4").tobytes()], 9, key),
+}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_a_key_encodes_once(encoder):
+    root = Key.generate()
+    encoder(root.fold_in("round", 1, "client", 1))
+    encoder(root.fold_in("round", 2, "client", 1))
+    with pytest.raises(ValueError, match="got a used one"):
+        encoder(root.fold_in("round", 1, "client", 1))
+    encoder(root)
+    with pytest.raises(ValueError, match="got a used one"):
+        encoder(root)
+    for _ in range(2):
+        encoder(Key.from_seed(1))  # simulations repeat
+
+
+def test_of_two_threads_with_one_key_one_gets_in():
+    root, lost = Key.generate(), []
+
+    def attempt(number):
+        try:
+            root.fold_in(number % 50).claim()
+        except ValueError:
+            lost.append(number)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(attempt, range(500)))
+    assert len(lost) == 450
+
+
+def test_a_fork_does_not_share_a_stream():
+    """Real processes: the child may not use its parent's keys, and its own are others."""
+    key = Key.generate()
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        child = os.fork()
+    if child == 0:
+        try:
+            key.fold_in(1).claim()
+        except ValueError as error:
+            fresh = Key.generate()
+            fresh.claim()
+            os.write(writing, str(error).encode() + b"|" + fresh.words(2).tobytes())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as pipe:
+        text, words = pipe.read().split(b"|", 1)
+    assert b"from before a fork" in text
+    assert words != Key.generate().words(2).tobytes()
+    key.fold_in(1).claim()

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import oracle
 import pytest
@@ -6,7 +8,9 @@ from hypothesis import strategies as st
 
 import randquant as rq
 from randquant import wire
+from randquant.blocks import block, length
 from randquant.channel import Channel
+from randquant.encode import encode_payload
 
 CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 
@@ -26,9 +30,43 @@ def random_codes(levels: int, count: int, seed: int = 0) -> np.ndarray:
 def test_codes_survive_the_trip(levels, count, seed):
     channel, codes = channel_of(levels), random_codes(levels, count, seed)
     payload = wire.pack(channel, codes)
-    assert len(payload) == 40 + -(-count * channel.bits // 8)
+    assert len(payload) == 40 + -(-length(levels, count) // 8)
     assert (wire.unpack(channel, payload, count) == codes).all()
-    assert (oracle.unpack(payload[40:], channel.bits, count) == codes).all()
+    assert (oracle.unpack(payload[40:], levels, count) == codes).all()
+
+
+@pytest.mark.parametrize("levels", range(2, 257))
+def test_no_code_takes_one_percent_more_than_its_information(levels):
+    codes, bits = block(levels)
+    assert levels**codes <= 2**bits
+    assert bits <= 1.01 * codes * math.log2(levels)
+    assert (codes, bits) == (1, math.log2(levels)) or levels & (levels - 1)
+    many = 10**6 // codes * codes
+    assert len(wire.pack(channel_of(levels), random_codes(levels, many))) <= 41 + many * bits / 8
+
+
+@pytest.mark.parametrize("levels", [3, 5, 6, 7, 60, 61, 127, 253])
+def test_a_number_that_is_no_codes_is_refused(levels):
+    """The largest number of a block's bits, and the least that is too large."""
+    channel, (codes, bits) = channel_of(levels), block(levels)
+    for number in (levels**codes, 2**bits - 1):
+        if number >= 2**bits:
+            continue
+        body = np.frombuffer(number.to_bytes(-(-bits // 8), "little"), dtype=np.uint8)
+        with pytest.raises(ValueError, match=f"codes below {levels}"):
+            wire.unpack(channel, wire.frame(channel, codes, body), codes)
+    most = np.full(codes, levels - 1, dtype=np.uint8)
+    assert (wire.unpack(channel, wire.pack(channel, most), codes) == most).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from([3, 5, 60, 61, 253]), st.integers(0, 60_000), st.integers(1, 4))
+def test_encoding_into_blocks_is_packing_the_codes(levels, count, threads):
+    channel = rq.stochastic_rounding(clip=1.0, levels=levels, margin=0.5)
+    x = np.random.default_rng(count).uniform(-1, 1, count).astype(np.float32)
+    key = rq.Key.from_seed(count)
+    payload = encode_payload(channel, x, key, threads=threads)
+    assert payload == wire.pack(channel, rq.encode(channel, x, key))
 
 
 @given(st.integers(2, 256), st.integers(1, 100), st.integers(1, 5))
@@ -56,9 +94,9 @@ def test_every_flipped_bit_is_one_clear_error():
 
 def test_every_truncation_and_every_surplus_is_an_error():
     payload = wire.pack(CHANNEL, random_codes(16, 33))
-    for length in range(len(payload)):
+    for size in range(len(payload)):
         with pytest.raises(ValueError, match="truncated"):
-            wire.unpack(CHANNEL, payload[:length], 33)
+            wire.unpack(CHANNEL, payload[:size], 33)
     with pytest.raises(ValueError, match="too long"):
         wire.unpack(CHANNEL, payload + b"\0", 33)
 
@@ -89,14 +127,19 @@ def test_foreign_payloads_are_refused():
 
 
 def test_codes_that_do_not_exist_are_refused_on_both_sides():
-    channel = channel_of(5)
-    with pytest.raises(ValueError, match="below 5, got 7 at index 2"):
-        wire.pack(channel, np.array([0, 4, 7], dtype=np.uint8))
-    body = np.array([0b111_000_000 & 255, 0b1], dtype=np.uint8)
+    channel = channel_of(127)  # every code by itself, in 7 bits
+    with pytest.raises(ValueError, match="below 127, got 127 at index 2"):
+        wire.pack(channel, np.array([0, 4, 127], dtype=np.uint8))
+    body = np.frombuffer((127 << 14).to_bytes(3, "little"), dtype=np.uint8)
     payload = wire.frame(channel, 3, body)
     totals = np.zeros(3, dtype=np.int64)
-    with pytest.raises(ValueError, match="below 5, got 7 at index 2"):
+    with pytest.raises(ValueError, match="below 127, got 127 at index 2"):
         wire.add(channel, payload, totals)
+    channel = channel_of(5)  # three codes in 7 bits
+    with pytest.raises(ValueError, match="below 5, got 7 at index 2"):
+        wire.pack(channel, np.array([0, 4, 7], dtype=np.uint8))
+    with pytest.raises(ValueError, match="blocks of codes below 5"):
+        wire.add(channel, wire.frame(channel, 3, np.array([125], dtype=np.uint8)), totals)
     assert not totals.any()
 
 

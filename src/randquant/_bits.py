@@ -1,7 +1,8 @@
 """Compiled kernels between codes and bytes.
 
 Code k of a body occupies bits k·b to k·b + b - 1, lowest bit first: eight codes fill b bytes.
-`pack` and `add` are for codes of up to 8 bits, `pack_wide` and `add_wide` for up to 32.
+`pack` and `add` are for codes of up to 8 bits, `pack_wide` and `add_wide` for up to 32, and
+`pack_blocks` and `unpack_blocks` for codes that share numbers of up to 128 bits (`blocks`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-_U8 = np.uint64(8)
+_U8, _U32 = np.uint64(8), np.uint64(32)
+_LOW = np.uint64(2**32 - 1)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -76,3 +78,80 @@ def add_wide(body, bits, totals):
             at = min(byte + np.uint64(i), last)
             word |= np.uint64(body[at]) << np.uint64(8 * i)
         totals[np.uint64(k)] += (word >> (position & np.uint64(7))) & mask
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def pack_blocks(codes, levels, each, bits, last, body):
+    """Pack codes (n,) uint8, `each` in a number of `bits` bits, fewer of `last` bits at the end."""
+    count, base = codes.shape[0], np.uint64(levels)
+    word, filled, written = np.uint64(0), 0, 0  # bits that do not fill a byte yet
+    for start in range(0, count, each):
+        high, low = np.uint64(0), np.uint64(0)  # the block's number, 128 bits
+        here = min(each, count - start)
+        for k in range(start, start + here):
+            right = (low & _LOW) * base + np.uint64(codes[k])
+            left = (low >> _U32) * base + (right >> _U32)
+            low = (left << _U32) | (right & _LOW)
+            high = high * base + (left >> _U32)
+        remaining = bits if here == each else last
+        while remaining > 0:
+            part = min(32, remaining)
+            mask = (np.uint64(1) << np.uint64(part)) - np.uint64(1)
+            word |= (low & mask) << np.uint64(filled)
+            filled += part
+            remaining -= part
+            low, high = (low >> _U32) | (high << _U32), high >> _U32
+            while filled >= 8:
+                body[written] = np.uint8(word & np.uint64(255))
+                word >>= _U8
+                filled -= 8
+                written += 1
+    if filled > 0:
+        body[written] = np.uint8(word)
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def unpack_blocks(body, levels, each, bits, last, codes):
+    """Undo `pack_blocks`; whether every number was one of some codes."""
+    count, base = codes.shape[0], np.uint64(levels)
+    word, filled, read = np.uint64(0), 0, 0
+    beyond = np.uint64(0)  # what is left of a number after all its codes: nothing, if it is one
+    for start in range(0, count, each):
+        here = min(each, count - start)
+        remaining, place = bits if here == each else last, 0
+        high, low = np.uint64(0), np.uint64(0)
+        while remaining > 0:
+            part = min(32, remaining)
+            while filled < part:
+                word |= np.uint64(body[read]) << np.uint64(filled)
+                filled += 8
+                read += 1
+            mask = (np.uint64(1) << np.uint64(part)) - np.uint64(1)
+            piece = word & mask
+            word >>= np.uint64(part)
+            filled -= part
+            remaining -= part
+            if place < 64:
+                low |= piece << np.uint64(place)
+            else:
+                high |= piece << np.uint64(place - 64)
+            place += 32
+        for k in range(start + here - 1, start - 1, -1):
+            if high == 0:
+                quotient = low // base
+                codes[k] = np.uint8(low - quotient * base)
+                low = quotient
+            else:  # long division, 32 bits at a time
+                quotient = high // base
+                rest = high - quotient * base
+                high = quotient
+                upper = (rest << _U32) | (low >> _U32)
+                quotient = upper // base
+                rest = upper - quotient * base
+                lower = (rest << _U32) | (low & _LOW)
+                low = quotient << _U32
+                quotient = lower // base
+                codes[k] = np.uint8(lower - quotient * base)
+                low |= quotient
+        beyond |= high | low
+    return beyond == 0

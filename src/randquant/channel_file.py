@@ -90,9 +90,10 @@ def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate |
     try:
         if record["format"] != FORMAT:
             raise ValueError(f"its format is {record['format']!r}")
-        channel = Channel(
-            record["inputs"], record["values"], record["weights"], record["denominator"]
-        )
+        # Lists of other things would become arrays of text, and take any amount of memory.
+        inputs, values = _numbers(record["inputs"]), _numbers(record["values"])
+        weights = [_numbers(row) for row in record["weights"]]
+        channel = Channel(inputs, values, weights, record["denominator"])
         claim = record["certificate"]
         claimed = Interval(*(float(claim["epsilon"][end]) for end in ("lower", "upper")))
         certificate = _certified(channel, claim)
@@ -112,6 +113,12 @@ def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate |
             f"says, got {found.upper:.9g}: it was changed; design or save the channel again."
         )
     return channel, certificate
+
+
+def _numbers(row: list[Any]) -> list[Any]:
+    if not (isinstance(row, list) and all(type(number) in (int, float) for number in row)):
+        raise ValueError("its inputs, values and weights are not lists of numbers")
+    return row
 
 
 def _certified(channel: Channel, claim: dict[str, Any]) -> Certificate | MetricCertificate:

@@ -18,6 +18,7 @@ from randquant.arguments import (
     own_parameters,
     parser,
 )
+from randquant.blocks import bits_per_code
 from randquant.mechanisms import MECHANISMS, build
 from randquant.privacy import round_down, round_up
 from randquant.records import to_json, write_atomic
@@ -70,12 +71,13 @@ def _certify(options: argparse.Namespace) -> None:
         "variance": measured.variance,
         "mae": measured.mae,
         "mse": measured.mse,
-        "bits_per_coordinate": channel.bits,
+        "bits_per_coordinate": bits_per_code(channel.levels),
         "levels": channel.levels,
         "fingerprint": channel.fingerprint.hex(),
     }
     lines = [
-        f"{options.mechanism}: {channel.levels} codes, {channel.bits} bits per coordinate",
+        f"{options.mechanism}: {channel.levels} codes, "
+        f"{bits_per_code(channel.levels):.4g} bits per coordinate",
         str(certificate),
         f"covers {certificate.covers} of inputs; for a whole run see `randquant account`",
         f"bias at most {round_up(measured.bias_max, 3)}, MAE {measured.mae:.6g}, "
@@ -229,7 +231,7 @@ def _design(options: argparse.Namespace) -> None:
         "levels": channel.levels,
         "values": channel.values.tolist(),
         "inputs": len(channel.inputs),
-        "bits_per_coordinate": channel.bits,
+        "bits_per_coordinate": bits_per_code(channel.levels),
         "fingerprint": channel.fingerprint.hex(),
     }
     searched = "" if options.levels is None else " (levels: the best of several local optima)"

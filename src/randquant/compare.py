@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from randquant import _table, _validate
+from randquant.blocks import bits_per_code
 from randquant.certify import Certificate, certify
 from randquant.channel import Channel
 from randquant.families import Objective, Target, Unreachable, calibrate, names
@@ -237,7 +238,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         record: dict[str, Any] = {
             "mechanism": entry.mechanism,
             "levels": entry.levels,
-            "bits_per_coordinate": (entry.levels - 1).bit_length(),
+            "bits_per_coordinate": bits_per_code(entry.levels),
             "parameters": dict(entry.parameters),
             "remark": entry.remark,
         }
@@ -276,7 +277,7 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     columns += ["MAE", "MSE", "parameters"]
     cells = []
     for entry in comparison.entries:
-        bits = str((entry.levels - 1).bit_length())
+        bits = str(bits_per_code(entry.levels))
         numbers, found = ["-"] * 6, entry.measured
         if found is not None:
             numbers = [

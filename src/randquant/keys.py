@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import os
 import sys
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -25,13 +26,16 @@ class Key:
     Guarantees:
         The 32 bytes never appear in its repr, and it cannot be pickled.
         Keys folded with different labels give independent streams (HMAC-SHA256).
+        A key that is generated, or derived from one, encodes once, and only in the process that
+        generated it: a second time, or in a fork, is an error. Keys of seeds, and of given bytes,
+        repeat, for simulation and tests.
 
     Example:
         >>> Key.generate()
         Key(<secret>)
     """
 
-    __slots__ = ("_secret",)
+    __slots__ = ("_secret", "_uses")
 
     def __init__(self, secret: bytes) -> None:
         if not isinstance(secret, bytes):
@@ -39,11 +43,14 @@ class Key:
         if len(secret) != 32:
             raise ValueError(f"Expected a key of 32 bytes, got {len(secret)} bytes.")
         self._secret = secret
+        self._uses: _Uses | None = None
 
     @classmethod
     def generate(cls) -> Key:
         """Return a fresh key from the operating system: the one to protect data with."""
-        return cls(os.urandom(32))
+        key = cls(os.urandom(32))
+        key._uses = _Uses(os.getpid(), {})
+        return key
 
     @classmethod
     def from_seed(cls, seed: int) -> Key:
@@ -72,7 +79,30 @@ class Key:
             >>> bool((root.fold_in(1, 2).words(1) == root.fold_in(2, 1).words(1)).all())
             False
         """
-        return Key(hmac.digest(self._secret, b"".join(map(_encoded, labels)), "sha256"))
+        key = Key(hmac.digest(self._secret, b"".join(map(_encoded, labels)), "sha256"))
+        key._uses = self._uses
+        return key
+
+    def claim(self) -> None:
+        """Take this key for one encoding; every encoder does.
+
+        Raises:
+            ValueError: it was generated, here or as the key it derives from, and has encoded
+                before, or was generated in another process.
+        """
+        if self._uses is None:
+            return
+        if self._uses.process != os.getpid():
+            raise ValueError(
+                "Expected a key of this process, got one from before a fork, whose stream the "
+                "other process may use too: generate keys where they are used."
+            )
+        mine = object()  # setdefault is one step: of two threads, one gets in
+        if self._uses.seen.setdefault(hashlib.sha256(self._secret).digest()[:16], mine) is not mine:
+            raise ValueError(
+                "Expected a key that has encoded nothing yet, got a used one, and the difference "
+                "of two updates would show: fold in the round and the client, or generate another."
+            )
 
     def words(self, count: int, start: int = 0) -> np.ndarray:
         """Return words start, …, start + count - 1 of the key's stream.
@@ -97,6 +127,13 @@ class Key:
 
     def __reduce__(self) -> str:
         raise TypeError("Expected a key to stay in its process: a Key cannot be pickled.")
+
+
+class _Uses(NamedTuple):
+    """What was encoded with the keys that derive from one that was generated."""
+
+    process: int
+    seen: dict[bytes, object]
 
 
 class KeyStream:

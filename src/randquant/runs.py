@@ -230,9 +230,9 @@ def _prepare(config: TrainConfig) -> _Prepared:
 
 def _warm_up(prepared: _Prepared, cohort: int) -> None:
     """Compile what encodes and sums, so that no round's time includes it."""
-    key, dimension = Key.generate(), prepared.learner.dimension
-    payload = prepared.mechanism.encode(np.zeros(dimension, dtype=np.float32), key)
-    prepared.mechanism.mean([payload] * cohort, dimension, key)
+    dimension = prepared.learner.dimension
+    payload = prepared.mechanism.encode(np.zeros(dimension, dtype=np.float32), Key.generate())
+    prepared.mechanism.mean([payload] * cohort, dimension, Key.generate())
 
 
 def _summary(

@@ -1,12 +1,13 @@
 """Codes to bytes and back: the payload that a client uploads.
 
-A payload is a header of 40 bytes and a body of packed codes, ceil(log2 m) bits each. The codes are
-those of a `Channel`, or of a `Format` where no channel is behind them. The checksum finds damage,
-not forgery: authenticity is the transport's task.
+A payload is a header of 40 bytes and a body of packed codes: log2 m bits each, or within 1 % of
+that where m is no power of two (`blocks`). The codes are those of a `Channel`, or of a `Format`
+where no channel is behind them. The checksum finds damage, not forgery: authenticity is the
+transport's task.
 
     offset  bytes  field
     0       4      magic "RQPL"
-    4       1      version, 1
+    4       1      version, 2
     5       1      reserved, 0
     6       2      levels, modulo 2**16 (the fingerprint tells the rest)
     8       8      dimension
@@ -24,9 +25,10 @@ from typing import Protocol
 import numpy as np
 
 from randquant import _validate
+from randquant.blocks import block, blocks, length
 
 MAGIC = b"RQPL"
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<4sBBHQ16s8s")
 HEADER_BYTES = HEADER.size
 TOTALS = ("int32", "int64", "uint32", "uint64")
@@ -76,7 +78,7 @@ class Format:
 
 def body_bytes(channel: Coding, dimension: int) -> int:
     """Return how many bytes `dimension` packed codes of a channel take."""
-    return (dimension * channel.bits + 7) // 8
+    return (_body_bits(channel, dimension) + 7) // 8
 
 
 def pack(channel: Coding, codes: np.ndarray) -> bytes:
@@ -87,7 +89,7 @@ def pack(channel: Coding, codes: np.ndarray) -> bytes:
         codes: (d,) uint8, each below channel.levels; uint32 for codes of more than 8 bits.
 
     Returns:
-        bytes: 40 + ceil(d · ceil(log2 m) / 8) of them.
+        bytes: 40 + `body_bytes` of them, log2 m bits a code and at most 1 % more.
 
     Guarantees:
         unpack(channel, pack(channel, codes), d) returns the same codes.
@@ -111,16 +113,30 @@ def pack(channel: Coding, codes: np.ndarray) -> bytes:
         )
     _check_range(channel, codes)
     body = np.empty(body_bytes(channel, codes.size), dtype=np.uint8)
-    pack_codes = _bits.pack if channel.bits <= 8 else _bits.pack_wide
-    pack_codes(codes, channel.bits, body)
+    if _in_blocks(channel):
+        _bits.pack_blocks(codes, channel.levels, *blocks(channel.levels, codes.size), body)
+    else:
+        pack_codes = _bits.pack if channel.bits <= 8 else _bits.pack_wide
+        pack_codes(codes, channel.bits, body)
     return frame(channel, codes.size, body)
 
 
 def frame(channel: Coding, dimension: int, body: np.ndarray) -> bytes:
     """Put the header before a body of packed codes, (n,) uint8."""
+    digest = hashlib.sha256(bare_header(channel, dimension))
+    digest.update(body.data)
+    return b"".join((header(channel, dimension, digest.digest()), body.data))
+
+
+def bare_header(channel: Coding, dimension: int) -> bytes:
+    """What the checksum covers before the body: the header without it, 32 bytes."""
     fields = (MAGIC, VERSION, 0, channel.levels % 2**16, dimension, channel.fingerprint)
-    checksum = _checksum(HEADER.pack(*fields, b""), body)
-    return HEADER.pack(*fields, checksum) + body.tobytes()
+    return HEADER.pack(*fields, b"")[: -struct.calcsize("8s")]
+
+
+def header(channel: Coding, dimension: int, digest: bytes) -> bytes:
+    """The header, given the SHA-256 of all that the checksum covers."""
+    return bare_header(channel, dimension) + digest[: struct.calcsize("8s")]
 
 
 def unpack(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
@@ -168,17 +184,24 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray) -> None:
             f"{totals.shape}, {totals.dtype}."
         )
     body = _checked_body(channel, payload, totals.size)
-    if channel.bits > 8:
+    if channel.bits > 8 or channel.levels < 1 << channel.bits:
+        # Some bit patterns may be no code: look at all of them before adding.
         totals += _codes(channel, body, totals.size).astype(totals.dtype)
         return
-    if channel.levels < 1 << channel.bits:  # some bit patterns are no code: look before adding
-        _codes(channel, body, totals.size)
     _bits.add(body, channel.bits, totals)
 
 
 def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
     from randquant import _bits
 
+    if _in_blocks(channel):
+        codes = np.empty(dimension, dtype=np.uint8)
+        fields = blocks(channel.levels, dimension)
+        if not _bits.unpack_blocks(body, channel.levels, *fields, codes):
+            raise ValueError(
+                f"Expected blocks of codes below {channel.levels}, got a larger number in one."
+            )
+        return codes
     if channel.bits > 8:
         codes = np.zeros(dimension, dtype=np.uint32)
         _bits.add_wide(body, channel.bits, codes)
@@ -187,6 +210,14 @@ def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
         _bits.add(body, channel.bits, codes)
     _check_range(channel, codes)
     return codes
+
+
+def _in_blocks(channel: Coding) -> bool:
+    return block(channel.levels)[0] > 1
+
+
+def _body_bits(channel: Coding, dimension: int) -> int:
+    return length(channel.levels, dimension)
 
 
 def _dtype(channel: Coding) -> np.dtype:
@@ -218,19 +249,14 @@ def _checked_body(channel: Coding, payload: bytes, dimension: int) -> np.ndarray
         kind = "truncated" if len(payload) < expected else "too long"
         raise ValueError(f"Expected a payload of {expected} bytes, got {len(payload)}: {kind}.")
     body = np.frombuffer(payload, dtype=np.uint8, offset=HEADER_BYTES)
-    bare = HEADER.pack(magic, version, reserved, levels, size, fingerprint, b"")
-    if checksum != _checksum(bare, body):
+    digest = hashlib.sha256(bare_header(channel, dimension))
+    digest.update(body.data)
+    if checksum != digest.digest()[: len(checksum)]:
         raise ValueError("Expected a payload whose checksum fits, got a damaged one: ask again.")
-    spare = body.size * 8 - dimension * channel.bits
+    spare = body.size * 8 - _body_bits(channel, dimension)
     if spare and body[-1] >> (8 - spare):
         raise ValueError("Expected zeros in a payload's spare bits, got ones: not our encoding.")
     return body
-
-
-def _checksum(header: bytes, body: np.ndarray) -> bytes:
-    digest = hashlib.sha256(header[: -struct.calcsize("8s")])
-    digest.update(body.data)
-    return digest.digest()[:8]
 
 
 def _check_range(channel: Coding, codes: np.ndarray) -> None:

@@ -125,6 +125,7 @@ class AdditiveMechanism:
         """Clip, rotate, round, add noise, reduce modulo 2**bits, pack."""
         plan = self.plan(update.size)
         steps = plan.rotation.forward(clip_to_norm(update, self.clip_norm)) * plan.scale
+        key.claim()
         rounded = round_within(steps, plan.bound, key.fold_in("round"))
         noisy = rounded + plan.noise.draw(plan.rotation.size, key.fold_in("noise"))
         codes = noisy & ((1 << self.bits) - 1)

@@ -277,6 +277,7 @@ def _multiplier(noise_multiplier: float, neighboring: Neighboring) -> float:
 
 
 def _normals(count: int, key: Key) -> np.ndarray:
+    key.claim()
     words = key.fold_in("noise").words(2)
     return np.random.Generator(np.random.Philox(key=words)).standard_normal(count)
 

@@ -6,32 +6,25 @@ slow reference all draw the same codes. Derivation: `docs/theory/encoding.md`.
 
 from __future__ import annotations
 
-import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from randquant import _validate, wire
+from randquant import wire
 from randquant.channel import Channel
-from randquant.keys import Key, KeyStream
-
-if TYPE_CHECKING:
-    from randquant.encode.tables import Tables
-
-CHUNK = 1 << 14  # coordinates per kernel call: its random words fit the second-level cache
-SEGMENT = 1 << 17  # fewest coordinates worth another thread; a multiple of CHUNK
-_scratch = threading.local()
-_NO_WORDS = np.empty(0, dtype=np.uint64)
+from randquant.encode.inputs import Widen, floats
+from randquant.encode.segments import CHUNK, SEGMENT, Encoder, cores
+from randquant.encode.stream import encode_to
+from randquant.keys import Key
 
 
-def encode(channel: Channel, x: np.ndarray, key: Key, *, threads: int | None = None) -> np.ndarray:
+def encode(channel: Channel, x: Any, key: Key, *, threads: int | None = None) -> np.ndarray:
     """Draw a code for every coordinate.
 
     Args:
         channel: the channel.
-        x: any shape, float16, float32 or float64; clipped to [-clip, clip].
+        x: any shape, float16, float32, float64 or bfloat16, of NumPy or torch; clipped to
+            [-clip, clip].
         key: a key used for this one encoding only.
         threads: how many threads to use at most; by default every core, for arrays large enough
             to be worth it. It does not change the codes.
@@ -55,22 +48,21 @@ def encode(channel: Channel, x: np.ndarray, key: Key, *, threads: int | None = N
         >>> rq.encode(channel, np.array([-1.0, 0.0, 9.0]), rq.Key.from_seed(1)).dtype
         dtype('uint8')
     """
-    x = np.asarray(x)
-    codes = np.empty(x.size, dtype=np.uint8)
-    _run(channel, x, key, 8, codes, threads)
-    return codes.reshape(x.shape)
+    encoder = Encoder(channel, key, packed=False)
+    array, widen = floats(x)
+    codes = np.empty(array.size, dtype=np.uint8)
+    _run(encoder, array, widen, codes, threads)
+    return codes.reshape(array.shape)
 
 
-def encode_payload(
-    channel: Channel, x: np.ndarray, key: Key, *, threads: int | None = None
-) -> bytes:
+def encode_payload(channel: Channel, x: Any, key: Key, *, threads: int | None = None) -> bytes:
     """Encode a vector straight into the payload that `wire` reads, without an array of codes.
 
     Args:
         channel, x, key, threads: as in `encode`; x is a vector (d,).
 
     Returns:
-        bytes: 40 + ceil(d · ceil(log2 m) / 8) of them.
+        bytes: 40 + `wire.body_bytes` of them, log2 m bits a code and at most 1 % more.
 
     Guarantees:
         Equal to wire.pack(channel, encode(channel, x, key)), and like `encode` otherwise.
@@ -78,11 +70,11 @@ def encode_payload(
     Raises:
         ValueError, TypeError: as in `encode`.
     """
-    _validate.kind("channel", channel, Channel)
-    x = np.asarray(x)
-    body = np.empty(wire.body_bytes(channel, x.size), dtype=np.uint8)
-    _run(channel, x, key, channel.bits, body, threads)
-    return wire.frame(channel, x.size, body)
+    encoder = Encoder(channel, key, packed=True)
+    array, widen = floats(x)
+    body = np.empty(wire.body_bytes(channel, array.size), dtype=np.uint8)
+    _run(encoder, array, widen, body, threads)
+    return wire.frame(channel, array.size, body)
 
 
 def decode(channel: Channel, codes: np.ndarray) -> np.ndarray:
@@ -108,79 +100,18 @@ def decode(channel: Channel, codes: np.ndarray) -> np.ndarray:
     return channel.values.astype(np.float32)[codes]
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux alone knows what a container was given
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _run(
-    channel: Channel, x: np.ndarray, key: Key, bits: int, body: np.ndarray, threads: int | None
+    encoder: Encoder, x: np.ndarray, widen: Widen, body: np.ndarray, threads: int | None
 ) -> None:
-    """Encode all of x into body, in segments over threads."""
-    from randquant.encode.tables import tables  # numba is slow to import: most commands do without
-
-    _validate.kind("channel", channel, Channel)
-    _validate.kind("key", key, Key)
-    if x.dtype.kind != "f" or x.dtype.itemsize > 8:
-        raise TypeError(f"Expected x of dtype float16, float32 or float64, got {x.dtype}.")
-    if threads is None:
-        threads = cores()
-    threads = _validate.whole("threads", threads, low=1)
     flat = np.ascontiguousarray(x).reshape(-1)
-    if flat.dtype.itemsize < 4 or not flat.dtype.isnative:
-        flat = flat.astype(np.float32 if flat.dtype.itemsize < 8 else np.float64)  # exact
-    lookup, draw, tie = tables(channel), key.fold_in("draw"), key.fold_in("tie")
-    segments = min(threads, -(-flat.size // SEGMENT)) or 1
-    length = -(-flat.size // segments // CHUNK) * CHUNK if segments > 1 else flat.size
-
-    def segment(start: int) -> int | None:
-        part = flat[start : start + length]
-        out = body[start * bits // 8 :][: (part.size * bits + 7) // 8]
-        return _encode_segment(lookup, part, draw.stream(start), tie, start, bits, out)
-
-    starts = range(0, flat.size, max(length, 1))
-    if segments == 1:
-        bad = [segment(start) for start in starts]
-    else:
-        with ThreadPoolExecutor(segments) as pool:
-            bad = list(pool.map(segment, starts))
-    first_bad = next((index for index in bad if index is not None), None)
-    if first_bad is not None:
-        index = np.unravel_index(first_bad, x.shape)
+    bad = encoder.run(flat, widen, body, cores(threads))
+    if bad is not None:
+        index = np.unravel_index(bad, x.shape)
         where = ", ".join(str(int(i)) for i in index) if x.ndim else ""
         raise ValueError(
-            f"Expected finite values to encode, got {flat[first_bad]} at index [{where}]: "
-            "drop or repair this update."
+            f"Expected finite values to encode, got {widen(flat[bad : bad + 1])[0]} at index "
+            f"[{where}]: drop or repair this update."
         )
 
 
-def _encode_segment(
-    lookup: Tables, x: np.ndarray, stream: KeyStream, tie: Key, start: int, bits: int, body
-) -> int | None:
-    """Encode a segment that begins at coordinate `start`; return the first bad index, or None."""
-    from randquant.encode import kernel
-
-    buffer = _buffer()
-    for begin in range(0, x.size, CHUNK):
-        part, out = x[begin : begin + CHUNK], body[begin * bits // 8 :]
-        words = buffer[: part.size + part.size % 2]
-        stream(words)
-        status = kernel.encode(part, words, _NO_WORDS, *lookup, bits, out)
-        if status == kernel.TIE:  # some draw was not settled by its first 32 bits
-            low = tie.words(words.size, start + begin)
-            status = kernel.encode(part, words, low, *lookup, bits, out)
-        if status == kernel.NOT_FINITE:
-            return start + begin + int(np.argmin(np.isfinite(part)))
-    return None
-
-
-def _buffer() -> np.ndarray:
-    """This thread's CHUNK words of scratch: a fresh one each time would cost its page faults."""
-    if not hasattr(_scratch, "words"):
-        _scratch.words = np.empty(CHUNK, dtype=np.uint64)
-    return _scratch.words
-
-
-__all__ = ["decode", "encode", "encode_payload"]
+__all__ = ["CHUNK", "SEGMENT", "cores", "decode", "encode", "encode_payload", "encode_to"]

@@ -9,6 +9,7 @@ from typing import Literal
 
 from randquant import _validate, schemes
 from randquant.aggregate import BASELINES, ChannelMechanism, LocalGaussian, VectorMechanism
+from randquant.blocks import length
 from randquant.calibrate import OutOfReach, calibrate
 from randquant.deviation import deviation
 from randquant.limits import gaussian_multiplier, privunit
@@ -143,13 +144,14 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Entry:
     each = deviation(mechanism, need.dimension, need.cohort)
     size, levels, summed = setting.size, 0, None
     if isinstance(mechanism, VectorMechanism):
-        levels, width = mechanism.channel.levels, mechanism.channel.bits
+        levels, width = mechanism.channel.levels, 1
         summed = (need.cohort * (levels - 1)).bit_length()
     elif name in NOISES:
         width = summed = found.mechanism.bits  # type: ignore[attr-defined]
     else:
         size, width = need.dimension, 1 if name == "sign-sgd" else 32
-    upload = (size * width + 7) // 8 + (0 if width == 32 else HEADER_BYTES)
+    body = length(levels, size) if levels else size * width
+    upload = (body + 7) // 8 + (0 if width == 32 else HEADER_BYTES)
     remark = "" if found.tight else "less noise is not to be had"
     return Entry(
         name,

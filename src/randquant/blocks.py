@@ -1,0 +1,54 @@
+"""Packing of codes whose number is no power of two: several of them as one number.
+
+A block of k codes c_1 .. c_k below m is the number (c_1·m + c_2)·m + ... + c_k, in the fewest bits
+that hold m^k - 1. k is the least for which this is within 1 % of k·log2(m): 5 codes
+of 3 in a byte. Blocks follow each other lowest bit first; the last one may have fewer codes, and
+then fewer bits.
+"""
+
+from __future__ import annotations
+
+import functools
+
+LARGEST = 256
+"""Most levels that are packed so; beyond, every code takes whole bits."""
+
+
+@functools.lru_cache(maxsize=256)
+def block(levels: int) -> tuple[int, int]:
+    """(codes, bits) of a block. One code for a power of two; never more than 128 bits.
+
+    Example:
+        >>> block(16), block(3), block(5)
+        ((1, 4), (5, 8), (3, 7))
+    """
+    codes, bits = 1, (levels - 1).bit_length()
+    if levels & (levels - 1) == 0 or levels > LARGEST:
+        return codes, bits
+    while 2 ** (100 * bits) > levels ** (101 * codes):
+        codes += 1
+        bits = (levels**codes - 1).bit_length()
+    return codes, bits
+
+
+def blocks(levels: int, count: int) -> tuple[int, int, int]:
+    """(codes, bits, bits of the last block if it has fewer codes) for `count` codes."""
+    codes, bits = block(levels)
+    return codes, bits, (levels ** (count % codes) - 1).bit_length()
+
+
+def bits_per_code(levels: int) -> float:
+    """Bits that one code of many takes: log2(levels), or up to 1 % more (up to 256 levels).
+
+    Example:
+        >>> bits_per_code(16), bits_per_code(3)
+        (4.0, 1.6)
+    """
+    codes, bits = block(levels)
+    return bits / codes
+
+
+def length(levels: int, count: int) -> int:
+    """Bits that `count` codes take."""
+    codes, bits, last = blocks(levels, count)
+    return count // codes * bits + last

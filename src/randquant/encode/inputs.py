@@ -1,0 +1,49 @@
+"""What can be encoded: floats of 16, 32 and 64 bits, from NumPy or torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Widen = Callable[[np.ndarray], np.ndarray]
+"""Turns a part of an input into float32 or float64 of this machine, without changing a number."""
+
+
+def floats(x: Any) -> tuple[np.ndarray, Widen]:
+    """An input as an array and what makes numbers of its parts; nothing large is copied.
+
+    Args:
+        x: float16, float32, float64 or bfloat16 (that of torch, or of ml_dtypes), any shape.
+
+    Raises:
+        TypeError: x is something else.
+    """
+    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
+    if torch is not None and isinstance(x, torch.Tensor):
+        x = x.detach().cpu()
+        if x.dtype == torch.bfloat16:
+            return x.contiguous().view(torch.int16).numpy().view(np.uint16), _from_bfloat16
+    x = np.asarray(x)
+    if x.dtype.name == "bfloat16":
+        return np.ascontiguousarray(x).view(np.uint16), _from_bfloat16
+    if x.dtype.kind != "f" or x.dtype.itemsize > 8:
+        raise TypeError(
+            f"Expected x of dtype float16, float32, float64 or bfloat16, got {x.dtype}."
+        )
+    return x, _as_is if x.dtype.itemsize >= 4 and x.dtype.isnative else _widened
+
+
+def _as_is(part: np.ndarray) -> np.ndarray:
+    return part
+
+
+def _widened(part: np.ndarray) -> np.ndarray:
+    return part.astype(np.float32 if part.dtype.itemsize < 8 else np.float64)
+
+
+def _from_bfloat16(part: np.ndarray) -> np.ndarray:
+    """A bfloat16 is the upper half of a float32."""
+    return (part.astype(np.uint32) << np.uint32(16)).view(np.float32)
