@@ -92,7 +92,7 @@ def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate |
             raise ValueError(f"its format is {record['format']!r}")
         # Lists of other things would become arrays of text, and take any amount of memory.
         inputs, values = _numbers(record["inputs"]), _numbers(record["values"])
-        weights = [_numbers(row) for row in record["weights"]]
+        weights: Any = [_numbers(row) for row in record["weights"]]
         channel = Channel(inputs, values, weights, record["denominator"])
         claim = record["certificate"]
         claimed = Interval(*(float(claim["epsilon"][end]) for end in ("lower", "upper")))
@@ -115,7 +115,7 @@ def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate |
     return channel, certificate
 
 
-def _numbers(row: list[Any]) -> list[Any]:
+def _numbers(row: Any) -> Any:
     if not (isinstance(row, list) and all(type(number) in (int, float) for number in row)):
         raise ValueError("its inputs, values and weights are not lists of numbers")
     return row
