@@ -228,3 +228,19 @@ def test_the_file_of_the_own_mechanism_is_a_command_line(own_mechanism):
     command = [sys.executable, str(own_mechanism), *shlex.split(FIRST_OWN), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["mechanism"] == "response"
+
+
+def test_the_figures_of_secure_sums_are_the_measured_ones():
+    page, found = (ROOT / "docs" / "flower.md").read_text(), result("secagg")
+    ten, all_others = found["10 neighbours"], found["39 neighbours"]
+    for row, name, scale, unit in (
+        ("client: keys, shares, encode, mask, pack", "client_milliseconds", 1, "ms"),
+        ("server: forward, unpack, add, decode", "server_seconds_without_unmasking", 1, "s"),
+        ("server: take masks off", "unmask_seconds", 1, "s"),
+        ("bytes up, masked vector", "bytes_up", 1, ""),
+    ):
+        figures = [f"{value[name] * scale:,.2g}" for value in (ten, all_others)]
+        if not unit:
+            figures = [f"{value[name]:,}" for value in (ten, all_others)]
+        cells = [f"{figure} {unit}".strip() for figure in figures]
+        assert f"| {row} | {cells[0]} | {cells[1]} |" in page
