@@ -1,0 +1,138 @@
+"""How fast and how large encoding is, by what it depends on: python benchmarks/performance.py
+
+About three minutes. One core unless it says otherwise; every speed is also given over a memory
+copy of the same float32 numbers, measured in turn with it.
+"""
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+from results import save
+
+import randquant as rq
+from randquant import wire
+from randquant.aggregate.hadamard import hadamard
+from randquant.bench import bench
+from randquant.encode import cores, encode_payload, encode_to
+
+COUNT, REPEATS = 10_000_000, 7
+CLIP = 1.5
+
+
+def seconds(work, repeats=REPEATS, prepare=lambda: None):
+    """Median time of a call."""
+    found = []
+    for _ in range(repeats):
+        prepared = prepare()
+        start = time.perf_counter()
+        work() if prepared is None else work(prepared)
+        found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
+
+def speeds(channel, x, threads=1):
+    """Million coordinates a second for each step, and memory copies that fit into one encoding."""
+    key, totals, copied = rq.Key.from_seed(0), np.zeros(x.size, dtype=np.int32), np.empty_like(x)
+    payload = encode_payload(channel, x, key, threads=threads)
+    codes = wire.unpack(channel, payload, x.size)
+    encoding = seconds(lambda: encode_payload(channel, x, key, threads=threads))
+    copying = seconds(lambda: np.copyto(copied, x))
+    return {
+        "encode_pack": x.size / encoding / 1e6,
+        "unpack_sum": x.size / seconds(lambda: wire.add(channel, payload, totals)) / 1e6,
+        "decode": x.size / seconds(lambda: rq.decode(channel, codes)) / 1e6,
+        "copies_per_encoding": encoding / copying,
+        "bits_per_coordinate": 8 * (len(payload) - wire.HEADER_BYTES) / x.size,
+    }
+
+
+def paper(levels=16):
+    return rq.rqm(clip=CLIP, margin=CLIP, levels=levels, keep=0.42)
+
+
+def rotation(kind, size=1 << 24):
+    """The transform of one vector, over a copy of it."""
+    vector = np.random.default_rng(0).standard_normal(size).astype(kind)
+    other = np.empty_like(vector)
+    hadamard(vector[:1024].copy(), 32.0)  # compiles
+    turning = seconds(lambda v: hadamard(v, 4096.0), prepare=vector.copy)
+    copying = seconds(lambda: np.copyto(other, vector))
+    return {
+        "coordinates": size,
+        "milliseconds": 1e3 * turning,
+        "over_memory_copy": turning / copying,
+    }
+
+
+def first_call():
+    """Seconds from starting Python to the first codes, and without those of its imports."""
+    code = (
+        "import time; a = time.perf_counter(); import numpy as np, randquant as rq; "
+        "c = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42); b = time.perf_counter(); "
+        "rq.encode(c, np.zeros(100, dtype=np.float32), rq.Key.generate()); "
+        "d = time.perf_counter(); print(d - a, d - b)"
+    )
+    command = [sys.executable, "-c", code]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(3)]
+    both = [[float(part) for part in run.stdout.split()] for run in runs]
+    return {"with_imports": min(b[0] for b in both), "call_alone": min(b[1] for b in both)}
+
+
+def stream(count=1_000_000_000, part=4_000_000):
+    """An update of a billion coordinates, made and encoded in parts, in a process of its own."""
+    if os.fork() == 0:
+        piece = np.random.default_rng(0).standard_normal(part, dtype=np.float32)
+        encode_payload(paper(), piece[:100], rq.Key.generate())
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with tempfile.TemporaryFile() as file:
+            start = time.perf_counter()
+            parts = (piece for _ in range(count // part))
+            size = encode_to(file, paper(), parts, count, rq.Key.generate())
+            took = time.perf_counter() - start
+        more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        save("stream", {"coordinates": count, "bytes": size, "seconds": took, "threads": cores(),
+                        "extra_megabytes": more / 1024})  # fmt: skip
+        os._exit(0)
+    assert os.wait()[1] == 0
+
+
+if __name__ == "__main__":
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(COUNT, dtype=np.float32)
+    many = (2, 3, 4, 5, 8, 16, 32, 64, 128, 256)
+    inputs = (2, 5, 17, 65, 257, 769)
+    kinds = (np.float16, np.float32, np.float64)
+    figures = {
+        "bench": bench(coordinates=COUNT, levels=16, repeats=10),
+        "by_levels": {str(m): speeds(paper(m), x) for m in many},
+        "by_vertices": {
+            str(v): speeds(rq.pbm(clip=CLIP, theta=0.25, trials=15, inputs=v), x) for v in inputs
+        },
+        "by_dimension": {
+            str(d): speeds(paper(), x[:d]) for d in (1_000, 10_000, 100_000, 1_000_000, COUNT)
+        },
+        "by_dtype": {np.dtype(k).name: speeds(paper(), x.astype(k)) for k in kinds},
+        "by_threads": {str(t): speeds(paper(), x, t) for t in range(1, cores() + 1)},
+        "by_input": {  # what timing may tell: of the input, and by it of the code
+            name: speeds(paper(), value)["encode_pack"]
+            for name, value in {
+                "normal": x,
+                "-clip": np.full(COUNT, -CLIP, dtype=np.float32),
+                "0": np.zeros(COUNT, dtype=np.float32),
+                "clip": np.full(COUNT, CLIP, dtype=np.float32),
+            }.items()
+        },
+        "first_call": first_call(),
+    }
+    for kind in (np.float32, np.float64):
+        figures[f"hadamard_{np.dtype(kind).name}"] = rotation(kind)
+    for name, value in figures.items():
+        print(name, value)
+    save("performance", figures)
+    stream()
