@@ -1,12 +1,11 @@
 """How fast and how large encoding is, by what it depends on: python benchmarks/performance.py
 
-About three minutes. One core unless it says otherwise; every speed is also given over a memory
+About two minutes. One core unless it says otherwise; every speed is also given over a memory
 copy of the same float32 numbers, measured in turn with it.
 """
 
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,19 +20,19 @@ from randquant.aggregate.hadamard import hadamard
 from randquant.bench import bench
 from randquant.encode import cores, encode_payload, encode_to
 
-COUNT, REPEATS = 10_000_000, 7
+COUNT, REPEATS = 10_000_000, 3
 CLIP = 1.5
 
 
 def seconds(work, repeats=REPEATS, prepare=lambda: None):
-    """Median time of a call."""
+    """Least time of a call: other users of the machine only make it longer."""
     found = []
     for _ in range(repeats):
         prepared = prepare()
         start = time.perf_counter()
         work() if prepared is None else work(prepared)
         found.append(time.perf_counter() - start)
-    return statistics.median(found)
+    return min(found)
 
 
 def speeds(channel, x, threads=1):
@@ -70,6 +69,18 @@ def rotation(kind, size=1 << 24):
     }
 
 
+def words():
+    """Million words of 64 random bits a second, as the encoder draws them: one a coordinate."""
+    buffer = np.empty(1 << 14, dtype=np.uint64)
+
+    def draw():
+        stream = rq.Key.from_seed(0).stream()
+        for _ in range(COUNT // buffer.size):
+            stream(buffer)
+
+    return COUNT / seconds(draw, 10) / 1e6
+
+
 def first_call():
     """Seconds from starting Python to the first codes, and without those of its imports."""
     code = (
@@ -102,36 +113,41 @@ def stream(count=1_000_000_000, part=4_000_000):
     assert os.wait()[1] == 0
 
 
+def best(cases, passes=4):
+    """The best of some passes over all cases: on a shared machine minutes differ too."""
+    found = {}
+    for _ in range(passes):
+        for (group, name), case in cases.items():
+            now, so_far = speeds(*case), found.setdefault(group, {}).setdefault(name, {})
+            for figure, value in now.items():
+                better = min if figure == "copies_per_encoding" else max
+                so_far[figure] = better(value, so_far.get(figure, value))
+    return found
+
+
 if __name__ == "__main__":
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal(COUNT, dtype=np.float32)
-    many = (2, 3, 4, 5, 8, 16, 32, 64, 128, 256)
+    x = np.random.default_rng(0).standard_normal(COUNT, dtype=np.float32)
     inputs = (2, 5, 17, 65, 257, 769)
-    kinds = (np.float16, np.float32, np.float64)
-    figures = {
-        "bench": bench(coordinates=COUNT, levels=16, repeats=10),
-        "by_levels": {str(m): speeds(paper(m), x) for m in many},
-        "by_vertices": {
-            str(v): speeds(rq.pbm(clip=CLIP, theta=0.25, trials=15, inputs=v), x) for v in inputs
-        },
-        "by_dimension": {
-            str(d): speeds(paper(), x[:d]) for d in (1_000, 10_000, 100_000, 1_000_000, COUNT)
-        },
-        "by_dtype": {np.dtype(k).name: speeds(paper(), x.astype(k)) for k in kinds},
-        "by_threads": {str(t): speeds(paper(), x, t) for t in range(1, cores() + 1)},
-        "by_input": {  # what timing may tell: of the input, and by it of the code
-            name: speeds(paper(), value)["encode_pack"]
-            for name, value in {
-                "normal": x,
-                "-clip": np.full(COUNT, -CLIP, dtype=np.float32),
-                "0": np.zeros(COUNT, dtype=np.float32),
-                "clip": np.full(COUNT, CLIP, dtype=np.float32),
-            }.items()
-        },
-        "first_call": first_call(),
+    values = {"normal": x} | {
+        name: np.full(COUNT, value, dtype=np.float32)
+        for name, value in (("-clip", -CLIP), ("0", 0.0), ("clip", CLIP))
     }
-    for kind in (np.float32, np.float64):
-        figures[f"hadamard_{np.dtype(kind).name}"] = rotation(kind)
+    smooth = {v: rq.pbm(clip=CLIP, theta=0.25, trials=15, inputs=v) for v in inputs}
+    cases = {
+        **{("levels", str(m)): (paper(m), x) for m in (2, 3, 4, 5, 8, 16, 32, 64, 128, 256)},
+        **{("vertices", str(v)): (smooth[v], x) for v in inputs},
+        **{("dimension", str(d)): (paper(), x[:d]) for d in (10**3, 10**4, 10**5, 10**6, COUNT)},
+        **{("dtype", k): (paper(), x.astype(k)) for k in ("float16", "float32", "float64")},
+        **{("threads", str(t)): (paper(), x, t) for t in range(1, cores() + 1)},
+        **{("input", name): (paper(), value) for name, value in values.items()},
+    }
+    figures = {
+        **best(cases),
+        "words": words(),
+        "first_call": first_call(),
+        "hadamard": {kind: rotation(kind) for kind in ("float32", "float64")},
+        "bench": bench(coordinates=COUNT, levels=16, repeats=10),
+    }
     for name, value in figures.items():
         print(name, value)
     save("performance", figures)

@@ -1,6 +1,7 @@
 """README and docs are true: code prints what they say, commands run, links lead."""
 
 import contextlib
+import importlib.util
 import io
 import json
 import re
@@ -244,3 +245,12 @@ def test_the_figures_of_secure_sums_are_the_measured_ones():
             figures = [f"{value[name]:,}" for value in (ten, all_others)]
         cells = [f"{figure} {unit}".strip() for figure in figures]
         assert f"| {row} | {cells[0]} | {cells[1]} |" in page
+
+
+def test_the_performance_page_is_what_was_measured():
+    spec = importlib.util.spec_from_file_location(
+        "performance_page", ROOT / "benchmarks" / "performance_page.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "performance.md").read_text() == module.page()
