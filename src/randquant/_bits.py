@@ -31,21 +31,58 @@ def pack(codes, bits, body):
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def add(body, bits, totals):
-    """Add the codes of a body to totals (n,), of any integer type; return the largest code."""
+    """Add the codes of a body to totals (n,), of any integer type."""
+    done = _add_whole_bytes(body, bits, totals)
     # Unsigned throughout, and no state from one code to the next: so it becomes vector code.
     width, mask = np.uint64(bits), np.uint64((1 << bits) - 1)
     one, three, seven = np.uint64(1), np.uint64(3), np.uint64(7)
     last = np.uint64(body.shape[0] - 1)
-    largest = np.uint64(0)
-    for k in range(totals.shape[0]):
+    for k in range(done, totals.shape[0]):
         position = np.uint64(k) * width
         byte = position >> three
         # A code may reach into the next byte; where there is none, the mask drops the repeat.
         pair = np.uint64(body[byte]) | np.uint64(body[min(byte + one, last)]) << _U8
-        code = (pair >> (position & seven)) & mask
-        totals[np.uint64(k)] += code
-        largest = max(largest, code)
-    return largest
+        totals[np.uint64(k)] += (pair >> (position & seven)) & mask
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _add_whole_bytes(body, bits, totals):
+    """The codes of whole bytes, where none reaches into the next: several times as fast.
+
+    How many codes were added. Written out, for only so does the compiler see how they lie.
+    """
+    count = totals.shape[0]
+    if bits == 8:
+        for k in range(count):
+            totals[k] += body[k]
+        return count
+    if bits == 4:
+        for k in range(count // 2):
+            byte = body[k]
+            totals[2 * k] += byte & 15
+            totals[2 * k + 1] += byte >> 4
+        return count // 2 * 2
+    if bits == 2:
+        for k in range(count // 4):
+            byte = body[k]
+            totals[4 * k] += byte & 3
+            totals[4 * k + 1] += byte >> 2 & 3
+            totals[4 * k + 2] += byte >> 4 & 3
+            totals[4 * k + 3] += byte >> 6
+        return count // 4 * 4
+    if bits == 1:
+        for k in range(count // 8):
+            byte = body[k]
+            totals[8 * k] += byte & 1
+            totals[8 * k + 1] += byte >> 1 & 1
+            totals[8 * k + 2] += byte >> 2 & 1
+            totals[8 * k + 3] += byte >> 3 & 1
+            totals[8 * k + 4] += byte >> 4 & 1
+            totals[8 * k + 5] += byte >> 5 & 1
+            totals[8 * k + 6] += byte >> 6 & 1
+            totals[8 * k + 7] += byte >> 7
+        return count // 8 * 8
+    return 0
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
