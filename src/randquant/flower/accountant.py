@@ -119,7 +119,8 @@ class RunAccountant:
         delta = self.delta if delta is None else delta
         trust = _trust(offer for spent in self._spent.values() for offer in spent)
         found = [
-            _guarantee(spent, delta, self.neighboring, trust, False) for spent in self._distinct()
+            _guarantee(spent, delta, self.neighboring, trust, False)
+            for spent in _distinct(self._spent.values())
         ]
         nothing = Guarantee(0.0, delta, self.neighboring, trust, math.inf, 0)
         return max(found, key=lambda guarantee: guarantee.epsilon, default=nothing)
@@ -172,16 +173,17 @@ class RunAccountant:
             raise ValueError(f"Expected the state of this accountant, but: {reason}.") from error
         self._spent, self.num_releases = spent, releases
 
-    def _distinct(self) -> set[Spent]:
-        return {frozenset(spent.items()) for spent in self._spent.values() if spent}
-
     def _worst(self, many: Collection[Counter[Offer]], delta: float) -> float:
-        distinct = {frozenset(spent.items()) for spent in many if spent}
         found = (
             _guarantee(spent, delta, self.neighboring, _trust(o for o, _ in spent), True).epsilon
-            for spent in distinct
+            for spent in _distinct(many)
         )
         return max(found, default=0.0)
+
+
+def _distinct(many: Collection[Counter[Offer]]) -> set[Spent]:
+    """What some clients have answered, once for all that have answered the same."""
+    return {frozenset(spent.items()) for spent in many if spent}
 
 
 def _trust(offers: Iterable[Offer]) -> Trust:
