@@ -18,6 +18,7 @@ RANKS = {
     "amplification": 4, "sampling": 4, "account": 4, "aggregate": 4, "families": 4,
     "secagg": 4,
     "datasets": 5, "_idx": 5, "cohorts": 5, "events": 5, "ledger": 5,
+    "features": 5, "optimizer": 5,
     "flower": 6, "models": 6, "learner": 6, "federate": 6, "schedule": 6,
     "bench": 7, "report": 7, "_svg": 7, "_page": 7, "_table": 7, "_text": 7,
     "run_folder": 7, "runs": 7, "progress": 7, "compare": 7, "compare_page": 7, "reproduce": 7,
@@ -26,9 +27,10 @@ RANKS = {
     "reading": 8, "arguments": 8, "train_command": 8, "cli": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {
-    "torch": {"models", "learner", "runs", "bench", "encode"},
+    "torch": {"models", "learner", "runs", "bench", "encode", "features"},
     "safetensors": {"run_folder"},
-    "sklearn": {"datasets"},
+    "sklearn": {"datasets", "features"},
+    "kymatio": {"features"},
     "rich": {"progress"},
     "triton": {"encode"},
     "flwr": {"flower"},
