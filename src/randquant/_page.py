@@ -58,6 +58,10 @@ figure { margin: 0; max-width: 540px; min-width: 0; }
 figure svg { display: block; width: 100%; height: auto; }
 figcaption { font: 600 15px/1.4 var(--sans); margin-bottom: 6px; }
 .note { padding-top: 10px; }
+.label { font: 14px/1.5 var(--sans); margin: 16px 0 0; padding: 8px 14px; }
+.label { border-left: 4px solid var(--orange); }
+pre { font: 13px/1.5 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; margin: 0; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; list-style: none; padding: 0 0 10px; }
 .legend svg { display: inline-block; width: 20px; height: 10px; margin-right: 6px; }
 svg text { font: 12px var(--sans); fill: var(--soft); font-variant-numeric: tabular-nums; }
@@ -88,8 +92,9 @@ rect[class^="s"] { shape-rendering: crispEdges; }
   .claims thead { display: none; } .claims tr { border-bottom: 1px solid var(--rule); }
   .claims tr, .claims th, .claims td { display: block; }
   .claims th, .claims td { border: 0; padding: 2px 0; } .claims tr { padding: 8px 0; }
-  .claims td:nth-of-type(1)::before { content: "paper: "; }
-  .claims td:nth-of-type(2)::before { content: "ours: "; }
+  .paper td:nth-of-type(1)::before, .stated td:nth-of-type(1)::before { content: "paper: "; }
+  .paper td:nth-of-type(2)::before { content: "ours: "; }
+  .stated td:nth-of-type(2)::before { content: "certified: "; }
 }
 @media print {
   body { padding: 0; max-width: none; background: none; font-size: 11pt; }
