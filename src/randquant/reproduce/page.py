@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from html import escape
 
 from randquant import _page, _svg, _table
-from randquant.reproduce.result import Reproduction, cells, labels, shown, shown_bound
+from randquant.reproduce.result import Claim, Reproduction, cells, labels, shown, shown_bound
+
+MARKS = {"holds": "holds", "does not hold": "fails", "cannot be told": "open"}
+"""CSS classes of the verdicts."""
+
+PLURAL = {"holds": "hold", "does not hold": "do not hold", "cannot be told": "cannot be told"}
 
 
-def as_page(result: Reproduction) -> str:
+def as_page(result: Reproduction, *, navigation: str = "") -> str:
     """A reproduction as one self-contained HTML page.
+
+    Args:
+        result: what to print.
+        navigation: HTML above the title, such as links to other pages.
 
     Guarantees: equal reproductions give equal bytes; all words are escaped. Figures are HTML of
     ours and are taken as they are.
@@ -20,13 +29,15 @@ def as_page(result: Reproduction) -> str:
         for table in result.tables
     ]
     body = [
+        navigation,
         _page.header(result.source, result.title, result.setting),
         *marked(result),
+        counts(result.claims),
+        f'<pre class="command"><code>{escape(result.command)}</code></pre>',
         f"<section>{_claims(result)}</section>",
         *([f"<section>{_guarantees(result)}</section>"] if result.guarantees else []),
         _page.section("Figures", result.figures),
         _page.section("Numbers", tables),
-        f"<section><h2>Command</h2><pre><code>{escape(result.command)}</code></pre></section>",
         _page.footer(),
     ]
     return _page.page(f"randquant reproduce {result.name}", "\n".join(body))
@@ -37,12 +48,28 @@ def marked(result: Reproduction) -> list[str]:
     return [f'<p class="label"><strong>{escape(label)}</strong></p>' for label in labels(result)]
 
 
+def counted(claims: Sequence[Claim]) -> dict[str, int]:
+    """How many claims have each verdict."""
+    verdicts = [claim.verdict for claim in claims]
+    return {verdict: verdicts.count(verdict) for verdict in MARKS}
+
+
+def counts(claims: Sequence[Claim]) -> str:
+    """How many claims have each verdict, as HTML; those with none are left out."""
+    items = "".join(
+        f'<li class="{MARKS[verdict]}">{count} {verdict if count == 1 else PLURAL[verdict]}</li>'
+        for verdict, count in counted(claims).items()
+        if count
+    )
+    return f'<ul class="counts" aria-label="Claims by verdict">{items}</ul>' if items else ""
+
+
 def _claims(result: Reproduction) -> str:
     rows = [
         (c.text, c.paper or "-", _svg.minus(shown(c.ours)), c.verdict, c.why) for c in result.claims
     ]
     columns = ("claim", "paper", "ours", "verdict", "why")
-    return _table.html("What the paper says, and what holds", columns, rows, "claims paper")
+    return _table.html("What the paper says, and what holds", columns, rows, "claims paper", MARKS)
 
 
 def _guarantees(result: Reproduction) -> str:

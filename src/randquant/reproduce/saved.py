@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from randquant import records
 from randquant.privacy import Interval
+from randquant.reproduce import charts
 from randquant.reproduce.result import Claim, Reproduction, Stated, Table, Value, Verdict
 
 T = TypeVar("T")
@@ -58,7 +59,8 @@ def from_json(data: Any) -> Reproduction:
         table that are just "inf" would come back as infinity).
 
     Raises:
-        ValueError: a field is missing, unknown or of the wrong kind.
+        ValueError: a field is missing, unknown or of the wrong kind, or a figure is more than a
+            chart.
 
     Example:
         >>> result = Reproduction("a", "t", "s", "x", [], [Table("t", ["n"], [[1.5]])], [])
@@ -74,7 +76,9 @@ def from_json(data: Any) -> Reproduction:
         claims=_each("claims", found["claims"], _claim),
         guarantees=_each("guarantees", found["guarantees"], _stated),
         tables=_each("tables", found["tables"], _table),
-        figures=_each("figures", found["figures"], lambda figure: _text("a figure", figure)),
+        figures=_each(
+            "figures", found["figures"], lambda chart: charts.checked(_text("a figure", chart))
+        ),
     )
 
 
@@ -110,10 +114,10 @@ def _table(data: Any) -> Table:
 def _value(data: Any) -> Value:
     if isinstance(data, dict):
         ends = _object("an interval", data, "lower upper")
-        lower, upper = (_value(ends[name]) for name in ("lower", "upper"))
+        lower, upper = _value(ends["lower"]), _value(ends["upper"])
         if not isinstance(lower, float | int) or not isinstance(upper, float | int):
             raise ValueError(f"Expected an interval of two numbers, got {data!r}.")
-        return Interval(lower, upper)
+        return Interval(float(lower), float(upper))
     if data in ("inf", "-inf"):
         return float(data)
     if data is None or (isinstance(data, str | int | float) and not isinstance(data, bool)):
