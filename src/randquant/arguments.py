@@ -304,6 +304,9 @@ def _add_reproduce(commands: Any) -> None:
     reproduce.add_argument("name", metavar="NAME", nargs="?", help="what to reproduce; see --list")
     reproduce.add_argument("--list", action="store_true", help="name everything there is")
     reproduce.add_argument("--output", metavar="FILE", help="also write a page with the figures")
+    reproduce.add_argument(
+        "--gallery", metavar="FOLDER", help="keep the result in this site of all of them"
+    )
 
 
 def _add_bench(commands: Any) -> None:
