@@ -6,13 +6,13 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from randquant import locks
-from randquant.federate import State
 from randquant.records import (
     RoundMetrics,
     TrainConfig,
@@ -21,6 +21,9 @@ from randquant.records import (
     to_json,
     write_atomic,
 )
+
+if TYPE_CHECKING:
+    from randquant.federate import State
 
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
 """Settings that may change while a run goes on: how long to train and what to print."""
@@ -111,6 +114,8 @@ def save_checkpoint(path: Path, state: State, made_with: np.ndarray) -> None:
 
 def load_checkpoint(path: Path, made_with: np.ndarray) -> State | None:
     """Return where a run stood; None where it has not begun."""
+    from randquant.federate import State  # torch: slow, and reading a run's figures needs none
+
     if not path.exists():
         return None
     try:

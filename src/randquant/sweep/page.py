@@ -1,0 +1,2 @@
+"""placeholder"""
+def write_page(folder, found): pass
