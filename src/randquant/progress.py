@@ -90,9 +90,7 @@ class SweepDisplay:
     def round(self, folder: Path, config: TrainConfig, metrics: RoundMetrics) -> None:
         """Show that a run has done a round."""
         if folder not in self._tasks:
-            self._tasks[folder] = self._progress.add_task(
-                folder.name, total=config.rounds, said=""
-            )
+            self._tasks[folder] = self._progress.add_task(folder.name, total=config.rounds, said="")
         self._progress.update(self._tasks[folder], completed=metrics.round)
         if metrics.accuracy is not None:
             said = f"accuracy {metrics.accuracy:.3f}"

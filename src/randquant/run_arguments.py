@@ -34,7 +34,9 @@ def _add_runs(commands: Any, command: Any) -> None:
     runs.add_argument(
         "folders", metavar="FOLDER", nargs="*", help="runs to compare, or folders to look through"
     )
-    runs.add_argument("--csv", metavar="FILE", help="also write one line per run, settings included")
+    runs.add_argument(
+        "--csv", metavar="FILE", help="also write one line per run, settings included"
+    )
 
 
 def _add_report(commands: Any, command: Any) -> None:

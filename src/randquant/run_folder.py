@@ -15,12 +15,14 @@ import safetensors.numpy
 from randquant import locks
 from randquant.records import (
     RoundMetrics,
+    RunSummary,
     TrainConfig,
     check_config,
     from_json,
     to_json,
     write_atomic,
 )
+from randquant.report import Run
 
 if TYPE_CHECKING:
     from randquant.federate import State
@@ -79,6 +81,27 @@ def read_metrics(path: Path, rounds: int) -> list[RoundMetrics]:
     if [m.round for m in metrics] != list(range(1, rounds + 1)):
         raise ValueError(f"Expected rounds 1 to {rounds} in {path}: lines are missing or doubled.")
     return metrics
+
+
+def read_finished(folder: Path) -> Run:
+    """Return the finished run in a folder, as it ended.
+
+    Raises:
+        ValueError: the folder holds no run, its files are damaged, or it is not finished.
+    """
+    config = read_config(folder)
+    path = folder / "summary.json"
+    if not path.exists():
+        raise ValueError(
+            f"Expected a finished run in {folder}, got one without a summary: go on with it by "
+            "randquant train --resume."
+        )
+    try:
+        summary = from_json(RunSummary, json.loads(path.read_bytes()))
+    except ValueError as error:
+        raise ValueError(f"Expected a valid {path}: {error}") from None
+    rounds = config.rounds if summary.rounds is None else summary.rounds
+    return Run(config, read_metrics(folder / "metrics.jsonl", rounds), summary)
 
 
 def identity(config: TrainConfig, fingerprint: bytes) -> np.ndarray:

@@ -101,7 +101,7 @@ def read(folder: Path) -> Status:
         return Status(folder, "damaged", config, error=" ".join(str(error).split()))
     if summary is not None and (summary.stopped or len(metrics) >= config.rounds):
         return Status(folder, "finished", config, metrics, summary)
-    if locks.held(folder) or locks.held(folder.parent) and folder.name == "baseline":
+    if locks.held(folder) or (locks.held(folder.parent) and folder.name == "baseline"):
         return Status(folder, "being trained", config, metrics)
     error = failure(folder)
     if error:

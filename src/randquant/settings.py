@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from randquant.records import TrainConfig
@@ -36,7 +36,18 @@ def differing(configs: Sequence[TrainConfig]) -> list[str]:
     return sorted(differ, key=lambda name: name != "mechanism")
 
 
-def common(configs: Sequence[TrainConfig]) -> Mapping[str, Any]:
-    """Return the settings that all runs share, by name."""
-    differ = set(differing(configs))
-    return {name: value for name, value in flat(configs[0]).items() if name not in differ}
+def varied(configs: Sequence[TrainConfig]) -> list[str]:
+    """Return the settings that tell the runs of some mechanism apart, and `mechanism` first.
+
+    A setting that only follows from the mechanism is not among them.
+
+    Example:
+        >>> rqm = [TrainConfig("digits", "mlp", "rqm", {"keep": keep}) for keep in (0.3, 0.4)]
+        >>> varied([*rqm, TrainConfig("digits", "mlp", "pbm", {"theta": 0.2})])
+        ['mechanism', 'keep']
+    """
+    mechanisms = dict.fromkeys(config.mechanism for config in configs)
+    groups = [[c for c in configs if c.mechanism == mechanism] for mechanism in mechanisms]
+    return list(
+        dict.fromkeys(["mechanism", *(name for each in groups for name in differing(each))])
+    )

@@ -18,12 +18,11 @@ def sweep(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
             f"Expected the packages that training needs, {error.name} is missing: "
             "install randquant with its train extra, pip install '.[train,sweep]'."
         ) from error
-    text = None
-    if options.spec is not None:
-        text = Path(options.spec).read_text(encoding="utf-8")
-    elif not (options.resume and options.folder):
+    if options.spec is None and not (options.resume and options.folder):
         raise ValueError("Expected a SPEC.toml, or --resume with --folder, got neither.")
-    folder = Path(options.folder or Path("runs") / Path(options.spec).stem)
+    spec = None if options.spec is None else Path(options.spec)
+    text = None if spec is None else spec.read_text(encoding="utf-8")
+    folder = Path(options.folder) if spec is None or options.folder else Path("runs") / spec.stem
     jobs = _validate.whole("jobs", options.jobs, low=1, high=256)
     with progress.SweepDisplay(quiet=options.quiet) as display:
         runs = sweep.conduct(folder, text, jobs=jobs, resume=options.resume, watcher=display)

@@ -1,10 +1,10 @@
 """A sweep from its beginning, or from wherever it was stopped, to its end.
 
-    SWEEP/sweep.toml        what is run
-    SWEEP/MECHANISM-…/      a run's folder, named after a digest of its configuration
-    SWEEP/study.journal     a search's trials, as Optuna keeps them
-    SWEEP/report.html       what came out
-    SWEEP/lock              held by the process that conducts the sweep
+SWEEP/sweep.toml        what is run
+SWEEP/MECHANISM-…/      a run's folder, named after a digest of its configuration
+SWEEP/study.journal     a search's trials, as Optuna keeps them
+SWEEP/report.html       what came out
+SWEEP/lock              held by the process that conducts the sweep
 """
 
 from __future__ import annotations

@@ -17,9 +17,7 @@ from randquant.mechanisms import MECHANISMS
 from randquant.records import TrainConfig, check_config, to_json
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainConfig) if f.name != "parameters"}
-DEFAULTS = {
-    name: f.default for name, f in FIELDS.items() if f.default is not dataclasses.MISSING
-}
+DEFAULTS = {name: f.default for name, f in FIELDS.items() if f.default is not dataclasses.MISSING}
 HINTS = typing.get_type_hints(TrainConfig)
 
 NOT_OWN = ("cohort", "norm")

@@ -42,9 +42,9 @@ class Results:
         return sorted_by_epsilon(run for run in self.runs if run.state == "finished")
 
     @property
-    def differing(self) -> list[str]:
-        """Names of the settings that differ, the mechanism first."""
-        return settings.differing([run.config for run in self.runs if run.config is not None])
+    def varied(self) -> list[str]:
+        """Names of the settings that tell runs of one mechanism apart, after `mechanism`."""
+        return settings.varied([run.config for run in self.runs if run.config is not None])
 
 
 def series(run: Status) -> str:
@@ -64,13 +64,13 @@ def results(runs: Sequence[Status]) -> Results:
     groups: dict[str, list[Status]] = {}
     for run in finished:
         groups.setdefault(series(run), []).append(run)
-    return Results(
-        runs, _best(finished), {name: _best(groups[name]) for name in sorted(groups)}
-    )
+    return Results(runs, _best(finished), {name: _best(groups[name]) for name in sorted(groups)})
 
 
 def _best(runs: Sequence[Status]) -> list[str]:
-    points = [(run.accuracy or 0.0, math.inf if run.epsilon is None else run.epsilon) for run in runs]
+    points = [
+        (run.accuracy or 0.0, math.inf if run.epsilon is None else run.epsilon) for run in runs
+    ]
     return [runs[k].folder.name for k in frontier(points)]
 
 
@@ -82,7 +82,7 @@ def as_json(folder: Path, found: Results) -> dict[str, Any]:
         "report": str(folder / "report.html"),
         "finished": states["finished"],
         "failed": states["failed"],
-        "differing": found.differing,
+        "varied": found.varied,
         "frontier": found.best,
         "frontiers": found.best_of,
         "runs": [_run_json(run, found) for run in found.runs],
@@ -126,9 +126,7 @@ def as_text(folder: Path, found: Results) -> list[str]:
 
 
 def _frontier_table(found: Results) -> list[str]:
-    names = found.differing
-    if "mechanism" not in names:
-        names = ["mechanism", *names]
+    names = found.varied
     kept = {name for best in found.best_of.values() for name in best}
     rows = [
         [

@@ -19,6 +19,7 @@ from randquant.sweep.spec import Range, Spec
 LARGEST = 1e9
 """Epsilons above it are alike to the search: they protect nothing, and infinity has no place."""
 
+
 class Search:
     """The trials of a search, those of an earlier process among them.
 

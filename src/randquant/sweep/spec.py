@@ -1,12 +1,12 @@
 """What a sweep is to run, read from a TOML file and checked.
 
-    [train]          settings common to all runs: TrainConfig's fields and mechanism parameters
-    [grid]           lists; every combination of their values is run
-    [ranges]         instead of lists, ranges that are searched
-    [search]         trials = how many runs the search makes, seed = of its choices
-    [[case]]         alternatives, each with settings of its own, and
-    [case.grid]      lists of its own, or
-    [case.ranges]    ranges of its own
+[train]          settings common to all runs: TrainConfig's fields and mechanism parameters
+[grid]           lists; every combination of their values is run
+[ranges]         instead of lists, ranges that are searched
+[search]         trials = how many runs the search makes, seed = of its choices
+[[case]]         alternatives, each with settings of its own, and
+[case.grid]      lists of its own, or
+[case.ranges]    ranges of its own
 """
 
 from __future__ import annotations
