@@ -21,13 +21,16 @@ RANKS = {
     "features": 5, "optimizer": 5,
     "flower": 6, "models": 6, "learner": 6, "federate": 6, "schedule": 6,
     "bench": 7, "report": 7, "_svg": 7, "_page": 7, "_table": 7, "_text": 7,
+    "settings": 3, "_scatter": 7,
+    "run_status": 7, "runs_page": 7, "sweep": 7, "tensorboard_log": 7,
     "run_folder": 7, "runs": 7, "progress": 7, "compare": 7, "compare_page": 7, "reproduce": 7,
     "proportions": 7, "attacks": 7, "audit": 7,
     "calibrate": 5, "schemes": 5, "deviation": 5, "limits": 5, "plan": 7,
-    "reading": 8, "arguments": 8, "train_command": 8, "cli": 8, "__main__": 9,
+    "reading": 8, "arguments": 8, "train_command": 8, "cli": 8,
+    "run_arguments": 8, "run_commands": 8, "sweep_command": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {
-    "torch": {"models", "learner", "runs", "bench", "encode", "features"},
+    "torch": {"models", "learner", "runs", "bench", "encode", "features", "tensorboard_log"},
     "safetensors": {"run_folder"},
     "sklearn": {"datasets", "features"},
     "kymatio": {"features"},
@@ -38,6 +41,8 @@ EXTRAS = {
     "dp_accounting": {"events"},
     "attr": {"events"},
     "Crypto": {"secagg"},
+    "optuna": {"sweep"},
+    "tensorboard": set(),
 }
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from html import escape
 from importlib import metadata
@@ -126,21 +128,33 @@ SHADES = "".join(
 """Fills of a heat map's cells, `s0` to `s31`."""
 
 
-def page(title: str, body: str, *, style: str = "") -> str:
-    """Wrap the HTML of a body into a whole document with the style sheet, and rules of its own."""
-    # The policy forbids every request, so that even a mistake in escaping could fetch nothing.
+def page(title: str, body: str, *, style: str = "", script: str = "") -> str:
+    """Wrap the HTML of a body into a whole document with the style sheet.
+
+    Args:
+        title: of the document.
+        body: HTML.
+        style: more CSS, for this page alone.
+        script: what the page may run; it has to be readable without.
+    """
+    # The policy forbids every request, and every script but this one, so that even a mistake in
+    # escaping could fetch and run nothing.
+    policy, run = "default-src 'none'; style-src 'unsafe-inline'", ""
+    if script:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy, run = f"{policy}; script-src 'sha256-{digest}'", f"<script>{script}</script>\n"
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{escape(title)}</title>
 <style>{STYLE}{SHADES}{style}</style>
 </head>
 <body>
 {body}
-</body>
+{run}</body>
 </html>
 """
 

@@ -24,7 +24,7 @@ class Line:
     """One line of a chart.
 
     Attributes:
-        label: what the legend calls it.
+        label: what the legend calls it; empty to leave it out.
         points: (x, y) from left to right; the line is broken where one is not finite.
         style: CSS classes: a colour `c1` to `c8`, and `dashed` or `faint`.
     """
@@ -94,7 +94,11 @@ def line_chart(
         f'<path class="line {line.style}" d="{_path(line.points, place_x, place_y)}"/>'
         for line in reversed(lines)  # the first line lies on top
     ]
-    keys = [(line.label, f'<path class="line {line.style}" d="M1 5h18"/>') for line in lines]
+    keys = [
+        (line.label, f'<path class="line {line.style}" d="M1 5h18"/>')
+        for line in lines
+        if line.label
+    ]
     return _figure(title, _svg(title, HEIGHT, [*rows, *columns, *paths]), keys, note)
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from randquant import run_arguments
 from randquant.aggregate import BASELINES
 from randquant.datasets import DATASETS
 from randquant.mechanisms import MECHANISMS
@@ -121,6 +122,7 @@ def parser() -> argparse.ArgumentParser:
         dest="command", required=True, metavar="COMMAND", parser_class=_Parser
     )
     _add_train(commands)
+    run_arguments.add(commands, _command)
     _add_certify(commands)
     _add_design(commands)
     _add_account(commands)
@@ -147,6 +149,9 @@ def _add_train(commands: Any) -> None:
     train.add_argument("--no-baseline", action="store_true", help="skip the run without privacy")
     train.add_argument("--resume", metavar="RUN", help="go on with a run that was stopped")
     train.add_argument("--quiet", action="store_true", help="no progress display")
+    train.add_argument(
+        "--tensorboard", action="store_true", help="also write RUN/tensorboard, round by round"
+    )
 
 
 def _add_certify(commands: Any) -> None:

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"randquant {options.command}: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        hint = "; go on with --resume and the run's folder" if options.command == "train" else ""
+        hint = _RESUMED.get(options.command, "")
         print(f"randquant {options.command}: stopped{hint}", file=sys.stderr)
         return 130
     return code or 0
@@ -360,6 +360,26 @@ def _train(options: argparse.Namespace) -> None:
     _print(options, *train(options))
 
 
+def _sweep(options: argparse.Namespace) -> int:
+    from randquant.sweep_command import sweep
+
+    result, lines, code = sweep(options)
+    _print(options, result, lines)
+    return code
+
+
+def _runs(options: argparse.Namespace) -> None:
+    from randquant.run_commands import runs
+
+    _print(options, *runs(options))
+
+
+def _report(options: argparse.Namespace) -> None:
+    from randquant.run_commands import report
+
+    _print(options, *report(options))
+
+
 def _millions(rate: float) -> str:
     return f"{rate / 1e6:.0f} million a second"
 
@@ -371,6 +391,9 @@ def _print(options: argparse.Namespace, result: dict[str, Any], lines: Sequence[
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "train": _train,
+    "sweep": _sweep,
+    "runs": _runs,
+    "report": _report,
     "certify": _certify,
     "design": _design,
     "account": _account,
@@ -379,4 +402,9 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "plan": _plan,
     "reproduce": _reproduce,
     "bench": _bench,
+}
+
+_RESUMED = {
+    "train": "; go on with --resume and the run's folder",
+    "sweep": "; go on with the same command and --resume",
 }

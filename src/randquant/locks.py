@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,24 @@ def exclusive(path: Path, *, wait: bool) -> Iterator[None]:
         BlockingIOError: another holds it, and `wait` is false.
     """
     with open(path, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:  # perhaps by `held`, which lets go at once
+            time.sleep(0.05)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+
+
+def held(path: Path) -> bool:
+    """Return whether a process holds the run in a folder."""
+    try:
+        with open(path / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from randquant.mechanisms import MECHANISMS, build
 from randquant.privacy import round_up
 from randquant.records import RoundMetrics, RunSummary, TrainConfig, from_json, to_json
 from randquant.report import Run
+from randquant.run_status import Status
 
 
 class Display:
@@ -63,6 +64,53 @@ class Display:
     ) -> None:
         if self._tasks:  # stopping what never started would print an empty line
             self._progress.stop()
+
+
+class SweepDisplay:
+    """A progress bar on standard error for a whole sweep, and one for each run in training."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:>32}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[said]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            disable=quiet,
+        )
+        self._tasks: dict[Path, TaskID] = {}
+        self._failed = 0
+
+    def sweep(self, total: int, done: int) -> None:
+        """Show that a sweep of so many runs begins, so many of which are done."""
+        self._progress.start()
+        self._all = self._progress.add_task("runs", total=total, completed=done, said="")
+
+    def round(self, folder: Path, config: TrainConfig, metrics: RoundMetrics) -> None:
+        """Show that a run has done a round."""
+        if folder not in self._tasks:
+            self._tasks[folder] = self._progress.add_task(folder.name, total=config.rounds, said="")
+        self._progress.update(self._tasks[folder], completed=metrics.round)
+        if metrics.accuracy is not None:
+            said = f"accuracy {metrics.accuracy:.3f}"
+            if metrics.epsilon is not None:
+                said += f"  epsilon <= {_shown(metrics.epsilon)}"
+            self._progress.update(self._tasks[folder], said=said)
+
+    def ended(self, status: Status) -> None:
+        """Show that a run is over."""
+        if status.folder in self._tasks:
+            self._progress.remove_task(self._tasks.pop(status.folder))
+        self._failed += status.state == "failed"
+        said = f"{self._failed} failed" if self._failed else ""
+        self._progress.update(self._all, advance=1, said=said)
+
+    def __enter__(self) -> SweepDisplay:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
 
 
 def result(folder: Path, run: Run) -> dict[str, Any]:

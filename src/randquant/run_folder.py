@@ -6,21 +6,26 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from randquant import locks
-from randquant.federate import State
 from randquant.records import (
     RoundMetrics,
+    RunSummary,
     TrainConfig,
     check_config,
     from_json,
     to_json,
     write_atomic,
 )
+from randquant.report import Run
+
+if TYPE_CHECKING:
+    from randquant.federate import State
 
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
 """Settings that may change while a run goes on: how long to train and what to print."""
@@ -91,6 +96,27 @@ def read_metrics(path: Path, rounds: int) -> list[RoundMetrics]:
     return metrics
 
 
+def read_finished(folder: Path) -> Run:
+    """Return the finished run in a folder, as it ended.
+
+    Raises:
+        ValueError: the folder holds no run, its files are damaged, or it is not finished.
+    """
+    config = read_config(folder)
+    path = folder / "summary.json"
+    if not path.exists():
+        raise ValueError(
+            f"Expected a finished run in {folder}, got one without a summary: go on with it by "
+            "randquant train --resume."
+        )
+    try:
+        summary = from_json(RunSummary, json.loads(path.read_bytes()))
+    except ValueError as error:
+        raise ValueError(f"Expected a valid {path}: {error}") from None
+    rounds = config.rounds if summary.rounds is None else summary.rounds
+    return Run(config, read_metrics(folder / "metrics.jsonl", rounds), summary)
+
+
 def identity(config: TrainConfig, fingerprint: bytes) -> np.ndarray:
     """What a checkpoint was made with, (32,) uint8: equal exactly when a run may go on from it.
 
@@ -125,6 +151,8 @@ def save_checkpoint(path: Path, state: State, made_with: np.ndarray) -> None:
 
 def load_checkpoint(path: Path, made_with: np.ndarray) -> State | None:
     """Return where a run stood; None where it has not begun."""
+    from randquant.federate import State  # torch: slow, and reading a run's figures needs none
+
     if not path.exists():
         return None
     try:

@@ -101,21 +101,27 @@ def execute(folder: Path, on_round: OnRound = lambda config, metrics: None) -> r
         ValueError: the folder holds no run, or its files are damaged.
         BlockingIOError: another process is training this run.
     """
-    config = run_folder.read_config(folder)
+    run_folder.read_config(folder)  # no lock is made where there is no run
     with locks.folder(folder):
         twin = None
         if (folder / BASELINE).exists():
             twin = _execute_one(folder / BASELINE, on_round)
         run = _execute_one(folder, on_round)
-    channel = _channel(config)
-    report.write(
-        folder / "report.html",
-        run,
-        twin,
-        None if channel is None else _curve(channel),
-        None if channel is None else _output(channel),
-    )
+    _write_report(folder / "report.html", run, twin)
     return run
+
+
+def rebuild_report(folder: Path, output: Path | None = None) -> Path:
+    """Write a finished run's page again, without training; return where it is.
+
+    Raises:
+        ValueError: the folder holds no finished run, or its files are damaged.
+    """
+    twin = folder / BASELINE
+    path = output or folder / "report.html"
+    both = run_folder.read_finished(twin) if (twin / "summary.json").exists() else None
+    _write_report(path, run_folder.read_finished(folder), both)
+    return path
 
 
 def load_parameters(folder: Path) -> np.ndarray:
@@ -310,6 +316,12 @@ def _channel(config: TrainConfig):
     mechanism = _mechanism(config)
     used = (ChannelMechanism, VectorMechanism)
     return mechanism.channel if isinstance(mechanism, used) else None
+
+
+def _write_report(path: Path, run: report.Run, twin: report.Run | None) -> None:
+    channel = _channel(run.config)
+    curve, output = (None, None) if channel is None else (_curve(channel), _output(channel))
+    report.write(path, run, twin, curve, output)
 
 
 def _curve(channel) -> report.Curve:

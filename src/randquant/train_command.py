@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ from randquant.arguments import (
     own_parameters,
     takes,
 )
-from randquant.records import TrainConfig
+from randquant.records import RoundMetrics, TrainConfig
 
 
 def train(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Begin or resume a run and train it to its end: what to print, as JSON and as lines."""
     try:
-        from randquant import progress, runs
+        from randquant import progress, runs, tensorboard_log
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Expected the packages that training needs, {error.name} is missing: "
@@ -46,8 +47,16 @@ def train(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
                 "Expected --resume RUN without other training options: a run goes on with the "
                 "configuration it began with."
             )
-    with progress.Display(quiet=options.quiet) as display:
-        finished = runs.execute(folder, display.round)
+    with contextlib.ExitStack() as stack:
+        shown = [stack.enter_context(progress.Display(quiet=options.quiet)).round]
+        if options.tensorboard:
+            shown.append(stack.enter_context(tensorboard_log.TensorboardLog(folder)).round)
+
+        def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
+            for each in shown:
+                each(config, metrics)
+
+        finished = runs.execute(folder, on_round)
     return progress.result(folder, finished), progress.table(folder, finished)
 
 

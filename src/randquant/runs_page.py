@@ -1,0 +1,167 @@
+"""Several runs on one self-contained page: their curves overlaid, their settings side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from randquant import _page, _svg, _table, _text, settings
+from randquant._svg import Line
+from randquant.records import RoundMetrics
+from randquant.report import EMPTY
+from randquant.run_status import Status
+
+COLORS = 8
+OTHER = "others"
+
+
+def render(runs: Sequence[Status]) -> str:
+    """Turn runs into the text of one HTML page.
+
+    Up to eight runs have a colour each. More than that are drawn thin, in the colours of a setting
+    that tells them apart: the mechanism where it differs, otherwise the first with few values.
+
+    Args:
+        runs: finished or not; damaged ones are listed.
+
+    Returns:
+        A whole HTML document without scripts.
+
+    Guarantees:
+        The page is self-contained, and all text of configurations is escaped.
+        The printed epsilons are never below the real ones.
+
+    Raises:
+        ValueError: not one of the runs can be read.
+    """
+    known = [run for run in runs if run.config is not None and run.state != "damaged"]
+    if not known:
+        raise ValueError(f"Expected runs to draw, got {runs[0].folder}: {runs[0].error}")
+    labels = _labels(known)
+    title = f"{_text.count(len(known), 'run')} side by side"
+    datasets = ", ".join(sorted({run.config.dataset for run in known if run.config}))
+    body = [
+        _page.header("Training runs compared", title, f"Data: {datasets}."),
+        _page.section("Training", _charts(known, labels)),
+        _page.section("Outcomes", [_outcomes(known, labels)]),
+        _page.section("Settings", _settings(known, labels)),
+        _page.section("Runs that cannot be read", _damaged(runs)),
+        _page.footer(),
+    ]
+    return _page.page(title, "\n".join(body))
+
+
+def _labels(runs: Sequence[Status]) -> list[str]:
+    """Names of runs: those of their folders, as long as it takes to tell them apart."""
+    for depth in (1, 2, 3):
+        labels = ["/".join(run.folder.resolve().parts[-depth:]) for run in runs]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [str(run.folder) for run in runs]
+
+
+def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:
+    styles = _styles(runs, labels)
+
+    def lines(pick: Callable[[RoundMetrics], float | None]) -> list[Line]:
+        drawn, told = [], set()
+        for run, (label, style) in zip(runs, styles, strict=True):
+            points = [(m.round, value) for m in run.metrics if (value := pick(m)) is not None]
+            if points:
+                drawn.append(Line("" if label in told else label, points, style))
+                told.add(label)
+        return drawn
+
+    charts = [
+        _svg.line_chart(
+            "Accuracy on test data, per round",
+            lines(lambda m: None if m.accuracy is None else 100 * m.accuracy),
+            "round",
+            "accuracy, %",
+        ),
+        _svg.line_chart("Loss on test data, per round", lines(lambda m: m.loss), "round", "nats"),
+    ]
+    spent = lines(lambda m: m.epsilon)
+    if any(math.isfinite(y) for line in spent for _, y in line.points):
+        note = "A proven upper bound of the client called most often, each at its run's δ."
+        name = "Epsilon so far, per round"
+        axes = ("round", "epsilon (log scale)")
+        charts.append(_svg.line_chart(name, spent, *axes, log_y=True, note=note))
+    return charts
+
+
+def _styles(runs: Sequence[Status], labels: Sequence[str]) -> list[tuple[str, str]]:
+    """What the legend calls each run, and how its line is drawn."""
+    if len(runs) <= COLORS:
+        return [(label, f"c{k}") for k, label in enumerate(labels, 1)]
+    flat = [settings.flat(run.config) for run in runs if run.config is not None]
+    name = _grouping(runs, flat)
+    values = [_shown(name, each.get(name)) for each in flat]
+    ranked = sorted(set(values), key=lambda value: -values.count(value))
+    named = ranked if len(ranked) <= COLORS else ranked[: COLORS - 1]
+    color = {value: f"c{k}" for k, value in enumerate(named, 1)}
+    return [
+        (f"{name} {value}", f"{color[value]} faint") if value in color else (OTHER, "c4 faint")
+        for value in values
+    ]
+
+
+def _grouping(runs: Sequence[Status], flat: Sequence[dict[str, Any]]) -> str:
+    """The setting that gives many runs their colours."""
+    differ = settings.differing([run.config for run in runs if run.config is not None])
+    few = [name for name in differ if len({repr(each.get(name)) for each in flat}) <= COLORS]
+    return next(iter([*[name for name in differ if name == "mechanism"], *few]), "mechanism")
+
+
+def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
+    columns = (
+        "run", "accuracy, %", "ε ≤", "δ", "neighbours", "trust", "rounds", "bytes per upload",
+        "state",
+    )  # fmt: skip
+    rows = []
+    for run, label in zip(runs, labels, strict=True):
+        promised = run.guarantee or {}
+        assert run.config is not None
+        rows.append(
+            (
+                label,
+                _text.number(run.accuracy, 2, scale=100),
+                "none" if run.epsilon is None else _text.spent(run.epsilon),
+                _text.plain(promised.get("delta", "")),
+                str(promised.get("neighboring", "")).replace("_", " "),
+                str(promised.get("trust", "")),
+                f"{run.rounds:,} of {run.config.rounds:,}",
+                "" if run.bytes_per_upload is None else f"{run.bytes_per_upload:,}",
+                run.state,
+            )
+        )
+    title = "Guarantees are of one run each: whoever took part in several has spent their sum"
+    return _table.html(title, columns, rows, "numbers")
+
+
+def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:
+    """Tables of the settings that differ and of those that do not."""
+    configs = [run.config for run in runs if run.config is not None]
+    differ = settings.differing(configs)
+    flat = [settings.flat(config) for config in configs]
+    tables = []
+    if differ:
+        rows = [
+            (label, *(_shown(name, each.get(name)) for name in differ))
+            for label, each in zip(labels, flat, strict=True)
+        ]
+        wide = _table.html("Settings that differ", ("run", *differ), rows, "numbers")
+        tables.append(f'<div class="wide">{wide}</div>')
+    same = [(name, _shown(name, value)) for name, value in flat[0].items() if name not in differ]
+    tables.append(_table.html("Settings of all", ("setting", "value"), same, "settings"))
+    return tables
+
+
+def _shown(name: str, value: Any) -> str:
+    return EMPTY.get(name, "") if value in (None, "") else _text.plain(value)
+
+
+def _damaged(runs: Sequence[Status]) -> list[str]:
+    rows = [(str(run.folder), run.error) for run in runs if run.state == "damaged"]
+    return [_table.html("Why", ("run", "reason"), rows, "claims")] if rows else []

@@ -1,0 +1,146 @@
+"""Settings by name, as a sweep gives them: to a run's configuration, and to its folder's name."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import typing
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from randquant import _validate
+from randquant.aggregate import BASELINES, update_mechanism
+from randquant.mechanisms import MECHANISMS
+from randquant.records import TrainConfig, check_config, to_json
+
+FIELDS = {f.name: f for f in dataclasses.fields(TrainConfig) if f.name != "parameters"}
+DEFAULTS = {name: f.default for name, f in FIELDS.items() if f.default is not dataclasses.MISSING}
+HINTS = typing.get_type_hints(TrainConfig)
+
+NOT_OWN = ("cohort", "norm")
+"""Settings of a run that constructors of mechanisms take as well."""
+
+
+def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainConfig:
+    """Build a run's configuration from flat settings.
+
+    Args:
+        settings: fields of TrainConfig and parameters of its mechanism, by name. A `clip_norm` goes
+            to whichever of them has one, as on the command line.
+            Parameters of other mechanisms are left out.
+        common: names that stand for all mechanisms, also those that protect nothing.
+
+    Raises:
+        ValueError, TypeError: there is no such mechanism, or a setting is of the wrong kind.
+    """
+    mechanism = settings["mechanism"]
+    taken = parameters_of(mechanism)
+    of_run = {
+        name: _of_kind(name, value)
+        for name, value in settings.items()
+        if name in FIELDS and not (name == "clip_norm" and mechanism in BASELINES)
+    }
+    own = {name: value for name, value in settings.items() if name in taken}
+    if mechanism == "clipped-sgd":  # it has neither
+        for name in {"trust", "stop_at_epsilon"} & set(common):
+            of_run.pop(name, None)
+    if of_run.get("data_dir"):  # a sweep may be resumed from another folder
+        of_run["data_dir"] = str(Path(of_run["data_dir"]).expanduser().resolve())
+    return TrainConfig(**of_run, parameters=own)
+
+
+def check_valid(config: TrainConfig) -> None:
+    """Refuse a configuration that cannot be trained, as far as that shows without its data.
+
+    Raises:
+        ValueError, TypeError: numbers make no sense, or the mechanism does not work.
+    """
+    check_config(config)
+    update_mechanism(
+        config.mechanism,
+        config.parameters,
+        trust=config.trust,
+        cohort=config.cohort,
+        clip_norm=config.clip_norm,
+        norm=config.norm,
+    )
+
+
+def folder(config: TrainConfig) -> str:
+    """Return the name of a run's folder: the mechanism, and a digest of what is no default.
+
+    Guarantees:
+        Equal configurations have equal names, and 1 and 1.0 are equal. A setting that is added
+        later does not change the names of runs that have its default.
+    """
+    fields = {
+        name: getattr(config, name)
+        for name in FIELDS
+        if name not in DEFAULTS or getattr(config, name) != DEFAULTS[name]
+    }
+    text = json.dumps(_plain({**fields, "parameters": config.parameters}), sort_keys=True)
+    return f"{config.mechanism}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def parameters_of(mechanism: Any) -> list[str]:
+    """Return the names of a mechanism's own parameters.
+
+    Raises:
+        ValueError: there is no such mechanism.
+    """
+    known = {**MECHANISMS, **BASELINES}
+    _validate.choice("mechanism", mechanism, known)
+    return [name for name in inspect.signature(known[mechanism]).parameters if name not in NOT_OWN]
+
+
+def require(given: Collection[str]) -> None:
+    """Refuse settings without one that every run needs."""
+    for name in FIELDS:
+        if name not in DEFAULTS and name not in given:
+            raise ValueError(f"Expected {name} in [train], got none: every run needs one.")
+
+
+def check(given: Mapping[str, Collection[Any]], mechanisms: Collection[Any]) -> None:
+    """Refuse settings that are unknown or of a wrong kind.
+
+    Args:
+        given: possible values by name; each name has to be a field of TrainConfig or a parameter
+            of one of the mechanisms.
+        mechanisms: names.
+    """
+    taken = {name for mechanism in mechanisms for name in parameters_of(mechanism)}
+    for name, values in given.items():
+        if name not in FIELDS and name not in taken:
+            known = ", ".join(FIELDS)
+            raise ValueError(
+                f"Expected parameters of {', '.join(sorted(mechanisms))}, or settings of a run "
+                f"({known}); got {name!r}."
+            )
+        for value in values if name in FIELDS else ():
+            _of_kind(name, value)
+
+
+def _of_kind(name: str, value: Any) -> Any:
+    """A field's value, whole numbers as floats where the field is one."""
+    hint = HINTS[name]
+    hints = typing.get_args(hint) or (hint,)
+    kinds = [each if isinstance(each, type) else str for each in hints]  # a literal is a word
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not any(type(value) is kind for kind in kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+        raise TypeError(f"Expected {name} to be of kind {wanted}, got {value!r}.")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Values as JSON in which a float that is whole is the whole number."""
+    value = to_json(value)
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

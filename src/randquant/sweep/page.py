@@ -1,0 +1,218 @@
+"""A sweep as one self-contained page: accuracy against epsilon, and every run in a table."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from randquant import _page, _scatter, _table, _text, settings
+from randquant._scatter import Mark
+from randquant._svg import minus
+from randquant.records import write_atomic
+from randquant.report import EMPTY
+from randquant.run_status import Status
+from randquant.sweep.results import CAUTION, Results, cells, series
+from randquant.sweep.script import SCRIPT, STYLE
+
+WITHOUT = "without privacy"
+
+
+def write_page(folder: Path, found: Results, output: Path | None = None) -> Path:
+    """Write the page of a sweep, into its folder if nowhere else, and return where it is."""
+    path = output or folder / "report.html"
+    write_atomic(path, render(folder.resolve().name, found).encode("utf-8", "xmlcharrefreplace"))
+    return path
+
+
+def render(name: str, found: Results) -> str:
+    """Turn what came out of a sweep into the text of one HTML page.
+
+    Args:
+        name: of the sweep.
+        found: its runs and frontiers.
+
+    Returns:
+        A whole HTML document.
+
+    Guarantees:
+        The page is self-contained: it refers to nothing outside itself, its policy allows no
+        script but its own, and it is readable without that one.
+        The printed epsilons are never below the real ones. All text of a sweep is escaped.
+    """
+    drawn = _drawn(found)
+    states = Counter(run.state for run in found.runs)
+    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    body = [
+        _page.header("Sweep", name, f"{_text.count(len(found.runs), 'run')}: {counted}."),
+        _page.section("Accuracy against epsilon", [_chart(drawn, found), _aside(found)]),
+        _reading(found),
+        _page.section("All finished runs", [_runs_table(drawn, found)]) if found.measured else "",
+        _page.section("What they share", _shared_tables(found)),
+        _page.section("Runs that did not finish", _others_table(found)),
+        _page.footer(),
+    ]
+    return _page.page(name, "\n".join(body), style=STYLE, script=SCRIPT)
+
+
+def _drawn(found: Results) -> dict[str, list[Status]]:
+    """Finished runs by what the legend calls them; those without a mechanism's privacy last."""
+    groups: dict[str, list[Status]] = {label: [] for label in found.best_of}
+    for run in found.measured:
+        groups.setdefault(WITHOUT if run.epsilon is None else series(run), []).append(run)
+    return groups
+
+
+def _chart(drawn: dict[str, list[Status]], found: Results) -> str:
+    best = {name for names in found.best_of.values() for name in names}
+    lines = [
+        _scatter.Series(label, [_mark(run, found) for run in runs], _steps(runs, best))
+        for label, runs in drawn.items()
+    ]
+    note = "Full marks are on the frontier of all runs, hollow ones are beaten by another run. "
+    note += "Dashed: what one mechanism reached with at most that epsilon."
+    if any(run.epsilon is None or math.isinf(run.epsilon) for run in found.measured):
+        note += " Dotted lines: runs for which no finite epsilon is proven."
+    title = "Test accuracy and certified epsilon of whole runs"
+    axes = ("epsilon of the whole run, upper bound (log scale)", "accuracy, %")
+    return _scatter.scatter(title, lines, *axes, note=note)
+
+
+def _mark(run: Status, found: Results) -> Mark:
+    return Mark(
+        run.folder.name,
+        f"{_described(run, found.varied)}: accuracy {_accuracy(run)} %, {_bound(run)}",
+        math.inf if run.epsilon is None else run.epsilon,
+        100 * (run.accuracy or 0.0),
+        run.folder.name in found.best,
+    )
+
+
+def _steps(runs: Sequence[Status], best: set[str]) -> list[tuple[float, float]]:
+    kept = [run for run in runs if run.folder.name in best]
+    return [(run.epsilon or 0.0, 100 * (run.accuracy or 0.0)) for run in kept]
+
+
+def _aside(found: Results) -> str:
+    """Beside the chart: the run that is pointed at, and below it the frontier."""
+    kept = [run for run in found.measured if run.folder.name in found.best]
+    rows = [
+        (_text.spent(run.epsilon), _accuracy(run), _described(run, found.varied)) for run in kept
+    ]
+    columns = ("ε ≤", "accuracy, %", "settings")
+    table = _table.html("The frontier of all runs", columns, rows, "numbers compared")
+    hint = "<p>Point at a run, tap it, or move through the runs with the arrow keys.</p>"
+    panel = f'<div id="panel" aria-live="polite" hidden>{hint}</div>'
+    return f"<div>{panel}{table if rows else ''}</div>"
+
+
+def _reading(found: Results) -> str:
+    promised = next((run.guarantee for run in found.measured if run.guarantee), None)
+    paragraphs = []
+    if promised is not None:
+        kind = str(promised["neighboring"]).replace("_", " ")
+        paragraphs.append(
+            (
+                "What epsilon is.",
+                "A proven upper bound for everything that one client sends in that one run, at "
+                f"δ = {minus(_text.plain(promised['delta']))} ({kind} client), rounded up. Against "
+                "whom it holds stands beside the mechanism: runs under different trust are not "
+                "promises of the same kind.",
+            )
+        )
+    paragraphs.append(("Chosen runs look better than they are.", CAUTION))
+    paragraphs.append(
+        (
+            "One run, or all of them.",
+            "A guarantee here covers one run. Clients who took part in several runs on the same "
+            "data, whose results are all shown, have spent the sum.",
+        )
+    )
+    text = "".join(f"<p><b>{lead}</b> {escape(rest)}</p>\n" for lead, rest in paragraphs)
+    return f'<section class="text"><h2>How to read it</h2>{text}</section>'
+
+
+def _runs_table(drawn: dict[str, list[Status]], found: Results) -> str:
+    names = found.varied[1:]
+    columns = ["mechanism", "accuracy, %", "ε ≤", *names]
+    columns += ["bytes per upload", "rounds", "frontier", "run"]
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    place = {run.folder: k for k, runs in enumerate(drawn.values()) for run in runs}
+    own = {name for names in found.best_of.values() for name in names}
+    body = ""
+    for run in found.measured:
+        name = run.folder.name
+        on = "all" if name in found.best else "mechanism" if name in own else ""
+        shown = [
+            _accuracy(run),
+            _text.spent(run.epsilon),
+            *cells(run, names),
+            f"{run.bytes_per_upload:,}",
+            f"{run.rounds:,}",
+            on,
+            name,
+        ]
+        data = "".join(f"<td>{escape(text)}</td>" for text in shown)
+        body += (
+            f'<tr data-run="{escape(name)}" data-series="{place[run.folder]}">'
+            f'<th scope="row">{escape(cells(run, ["mechanism"])[0])}</th>{data}</tr>\n'
+        )
+    return (
+        '<div class="table wide"><p class="caption">From the smallest epsilon to none</p>'
+        '<div class="scroll"><table class="numbers runs" aria-label="All finished runs">\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
+    )
+
+
+def _shared_tables(found: Results) -> list[str]:
+    """The settings that are the same in all runs, and those that are in all of one mechanism."""
+    by_mechanism: dict[str, dict[str, object]] = {}
+    for run in found.runs:
+        if run.config is not None:
+            by_mechanism.setdefault(run.config.mechanism, settings.flat(run.config))
+    names = dict.fromkeys(name for each in by_mechanism.values() for name in each)
+    shared, own = [], []
+    for name in names:
+        values = [_setting(name, each) for each in by_mechanism.values()]
+        if name in found.varied:
+            continue
+        if len(set(values)) == 1:
+            shared.append((name, values[0]))
+        else:
+            own.append((name, *values))
+    tables = [_table.html("All runs", ("setting", "value"), shared, "settings")]
+    if own:
+        columns = ("setting", *by_mechanism)
+        tables.append(_table.html("Runs of one mechanism", columns, own, "settings"))
+    return tables
+
+
+def _setting(name: str, values: dict[str, object]) -> str:
+    if name not in values:
+        return ""
+    value = values[name]
+    return EMPTY.get(name, "(none)") if value in (None, "") else _text.plain(value)
+
+
+def _others_table(found: Results) -> list[str]:
+    rows = [
+        (run.folder.name, run.state, run.error) for run in found.runs if run.state != "finished"
+    ]
+    return [_table.html("Why", ("run", "state", "reason"), rows, "claims")] if rows else []
+
+
+def _described(run: Status, names: Sequence[str]) -> str:
+    """A run's mechanism and the settings that tell it apart."""
+    mechanism, *values = cells(run, names)
+    named = zip(names[1:], values, strict=True)
+    return ", ".join([mechanism, *(f"{name} {value}" for name, value in named if value)])
+
+
+def _accuracy(run: Status) -> str:
+    return _text.number(run.accuracy, 2, scale=100)
+
+
+def _bound(run: Status) -> str:
+    return WITHOUT if run.epsilon is None else _text.bound(run.epsilon)

@@ -1,0 +1,157 @@
+"""What came out of a sweep: its frontiers, as JSON and as lines of text."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from randquant import _table, _text, settings
+from randquant.privacy import round_up
+from randquant.records import to_json
+from randquant.run_status import Status, sorted_by_epsilon
+from randquant.sweep.pareto import frontier
+
+CAUTION = (
+    "Accuracies of runs that are chosen here are biased upward: the choice was made on the test "
+    "data that they are measured on. Choosing on private data costs privacy too, which no run's "
+    "epsilon includes."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """How the runs of a sweep stand, and which of them no other beats.
+
+    Attributes:
+        runs: every run.
+        best: folders' names of the runs on the frontier of all, by epsilon.
+        best_of: the same among the runs of one mechanism and trust, by `series`.
+    """
+
+    runs: Sequence[Status]
+    best: list[str]
+    best_of: dict[str, list[str]]
+
+    @property
+    def measured(self) -> list[Status]:
+        """Finished runs, from the smallest epsilon to none."""
+        return sorted_by_epsilon(run for run in self.runs if run.state == "finished")
+
+    @property
+    def varied(self) -> list[str]:
+        """Names of the settings that tell runs of one mechanism apart, after `mechanism`."""
+        return settings.varied([run.config for run in self.runs if run.config is not None])
+
+
+def series(run: Status) -> str:
+    """What a run is compared with first: its mechanism, and against whom it holds."""
+    assert run.config is not None
+    trust = "" if run.guarantee is None else f", {run.guarantee['trust']} trust"
+    return run.config.mechanism + trust
+
+
+def results(runs: Sequence[Status]) -> Results:
+    """Find the frontiers of a sweep's finished runs.
+
+    Args:
+        runs: of one delta and one kind of neighbours.
+    """
+    finished = [run for run in runs if run.state == "finished" and run.epsilon is not None]
+    groups: dict[str, list[Status]] = {}
+    for run in finished:
+        groups.setdefault(series(run), []).append(run)
+    return Results(runs, _best(finished), {name: _best(groups[name]) for name in sorted(groups)})
+
+
+def _best(runs: Sequence[Status]) -> list[str]:
+    points = [
+        (run.accuracy or 0.0, math.inf if run.epsilon is None else run.epsilon) for run in runs
+    ]
+    return [runs[k].folder.name for k in frontier(points)]
+
+
+def as_json(folder: Path, found: Results) -> dict[str, Any]:
+    """The object that `randquant sweep --json` prints."""
+    states = Counter(run.state for run in found.runs)
+    return {
+        "sweep": str(folder),
+        "report": str(folder / "report.html"),
+        "finished": states["finished"],
+        "failed": states["failed"],
+        "varied": found.varied,
+        "frontier": found.best,
+        "frontiers": found.best_of,
+        "runs": [_run_json(run, found) for run in found.runs],
+    }
+
+
+def _run_json(run: Status, found: Results) -> dict[str, Any]:
+    return {
+        "run": str(run.folder),
+        "name": run.folder.name,
+        "state": run.state,
+        "config": run.config,
+        "accuracy": run.accuracy,
+        "epsilon": run.epsilon,
+        "guarantee": run.guarantee and to_json(run.guarantee),
+        "bytes_per_upload": run.bytes_per_upload,
+        "rounds": run.rounds,
+        "on_frontier": run.folder.name in found.best,
+        "error": run.error,
+    }
+
+
+def cells(run: Status, names: Sequence[str]) -> list[str]:
+    """A run's settings of these names, as text."""
+    assert run.config is not None
+    values = settings.flat(run.config)
+    return ["" if values.get(name) in (None, "") else _text.plain(values[name]) for name in names]
+
+
+def as_text(folder: Path, found: Results) -> list[str]:
+    """The frontier, the failures and a caution, as `randquant sweep` prints them."""
+    lines = [*_frontier_table(found), ""]
+    for run in (run for run in found.runs if run.state == "failed"):
+        lines.append(f"failed         {run.folder.name}: {run.error}")
+    states = Counter(run.state for run in found.runs)
+    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    lines.append(f"runs           {counted}")
+    if found.measured:
+        lines.append(f"note           {CAUTION}")
+    return [*lines, f"report         {folder / 'report.html'}"]
+
+
+def _frontier_table(found: Results) -> list[str]:
+    names = found.varied
+    kept = {name for best in found.best_of.values() for name in best}
+    rows = [
+        [
+            "*" if run.folder.name in found.best else "",
+            *cells(run, names),
+            f"{run.accuracy:.4f}",
+            _epsilon(run),
+            str(run.bytes_per_upload),
+            run.folder.name,
+        ]
+        for run in found.measured
+        if run.folder.name in kept or run.epsilon is None
+    ]
+    if not rows:
+        return ["no run is finished"]
+    promised = next((run.guarantee for run in found.measured if run.guarantee), None)
+    head = "runs that no other of their mechanism beats (* no other at all)"
+    if promised is not None:
+        head += f"; epsilon of the whole run at delta = {promised['delta']}"
+        head += f", {promised['neighboring']}"
+    columns = ["", *names, "accuracy", "epsilon <=", "bytes", "run"]
+    return [head, *_table.text(columns, rows)]
+
+
+def _epsilon(run: Status) -> str:
+    if run.epsilon is None:
+        return "-"
+    return "infinite" if math.isinf(run.epsilon) else round_up(run.epsilon)

@@ -1,0 +1,90 @@
+"""A run's rounds as TensorBoard event files, beside the log they are made from.
+
+RUN/tensorboard/            the run
+RUN/baseline/tensorboard/   its twin without privacy
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+from randquant import run_folder
+from randquant.records import RoundMetrics, TrainConfig, to_json
+
+FOLDER = "tensorboard"
+
+
+class TensorboardLog:
+    """Writes the rounds of a run and of its baseline; use it in a `with` statement.
+
+    Args:
+        folder: of the run.
+
+    Guarantees:
+        Every round is in the event files once, however often the run was stopped and resumed: they
+        are written anew from `metrics.jsonl` each time.
+
+    Raises:
+        ImportError: TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[Path, Any] = {}
+        _writer_class()  # before anything is trained
+
+    def round(self, config: TrainConfig, metrics: RoundMetrics) -> None:
+        """Add a round that the run's log holds already."""
+        folder = self._folder
+        if config != run_folder.read_config(folder):
+            folder = folder / "baseline"
+        if folder in self._writers:
+            _write(self._writers[folder], metrics)
+        else:
+            self._begin(folder, config, metrics.round)
+
+    def __enter__(self) -> TensorboardLog:
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is None:
+            self._write_finished()
+        for writer in self._writers.values():
+            writer.close()
+
+    def _begin(self, folder: Path, config: TrainConfig, rounds: int) -> None:
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+        writer = self._writers[folder] = _writer_class()(str(folder / FOLDER))
+        writer.add_text("config", f"```json\n{json.dumps(to_json(config), indent=2)}\n```")
+        for metrics in run_folder.read_metrics(folder / "metrics.jsonl", rounds):
+            _write(writer, metrics)
+
+    def _write_finished(self) -> None:
+        """Runs that had no round left to do are written too."""
+        for folder in (self._folder, self._folder / "baseline"):
+            if folder not in self._writers and (folder / "summary.json").exists():
+                rounds = (folder / "metrics.jsonl").read_bytes().count(b"\n")
+                self._begin(folder, run_folder.read_config(folder), rounds)
+
+
+def _write(writer: Any, metrics: RoundMetrics) -> None:
+    for field in dataclasses.fields(metrics):
+        value = getattr(metrics, field.name)
+        if field.name != "round" and value is not None and math.isfinite(value):
+            writer.add_scalar(field.name, value, metrics.round)
+
+
+def _writer_class() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError:
+        raise ImportError(
+            "Expected TensorBoard, it is missing: install randquant with its tensorboard extra, "
+            "pip install '.[train,tensorboard]', or leave --tensorboard out."
+        ) from None
+    return SummaryWriter
