@@ -49,6 +49,7 @@ td { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .settings td { white-space: normal; overflow-wrap: anywhere; }
 .settings tbody th { white-space: nowrap; }
 .claims th, .claims td { text-align: left; vertical-align: top; white-space: normal; }
+.claims td.holds, .claims td.fails, .claims td.open { white-space: nowrap; }
 .claims tbody th { color: var(--ink); font-weight: 600; }
 .compared th:last-child, .compared td:last-child { text-align: left; white-space: normal; }
 .compared td:last-child { min-width: 15em; }
