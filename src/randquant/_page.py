@@ -112,6 +112,7 @@ rect[class^="s"] { shape-rendering: crispEdges; }
   .stated td:nth-of-type(2)::before { content: "certified: "; }
 }
 @media print {
+  :root { color-scheme: light; }
   body { padding: 0; max-width: none; background: none; font-size: 11pt; }
   .pair { grid-template-columns: 1fr 1fr; gap: 24px 36px; } section { margin-top: 32px; }
   .cards { grid-template-columns: repeat(4, 1fr); } .card .figure { font-size: 20px; }
