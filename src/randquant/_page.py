@@ -51,6 +51,7 @@ td { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .settings td { white-space: normal; overflow-wrap: anywhere; }
 .settings tbody th { white-space: nowrap; }
 .claims th, .claims td { text-align: left; vertical-align: top; white-space: normal; }
+.claims td.holds, .claims td.fails, .claims td.open { white-space: nowrap; }
 .claims tbody th { color: var(--ink); font-weight: 600; }
 .compared th:last-child, .compared td:last-child { text-align: left; white-space: normal; }
 .compared td:last-child { min-width: 15em; }
@@ -113,6 +114,7 @@ rect[class^="s"] { shape-rendering: crispEdges; }
   .stated td:nth-of-type(2)::before { content: "certified: "; }
 }
 @media print {
+  :root { color-scheme: light; }
   body { padding: 0; max-width: none; background: none; font-size: 11pt; }
   .pair { grid-template-columns: 1fr 1fr; gap: 24px 36px; } section { margin-top: 32px; }
   .cards { grid-template-columns: repeat(4, 1fr); } .card .figure { font-size: 20px; }

@@ -34,7 +34,10 @@ STYLE = """
 dd code { font: 12px/1.5 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 @media (min-width: 821px) { .picture { order: -1; } }
 @media (max-width: 820px) { .entry { grid-template-columns: minmax(0, 1fr); } }
-@media print { .entry { break-inside: avoid; } }
+@media print {
+  .entry { grid-template-columns: 1fr 1fr; gap: 20px 32px; padding: 16px 0; break-inside: avoid; }
+  .picture { order: -1; } .paper-title { margin-top: 24px; }
+}
 """
 
 
@@ -140,11 +143,9 @@ def _facts(result: Reproduction) -> str:
 
 def _guarantee(stated: Stated) -> str:
     paper = f"stated {stated.paper}" if stated.paper else "none stated"
-    certified = shown_bound(stated.certified)
-    return (
-        f"{escape(stated.what)}: {escape(paper)}, "
-        f"<strong>certified at most {escape(certified)}</strong>"
-    )
+    bound = shown_bound(stated.certified)
+    certified = "nothing finite certified" if bound == "infinite" else f"certified at most {bound}"
+    return f"{escape(stated.what)}: {escape(paper)}, <strong>{escape(certified)}</strong>"
 
 
 def _not_run(missing: Mapping[str, str]) -> str:
