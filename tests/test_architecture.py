@@ -17,7 +17,7 @@ RANKS = {
     "composition": 4, "releases": 4,
     "amplification": 4, "sampling": 4, "account": 4, "aggregate": 4, "families": 4,
     "secagg": 4,
-    "datasets": 5, "_idx": 5, "_cifar": 5, "cohorts": 5, "events": 5, "ledger": 5,
+    "datasets": 5, "_idx": 5, "_cifar": 5, "_leaf": 5, "cohorts": 5, "events": 5, "ledger": 5,
     "features": 5, "optimizer": 5,
     "flower": 6, "models": 6, "learner": 6, "federate": 6, "schedule": 6,
     "bench": 7, "report": 7, "_svg": 7, "_page": 7, "_table": 7, "_text": 7,

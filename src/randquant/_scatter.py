@@ -21,6 +21,14 @@ SHAPES = (
 )
 COLORS = 8
 
+STYLE = """
+.scatter .point { fill: var(--paper); stroke: var(--color); stroke-width: 1.6; }
+.scatter .point.best { fill: var(--color); }
+.scatter .level { fill: none; stroke: var(--color); stroke-width: 1.4; stroke-dasharray: 1.5 3; }
+.scatter .line.faint { stroke-width: 1.2; opacity: 0.8; }
+"""
+"""What a page with a plot adds to its style sheet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:

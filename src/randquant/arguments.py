@@ -75,7 +75,7 @@ TRAIN_FIELDS = {
     "population": (int, "how many clients the data is split over"),
     "cohort": (int, "how many clients take part in each round"),
     "rounds": (int, "how many rounds, at most"),
-    "partition": (str, "how data is split over clients: iid, shards, dirichlet"),
+    "partition": (str, "how data is split over clients: iid, shards, dirichlet, natural"),
     "concentration": (float, "Dirichlet concentration"),
     "learning_rate": (float, "the server's step size"),
     "delta": (float, "delta of the printed guarantee"),

@@ -14,6 +14,7 @@ from randquant import _validate
 from randquant.account import account
 from randquant.aggregate import UpdateMechanism
 from randquant.privacy import Guarantee, Neighboring, round_up
+from randquant.releases import of_one_example
 
 TOLERANCE = 1e-3
 """How far below the target epsilon may stay, relatively, before the search goes on."""
@@ -66,6 +67,7 @@ def calibrate(
     rounds: int,
     *,
     neighboring: Neighboring = "replace_one",
+    examples: int | None = None,
     start: float = 1.0,
     reach: tuple[float, float] = REACH,
 ) -> Calibration:
@@ -79,6 +81,8 @@ def calibrate(
         dimension: coordinates of an update.
         rounds: rounds that the client takes part in.
         neighboring: what an adversary tries to tell apart.
+        examples: of how many clipped examples an update is the mean, at least, where neighbours
+            differ in one example; None where they differ in everything of one client.
         start: where the search begins: a good guess saves time.
         reach: least and largest noise that is looked at.
 
@@ -116,6 +120,9 @@ def calibrate(
         release = mechanism.release(dimension, rounds, neighboring)
         if release is None:
             raise TypeError("Expected a mechanism that protects, got one without a guarantee.")
+        if examples is not None:
+            release = of_one_example(release, examples)
+            assert release is not None
         return mechanism, account([release], delta)
 
     search = _Search(check, epsilon, low, high)

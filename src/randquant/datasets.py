@@ -1,7 +1,8 @@
 """Real data by client: load a data set and partition it over clients.
 
 Nothing is downloaded: `digits` and `breast-cancer` come with scikit-learn, the three MNIST kinds
-are read from IDX files in a folder the caller names, CIFAR-100 from its binary version there.
+are read from IDX files in a folder the caller names, CIFAR-100 from its binary version there,
+FEMNIST from LEAF's JSON files.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import cast
 
 import numpy as np
 
-from randquant import _cifar, _idx, _validate
+from randquant import _cifar, _idx, _leaf, _validate
 
 PARTITIONS = ("iid", "shards", "dirichlet")
-"""The ways to partition, see `partition`."""
+"""The ways to partition by labels, see `partition`."""
+
+NATURAL = "natural"
+"""The way to partition by who wrote a sample, see `split`."""
 
 _SHAPE = (28, 28)
 
@@ -37,7 +41,7 @@ _SOURCES = {
     "emnist": _Source(62, ("emnist",), ("emnist-byclass-train", "emnist-byclass-test"), True),
 }
 
-DATASETS = ("digits", "breast-cancer", *_SOURCES, "cifar-100")
+DATASETS = ("digits", "breast-cancer", *_SOURCES, "cifar-100", "femnist")
 """The names `load` knows."""
 
 
@@ -54,6 +58,8 @@ class Dataset:
         test_features: (M, *shape) float32.
         test_labels: (M,) int64.
         classes: how many classes the set defines.
+        writers: (N,) int64, who wrote each training sample, counted from 0; None where nobody
+            knows.
     """
 
     name: str
@@ -62,6 +68,7 @@ class Dataset:
     test_features: np.ndarray
     test_labels: np.ndarray
     classes: int
+    writers: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return (
@@ -86,6 +93,9 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     `cifar-100` is read from the binary version's train.bin and test.bin, in `data_dir` or in
     cifar-100-binary or cifar-100 within it; labels are the 100 fine ones.
 
+    `femnist` is read from LEAF's all_data_*.json, in `data_dir` or in femnist, femnist/all_data or
+    all_data within it. One writer in ten, always the same ones, is kept for tests.
+
     Args:
         name: one of DATASETS.
         data_dir: the folder of the files, `--data-dir` on the command line.
@@ -104,7 +114,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
 
     References:
         LeCun et al. 1998 (MNIST and the IDX format); Xiao et al. 2017 (Fashion-MNIST); Cohen et
-        al. 2017 (EMNIST); Krizhevsky 2009 (CIFAR-100).
+        al. 2017 (EMNIST); Krizhevsky 2009 (CIFAR-100); Caldas et al. 2018 (LEAF).
 
     Example:
         >>> load("digits")
@@ -115,7 +125,47 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         return _from_files(name, data_dir)
     if name == "cifar-100":
         return Dataset(name, *_cifar.load(data_dir), classes=_cifar.CLASSES)
+    if name == "femnist":
+        train, test = _leaf.load(data_dir)
+        own = (train.pixels, train.labels, test.pixels, test.labels)
+        return Dataset(name, *own, classes=_leaf.CLASSES, writers=train.writers)
     return _bundled(name)
+
+
+def split(
+    dataset: Dataset, population: int, how: str, *, concentration: float = 0.3, seed: int = 0
+) -> list[np.ndarray]:
+    """Split a data set's training samples over clients.
+
+    Args:
+        dataset: the data.
+        population: how many clients.
+        how: one of PARTITIONS, as `partition` has them, or `natural`: a client holds what one
+            writer wrote. Where there are more writers than clients, they are drawn at random and
+            the samples of the others are not used.
+        concentration, seed: as for `partition`.
+
+    Returns:
+        `population` arrays of sample indices, int64, ascending, not empty.
+
+    Raises:
+        ValueError, TypeError: as `partition`, or writers are too few, or unknown.
+    """
+    if how != NATURAL:
+        _validate.choice("partition", how, (*PARTITIONS, NATURAL))
+        options = {"concentration": concentration, "seed": seed}
+        return partition(dataset.train_labels, population, how, **options)
+    if dataset.writers is None:
+        raise ValueError(
+            f"Expected a data set with writers for partition natural, got {dataset.name}: take "
+            "femnist, or another partition."
+        )
+    order = np.argsort(dataset.writers, kind="stable").astype(np.int64, copy=False)
+    written = np.split(order, np.cumsum(np.bincount(dataset.writers))[:-1])
+    why = f"{dataset.name} has so many training writers"
+    population = _validate.whole("population", population, low=1, high=len(written), why=why)
+    chosen = np.sort(_generator(seed).permutation(len(written))[:population])
+    return [written[writer] for writer in chosen]
 
 
 def partition(

@@ -37,7 +37,8 @@ class TrainConfig:
         population: how many clients the data is split over.
         cohort: how many clients take part in each round.
         rounds: how many rounds to train, at most.
-        partition: how data is split over clients: `iid`, `shards` or `dirichlet`.
+        partition: how data is split over clients: `iid`, `shards`, `dirichlet`, or `natural` (by
+            who wrote them).
         concentration: Dirichlet concentration (used by `dirichlet` only).
         learning_rate: the server's step size.
         delta: the delta of the printed guarantee.

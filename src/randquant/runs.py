@@ -216,8 +216,8 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
 def _prepare(config: TrainConfig) -> _Prepared:
     mechanism = _mechanism(config)
     dataset = features.load(config.dataset, config.data_dir or None, config.features)
-    clients = datasets.partition(
-        dataset.train_labels,
+    clients = datasets.split(
+        dataset,
         config.population,
         config.partition,
         concentration=config.concentration,

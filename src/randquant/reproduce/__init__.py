@@ -44,6 +44,9 @@ EXPERIMENTS = {
     "rqm-fig5": Experiment("rqm_training.figure_5", "EMNIST, RQM beside PBM with theta 0.25"),
     "rqm-fig6": Experiment("rqm_training.figure_6", "EMNIST, RQM beside PBM with theta 0.35"),
     "rqm-fig11": Experiment("rqm_training.figure_11", "CIFAR-100, RQM beside PBM and Gaussian"),
+    "imvu-fig2": Experiment("imvu_training.figure_2", "MNIST, I-MVU beside MVU, signs, Gaussian"),
+    "imvu-fig3": Experiment("imvu_training.figure_3", "FEMNIST, I-MVU beside signs and Gaussian"),
+    "imvu-fig4": Experiment("imvu_training.figure_4", "FEMNIST, I-MVU with 1 to 4 bits"),
 }
 """What is trained, by the name that the command uses. Modules are imported when they are asked
 for, because they need torch."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
-TAGS = {"figure", "figcaption", "p", "ul", "li", "svg", "path", "rect", "text", "title"}
+TAGS = {"figure", "figcaption", "p", "ul", "li", "svg", "g", "path", "rect", "text", "title"}
 DRAWING = {"class", "viewBox", "x", "y", "width", "height", "d"}
-ATTRIBUTES = DRAWING | {"role", "aria-label", "aria-hidden"}
+ATTRIBUTES = DRAWING | {"transform", "role", "aria-label", "aria-hidden", "data-run", "data-series"}
 
 
 def checked(chart: str) -> str:

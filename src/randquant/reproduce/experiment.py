@@ -289,7 +289,7 @@ def better(
     elif len(first.runs) < 2:
         why = "One seed shows no noise: train several, with --seeds 3."
     else:
-        error = 100 * _error(among, len(first.runs))
+        error = 100 * error_of(among, len(first.runs))
         if abs(gap) > error:
             verdict = "holds" if gap > 0 else "does not hold"
         why = (
@@ -299,7 +299,7 @@ def better(
     return Claim(text, paper, ours, verdict, why)
 
 
-def _error(among: Sequence[Trained], seeds: int) -> float:
+def error_of(among: Sequence[Trained], seeds: int) -> float:
     """Half the width of the interval around a difference of two means of `seeds` accuracies."""
     degrees = len(among) * (seeds - 1)
     variance = statistics.fmean(statistics.variance(each.accuracies) for each in among)

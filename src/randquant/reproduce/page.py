@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from randquant import _page, _svg, _table
+from randquant import _page, _scatter, _svg, _table
 from randquant.reproduce.result import Claim, Reproduction, cells, labels, shown, shown_bound
 
 MARKS = {"holds": "holds", "does not hold": "fails", "cannot be told": "open"}
@@ -40,7 +40,9 @@ def as_page(result: Reproduction, *, navigation: str = "") -> str:
         _page.section("Numbers", tables),
         _page.footer(),
     ]
-    return _page.page(f"randquant reproduce {result.name}", "\n".join(body))
+    plots = any(figure.startswith('<figure class="scatter"') for figure in result.figures)
+    style = _scatter.STYLE if plots else ""
+    return _page.page(f"randquant reproduce {result.name}", "\n".join(body), style=style)
 
 
 def marked(result: Reproduction) -> list[str]:

@@ -1,10 +1,10 @@
 """What makes a sweep's page interactive: the page is whole without it."""
 
-STYLE = """
-.scatter .point { fill: var(--paper); stroke: var(--color); stroke-width: 1.6; }
-.scatter .point.best { fill: var(--color); }
-.scatter .level { fill: none; stroke: var(--color); stroke-width: 1.4; stroke-dasharray: 1.5 3; }
-.scatter .line.faint { stroke-width: 1.2; opacity: 0.8; }
+from randquant import _scatter
+
+STYLE = (
+    _scatter.STYLE
+    + """\
 .scatter .mark:focus { outline: none; }
 .scatter .chosen .point { stroke: var(--ink); stroke-width: 2.6; }
 .scatter .chosen .level { stroke: var(--ink); stroke-width: 2.6; }
@@ -30,6 +30,7 @@ STYLE = """
 @media (max-width: 820px) { #panel { min-height: 0; } }
 @media print { #panel { display: none; } }
 """
+)
 
 SCRIPT = """
 (() => {
