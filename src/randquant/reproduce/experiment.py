@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scipy import stats
 
-from randquant import _validate, datasets, run_status, runs
+from randquant import _text, _validate, datasets, run_status, runs
 from randquant._svg import Line, line_chart
 from randquant.records import RoundMetrics, TrainConfig
 from randquant.reproduce.result import Claim, Scale, Stated, Table, Verdict
@@ -256,7 +256,7 @@ def stated(trained: Iterable[Trained]) -> list[Stated]:
             continue
         promised = (
             f"One {config.unit}'s whole run: {summary.dimension:,} coordinates, "
-            f"{summary.participations} rounds at most, delta {config.delta:g}, "
+            f"{_text.count(summary.participations, 'round')} at most, delta {config.delta:g}, "
             f"{config.neighboring.replace('_', ' ')}, {summary.guarantee['trust']} trust."
         )
         why = f"{each.curve.why} {promised}".strip()

@@ -56,8 +56,8 @@ class Frontiers:
     Attributes:
         epsilons: where frontiers are compared, rising.
         runs: of each kind.
-        noise: of each kind at each epsilon: root mean squared error of one coordinate of a whole
-            rotated update, over that of Gaussian noise.
+        noise: of each kind at each epsilon: the error of one coordinate (`_error`), over that of
+            Gaussian noise.
     """
 
     epsilons: Sequence[float]
@@ -168,26 +168,31 @@ def _calibrated(
 
 
 def _error(mechanism: UpdateMechanism, dimension: int) -> float:
-    """Root mean squared error of a coordinate of an update of full length, in units of clip_norm.
+    """Root mean squared error of a coordinate of a full-length update, in units of clip_norm.
 
-    A coordinate of a rotated update is normal, with a deviation of clip_norm / sqrt(size).
+    The coordinate is normal with a deviation of clip_norm / sqrt(size), as after a rotation. What
+    is decoded is divided by its slope in the coordinate, which is only a matter of the step size.
     """
-    nodes, weights = special.roots_hermitenorm(41)
-    weights = weights / weights.sum()
     if isinstance(mechanism, LocalGaussian):
         return mechanism.deviation / mechanism.clip_norm
+    assert isinstance(mechanism, SignSGD | VectorMechanism)
+    nodes, weights = special.roots_hermitenorm(41)
+    size = dimension if isinstance(mechanism, SignSGD) else mechanism.size(dimension)
+    x = nodes * mechanism.clip_norm / math.sqrt(size)
+    mean, variance = _decoded(mechanism, x)
+    slope = float(weights @ (mean * x) / (weights @ x**2))
+    squares = weights @ (variance + (mean - slope * x) ** 2) / weights.sum()
+    return math.sqrt(float(squares)) / slope / mechanism.clip_norm
+
+
+def _decoded(mechanism: SignSGD | VectorMechanism, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of what coordinates x are decoded as."""
     if isinstance(mechanism, SignSGD):
-        x = nodes * mechanism.clip_norm / math.sqrt(dimension)
-        deviation = mechanism.value / math.sqrt(math.pi / 2)
-        mean = mechanism.value * special.erf(x / (deviation * math.sqrt(2)))
-        squares = mechanism.value**2 - 2 * mean * x + x**2
-    else:
-        assert isinstance(mechanism, VectorMechanism)
-        x = nodes * mechanism.clip_norm / math.sqrt(mechanism.size(dimension))
-        clipped = np.clip(x, -mechanism.channel.clip, mechanism.channel.clip)
-        found = moments(mechanism.channel)
-        squares = found.variance_at(clipped) + (found.bias_at(clipped) + clipped - x) ** 2
-    return math.sqrt(float(weights @ squares)) / mechanism.clip_norm
+        mean = mechanism.value * special.erf(x / mechanism.value * math.sqrt(math.pi) / 2)
+        return mean, mechanism.value**2 - mean**2
+    channel = mechanism.channel
+    found, clipped = moments(channel), np.clip(x, -channel.clip, channel.clip)
+    return clipped + found.bias_at(clipped), found.variance_at(clipped)
 
 
 def scatter(found: Frontiers) -> str:
