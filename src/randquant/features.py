@@ -114,6 +114,6 @@ def _kymatio(shape: tuple[int, ...]) -> tuple[Any, Any]:
     except ImportError as error:
         raise ImportError(
             "Expected kymatio for scattering features, found none: install randquant with its "
-            "scattering extra, pip install '.[scattering]'."
+            "experiments extra, pip install '.[experiments]'."
         ) from error
     return torch, ScatteringTorch2D(J=2, shape=tuple(shape))
