@@ -18,8 +18,12 @@ SIGN = Kind("SignSGD, 1 bit", "sign-sgd")
 OPTIMUM = Kind("optimum, 1 bit (ours)", "optimal")
 WIDER = [Kind(f"I-MVU, {bits} bits", "imvu", bits) for bits in (2, 3, 4)]
 
+MNIST_COHORT, MNIST_QUICK_ROUNDS = 500, 10
 MNIST = Grid(epsilons=(2.0, 4.0, 8.0, 16.0), rates=(0.1, 0.3))
 MNIST_QUICK = Grid(epsilons=(4.0, 16.0), rates=(0.3,))
+
+FEMNIST_SIZE = {"population": 3150, "cohort": 5}
+FEMNIST_ROUNDS, FEMNIST_QUICK_ROUNDS = 630, 40
 FEMNIST = Grid(epsilons=(1.0, 2.0, 4.0, 8.0), rates=(0.01, 0.03))
 FEMNIST_QUICK = Grid(epsilons=(2.0, 8.0), rates=(0.03,))
 
@@ -53,10 +57,11 @@ def figure_2(setting: Setting) -> Reproduction:
     """Figure 2, left: MNIST, linear model on scattering features, clients of one sample."""
     source: dict[str, Any] = setting.source("mnist")
     clients = len(datasets.load(source["dataset"], source["data_dir"] or None).train_labels)
-    rounds = 10 if setting.quick else clients // 500
+    rounds = clients // MNIST_COHORT
+    rounds = min(rounds, MNIST_QUICK_ROUNDS) if setting.quick else rounds
     start = TrainConfig(
         **source, mechanism="", model="softmax", features="scattering", population=clients,
-        cohort=500, rounds=rounds, max_participations=1, evaluate_every=1, threads=1,
+        cohort=MNIST_COHORT, rounds=rounds, max_participations=1, evaluate_every=5, threads=1,
         clip_norm=1.0, neighboring="zero_out",
     )  # fmt: skip
     grid = MNIST_QUICK if setting.quick else MNIST
@@ -114,17 +119,18 @@ def figure_4(setting: Setting) -> Reproduction:
 def _femnist(setting: Setting) -> tuple[TrainConfig, Grid]:
     source: dict[str, Any] = setting.source("femnist")
     start = TrainConfig(
-        **source, mechanism="", model="cnn", unit="example", population=3150, cohort=5,
-        rounds=40 if setting.quick else 630, max_participations=1, server_momentum=0.9,
-        partition="natural" if source["dataset"] == "femnist" else "iid", threads=1,
-        evaluate_every=10, clip_norm=1.0, neighboring="zero_out",
+        **source, **FEMNIST_SIZE, mechanism="", model="cnn", unit="example",
+        rounds=FEMNIST_QUICK_ROUNDS if setting.quick else FEMNIST_ROUNDS, max_participations=1,
+        partition="natural" if source["dataset"] == "femnist" else "iid", server_momentum=0.9,
+        threads=1, evaluate_every=10, clip_norm=1.0, neighboring="zero_out",
     )  # fmt: skip
     return start, FEMNIST_QUICK if setting.quick else FEMNIST
 
 
 def _femnist_text(start: TrainConfig, grid: Grid) -> str:
     return (
-        f"{start.population:,} clients, 5 a round, each in at most one of {start.rounds} rounds, "
+        f"{start.population:,} clients, {start.cohort} a round, each in at most one of "
+        f"{start.rounds} rounds, "
         "the mean of all its examples' clipped gradients, server momentum 0.9, two convolutions "
         "and two linear layers. " + SHARED.format(unit="one example's gradient")
         + "The paper names neither its rounds nor its layers. Instead of its grids (tables 1 to 3) "
