@@ -1,9 +1,12 @@
 """Experiments of the I-MVU paper: tiny ones for real, verdicts on planted outcomes."""
 
+import ast
 import dataclasses
 import json
 import math
+import re
 import struct
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +16,7 @@ from randquant import schemes
 from randquant.aggregate import update_mechanism
 from randquant.calibrate import calibrate
 from randquant.keys import Key
+from randquant.privacy import round_up
 from randquant.reproduce import as_json, as_page, experiment, from_json, frontiers, reproduce
 from randquant.reproduce import imvu_training as figures
 from randquant.reproduce.experiment import Setting
@@ -263,3 +267,12 @@ def test_calibration_for_one_example():
     example = calibrate(build, 4.0, 1e-5, 100, 3, examples=20)
     assert example.guarantee.epsilon <= 4
     assert math.isclose(client.noise, 20 * example.noise, rel_tol=2e-3)
+
+
+def test_the_errata_show_that_mvu_costs_what_imvu_does(capsys):
+    errata = (Path(__file__).parents[1] / "docs" / "errata.md").read_text()
+    (code,) = re.findall(r'`python -c "([^`]*rq[.]imvu[^`]*)"`', errata)
+    exec(code, {})
+    (dithered, first), (smooth, other) = ast.literal_eval(capsys.readouterr().out)
+    assert f"{dithered:.5f}" == f"{smooth:.5f}" == "1.15868"
+    assert (round_up(first), round_up(other)) == ("3.99707", "3.99706")

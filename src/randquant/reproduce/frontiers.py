@@ -283,13 +283,14 @@ def better(text: str, ours: Kind, other: Kind, found: Frontiers, setting: Settin
 
 
 def less_noise(text: str, ours: Kind, other: Kind, found: Frontiers, why: str) -> Claim:
-    """Judge by computing, not by training: whether ours has less noise by a hundredth at least."""
+    """Judge by computing, not by training, whether ours has a hundredth less noise at least."""
     ratios = [a / b for a, b in zip(found.noise[ours], found.noise[other], strict=True)]
     verdict: Verdict = "holds" if max(ratios) < 0.99 else "does not hold"
     if verdict != "holds" and min(ratios) < 0.99:
         verdict = "cannot be told"
     shown = f"{min(ratios):.4f} to {max(ratios):.4f}"
-    return Claim(text, None, shown, verdict, f"Ours over the other, computed. {why}")
+    rule = "The one over the other, computed: it holds where all are below 0.99."
+    return Claim(text, None, shown, verdict, f"{rule} {why}")
 
 
 def _noise(found: Frontiers, setting: Setting) -> float | None:
