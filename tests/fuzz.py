@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ import safetensors.numpy
 
 import randquant as rq
 from randquant import _idx, run_folder, wire
+from randquant.compress import compress, decompress
 from randquant.federate import State
 from randquant.records import TrainConfig, to_json
 
@@ -155,6 +157,35 @@ def _read_payload(data: bytes, _folder: Path) -> None:
         raise ValueError
 
 
+def _compressed() -> list[bytes]:
+    return [
+        compress(channel, payload, pad_to=pad_to)
+        for channel, payload in zip(CHANNELS, _payloads(), strict=False)
+        for pad_to in (None, 120)
+    ]
+
+
+def _damaged_compressed(rng: random.Random, data: bytes) -> bytes:
+    """Damage to the bytes, or to what they decompress to, or a bomb."""
+    if rng.random() < 0.5:
+        return damaged(rng, data)
+    symbols = zlib.decompress(data[wire.HEADER_BYTES :].rstrip(b"\0") + bytes(4), -15, DIMENSION)
+    symbols = damaged(rng, symbols) if rng.random() < 0.98 else bytes(rng.randrange(2**24))
+    deflate = zlib.compressobj(rng.randrange(10), zlib.DEFLATED, -rng.randrange(9, 16))
+    return data[: wire.HEADER_BYTES] + deflate.compress(symbols) + deflate.flush()
+
+
+def _read_compressed(data: bytes, _folder: Path) -> None:
+    for channel in CHANNELS:
+        with contextlib.suppress(ValueError):
+            payload = decompress(channel, data, DIMENSION)
+            wire.unpack(channel, payload, DIMENSION)
+            assert payload[4:40] == data[4:40], "another header"
+            assert decompress(channel, compress(channel, payload), DIMENSION) == payload
+            return
+    raise ValueError
+
+
 def _channels() -> list[bytes]:
     return [json.dumps(to_json(rq.channel_file.channel_record(c))).encode() for c in CHANNELS]
 
@@ -222,6 +253,7 @@ def _read_config(data: bytes, folder: Path) -> None:
 
 TARGETS = {
     "payload": Target(_payloads, _damaged_payload, _read_payload),
+    "compressed payload": Target(_compressed, _damaged_compressed, _read_compressed),
     "channel file": Target(_channels, damaged_json, _read_channel),
     "checkpoint": Target(_checkpoints, damaged, _read_checkpoint),
     "IDX file": Target(_idx_files, damaged, _read_idx),
