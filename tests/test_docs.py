@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -254,3 +255,10 @@ def test_the_performance_page_is_what_was_measured():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (ROOT / "docs" / "performance.md").read_text() == module.page()
+    pictures = module.pictures()
+    for name, drawn in pictures.items():
+        assert f"](images/{name})" in module.page()
+        assert (ROOT / "docs" / "images" / name).read_text() == drawn
+        assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
+    kept = {path.name for path in (ROOT / "docs" / "images").glob("performance-*")}
+    assert kept == pictures.keys()
