@@ -18,6 +18,7 @@ RANKS = {
     "amplification": 4, "sampling": 4, "account": 4, "aggregate": 4, "families": 4,
     "secagg": 4,
     "datasets": 5, "_idx": 5, "cohorts": 5, "events": 5, "ledger": 5,
+    "features": 5, "optimizer": 5,
     "flower": 6, "models": 6, "learner": 6, "federate": 6, "schedule": 6,
     "bench": 7, "report": 7, "_svg": 7, "_page": 7, "_table": 7, "_text": 7,
     "settings": 3, "_scatter": 7,
@@ -29,9 +30,10 @@ RANKS = {
     "run_arguments": 8, "run_commands": 8, "sweep_command": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {
-    "torch": {"models", "learner", "runs", "bench", "encode", "tensorboard_log"},
+    "torch": {"models", "learner", "runs", "bench", "encode", "features", "tensorboard_log"},
     "safetensors": {"run_folder"},
-    "sklearn": {"datasets"},
+    "sklearn": {"datasets", "features"},
+    "kymatio": {"features"},
     "rich": {"progress"},
     "triton": {"encode"},
     "flwr": {"flower"},

@@ -14,6 +14,7 @@ from randquant.aggregate import ChannelMechanism, ClippedSGD
 from randquant.federate import distributed_sgd, sample_cohort
 from randquant.keys import Key
 from randquant.learner import Learner
+from randquant.optimizer import Optimizer
 
 POPULATION = 30
 CHANNEL = rq.rqm(clip=0.05, margin=0.05, levels=16, keep=0.42)
@@ -38,7 +39,12 @@ def pool():
 
 def algorithm(learner, mechanism, pool, workers=2):
     return distributed_sgd(
-        learner, mechanism, population=POPULATION, learning_rate=0.7, pool=pool, workers=workers
+        learner,
+        mechanism,
+        population=POPULATION,
+        optimizer=Optimizer(0.7),
+        pool=pool,
+        workers=workers,
     )
 
 
@@ -62,7 +68,7 @@ def test_gradients_equal_plain_autograd(digits, model):
     learner = make_learner(digits, model)
     parameters = learner.parameters()
     clients = [0, 7, 11, 29]
-    gradients, losses = learner.gradients(clients)
+    gradients, losses = learner.updates(clients)
     expected = slow_gradients(digits, model, parameters, clients)
     assert gradients.shape == expected.shape == (4, learner.dimension)
     assert np.abs(gradients - expected).max() < 1e-6
@@ -72,7 +78,7 @@ def test_gradients_equal_plain_autograd(digits, model):
 def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypatch):
     """A functional call swaps weights into its model while it runs: two at once must not share."""
     learner = make_learner(digits, "softmax")
-    expected = learner.gradients([0, 7])[0]
+    expected = learner.updates([0, 7])[0]
     both, seen = threading.Barrier(2, timeout=30), []
 
     def call(model, weights, features):
@@ -82,7 +88,7 @@ def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypa
 
     original = learner_module.functional_call
     monkeypatch.setattr(learner_module, "functional_call", call)
-    for gradients, _ in pool.map(learner.gradients, [[0, 7]] * 2):
+    for gradients, _ in pool.map(learner.updates, [[0, 7]] * 2):
         assert np.array_equal(gradients, expected)
     assert len(set(seen)) == 2
 
@@ -96,7 +102,7 @@ def test_a_round_is_algorithm_1_of_the_paper(digits, model, pool):
 
     learner.load(state.parameters)
     total = np.zeros(learner.dimension)
-    for client, gradient in zip(cohort, learner.gradients(cohort)[0], strict=True):
+    for client, gradient in zip(cohort, learner.updates(cohort)[0], strict=True):
         codes = rq.encode(CHANNEL, gradient, root.fold_in(1).fold_in("client", client))
         total += codes
     n, m = len(cohort), CHANNEL.levels

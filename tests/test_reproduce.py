@@ -16,10 +16,10 @@ from scipy import integrate
 import randquant as rq
 from randquant import cli
 from randquant.privacy import Interval
-from randquant.reproduce import ENTRIES, Reproduction, as_text, reproduce, rqm
+from randquant.reproduce import ENTRIES, Reproduction, as_page, as_text, reproduce, rqm
 from randquant.reproduce import optm as optm_paper
 from randquant.reproduce import qmgeo as qmgeo_paper
-from randquant.reproduce.result import Claim, agrees, as_page, shown
+from randquant.reproduce.result import Claim, agrees, shown
 
 PAPER_KEEP = Fraction(0.42)  # the double that is meant by 0.42
 

@@ -34,7 +34,11 @@ CONFIG = TrainConfig(
 
 
 FIELDS = dataclasses.fields(TrainConfig)
-NEWER = ("trust", "clip_norm", "norm", "neighboring", "stop_at_epsilon", "max_participations")
+NEWER = (
+    "trust", "clip_norm", "norm", "neighboring", "stop_at_epsilon", "max_participations",
+    "sampling", "batch", "local_epochs", "local_learning_rate", "server_optimizer",
+    "server_momentum", "features", "unit",
+)  # fmt: skip
 """Settings that the first version's runs do not have."""
 
 

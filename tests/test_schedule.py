@@ -78,7 +78,7 @@ def test_epsilon_is_never_above_the_limit_and_no_round_is_given_away(case):
     check_config(config)
     schedule = schedule_of(config, dimension)
     calls, done, spent = np.zeros(population, dtype=np.int64), 0, []
-    while (step := schedule.step(done, calls)).cohort:
+    while (step := schedule.step(done, calls)).cohort is not None:
         calls[step.cohort] += 1
         done += 1
         assert len(set(step.cohort)) == cohort
@@ -103,7 +103,7 @@ def test_without_limits_cohorts_are_those_of_earlier_versions():
         step = schedule.step(done, calls)
         assert step.cohort == sample_cohort(12, 4, done + 1, 5)
         calls[step.cohort] += 1
-    assert schedule.step(40, calls).cohort == []
+    assert schedule.step(40, calls).cohort is None
     assert schedule.rounds() == 40
 
 

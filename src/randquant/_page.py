@@ -51,6 +51,7 @@ td { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .settings td { white-space: normal; overflow-wrap: anywhere; }
 .settings tbody th { white-space: nowrap; }
 .claims th, .claims td { text-align: left; vertical-align: top; white-space: normal; }
+.claims td.holds, .claims td.fails, .claims td.open { white-space: nowrap; }
 .claims tbody th { color: var(--ink); font-weight: 600; }
 .compared th:last-child, .compared td:last-child { text-align: left; white-space: normal; }
 .compared td:last-child { min-width: 15em; }
@@ -60,6 +61,21 @@ figure { margin: 0; max-width: 540px; min-width: 0; }
 figure svg { display: block; width: 100%; height: auto; }
 figcaption { font: 600 15px/1.4 var(--sans); margin-bottom: 6px; }
 .note { padding-top: 10px; }
+.label { font: 14px/1.5 var(--sans); margin: 16px 0 0; padding: 8px 14px; }
+.label { border-left: 4px solid var(--orange); }
+pre { font: 13px/1.5 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; margin: 0; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+.command { margin-top: 18px; padding: 8px 14px; border: 1px solid var(--rule); }
+nav { display: flex; flex-wrap: wrap; gap: 4px 24px; font: 14px/1.5 var(--sans); }
+nav { margin-bottom: 32px; }
+.counts { display: flex; flex-wrap: wrap; gap: 2px 18px; list-style: none; padding: 0; }
+.counts { font: 13px/1.5 var(--sans); margin: 12px 0 0; }
+a { color: var(--blue); text-underline-offset: 0.15em; }
+.holds, .fails, .open { font-weight: 600; }
+.holds::before, .fails::before, .open::before { color: var(--color); margin-right: 0.4em; }
+.holds::before { --color: var(--green); content: "✓"; }
+.fails::before { --color: var(--orange); content: "✗"; }
+.open::before { --color: var(--soft); content: "?"; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; list-style: none; padding: 0 0 10px; }
 .legend svg { display: inline-block; width: 20px; height: 10px; margin-right: 6px; }
 svg text { font: 12px var(--sans); fill: var(--soft); font-variant-numeric: tabular-nums; }
@@ -91,10 +107,15 @@ rect[class^="s"] { shape-rendering: crispEdges; }
   .claims thead { display: none; } .claims tr { border-bottom: 1px solid var(--rule); }
   .claims tr, .claims th, .claims td { display: block; }
   .claims th, .claims td { border: 0; padding: 2px 0; } .claims tr { padding: 8px 0; }
-  .claims td:nth-of-type(1)::before { content: "paper: "; }
-  .claims td:nth-of-type(2)::before { content: "ours: "; }
+  .paper td:nth-of-type(-n + 3), .stated td:nth-of-type(-n + 2) {
+    display: inline-block; margin-right: 20px;
+  }
+  .paper td:nth-of-type(1)::before, .stated td:nth-of-type(1)::before { content: "paper: "; }
+  .paper td:nth-of-type(2)::before { content: "ours: "; }
+  .stated td:nth-of-type(2)::before { content: "certified: "; }
 }
 @media print {
+  :root { color-scheme: light; }
   body { padding: 0; max-width: none; background: none; font-size: 11pt; }
   .pair { grid-template-columns: 1fr 1fr; gap: 24px 36px; } section { margin-top: 32px; }
   .cards { grid-template-columns: repeat(4, 1fr); } .card .figure { font-size: 20px; }

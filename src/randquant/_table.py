@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 
 NUMBER = re.compile(r"[-−+]?[\d.,]+(e[-+−]?\d+)?|infinite|-|")
 """A cell that is aligned to the right in a terminal."""
@@ -37,7 +38,13 @@ def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     ]
 
 
-def html(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], style: str) -> str:
+def html(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    style: str,
+    marks: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Lay a table out as HTML that scrolls sideways where it is too wide.
 
     Args:
@@ -45,12 +52,13 @@ def html(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], styl
         columns: (k,) headings.
         rows: (k,) cells each; the first one names its row.
         style: CSS class: `numbers`, `settings` or `claims`.
+        marks: CSS classes of the cells that say exactly one of these words.
     """
     wide = " wide" * (len(columns) > 7)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
     body = ""
     for first, *cells in rows:
-        data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        data = "".join(f"<td{_class(marks.get(cell))}>{escape(cell)}</td>" for cell in cells)
         body += f'<tr><th scope="row">{escape(first)}</th>{data}</tr>\n'
     # The caption stands outside what scrolls, so that it stays readable on a phone.
     name = escape(title)
@@ -59,3 +67,7 @@ def html(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], styl
         f'<table class="{style}" aria-label="{name}">\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
     )
+
+
+def _class(name: str | None) -> str:
+    return "" if name is None else f' class="{name}"'

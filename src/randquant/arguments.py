@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from randquant import run_arguments
 from randquant.aggregate import BASELINES
+from randquant.datasets import DATASETS
 from randquant.mechanisms import MECHANISMS
 from randquant.reading import channel, names, numbers, reader, whole_numbers
 from randquant.records import TrainConfig
@@ -66,9 +67,10 @@ NORM = "norm that --clip-norm is about: l2 (default) or l1"
 NEIGHBORING = "what is hidden: replace_one (default: another update) or zero_out (zeros instead)"
 
 TRAIN_FIELDS = {
-    "dataset": (str, "data set: digits, breast-cancer, mnist, fashion-mnist, emnist"),
-    "data_dir": (str, "folder of IDX files, for mnist, fashion-mnist, emnist"),
-    "model": (str, "softmax, mlp, wide or cnn"),
+    "dataset": (str, f"data set: {', '.join(DATASETS)}"),
+    "data_dir": (str, "folder of the data files; digits and breast-cancer need none"),
+    "features": (str, "what is trained on: the data (default), scattering, or pca-K"),
+    "model": (str, "softmax, mlp, mlp32, wide or cnn"),
     "mechanism": (str, "one of {mechanisms}"),
     "population": (int, "how many clients the data is split over"),
     "cohort": (int, "how many clients take part in each round"),
@@ -86,6 +88,13 @@ TRAIN_FIELDS = {
     "neighboring": (str, NEIGHBORING),
     "stop_at_epsilon": (float, "end before the round that would take epsilon above this"),
     "max_participations": (int, "most rounds that one client takes part in"),
+    "sampling": (str, "cohorts: fixed in size, or poisson (each client by a coin of its own)"),
+    "batch": (int, "samples of a local step; default all of a client's"),
+    "local_epochs": (int, "passes over a client's data in a round"),
+    "local_learning_rate": (float, "step size of local SGD; default: one gradient is sent"),
+    "server_optimizer": (str, "sgd or adam"),
+    "server_momentum": (float, "momentum of the server's SGD"),
+    "unit": (str, "what the guarantee hides: a whole client, or one example of a client's"),
 }
 
 
@@ -300,6 +309,9 @@ def _add_reproduce(commands: Any) -> None:
     reproduce.add_argument("name", metavar="NAME", nargs="?", help="what to reproduce; see --list")
     reproduce.add_argument("--list", action="store_true", help="name everything there is")
     reproduce.add_argument("--output", metavar="FILE", help="also write a page with the figures")
+    reproduce.add_argument(
+        "--gallery", metavar="FOLDER", help="keep the result in this site of all of them"
+    )
 
 
 def _add_bench(commands: Any) -> None:

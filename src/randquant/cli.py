@@ -307,6 +307,7 @@ def _plan(options: argparse.Namespace) -> None:
 
 def _reproduce(options: argparse.Namespace) -> None:
     from randquant import reproduce
+    from randquant.reproduce import gallery
 
     if options.list == (options.name is not None):
         raise ValueError("Expected a NAME or --list, and not both: see randquant reproduce --list.")
@@ -317,7 +318,11 @@ def _reproduce(options: argparse.Namespace) -> None:
         return
     found = reproduce.reproduce(options.name)
     written = _write_page(options.output, lambda: reproduce.as_page(found))
-    result = {**reproduce.as_json(found), "output": options.output}
+    if options.gallery is not None:
+        gallery.save(found, Path(options.gallery))
+        written += [f"gallery        {gallery.build(Path(options.gallery))}"]
+    files = {"output": options.output, "gallery": options.gallery}
+    result = {**reproduce.as_json(found), **files}
     _print(options, result, [*reproduce.as_text(found), *written])
 
 

@@ -1,7 +1,8 @@
 """Distributed SGD with a quantising mechanism, as a pair of functions `init` and `apply`.
 
-One round is Algorithm 1 of the RQM paper: a cohort computes gradients, each client clips, encodes
-and packs its own, the server adds up the codes, decodes the mean and takes a step.
+One round is Algorithm 1 of the RQM paper: a cohort computes updates, each client clips, encodes
+and packs its own, the server adds up the codes, decodes the mean and takes a step. An update is a
+gradient, or the way of local SGD (DP-FedAvg).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from randquant import _validate
 from randquant.aggregate import UpdateMechanism
 from randquant.keys import Key
 from randquant.learner import Learner
+from randquant.optimizer import Moments, Optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +29,25 @@ class State:
         round: rounds finished.
         parameters: (d,) float32, the global model.
         participations: (N,) int64, rounds that each client has taken part in.
+        moments: (d,) float32 each, what the server's optimiser remembers.
     """
 
     round: int
     parameters: np.ndarray
     participations: np.ndarray
+    moments: Moments = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
     """What one round cost: mean training loss in nats, bytes up, wall-clock seconds.
 
+    `train_loss` is None where nobody took part.
     `seconds_gradient` is the part of the wall time that workers spent in forward and backward
     passes; `seconds_protect` is all the rest of the round.
     """
 
-    train_loss: float
+    train_loss: float | None
     bytes_up: int
     seconds_gradient: float
     seconds_protect: float
@@ -75,42 +80,44 @@ def distributed_sgd(
     mechanism: UpdateMechanism,
     *,
     population: int,
-    learning_rate: float,
+    optimizer: Optimizer,
     pool: Executor,
     workers: int,
 ) -> Algorithm:
-    """Federated SGD, one gradient step a round (RQM paper, Algorithm 1).
+    """Federated SGD or averaging, one step of the server a round (RQM paper, Algorithm 1).
 
     Args:
-        learner: computes the clients' gradients.
+        learner: computes the clients' updates.
         mechanism: protects and aggregates them.
         population: how many clients there are.
-        learning_rate: the server's step size, > 0.
+        optimizer: the server's step.
         pool, workers: threads that clients are simulated on; they do not change the result.
 
     Returns:
         The algorithm as an (init, apply) pair.
     """
-    _validate.real("learning_rate", learning_rate, above=0, high=1e30)
     dimension = learner.dimension
 
     def init() -> State:
-        return State(0, learner.parameters(), np.zeros(population, dtype=np.int64))
+        participations = np.zeros(population, dtype=np.int64)
+        return State(0, learner.parameters(), participations, optimizer.init(dimension))
 
     def upload(clients: Sequence[int], key: Key) -> tuple[list[bytes], np.ndarray, float]:
         """The clients' side of a round: payloads, losses, and seconds in gradients."""
         started = time.perf_counter()
-        gradients, losses = learner.gradients(clients)
+        updates, losses = learner.updates(clients, key)
         seconds = time.perf_counter() - started
         payloads = [
-            _encode(mechanism, gradient, key, client)
-            for client, gradient in zip(clients, gradients, strict=True)
+            _encode(mechanism, update, key, client)
+            for client, update in zip(clients, updates, strict=True)
         ]
         return payloads, losses, seconds
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:
         if len(set(cohort)) < len(cohort):
             raise ValueError("Expected each client once in a cohort, got one twice.")
+        if not cohort:  # coins may fall so: nothing is sent, nothing changes
+            return replace(state, round=state.round + 1), Round(None, 0, 0.0, 0.0)
         started = time.perf_counter()
         key = key.fold_in(state.round + 1)
         learner.load(state.parameters)
@@ -119,18 +126,12 @@ def distributed_sgd(
         replies = list(run(upload, groups, [key] * len(groups)))
         payloads = [payload for reply in replies for payload in reply[0]]
         mean = mechanism.mean(payloads, dimension, key.fold_in("server"))
-        with np.errstate(over="ignore", invalid="ignore"):
-            parameters = state.parameters - np.float32(learning_rate) * mean
-        if not np.isfinite(parameters).all():
-            raise ValueError(
-                "Expected finite parameters after the step, got others: training has diverged; "
-                "lower learning_rate."
-            )
+        parameters, moments = _stepped(optimizer, state, mean)
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started
         gradient = sum(reply[2] for reply in replies) / (1 if run is map else workers)
-        return State(state.round + 1, parameters, participations), Round(
+        return State(state.round + 1, parameters, participations, moments), Round(
             train_loss=float(np.concatenate([reply[1] for reply in replies]).mean()),
             bytes_up=sum(map(len, payloads)),
             seconds_gradient=min(gradient, total),
@@ -140,8 +141,19 @@ def distributed_sgd(
     return Algorithm(init, apply)
 
 
-def _encode(mechanism: UpdateMechanism, gradient: np.ndarray, key: Key, client: int) -> bytes:
+def _stepped(optimizer: Optimizer, state: State, mean: np.ndarray) -> tuple[np.ndarray, Moments]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        stepped = optimizer.step(state.parameters, mean, state.moments, state.round + 1)
+    if not np.isfinite(stepped[0]).all():
+        raise ValueError(
+            "Expected finite parameters after the step, got others: training has diverged; "
+            "lower learning_rate."
+        )
+    return stepped
+
+
+def _encode(mechanism: UpdateMechanism, update: np.ndarray, key: Key, client: int) -> bytes:
     try:
-        return mechanism.encode(gradient, key.fold_in("client", client))
+        return mechanism.encode(update, key.fold_in("client", client))
     except ValueError as error:
         raise ValueError(f"Client {client}: {error}") from error

@@ -7,7 +7,7 @@ import math
 from randquant.account import account
 from randquant.aggregate import UpdateMechanism
 from randquant.privacy import Guarantee, Neighboring
-from randquant.releases import Release
+from randquant.releases import Release, of_one_example
 
 
 class Ledger:
@@ -19,9 +19,12 @@ class Ledger:
         delta: of every guarantee, in [0, 1).
         neighboring: what the guarantee hides.
         limit: the epsilon that matters, where one does: about it `epsilon` is as low as it gets.
+        examples: of how many clipped examples an update is the mean, at least, where neighbours
+            differ in one example; None where they differ in everything of one client.
 
     Raises:
-        ValueError: delta is out of range, or the mechanism does not work in that dimension.
+        ValueError: delta is out of range, or the mechanism does not work in that dimension or for
+            one example.
 
     Example:
         >>> from randquant.aggregate import update_mechanism
@@ -39,18 +42,21 @@ class Ledger:
         delta: float,
         neighboring: Neighboring = "replace_one",
         limit: float | None = None,
+        examples: int | None = None,
     ) -> None:
         self._mechanism = mechanism
         self._dimension = dimension
         self._delta = delta
         self._neighboring: Neighboring = neighboring
         self._limit = math.inf if limit is None else limit
+        self._examples = examples
         self._known: dict[int, float | None] = {}
         self.epsilon(1)
 
     def release(self, participations: int) -> Release | None:
         """What a client that took part so often was released through; None without privacy."""
-        return self._mechanism.release(self._dimension, participations, self._neighboring)
+        release = self._mechanism.release(self._dimension, participations, self._neighboring)
+        return release if self._examples is None else of_one_example(release, self._examples)
 
     def guarantee(self, participations: int) -> Guarantee | None:
         """The guarantee by every way that accounting knows; None without privacy."""

@@ -141,7 +141,7 @@ def table(folder: Path, run: Run) -> list[str]:
             f"{summary.bytes_per_upload:,} bytes a client and round "
             f"({summary.bits_per_coordinate:.2f} bits per coordinate, header included)",
         ),
-        ("guarantee", _guarantee(summary)),
+        ("guarantee", _guarantee(summary, config)),
     ]
     if summary.guarantee is not None:
         rows.append(("", _covered(summary, config)))
@@ -154,12 +154,12 @@ def table(folder: Path, run: Run) -> list[str]:
     return [f"{name:<14} {text}" for name, text in rows]
 
 
-def _guarantee(summary: RunSummary) -> str:
+def _guarantee(summary: RunSummary, config: TrainConfig) -> str:
     guarantee = summary.guarantee
     if guarantee is None or guarantee["epsilon"] == "inf":
         return "none: this run protects nothing"
     return (
-        f"whole run, one client: epsilon <= {round_up(guarantee['epsilon'])} at "
+        f"whole run, one {config.unit}: epsilon <= {round_up(guarantee['epsilon'])} at "
         f"delta = {guarantee['delta']} ({guarantee['neighboring']}, {guarantee['trust']} trust)"
     )
 

@@ -53,6 +53,18 @@ class TrainConfig:
         neighboring: what the guarantee hides, `replace_one` or `zero_out`.
         stop_at_epsilon: end before the round after which epsilon would be larger than this.
         max_participations: most rounds that one client takes part in; None for no cap.
+        sampling: `fixed` (cohorts of that size) or `poisson` (each client by a coin of its own,
+            `cohort` of them on average). No guarantee counts on it.
+        batch: samples of a local step, drawn at random; None for all of a client's.
+        local_epochs: passes over a client's data in a round, with local_learning_rate only.
+        local_learning_rate: step size of local SGD, whose way from the global model is then the
+            update (DP-FedAvg); None to send one gradient at the global model.
+        server_optimizer: `sgd` or `adam`.
+        server_momentum: momentum of the server's SGD, 0 for none.
+        features: what is trained on: empty for the data as they are, `scattering`, or `pca-K` with
+            K components (`randquant.features`).
+        unit: what neighbours differ in: a whole `client`, or one `example` of a client's (each
+            example's gradient is then clipped to clip_norm, and the update is their mean).
     """
 
     dataset: str
@@ -77,6 +89,14 @@ class TrainConfig:
     neighboring: Neighboring = "replace_one"
     stop_at_epsilon: float | None = None
     max_participations: int | None = None
+    sampling: Literal["fixed", "poisson"] = "fixed"
+    batch: int | None = None
+    local_epochs: int = 1
+    local_learning_rate: float | None = None
+    server_optimizer: Literal["sgd", "adam"] = "sgd"
+    server_momentum: float = 0.0
+    features: str = ""
+    unit: Literal["client", "example"] = "client"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +106,8 @@ class RoundMetrics:
     Attributes:
         round: 1 for the first round.
         accuracy, loss: on test data, or None on rounds without evaluation; loss in nats.
-        train_loss: mean loss of the cohort's local data, in nats, before the step.
+        train_loss: mean loss of the cohort's local data, in nats, before the step; None where a
+            Poisson cohort is empty.
         bytes_up: bytes all clients of the round uploaded, headers included.
         seconds_gradient: forward and backward passes, in seconds.
         seconds_protect: clip, encode, pack, unpack, sum, decode, step, in seconds.
@@ -99,7 +120,7 @@ class RoundMetrics:
     round: int
     accuracy: float | None
     loss: float | None
-    train_loss: float
+    train_loss: float | None
     bytes_up: int
     seconds_gradient: float
     seconds_protect: float
@@ -154,6 +175,8 @@ def check_config(config: TrainConfig) -> None:
     _validate.real("delta", config.delta, low=0, below=1)
     _validate.choice("norm", config.norm, ("l1", "l2"))
     _validate.choice("neighboring", config.neighboring, NEIGHBORINGS)
+    _check_local(config)
+    _check_sampling(config)
     if config.stop_at_epsilon is not None:
         _validate.real("stop_at_epsilon", config.stop_at_epsilon, above=0)
     if config.max_participations is not None:
@@ -165,6 +188,45 @@ def check_config(config: TrainConfig) -> None:
                 f"part at most {most} times in cohorts of {config.cohort}, got {config.rounds}: "
                 "raise max_participations, or lower rounds or cohort."
             )
+
+
+def _check_local(config: TrainConfig) -> None:
+    """How clients and the server step."""
+    _validate.whole("local_epochs", config.local_epochs, low=1, high=10_000)
+    if config.batch is not None:
+        _validate.whole("batch", config.batch, low=1)
+    if config.local_learning_rate is not None:
+        _validate.real("local_learning_rate", config.local_learning_rate, above=0, high=1e30)
+    elif config.local_epochs != 1:
+        raise ValueError(
+            f"Expected local_learning_rate with local_epochs={config.local_epochs}, got none: "
+            "several steps need a step size; one epoch without it sends a gradient."
+        )
+    _validate.choice("server_optimizer", config.server_optimizer, ("sgd", "adam"))
+    _validate.real("server_momentum", config.server_momentum, low=0, below=1)
+    if config.server_optimizer == "adam" and config.server_momentum:
+        raise ValueError("Expected server_momentum with server_optimizer sgd, got it with adam.")
+    _validate.choice("unit", config.unit, ("client", "example"))
+    if config.unit == "example" and config.local_learning_rate is not None:
+        raise ValueError(
+            "Expected no local_learning_rate where an example is the unit, got one: after a local "
+            "step all examples' gradients depend on each of them."
+        )
+
+
+def _check_sampling(config: TrainConfig) -> None:
+    _validate.choice("sampling", config.sampling, ("fixed", "poisson"))
+    if config.sampling == "fixed":
+        return
+    if config.trust == "aggregate":
+        raise ValueError(
+            "Expected sampling fixed under aggregate trust, got poisson: its guarantee counts on "
+            "how many clients are summed."
+        )
+    if config.max_participations is not None:
+        raise ValueError(
+            "Expected max_participations or sampling poisson, got both: coins keep to no cap."
+        )
 
 
 def to_json(record: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from randquant import _validate
@@ -27,6 +27,10 @@ LARGEST_COHORT = 10**6
 
 LADDER = (2.0, 16.0, 128.0, 1024.0)
 """Orders at which kappa is looked at before it is bounded at a larger one."""
+
+ROUNDING = 2.0**-20
+"""Over clip_norm: what rounding to float32 may add to the distance of two means of examples. Each
+is rounded when it is taken and when it is clipped again, by 2**-24 of its length."""
 
 Norm = Literal["l1", "l2"]
 """How the length of a whole update is measured when it is clipped."""
@@ -121,6 +125,9 @@ class VectorRelease:
             clip_norm under `zero_out`.
         cohort: clients in every sum, at least (`aggregate` only); 1 counts on nobody else.
         norm: `l2` or `l1`.
+        examples: how many examples' clipped gradients an update is the mean of, at least, where
+            neighbours differ in one of them: they are then that many times closer. None where they
+            differ in the whole update.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -134,6 +141,7 @@ class VectorRelease:
     neighboring: Neighboring = "replace_one"
     cohort: int = 1
     norm: Norm = "l2"
+    examples: int | None = None
 
     def __post_init__(self) -> None:
         _validate.kind("channel", self.channel, Channel)
@@ -142,6 +150,13 @@ class VectorRelease:
         _check_words(self.trust, self.neighboring, ("local", "aggregate"))
         _check_cohort(self.cohort, self.trust)
         _validate.choice("norm", self.norm, ("l1", "l2"))
+        if self.examples is not None:
+            _check_examples(self.examples)
+            if self.norm != "l2":
+                raise ValueError(
+                    f"Expected norm='l2' with examples, got {self.norm!r}: examples are clipped "
+                    "in L2."
+                )
 
     @property
     def releases(self) -> int:
@@ -158,7 +173,7 @@ class VectorRelease:
         if self.releases == 0:
             return 0.0
         worlds = 2 if self.neighboring == "replace_one" else 1
-        apart = worlds * self.clip_norm
+        apart = worlds * self.clip_norm * _share(self.examples)
         spread = 1.0 if self.norm == "l1" else math.sqrt(self.dimension)
         # In L1 the encoder moves every coordinate, each as far as one coordinate may be moved.
         moved = math.sqrt(squared_distance(self.channel, 0.0, 1)) * self.dimension
@@ -280,6 +295,47 @@ class NoiseRelease:
         spread = self.noise.spread(self.cohort)
         one = shift_divergence(curvature, spread, self.squared_distance, order)
         return _up(self.rounds * one)
+
+
+def of_one_example(release: Release | None, examples: int) -> Release | None:
+    """The same release where neighbours differ in one example instead of a whole update.
+
+    Args:
+        release: of updates that are means of examples' gradients, each clipped to its clip_norm.
+        examples: of how many, at least.
+
+    Guarantees:
+        Means of n vectors that differ in one of them, each at most C long, are at most 2C/n apart
+        (C/n where it is replaced by zeros). 2**-20 · C is added for what float32 rounds.
+
+    Raises:
+        ValueError: release is of another kind, or examples is not within 1 and 10^9.
+
+    Example:
+        >>> of_one_example(GaussianRelease(noise_multiplier=1.0, dimension=5, rounds=1), 10)
+        GaussianRelease(noise_multiplier=9.9999..., dimension=5, rounds=1, ...)
+    """
+    _check_examples(examples)
+    if release is None:
+        return None
+    if isinstance(release, GaussianRelease):
+        multiplier = release.noise_multiplier / _share(examples) * (1 - 4 * UNIT)
+        return replace(release, noise_multiplier=multiplier)
+    if isinstance(release, VectorRelease):
+        return replace(release, examples=examples)
+    raise ValueError(
+        f"Expected a mechanism that clips an update's norm in L2, got {type(release).__name__}: "
+        "what one example can change is bounded in L2 only."
+    )
+
+
+def _share(examples: int | None) -> float:
+    """What part of an update's distance one example's is."""
+    return 1.0 if examples is None else 1 / examples + ROUNDING
+
+
+def _check_examples(examples: int) -> None:
+    _validate.whole("examples", examples, low=1, high=10**9)
 
 
 def _check_size(dimension: int, rounds: int) -> None:

@@ -91,7 +91,7 @@ def render(run: Run, baseline: Run | None, curve: Curve | None, output: Output |
     body = [
         _header(title, run),
         _cards(run, baseline),
-        _meaning(run.summary, curve),
+        _meaning(run, curve),
         _page.section("Training", [*_training_charts(run, baseline), *_spent_chart(run)]),
         _page.section("One coordinate", _channel_charts(curve, output)),
         _page.section("Cost", _cost_charts(run)),
@@ -129,7 +129,7 @@ def _cards(run: Run, baseline: Run | None) -> str:
     cards = [
         _accuracy_card(run.summary.accuracy, baseline),
         _upload_card(run.summary),
-        _guarantee_card(run.summary.guarantee),
+        _guarantee_card(run.summary.guarantee, run.config.unit),
         ("Time", duration, [f"{rounds}, all clients on one machine"]),
     ]
     items = "".join(
@@ -160,11 +160,11 @@ def _upload_card(summary: RunSummary) -> Card:
     return "Upload per client and round", _text.size_of(sent), lines
 
 
-def _guarantee_card(guarantee: Mapping[str, Any] | None) -> Card:
+def _guarantee_card(guarantee: Mapping[str, Any] | None, unit: str) -> Card:
     name = "Guarantee of the whole run"
     if guarantee is None:
         return name, "None", ["This run has no privacy mechanism."]
-    scope = f"{guarantee['neighboring'].replace('_', ' ')} client, {guarantee['trust']} trust"
+    scope = f"{guarantee['neighboring'].replace('_', ' ')} {unit}, {guarantee['trust']} trust"
     if math.isinf(float(guarantee["epsilon"])):
         return name, "No guarantee", ["ε is infinite", scope]
     return (
@@ -174,7 +174,8 @@ def _guarantee_card(guarantee: Mapping[str, Any] | None) -> Card:
     )
 
 
-def _meaning(summary: RunSummary, curve: Curve | None) -> str:
+def _meaning(run: Run, curve: Curve | None) -> str:
+    summary, unit = run.summary, run.config.unit
     guarantee = summary.guarantee
     if guarantee is None:
         paragraphs = [("Nothing is promised.", "Whoever sees an upload sees the client's update.")]
@@ -184,7 +185,7 @@ def _meaning(summary: RunSummary, curve: Curve | None) -> str:
         trust = guarantee["trust"]
         observer = _OBSERVERS.get(trust, f"an observer under {trust} trust")
         paragraphs = [
-            ("What is promised.", _promise(guarantee, observer)),
+            ("What is promised.", _promise(guarantee, observer, unit)),
             ("One coordinate and the whole run.", _scope(summary, guarantee, curve)),
             ("How large it is.", _size(float(guarantee["epsilon"]), observer)),
             ("Deployed and simulated.", _SIMULATION),
@@ -194,15 +195,20 @@ def _meaning(summary: RunSummary, curve: Curve | None) -> str:
     return f'<section class="text"><h2>What the guarantee means</h2>{text}</section>'
 
 
-def _promise(guarantee: Mapping[str, Any], observer: str) -> str:
+def _promise(guarantee: Mapping[str, Any], observer: str, unit: str) -> str:
     slack = f", plus at most δ = {minus(_text.plain(guarantee['delta']))}" * (
         guarantee["delta"] > 0
     )
     other = "anything else it could have sent"
     if guarantee["neighboring"] == "zero_out":
         other = "what it sends for updates of zeros, or the other way round"
+    what = f"Replace everything that one client sends in the run by {other}."
+    if unit == "example":
+        what = "Replace one example of one client by another."
+        if guarantee["neighboring"] == "zero_out":
+            what = "Replace the gradient of one example of one client by zeros."
     return (
-        f"Replace everything that one client sends in the run by {other}. The probability "
+        f"{what} The probability "
         f"of anything that {observer} can conclude is then at most e^ε times what it was{slack}. "
         f"Here {_text.bound(guarantee['epsilon'])}: proven, and rounded up."
     )

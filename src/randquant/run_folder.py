@@ -30,7 +30,20 @@ if TYPE_CHECKING:
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
 """Settings that may change while a run goes on: how long to train and what to print."""
 
-LATER = {"trust": "", "clip_norm": None, "norm": "l2", "max_participations": None}
+LATER = {
+    "trust": "",
+    "clip_norm": None,
+    "norm": "l2",
+    "max_participations": None,
+    "sampling": "fixed",
+    "batch": None,
+    "local_epochs": 1,
+    "local_learning_rate": None,
+    "server_optimizer": "sgd",
+    "server_momentum": 0.0,
+    "features": "",
+    "unit": "client",
+}
 """Settings that checkpoints are older than, and what the older ones were made with."""
 
 
@@ -130,6 +143,7 @@ def save_checkpoint(path: Path, state: State, made_with: np.ndarray) -> None:
         "participations": state.participations,
         "round": np.array([state.round], dtype=np.int64),
         "identity": made_with,
+        **{f"moment {index}": moment for index, moment in enumerate(state.moments)},
     }
     tensors["checksum"] = _checksum(tensors)
     write_atomic(path, safetensors.numpy.save(tensors))
@@ -153,7 +167,13 @@ def load_checkpoint(path: Path, made_with: np.ndarray) -> State | None:
             f"Expected the configuration that {path} was made with, got another: its rounds "
             "would not have the guarantee that is printed. Restore config.json or begin a new run."
         )
-    return State(int(tensors["round"][0]), tensors["parameters"], tensors["participations"])
+    moments = [name for name in tensors if name.startswith("moment ")]
+    return State(
+        int(tensors["round"][0]),
+        tensors["parameters"],
+        tensors["participations"],
+        tuple(tensors[name] for name in sorted(moments)),
+    )
 
 
 def _checksum(tensors: dict[str, np.ndarray]) -> np.ndarray:

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from randquant import datasets, locks, models, report, run_folder
+from randquant import datasets, features, locks, models, report, run_folder
 from randquant.aggregate import (
     ChannelMechanism,
     UpdateMechanism,
@@ -34,8 +34,9 @@ from randquant.aggregate import (
 from randquant.certify import certify
 from randquant.federate import Algorithm, State, distributed_sgd
 from randquant.keys import Key
-from randquant.learner import Learner
+from randquant.learner import Learner, Local
 from randquant.ledger import Ledger
+from randquant.optimizer import Optimizer
 from randquant.records import (
     RoundMetrics,
     RunSummary,
@@ -143,7 +144,7 @@ def _execute_one(folder: Path, on_round: OnRound) -> report.Run:
     config = run_folder.read_config(folder)
     torch.set_num_threads(config.threads)
     prepared = _prepare(config)
-    _warm_up(prepared, config.cohort)
+    upload = _warm_up(prepared, config.cohort)
     with ThreadPoolExecutor(
         config.threads, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
@@ -151,13 +152,15 @@ def _execute_one(folder: Path, on_round: OnRound) -> report.Run:
             prepared.learner,
             prepared.mechanism,
             population=config.population,
-            learning_rate=config.learning_rate,
+            optimizer=Optimizer(
+                config.learning_rate, config.server_optimizer, config.server_momentum
+            ),
             pool=pool,
             workers=config.threads,
         )
         state = _train(folder, prepared, algorithm, on_round)
     metrics = run_folder.read_metrics(folder / "metrics.jsonl", state.round)
-    summary = _summary(config, prepared, state, metrics)
+    summary = _summary(config, prepared, state, metrics, upload)
     write_json(folder / "summary.json", summary)
     return report.Run(config, metrics, summary)
 
@@ -173,7 +176,7 @@ def _train(folder: Path, prepared: _Prepared, algorithm: Algorithm, on_round: On
     write_atomic(log, b"".join(run_folder.metrics_line(metrics) for metrics in done))
     step = schedule.step(state.round, state.participations)
     with open(log, "ab", buffering=0) as lines:
-        while step.cohort:
+        while step.cohort is not None:
             number, spent = state.round + 1, (step.participations, step.epsilon)
             try:
                 state, cost = algorithm.apply(state, step.cohort, key)
@@ -182,10 +185,10 @@ def _train(folder: Path, prepared: _Prepared, algorithm: Algorithm, on_round: On
             metrics = RoundMetrics(number, None, None, **dataclasses.asdict(cost))
             metrics = dataclasses.replace(metrics, participations=spent[0], epsilon=spent[1])
             step = schedule.step(number, state.participations)
-            if number % config.evaluate_every == 0 or not step.cohort:
+            if number % config.evaluate_every == 0 or step.cohort is None:
                 metrics = _evaluated(metrics, prepared.learner, state)
             lines.write(run_folder.metrics_line(metrics))
-            if number % config.checkpoint_every == 0 or not step.cohort:
+            if number % config.checkpoint_every == 0 or step.cohort is None:
                 run_folder.save_checkpoint(checkpoint, state, made_with)
             on_round(config, metrics)
     return state
@@ -212,7 +215,7 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
 
 def _prepare(config: TrainConfig) -> _Prepared:
     mechanism = _mechanism(config)
-    dataset = datasets.load(config.dataset, config.data_dir or None)
+    dataset = features.load(config.dataset, config.data_dir or None, config.features)
     clients = datasets.partition(
         dataset.train_labels,
         config.population,
@@ -223,10 +226,11 @@ def _prepare(config: TrainConfig) -> _Prepared:
     model = models.build(
         config.model, dataset.train_features.shape[1:], dataset.classes, config.seed
     )
-    learner = Learner(model, dataset, clients)
+    learner = Learner(model, dataset, clients, _local(config, mechanism))
     ledger = Ledger(
         mechanism,
         learner.dimension,
+        examples=learner.examples if config.unit == "example" else None,
         delta=config.delta,
         neighboring=config.neighboring,
         limit=config.stop_at_epsilon,
@@ -234,11 +238,12 @@ def _prepare(config: TrainConfig) -> _Prepared:
     return _Prepared(learner, mechanism, Schedule(config, ledger))
 
 
-def _warm_up(prepared: _Prepared, cohort: int) -> None:
-    """Compile what encodes and sums, so that no round's time includes it."""
+def _warm_up(prepared: _Prepared, cohort: int) -> int:
+    """Compile what encodes and sums, so that no round's time includes it: bytes of a payload."""
     dimension = prepared.learner.dimension
     payload = prepared.mechanism.encode(np.zeros(dimension, dtype=np.float32), Key.generate())
     prepared.mechanism.mean([payload] * cohort, dimension, Key.generate())
+    return len(payload)
 
 
 def _summary(
@@ -246,6 +251,7 @@ def _summary(
     prepared: _Prepared,
     state: State,
     metrics: list[RoundMetrics],
+    upload: int,
 ) -> RunSummary:
     dimension = prepared.learner.dimension
     participations = int(state.participations.max())
@@ -253,7 +259,6 @@ def _summary(
     last = metrics[-1]  # the last round is always evaluated
     assert last.accuracy is not None
     assert last.loss is not None
-    upload = last.bytes_up // config.cohort
     return RunSummary(
         accuracy=last.accuracy,
         loss=last.loss,
@@ -266,6 +271,16 @@ def _summary(
         rounds=state.round,
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
     )
+
+
+def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
+    norm = getattr(mechanism, "clip_norm", None) if config.unit == "example" else None
+    if config.unit == "example" and norm is None:
+        raise ValueError(
+            "Expected a clip_norm where an example is the unit, got none: it bounds what one "
+            "example can change."
+        )
+    return Local(config.batch, config.local_epochs, config.local_learning_rate, norm)
 
 
 def _mechanism(config: TrainConfig) -> UpdateMechanism:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant.cohorts import sample_capped
+from randquant.cohorts import sample_capped, sample_poisson
 from randquant.federate import sample_cohort
 from randquant.ledger import Ledger
 from randquant.privacy import round_up
@@ -19,13 +19,13 @@ class Step:
     """The next round of a run.
 
     Attributes:
-        cohort: who takes part; nobody where the run is over.
+        cohort: who takes part (nobody, where coins fell so); None where the run is over.
         participations: rounds of the client called most often, this one included.
         epsilon: proven upper bound of that client's epsilon; None without privacy.
         stopped: why the run is over before its last round; empty otherwise.
     """
 
-    cohort: list[int]
+    cohort: list[int] | None
     participations: int
     epsilon: float | None
     stopped: str = ""
@@ -77,9 +77,9 @@ class Schedule:
                 f"done have cost, got {limit}: what was sent cannot be taken back."
             )
         if done == self.config.rounds:
-            return Step([], so_far, spent)
+            return Step(None, so_far, spent)
         cohort = self._cohort(done + 1, participations)
-        most = max(so_far, int(participations[cohort].max()) + 1)
+        most = max(so_far, int(participations[cohort].max(initial=-1)) + 1)
         epsilon = self.ledger.epsilon(most)
         if limit is None or epsilon is None or epsilon <= limit:
             return Step(cohort, most, epsilon)
@@ -90,7 +90,7 @@ class Schedule:
                 "trust."
             )
         why = f"epsilon would have become {_shown(epsilon)}, above {limit}"
-        return Step([], so_far, spent, f"before round {done + 1} of {self.config.rounds}: {why}")
+        return Step(None, so_far, spent, f"before round {done + 1} of {self.config.rounds}: {why}")
 
     def rounds(self) -> int:
         """How many rounds the run will have.
@@ -101,13 +101,16 @@ class Schedule:
         if self.config.stop_at_epsilon is None:
             return self.config.rounds
         done, participations = 0, np.zeros(self.config.population, dtype=np.int64)
-        while cohort := self.step(done, participations).cohort:
+        while (cohort := self.step(done, participations).cohort) is not None:
             participations[cohort] += 1
             done += 1
         return done
 
     def _cohort(self, round: int, participations: np.ndarray) -> list[int]:
         config = self.config
+        if config.sampling == "poisson":
+            rate = config.cohort / config.population
+            return sample_poisson(config.population, rate, round, config.seed)
         if config.max_participations is None:
             return sample_cohort(config.population, config.cohort, round, config.seed)
         return sample_capped(

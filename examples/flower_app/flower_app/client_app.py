@@ -27,6 +27,6 @@ def train(message: Message, context: Context) -> Message:
     model, learner = task.build(context.run_config, client, data_dir)
     (old,) = message.content.array_records.values()
     model.load_state_dict(old.to_torch_state_dict())
-    (gradient,), _ = learner.gradients([0])
+    (gradient,), _ = learner.updates([0])
     learner.load(learner.parameters() - gradient)
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict())}), reply_to=message)

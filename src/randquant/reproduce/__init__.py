@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 from randquant import _validate
 from randquant.reproduce import imvu, optm, qmgeo, rqm
-from randquant.reproduce.result import Claim, Reproduction, Table, as_json, as_page, as_text
+from randquant.reproduce.page import as_page
+from randquant.reproduce.result import Claim, Reproduction, Stated, Table, as_text
+from randquant.reproduce.saved import as_json, from_json
 
 ENTRIES: dict[str, Callable[[], Reproduction]] = {
     "rqm-fig2": rqm.figure_2,
@@ -59,10 +61,12 @@ __all__ = [
     "ENTRIES",
     "Claim",
     "Reproduction",
+    "Stated",
     "Table",
     "as_json",
     "as_page",
     "as_text",
+    "from_json",
     "reproduce",
     "titles",
 ]

@@ -1,4 +1,4 @@
-"""What a reproduction holds, and how it is printed: claims with verdicts, tables, figures."""
+"""What a reproduction holds, and how it is printed in a terminal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from randquant import _page, _svg, _table
+from randquant import _table, _validate
 from randquant.privacy import Interval, round_up
 
 Verdict = Literal["holds", "does not hold", "cannot be told"]
+
+Scale = Literal["full", "quick"]
 
 Value = Interval | float | int | str | None
 """A proven interval, a number, words, or nothing."""
@@ -55,6 +57,24 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Stated:
+    """What a paper promises for a mechanism, beside what is proven for it.
+
+    Attributes:
+        what: the mechanism, or the curve that it draws.
+        paper: the guarantee as it is printed in the paper, or None where it states none.
+        certified: an upper bound for the whole run of one client, by our accountant; printed
+            rounded up, and infinity where nothing finite can be promised.
+        why: a sentence on unit, neighbours and delta, and on why the two differ.
+    """
+
+    what: str
+    paper: str | None
+    certified: Value
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reproduction:
     """A table or figure of a paper, regenerated.
 
@@ -65,6 +85,15 @@ class Reproduction:
         setting: the parameters, and what the paper leaves open.
         claims, tables: what was found.
         figures: charts as HTML.
+        command: what regenerates it; `randquant reproduce NAME` where nothing else is given.
+        stand_in: the data used in place of the paper's, such as "Fashion-MNIST in place of
+            EMNIST"; empty where the data are the paper's own, or none are needed.
+        scale: "full", or "quick" for fewer rounds or clients than in the paper: then nothing here
+            is a verdict on the paper, and every rendering says so.
+        guarantees: what the paper promises, beside what is proven.
+
+    Raises:
+        ValueError: the scale is neither "full" nor "quick".
     """
 
     name: str
@@ -74,6 +103,28 @@ class Reproduction:
     claims: Sequence[Claim]
     tables: Sequence[Table]
     figures: Sequence[str] = field(repr=False)
+    command: str = ""
+    stand_in: str = ""
+    scale: Scale = "full"
+    guarantees: Sequence[Stated] = ()
+
+    def __post_init__(self) -> None:
+        _validate.choice("scale", self.scale, ("full", "quick"))
+        if not self.command:
+            object.__setattr__(self, "command", f"randquant reproduce {self.name}")
+
+
+def labels(result: Reproduction) -> list[str]:
+    """What a reader has to know before the numbers: other data, or a smaller experiment.
+
+    Example:
+        >>> labels(Reproduction("a", "", "", "", [], [], [], stand_in="digits in place of EMNIST"))
+        ['Stand-in data: digits in place of EMNIST']
+    """
+    found = [f"Stand-in data: {result.stand_in}"] if result.stand_in else []
+    if result.scale == "quick":
+        found.append("Quick run: smaller than in the paper, and no verdict on it")
+    return found
 
 
 def shown(value: Value) -> str:
@@ -90,6 +141,16 @@ def shown(value: Value) -> str:
     return "-" if value is None else str(value)
 
 
+def shown_bound(value: Value) -> str:
+    """Print an upper bound, never below it, whether it came as an interval or as a number.
+
+    Example:
+        >>> shown_bound(1.23456711), shown_bound(Interval(1.0, 2.5)), shown_bound(math.inf)
+        ('1.234568', '2.5', 'infinite')
+    """
+    return shown(Interval(value, value) if isinstance(value, float) else value)
+
+
 def agrees(paper: str, ours: float) -> bool:
     """Whether a printed number is ours, rounded or cut off at its last digit.
 
@@ -103,65 +164,34 @@ def agrees(paper: str, ours: float) -> bool:
 
 def as_text(result: Reproduction) -> list[str]:
     """Lay a reproduction out for a terminal."""
-    lines = [result.title, *textwrap.wrap(f"{result.source}. {result.setting}", WIDTH), ""]
-    columns = ("paper", "ours", "verdict", "claim")
-    cells = [(c.paper or "-", shown(c.ours), c.verdict, "") for c in result.claims]
-    head, *rows = _table.text(columns, cells)
-    indent = len(head) - len("claim")
-    lines.append(head)
-    for row, claim in zip(rows, result.claims, strict=True):
-        said = textwrap.wrap(claim.text, max(30, WIDTH - indent))
-        lines.append(row.ljust(indent) + said[0])
-        lines += [" " * indent + line for line in said[1:]]
-        why = textwrap.wrap(claim.why, max(30, WIDTH - indent - 2))
-        lines += [" " * (indent + 2) + line for line in why]
+    lines = [result.title, *labels(result)]
+    lines += textwrap.wrap(f"{result.source}. {result.setting}", WIDTH)
+    claims = [(c.paper or "-", shown(c.ours), c.verdict, c.text, c.why) for c in result.claims]
+    lines += ["", *_explained(("paper", "ours", "verdict", "claim"), claims)]
+    if result.guarantees:
+        stated = [
+            (g.paper or "-", shown_bound(g.certified), g.what, g.why) for g in result.guarantees
+        ]
+        lines += ["", "Guarantees of one client's whole run, as stated and as certified"]
+        lines += _explained(("paper", "certified", "of"), stated)
     for table in result.tables:
-        lines += ["", table.title, *_table.text(table.columns, _cells(table))]
+        lines += ["", table.title, *_table.text(table.columns, cells(table))]
+    return [*lines, "", f"command        {result.command}"]
+
+
+def _explained(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """A table whose last column is prose, each with a sentence of explanation below."""
+    head, *short = _table.text(columns, [(*row[:-2], "") for row in rows])
+    indent = len(head) - len(columns[-1])
+    lines = [head]
+    for start, (*_, said, why) in zip(short, rows, strict=True):
+        first, *more = textwrap.wrap(said, max(30, WIDTH - indent)) or [""]
+        lines += [start.ljust(indent) + first, *(" " * indent + line for line in more)]
+        reasons = textwrap.wrap(why, max(30, WIDTH - indent - 2))
+        lines += [" " * (indent + 2) + line for line in reasons]
     return lines
 
 
-def as_json(result: Reproduction) -> dict[str, Any]:
-    """A reproduction as the JSON object that the command prints."""
-    return {
-        "name": result.name,
-        "title": result.title,
-        "source": result.source,
-        "setting": result.setting,
-        "claims": [
-            {"claim": c.text, "paper": c.paper, "ours": c.ours, "verdict": c.verdict, "why": c.why}
-            for c in result.claims
-        ],
-        "tables": [
-            {"title": t.title, "columns": list(t.columns), "rows": [list(r) for r in t.rows]}
-            for t in result.tables
-        ],
-    }
-
-
-def as_page(result: Reproduction) -> str:
-    """A reproduction as one self-contained HTML page."""
-    claims = [
-        (c.text, c.paper or "-", _svg.minus(shown(c.ours)), c.verdict, c.why) for c in result.claims
-    ]
-    columns = ("claim", "paper", "ours", "verdict", "why")
-    tables = [
-        _table.html(table.title, table.columns, map(_typeset, _cells(table)), "numbers")
-        for table in result.tables
-    ]
-    body = [
-        _page.header(result.source, result.title, result.setting),
-        f"<section>{_table.html('What the paper says, and what holds', columns, claims, 'claims')}"
-        "</section>",
-        _page.section("Figures", result.figures),
-        _page.section("Numbers", tables),
-        _page.footer(),
-    ]
-    return _page.page(f"randquant reproduce {result.name}", "\n".join(body))
-
-
-def _cells(table: Table) -> list[list[str]]:
+def cells(table: Table) -> list[list[str]]:
+    """The rows of a table as they are printed."""
     return [[shown(cell) for cell in row] for row in table.rows]
-
-
-def _typeset(row: Sequence[str]) -> list[str]:
-    return [cell if cell[:1].isalpha() else _svg.minus(cell) for cell in row]

@@ -1,0 +1,83 @@
+"""What the server does with a round's mean update: SGD, with momentum or without, or Adam."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from randquant import _validate
+
+Moments = tuple[np.ndarray, ...]
+"""What an optimiser remembers between rounds: (d,) float32 each."""
+
+DECAY = (0.9, 0.999)
+"""Adam's decay rates of the first and the second moment."""
+
+FLOOR = np.float32(1e-8)
+"""What Adam adds to the root of the second moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """A step against the mean update, or against what its past makes of it.
+
+    Args:
+        learning_rate: step size, > 0.
+        kind: `sgd` or `adam`.
+        momentum: of SGD, in [0, 1): the step follows the sum of past updates, each weighted by
+            momentum once a round.
+
+    Guarantees:
+        Steps are those of torch.optim.SGD and torch.optim.Adam with these arguments and their
+        defaults otherwise, up to rounding. A step reads nothing but the mean and the past ones:
+        it is post-processing, and costs no privacy.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    References:
+        Reddi et al. 2021 (adaptive federated optimisation); Hsu, Qi and Brown 2019 (FedAvgM).
+
+    Example:
+        >>> optimizer = Optimizer(learning_rate=0.5, momentum=0.9)
+        >>> parameters, moments = np.zeros(1, np.float32), optimizer.init(1)
+        >>> for round in (1, 2):
+        ...     mean = np.ones(1, np.float32)
+        ...     parameters, moments = optimizer.step(parameters, mean, moments, round)
+        >>> parameters
+        array([-1.45], dtype=float32)
+    """
+
+    learning_rate: float
+    kind: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.real("learning_rate", self.learning_rate, above=0, high=1e30)
+        _validate.choice("kind", self.kind, ("sgd", "adam"))
+        _validate.real("momentum", self.momentum, low=0, below=1)
+
+    def init(self, dimension: int) -> Moments:
+        """What it remembers before the first round."""
+        count = 2 if self.kind == "adam" else int(self.momentum > 0)
+        return tuple(np.zeros(dimension, dtype=np.float32) for _ in range(count))
+
+    def step(
+        self, parameters: np.ndarray, mean: np.ndarray, moments: Moments, round: int
+    ) -> tuple[np.ndarray, Moments]:
+        """Parameters and moments after a round, 1 for the first; the old ones stay as they are."""
+        rate = np.float32(self.learning_rate)
+        if self.kind == "adam":
+            first, second = (
+                np.float32(decay) * old + np.float32(1 - decay) * new
+                for decay, old, new in zip(DECAY, moments, (mean, mean * mean), strict=True)
+            )
+            ahead, spread = (np.float32(1 - decay**round) for decay in DECAY)
+            way = (first / ahead) / (np.sqrt(second / spread) + FLOOR)
+            return parameters - rate * way, (first, second)
+        if self.momentum:
+            moments = (np.float32(self.momentum) * moments[0] + mean,)
+            mean = moments[0]
+        return parameters - rate * mean, moments
