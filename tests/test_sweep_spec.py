@@ -141,6 +141,7 @@ WRONG = [
     (GRID + "[[case]]\nkeep = 0.3\n[case.grid]\nkeep = [0.3]\n", "keep once"),
     (GRID + "[grid]\ndelta = [1e-5, 1e-6]\n", "one delta"),
     (GRID + '[[case]]\nneighboring = "zero_out"\n[[case]]\nseed = 1\n', "one neighboring"),
+    (GRID + '[grid]\nunit = ["client", "example"]\n', "one unit"),
     (GRID + "[ranges]\nseed = {low = 1, high = 3}\n", "search"),
     (SEARCH + "[grid]\nseed = [1]\n", "choices"),
     (GRID + "[search]\nseed = 3\n", "trials"),

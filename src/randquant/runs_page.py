@@ -132,7 +132,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
                 _text.number(run.accuracy, 2, scale=100),
                 "none" if run.epsilon is None else _text.spent(run.epsilon),
                 _text.plain(promised.get("delta", "")),
-                str(promised.get("neighboring", "")).replace("_", " "),
+                _hidden(run),
                 str(promised.get("trust", "")),
                 f"{run.rounds:,} of {run.config.rounds:,}",
                 "" if run.bytes_per_upload is None else f"{run.bytes_per_upload:,}",
@@ -141,6 +141,12 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
         )
     title = "Guarantees are of one run each: whoever took part in several has spent their sum"
     return _table.html(title, columns, rows, "numbers")
+
+
+def _hidden(run: Status) -> str:
+    if run.guarantee is None or run.config is None:
+        return ""
+    return f"{run.guarantee['neighboring'].replace('_', ' ')} {run.config.unit}"
 
 
 def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:

@@ -106,17 +106,17 @@ def _aside(found: Results) -> str:
 
 
 def _reading(found: Results) -> str:
-    promised = next((run.guarantee for run in found.measured if run.guarantee), None)
+    promised = next((run for run in found.measured if run.guarantee), None)
     paragraphs = []
-    if promised is not None:
-        kind = str(promised["neighboring"]).replace("_", " ")
+    if promised is not None and promised.guarantee and promised.config:
+        delta = minus(_text.plain(promised.guarantee["delta"]))
+        kind = str(promised.guarantee["neighboring"]).replace("_", " ")
         paragraphs.append(
             (
                 "What epsilon is.",
-                "A proven upper bound for everything that one client sends in that one run, at "
-                f"δ = {minus(_text.plain(promised['delta']))} ({kind} client), rounded up. Against "
-                "whom it holds stands beside the mechanism: runs under different trust are not "
-                "promises of the same kind.",
+                f"A proven upper bound for the whole of that one run, at δ = {delta} ({kind} "
+                f"{promised.config.unit}), rounded up. Against whom it holds stands beside the "
+                "mechanism: runs under different trust are not promises of the same kind.",
             )
         )
     paragraphs.append(("Chosen runs look better than they are.", CAUTION))

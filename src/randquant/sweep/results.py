@@ -154,11 +154,12 @@ def _frontier_table(found: Results) -> list[str]:
     ]
     if not rows:
         return ["no run is finished"]
-    promised = next((run.guarantee for run in found.measured if run.guarantee), None)
     head = "runs that no other of their mechanism beats (* no other at all)"
-    if promised is not None:
-        head += f"; epsilon of the whole run at delta = {promised['delta']}"
-        head += f", {promised['neighboring']}"
+    for run in [run for run in found.measured if run.guarantee is not None][:1]:
+        assert run.guarantee is not None
+        assert run.config is not None
+        head += f"; epsilon of the whole run at delta = {run.guarantee['delta']}"
+        head += f", {run.guarantee['neighboring']} {run.config.unit}"
     columns = ["", *names, "accuracy", "epsilon <=", "bytes", "run"]
     return [head, *_table.text(columns, rows)]
 
