@@ -17,7 +17,7 @@ RANKS = {
     "composition": 4, "releases": 4,
     "amplification": 4, "sampling": 4, "account": 4, "aggregate": 4, "families": 4,
     "secagg": 4,
-    "datasets": 5, "_idx": 5, "cohorts": 5, "events": 5, "ledger": 5,
+    "datasets": 5, "_idx": 5, "_cifar": 5, "cohorts": 5, "events": 5, "ledger": 5,
     "features": 5, "optimizer": 5,
     "flower": 6, "models": 6, "learner": 6, "federate": 6, "schedule": 6,
     "bench": 7, "report": 7, "_svg": 7, "_page": 7, "_table": 7, "_text": 7,
@@ -27,7 +27,8 @@ RANKS = {
     "proportions": 7, "attacks": 7, "audit": 7,
     "calibrate": 5, "schemes": 5, "deviation": 5, "limits": 5, "plan": 7,
     "reading": 8, "arguments": 8, "train_command": 8, "cli": 8,
-    "run_arguments": 8, "run_commands": 8, "sweep_command": 8, "__main__": 9,
+    "run_arguments": 8, "run_commands": 8, "sweep_command": 8,
+    "reproduce_command": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {
     "torch": {"models", "learner", "runs", "bench", "encode", "features", "tensorboard_log"},

@@ -312,6 +312,25 @@ def _add_reproduce(commands: Any) -> None:
     reproduce.add_argument(
         "--gallery", metavar="FOLDER", help="keep the result in this site of all of them"
     )
+    reproduce.add_argument(
+        "--all", action="store_true", help="everything, into the site (default: gallery)"
+    )
+    reproduce.add_argument(
+        "--quick", action="store_true", help="train less than the papers do: minutes in all"
+    )
+    reproduce.add_argument("--data-dir", metavar="DIR", help=TRAIN_FIELDS["data_dir"][1])
+    reproduce.add_argument(
+        "--stand-in", metavar="NAME", help="data set to train on where the paper's is not there"
+    )
+    reproduce.add_argument(
+        "--seeds", type=int, default=1, help="how often each curve is trained; default 1"
+    )
+    reproduce.add_argument("--jobs", type=int, default=2, help="runs at once; default 2")
+    reproduce.add_argument(
+        "--runs", metavar="FOLDER", default="runs/reproduce",
+        help="where runs are kept, and gone on with; default runs/reproduce",
+    )  # fmt: skip
+    reproduce.add_argument("--quiet", action="store_true", help="no progress display")
 
 
 def _add_bench(commands: Any) -> None:

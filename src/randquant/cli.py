@@ -306,25 +306,12 @@ def _plan(options: argparse.Namespace) -> None:
     _print(options, result, [*page.as_text(found), *written])
 
 
-def _reproduce(options: argparse.Namespace) -> None:
-    from randquant import reproduce
-    from randquant.reproduce import gallery
+def _reproduce(options: argparse.Namespace) -> int:
+    from randquant.reproduce_command import reproduce
 
-    if options.list == (options.name is not None):
-        raise ValueError("Expected a NAME or --list, and not both: see randquant reproduce --list.")
-    if options.list:
-        titles = reproduce.titles()
-        width = max(map(len, titles))
-        _print(options, titles, [f"{name:<{width}}  {text}" for name, text in titles.items()])
-        return
-    found = reproduce.reproduce(options.name)
-    written = _write_page(options.output, lambda: reproduce.as_page(found))
-    if options.gallery is not None:
-        gallery.save(found, Path(options.gallery))
-        written += [f"gallery        {gallery.build(Path(options.gallery))}"]
-    files = {"output": options.output, "gallery": options.gallery}
-    result = {**reproduce.as_json(found), **files}
-    _print(options, result, [*reproduce.as_text(found), *written])
+    result, lines, code = reproduce(options)
+    _print(options, result, lines)
+    return code
 
 
 def _write_page(output: str | None, page: Callable[[], str]) -> list[str]:

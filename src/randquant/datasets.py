@@ -1,7 +1,7 @@
 """Real data by client: load a data set and partition it over clients.
 
 Nothing is downloaded: `digits` and `breast-cancer` come with scikit-learn, the three MNIST kinds
-are read from IDX files in a folder the caller names.
+are read from IDX files in a folder the caller names, CIFAR-100 from its binary version there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from randquant import _idx, _validate
+from randquant import _cifar, _idx, _validate
 
 PARTITIONS = ("iid", "shards", "dirichlet")
 """The ways to partition, see `partition`."""
@@ -37,7 +37,7 @@ _SOURCES = {
     "emnist": _Source(62, ("emnist",), ("emnist-byclass-train", "emnist-byclass-test"), True),
 }
 
-DATASETS = ("digits", "breast-cancer", *_SOURCES)
+DATASETS = ("digits", "breast-cancer", *_SOURCES, "cifar-100")
 """The names `load` knows."""
 
 
@@ -48,7 +48,8 @@ class Dataset:
     Attributes:
         name: one of DATASETS.
         train_features: (N, *shape) float32; shape is (1, 28, 28) for the MNIST kinds and
-            (1, 8, 8) for digits, both within [0, 1], and (30,) for breast-cancer, standardised.
+            (1, 8, 8) for digits, (3, 32, 32) for cifar-100, all within [0, 1], and (30,) for
+            breast-cancer, standardised.
         train_labels: (N,) int64, from 0 to classes - 1.
         test_features: (M, *shape) float32.
         test_labels: (M,) int64.
@@ -82,9 +83,12 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     plain or with .gz, in `data_dir` or in the folder of that name within it (for mnist also
     mnist-10k); the first folder that holds all four files is used. Pixels are divided by 255.
 
+    `cifar-100` is read from the binary version's train.bin and test.bin, in `data_dir` or in
+    cifar-100-binary or cifar-100 within it; labels are the 100 fine ones.
+
     Args:
         name: one of DATASETS.
-        data_dir: the folder of the IDX files, `--data-dir` on the command line.
+        data_dir: the folder of the files, `--data-dir` on the command line.
 
     Returns:
         A Dataset; it has as many samples as the files hold.
@@ -100,14 +104,18 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
 
     References:
         LeCun et al. 1998 (MNIST and the IDX format); Xiao et al. 2017 (Fashion-MNIST); Cohen et
-        al. 2017 (EMNIST).
+        al. 2017 (EMNIST); Krizhevsky 2009 (CIFAR-100).
 
     Example:
         >>> load("digits")
         Dataset('digits', train=1437, test=360, shape=(1, 8, 8), classes=10)
     """
     _validate.choice("dataset", name, DATASETS)
-    return _from_files(name, data_dir) if name in _SOURCES else _bundled(name)
+    if name in _SOURCES:
+        return _from_files(name, data_dir)
+    if name == "cifar-100":
+        return Dataset(name, *_cifar.load(data_dir), classes=_cifar.CLASSES)
+    return _bundled(name)
 
 
 def partition(

@@ -1,11 +1,14 @@
 """Tables and figures of the papers, regenerated: our numbers beside theirs, with a verdict.
 
-One file a paper; an entry joins the command by its line in `ENTRIES`.
+One file a paper; an entry joins the command by its line in `ENTRIES` (what is computed) or in
+`EXPERIMENTS` (what is trained).
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from randquant import _validate
 from randquant.reproduce import imvu, optm, qmgeo, rqm
@@ -26,39 +29,73 @@ ENTRIES: dict[str, Callable[[], Reproduction]] = {
     "qmgeo-fig4": qmgeo.figure_4,
     "imvu-fig1": imvu.figure_1,
 }
-"""What can be reproduced, by the name that the command uses."""
+"""What is computed, by the name that the command uses."""
 
 
-def reproduce(name: str) -> Reproduction:
+class Experiment(NamedTuple):
+    """What is trained: where it is written (module and function), and what it is."""
+
+    where: str
+    title: str
+
+
+EXPERIMENTS = {
+    "rqm-fig4": Experiment("rqm_training.figure_4", "EMNIST, RQM beside PBM with theta 0.15"),
+    "rqm-fig5": Experiment("rqm_training.figure_5", "EMNIST, RQM beside PBM with theta 0.25"),
+    "rqm-fig6": Experiment("rqm_training.figure_6", "EMNIST, RQM beside PBM with theta 0.35"),
+    "rqm-fig11": Experiment("rqm_training.figure_11", "CIFAR-100, RQM beside PBM and Gaussian"),
+}
+"""What is trained, by the name that the command uses. Modules are imported when they are asked
+for, because they need torch."""
+
+
+def reproduce(name: str, setting: Any = None) -> Reproduction:
     """Regenerate a table or figure of a paper.
 
     Args:
-        name: a key of `ENTRIES`.
+        name: a key of `ENTRIES` or `EXPERIMENTS`.
+        setting: an `experiment.Setting`, for what is trained; its defaults unless given.
 
     Returns:
         A Reproduction; `as_text`, `as_json` and `as_page` print it.
 
     Guarantees:
-        Nothing is sampled. A number that is called an interval is proven, by certificates over
-        exact integers; the others are closed forms, right up to float64 rounding.
+        Nothing of `ENTRIES` is sampled. A number that is called an interval is proven, by
+        certificates over exact integers; the others are closed forms, right up to float64 rounding.
+        Experiments train for real; equal settings give equal results, and runs that are finished
+        are not trained again.
 
     Raises:
-        ValueError: the name is unknown.
+        ValueError: the name is unknown, or a run cannot be trained.
+        FileNotFoundError: the data are not at hand.
+        ImportError: what training needs is not installed.
 
     Example:
         >>> [claim.verdict for claim in reproduce("rqm-fig8").claims[:2]]
         ['holds', 'holds']
     """
-    return ENTRIES[_validate.choice("name", name, ENTRIES)]()
+    _validate.choice("name", name, [*ENTRIES, *EXPERIMENTS])
+    if name in ENTRIES:
+        return ENTRIES[name]()
+    from randquant.reproduce.experiment import Setting
+
+    return _experiment(name)(setting or Setting())
 
 
 def titles() -> dict[str, str]:
-    """What each entry is, by name: the first line of its documentation."""
-    return {name: (entry.__doc__ or "").partition("\n")[0] for name, entry in ENTRIES.items()}
+    """What each entry is, by name."""
+    computed = {name: (entry.__doc__ or "").partition("\n")[0] for name, entry in ENTRIES.items()}
+    return computed | {name: f"Training: {found.title}." for name, found in EXPERIMENTS.items()}
+
+
+def _experiment(name: str) -> Callable[[Any], Reproduction]:
+    module, _, function = EXPERIMENTS[name].where.partition(".")
+    return getattr(importlib.import_module(f"randquant.reproduce.{module}"), function)
 
 
 __all__ = [
     "ENTRIES",
+    "EXPERIMENTS",
     "Claim",
     "Reproduction",
     "Stated",

@@ -20,6 +20,10 @@ PANELS = ((0.15, 2.33, 0.42), (0.25, 1.0, 0.42), (0.35, 0.429, 0.49))
 """PBM's theta, RQM's margin / clip and keep, of figure 2 (section 5.3)."""
 
 
+ORDERS = [float(order) for order in 1 + np.geomspace(1e-3, 999, 121)]
+"""Of figure 2, and of what training is compared by."""
+
+
 def _main_channel() -> Channel:
     """The channel of figures 7 and 8: margin = clip, 16 levels, keep 0.42."""
     return rq.rqm(CLIP, CLIP, 16, 0.42)
@@ -27,7 +31,7 @@ def _main_channel() -> Channel:
 
 def figure_2() -> Reproduction:
     """Figure 2: Rényi divergence of RQM and PBM over the order."""
-    orders = [float(order) for order in 1 + np.geomspace(1e-3, 999, 121)]
+    orders = ORDERS
     claims, tables, figures = [], [], []
     for theta, ratio, keep in PANELS:
         pbm, rqm = rq.pbm(CLIP, theta, 15), rq.rqm(CLIP, ratio * CLIP, 16, keep)

@@ -1,0 +1,312 @@
+"""Experiments of the papers that train: curves of many runs, resumable, on data or a stand-in."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scipy import stats
+
+from randquant import _validate, datasets, run_status, runs
+from randquant._svg import Line, line_chart
+from randquant.records import RoundMetrics, TrainConfig
+from randquant.reproduce.result import Claim, Scale, Stated, Table, Verdict
+from randquant.run_status import Status
+from randquant.sweep import names
+from randquant.sweep.workers import Workers
+
+CONFIDENCE = 0.99
+"""Of the interval that a difference of accuracies has to lie outside of to be told from none."""
+
+TITLES = {
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "emnist": "EMNIST",
+    "femnist": "FEMNIST",
+    "cifar-100": "CIFAR-100",
+    "digits": "digits",
+    "breast-cancer": "breast cancer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How experiments are run.
+
+    Attributes:
+        data_dir: folder of the data files, `--data-dir` on the command line.
+        stand_in: data set used where the paper's is not at hand; empty for none.
+        quick: a small version that takes a minute or so, instead of the paper's size.
+        seeds: how often each curve is trained, each time with another seed.
+        jobs: runs at once, each in a process of its own.
+        folder: where runs are kept; what is finished there is not trained again.
+        on_begin: told how many runs there are, and how many of them are finished.
+        on_round: told after each round.
+        on_end: told how each run ended.
+    """
+
+    data_dir: str = ""
+    stand_in: str = ""
+    quick: bool = False
+    seeds: int = 1
+    jobs: int = 2
+    folder: Path = Path("runs/reproduce")
+    on_begin: Callable[[int, int], None] = lambda *_: None
+    on_round: Callable[[Path, TrainConfig, RoundMetrics], None] = lambda *_: None
+    on_end: Callable[[Status], None] = lambda *_: None
+
+    @property
+    def scale(self) -> Scale:
+        """As a Reproduction says it."""
+        return "quick" if self.quick else "full"
+
+    def source(self, wanted: str) -> dict[str, str]:
+        """The data that is trained on, as settings of a run: the paper's, or else the stand-in.
+
+        Args:
+            wanted: the paper's data set.
+
+        Raises:
+            FileNotFoundError: neither is there; the sentence says which files are missing.
+            ValueError: files are damaged, or the stand-in is unknown.
+        """
+        return {"dataset": self._loaded(wanted).name, "data_dir": self.data_dir}
+
+    def stands_in(self, wanted: str) -> str:
+        """What a Reproduction says of the data; empty where they are the paper's."""
+        found = self._loaded(wanted)
+        if found.name != wanted:
+            return f"{TITLES[found.name]} in place of {TITLES[wanted]}"
+        size = len(found.train_labels)
+        if wanted == "mnist" and size < 60_000:
+            return f"{size:,} training images of MNIST in place of 60,000"
+        return ""
+
+    def _loaded(self, wanted: str) -> datasets.Dataset:
+        try:
+            return datasets.load(wanted, self.data_dir or None)
+        except FileNotFoundError as error:
+            if not self.stand_in:
+                advice = f"Or train on other data in place of {TITLES[wanted]}: --stand-in NAME."
+                raise FileNotFoundError(f"{error} {advice}") from None
+        return datasets.load(self.stand_in, self.data_dir or None)
+
+    def command(self, name: str) -> str:
+        """What runs the experiment again."""
+        words = [f"randquant reproduce {name}"]
+        words += ["--data-dir DIR"] * bool(self.data_dir)
+        words += [f"--stand-in {self.stand_in}"] * bool(self.stand_in)
+        words += ["--quick"] * self.quick
+        words += [f"--seeds {self.seeds}"] * (self.seeds != 1)
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a figure.
+
+    Attributes:
+        label: what the legend calls it.
+        style: of the line, as `_svg.Line` has it.
+        config: the run, of the first seed.
+        paper: the guarantee that the paper states for it, as printed, or None.
+        why: what that is about, where it states one.
+    """
+
+    label: str
+    style: str
+    config: TrainConfig
+    paper: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A curve and its finished runs, one a seed."""
+
+    curve: Curve
+    runs: tuple[Status, ...]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Of each run: the mean over the evaluations in the last tenth of its rounds."""
+        return [_final(run) for run in self.runs]
+
+    @property
+    def accuracy(self) -> float:
+        """The mean over seeds."""
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def epsilon(self) -> float | None:
+        """Certified for the whole run, largest over seeds; None without privacy."""
+        found = [run.epsilon for run in self.runs if run.epsilon is not None]
+        return max(found, default=None)
+
+    def line(self, name: str, factor: float = 1.0) -> Line:
+        """`accuracy` or `loss` on test data over rounds, the mean over seeds."""
+        rounds = zip(*(run.metrics for run in self.runs), strict=True)
+        points = [
+            (each[0].round, factor * statistics.fmean(getattr(m, name) for m in each))
+            for each in rounds
+            if getattr(each[0], name) is not None
+        ]
+        return Line(self.curve.label, points, self.curve.style)
+
+
+def train(curves: Sequence[Curve], setting: Setting) -> list[Trained]:
+    """Train what is missing of some curves.
+
+    Args:
+        curves: what to train; equal runs are trained once.
+        setting: how often, where and how many at once.
+
+    Returns:
+        The finished runs of every curve, in order.
+
+    Raises:
+        ValueError: a run cannot be trained; the sentence names it. What is finished is kept.
+        BlockingIOError: another process trains one of these runs.
+    """
+    configs = {
+        (curve.label, seed): dataclasses.replace(curve.config, seed=curve.config.seed + seed)
+        for curve in curves
+        for seed in range(_validate.whole("seeds", setting.seeds, low=1, high=1000))
+    }
+    folders = {key: setting.folder / names.folder(config) for key, config in configs.items()}
+    _train_all({folders[key]: config for key, config in configs.items()}, setting)
+    return [
+        Trained(
+            curve, tuple(run_status.read(folders[curve.label, s]) for s in range(setting.seeds))
+        )
+        for curve in curves
+    ]
+
+
+def _train_all(wanted: Mapping[Path, TrainConfig], setting: Setting) -> None:
+    open_runs = [folder for folder in wanted if not _finished(folder)]
+    setting.on_begin(len(wanted), len(wanted) - len(open_runs))
+
+    def wait() -> None:
+        for ended in workers.wait():
+            if ended.error:
+                name = wanted[ended.folder].mechanism
+                raise ValueError(f"{name} in {ended.folder}: {ended.error}")
+            setting.on_end(run_status.read(ended.folder))
+
+    with Workers(setting.jobs, setting.on_round) as workers:
+        for folder in open_runs:
+            if not (folder / "config.json").exists():
+                runs.create(folder, wanted[folder], baseline=False, overwrite=False)
+            while not workers.free:
+                wait()
+            workers.begin(folder)
+        while workers.training:
+            wait()
+
+
+def _finished(folder: Path) -> bool:
+    return (folder / "config.json").exists() and run_status.read(folder).state == "finished"
+
+
+def charts(trained: Sequence[Trained]) -> list[str]:
+    """Accuracy and loss on test data over rounds."""
+    accuracy = [each.line("accuracy", 100.0) for each in trained]
+    loss = [each.line("loss") for each in trained]
+    return [
+        line_chart("Accuracy on test data", accuracy, "round", "accuracy, %"),
+        line_chart("Loss on test data", loss, "round", "loss, nats"),
+    ]
+
+
+def table(trained: Sequence[Trained]) -> Table:
+    """What came out of each curve."""
+    rows = []
+    for each in trained:
+        first = each.runs[0].summary
+        assert first is not None
+        spread = statistics.stdev(each.accuracies) if len(each.runs) > 1 else None
+        rows.append(
+            (
+                each.curve.label,
+                100 * each.accuracy,
+                None if spread is None else 100 * spread,
+                statistics.fmean(run.summary.loss for run in each.runs if run.summary is not None),
+                first.bits_per_coordinate,
+                first.participations,
+                each.epsilon,
+            )
+        )
+    columns = ("curve", "accuracy, %", "deviation", "loss", "bits", "participations", "epsilon")
+    seeds = f"{len(trained[0].runs)} seed" + "s" * (len(trained[0].runs) > 1)
+    title = f"Final models, {seeds}; epsilon certified for the whole run of one client"
+    return Table(title, columns, rows)
+
+
+def stated(trained: Iterable[Trained]) -> list[Stated]:
+    """The papers' guarantees beside those of the whole runs."""
+    found = []
+    for each in trained:
+        config, summary = each.runs[0].config, each.runs[0].summary
+        if config is None or summary is None or summary.guarantee is None:
+            continue
+        promised = (
+            f"One {config.unit}'s whole run: {summary.dimension:,} coordinates, "
+            f"{summary.participations} rounds at most, delta {config.delta:g}, "
+            f"{config.neighboring.replace('_', ' ')}, {summary.guarantee['trust']} trust."
+        )
+        why = f"{each.curve.why} {promised}".strip()
+        found.append(Stated(each.curve.label, each.curve.paper, each.epsilon, why))
+    return found
+
+
+def better(
+    text: str,
+    first: Trained,
+    other: Trained,
+    among: Sequence[Trained],
+    setting: Setting,
+    paper: str | None = None,
+) -> Claim:
+    """Judge a claim that one curve ends at a higher accuracy than another.
+
+    Args:
+        text: the claim.
+        first, other: the curve that is said to be better, and the other.
+        among: all curves of the experiment: their scatter between seeds is the noise.
+        setting: of the experiment; a quick one is never told.
+        paper: the paper's numbers, where it prints any.
+    """
+    gap = 100 * (first.accuracy - other.accuracy)
+    ours = f"{100 * first.accuracy:.2f} against {100 * other.accuracy:.2f} %"
+    verdict: Verdict = "cannot be told"
+    if setting.quick:
+        why = "A quick run: rounds and clients are too few."
+    elif len(first.runs) < 2:
+        why = "One seed shows no noise: train several, with --seeds 3."
+    else:
+        error = 100 * _error(among, len(first.runs))
+        if abs(gap) > error:
+            verdict = "holds" if gap > 0 else "does not hold"
+        why = (
+            f"The difference is {gap:+.2f} points; with {len(first.runs)} seeds {CONFIDENCE:.0%} "
+            f"of differences between equal curves are within {error:.2f}."
+        )
+    return Claim(text, paper, ours, verdict, why)
+
+
+def _error(among: Sequence[Trained], seeds: int) -> float:
+    """Half the width of the interval around a difference of two means of `seeds` accuracies."""
+    degrees = len(among) * (seeds - 1)
+    variance = statistics.fmean(statistics.variance(each.accuracies) for each in among)
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees))
+    return quantile * math.sqrt(2 * variance / seeds)
+
+
+def _final(run: Status) -> float:
+    late = [m.accuracy for m in run.metrics if m.round > 0.9 * run.rounds]
+    return statistics.fmean(accuracy for accuracy in late if accuracy is not None)
