@@ -27,7 +27,7 @@ RANKS = {
     "proportions": 7, "attacks": 7, "audit": 7,
     "calibrate": 5, "schemes": 5, "deviation": 5, "limits": 5, "plan": 7,
     "reading": 8, "arguments": 8, "train_command": 8, "cli": 8,
-    "run_arguments": 8, "run_commands": 8, "sweep_command": 8,
+    "option_texts": 8, "run_arguments": 8, "run_commands": 8, "sweep_command": 8,
     "reproduce_command": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {
