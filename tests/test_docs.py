@@ -67,7 +67,7 @@ def test_training_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
     example = (ROOT / "examples" / "sweep.toml").read_text()
     (tmp_path / "examples" / "sweep.toml").write_text(example.replace("rounds = 30", "rounds = 2"))
     training = [command for command in commands() if command.split()[1] in TRAINING]
-    assert [command.split()[1] for command in training] == ["train"] * 3 + list(TRAINING[1:])
+    assert [command.split()[1] for command in training] == ["train"] * 5 + list(TRAINING[1:])
     for command in training:
         quiet = ["--quiet"] * (command.split()[1] in ("train", "sweep"))
         assert cli.main([*shlex.split(command)[1:], *quiet]) == 0
