@@ -272,6 +272,6 @@ def _setting(start: dict[str, Any], wanted: str) -> str:
         f"16 codes for all (PBM with 15 trials), clip {CLIP[wanted]:g} for each coordinate. "
         "The paper names neither its network nor its step size, and prints curves and no numbers: "
         "ours has two convolutions and 50,000 weights or so, and the server steps by "
-        f"{LEARNING_RATE:g} times the mean (the best of 30, 100 and 300 for PBM with theta 0.25, on Fashion-MNIST). Accuracies are "
-        "means over the last tenth of the rounds."
+        f"{LEARNING_RATE:g} times the mean (the best of 30, 100 and 300 for PBM with theta 0.25, "
+        "on Fashion-MNIST). Accuracies are means over the last tenth of the rounds."
     )
