@@ -22,7 +22,7 @@ MNIST_COHORT, MNIST_QUICK_ROUNDS = 500, 10
 MNIST = Grid(epsilons=(2.0, 4.0, 8.0, 16.0), rates=(0.1, 0.3))
 MNIST_QUICK = Grid(epsilons=(4.0, 16.0), rates=(0.3,))
 
-FEMNIST_SIZE = {"population": 3150, "cohort": 5}
+FEMNIST_SIZE: dict[str, Any] = {"population": 3150, "cohort": 5}
 FEMNIST_ROUNDS, FEMNIST_QUICK_ROUNDS = 630, 40
 FEMNIST = Grid(epsilons=(1.0, 2.0, 4.0, 8.0), rates=(0.01, 0.03))
 FEMNIST_QUICK = Grid(epsilons=(2.0, 8.0), rates=(0.03,))
