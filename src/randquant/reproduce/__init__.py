@@ -44,6 +44,11 @@ EXPERIMENTS = {
     "rqm-fig5": Experiment("rqm_training.figure_5", "EMNIST, RQM beside PBM with theta 0.25"),
     "rqm-fig6": Experiment("rqm_training.figure_6", "EMNIST, RQM beside PBM with theta 0.35"),
     "rqm-fig11": Experiment("rqm_training.figure_11", "CIFAR-100, RQM beside PBM and Gaussian"),
+    "optm-fig4": Experiment(
+        "optm_training.figure_4", "breast cancer and MNIST, and vectors' errors"
+    ),
+    "qmgeo-fig5": Experiment("qmgeo_training.figure_5", "MNIST, QMGeo with p 0.5 and 0.9"),
+    "qmgeo-fig6": Experiment("qmgeo_training.figure_6", "MNIST, QMGeo with 8 and 16 levels"),
 }
 """What is trained, by the name that the command uses. Modules are imported when they are asked
 for, because they need torch."""
