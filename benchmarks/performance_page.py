@@ -1,9 +1,19 @@
-"""docs/performance.md from what was measured: python benchmarks/performance_page.py"""
+"""docs/performance.md and its pictures from what was measured: python benchmarks/performance_page.py"""
 
 import json
+import math
+import re
+from html import escape
 from pathlib import Path
+from xml.etree import ElementTree
+
+from randquant._page import STYLE
+from randquant._svg import CHARACTER, WIDTH, Line, Part, horizontal_bars, line_chart
 
 ROOT = Path(__file__).parents[1]
+MARGIN = 20
+COLOURS = STYLE[: STYLE.index("* {")]
+RULES = "\n".join(line for line in STYLE.splitlines() if re.match(r"svg |\.c\d", line))
 
 
 def result(name: str) -> dict:
@@ -20,8 +30,108 @@ def table(found: dict, first: str) -> str:
     return "\n".join(lines)
 
 
+def picture(figure: str) -> str:
+    """A figure of `_svg` as a file of its own, in the colours of whoever looks at it."""
+    tree = ElementTree.fromstring(figure)
+    chart, x, y, legend = tree.find("svg"), MARGIN, 54, []
+    for item in tree.iterfind("ul/li"):
+        mark = item[0]
+        width = 46 + CHARACTER * len(mark.tail)
+        if x + width > WIDTH + MARGIN:
+            x, y = MARGIN, y + 20
+        drawn = "".join(ElementTree.tostring(part, encoding="unicode") for part in mark)
+        legend.append(
+            f'<g transform="translate({x:.0f} {y - 9})">{drawn}'
+            f'<text x="26" y="9">{escape(mark.tail)}</text></g>'
+        )
+        x += width
+    top = y + 14 if legend else 46
+    height = float(chart.get("viewBox").split()[3])
+    body = "".join(ElementTree.tostring(part, encoding="unicode") for part in chart)
+    title = tree.findtext("figcaption")
+    across, down = WIDTH + 2 * MARGIN, top + height + MARGIN
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across} {down:.0f}" width="{across}" height="{down:.0f}" role="img" aria-label="{escape(title)}">
+<style>{COLOURS}{RULES}
+svg .paper {{ fill: var(--paper); }} svg text.title {{ font: 600 15px var(--sans); fill: var(--ink); }}
+</style>
+<rect class="paper" width="100%" height="100%" rx="6"/>
+<text class="title" x="{MARGIN}" y="28">{escape(title)}</text>
+{"".join(legend)}
+<g transform="translate({MARGIN} {top})">{body}</g>
+</svg>
+"""
+
+
+def speed_lines(found: dict, title: str, x_label: str) -> str:
+    """Levels that are no power of two are packed in another way: lines of their own."""
+    names = {"encode_pack": ("encode + pack", "c1"), "unpack_sum": ("unpack + sum", "c2")}
+    apart = [x for x in found if x_label == "levels" and int(x).bit_count() > 1]
+    lines = [
+        Line(label + more, [(float(x), found[x][name]) for x in places], colour + style)
+        for more, places, style in (
+            ("", [x for x in found if x not in apart], ""),
+            (f", {' and '.join(apart)} levels", apart, " dashed"),
+        )
+        for name, (label, colour) in names.items()
+        if places
+    ]
+    unit = "million coordinates a second"
+    return line_chart(title, lines, x_label, unit, log_x=True, log_y=True)
+
+
+def contender_bars(found: dict) -> str:
+    speed = {
+        name: found["bench"][name]["coordinates_per_second_per_core"] / 1e6
+        for name in ("naive", "encode_pack", "memory_copy")
+    }
+    bars = [
+        ("RQM as usually written with torch, 1 core", speed["naive"], "c4"),
+        ("encode + pack, 1 core", speed["encode_pack"], "c1"),
+        *(
+            (f"encode + pack, {count} cores", row["encode_pack"], "c1")
+            for count, row in found["threads"].items()
+            if count != "1"
+        ),
+        ("copy of the numbers, the limit, 1 core", speed["memory_copy"], "c2"),
+    ]
+    parts = [
+        Part(label, math.log10(value), f"{value:,.{int(value < 10)}f}", style)
+        for label, value, style in bars
+    ]
+    return horizontal_bars("Million coordinates a second (log scale)", parts)
+
+
+def pictures() -> dict[str, str]:
+    """Each file in docs/images and what is in it."""
+    found = result("performance")
+    figures = {
+        "contenders": contender_bars(found),
+        "levels": speed_lines(found["levels"], "Speed against levels (RQM)", "levels"),
+        "vertices": speed_lines(
+            found["vertices"], "Speed against vertices (PBM, 16 codes)", "vertices"
+        ),
+        "dimension": speed_lines(
+            found["dimension"], "Speed against dimension (RQM, 16 levels)", "coordinates"
+        ),
+    }
+    return {f"performance-{name}.svg": picture(figure) for name, figure in figures.items()}
+
+
+def compressed(found: dict) -> str:
+    """Bits a coordinate: as sent, and as Huffman codes beside the entropy."""
+    lines = [
+        "| mechanism, levels | payload | normal: compressed | entropy | gradient: compressed | entropy |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in found.items():
+        cells = [row["normal"]["payload"]]
+        cells += [each[key] for each in row.values() for key in ("compressed", "entropy")]
+        lines.append(f"| {name} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |")
+    return "\n".join(lines)
+
+
 def page() -> str:
-    found, stream = result("performance"), result("stream")
+    found, stream, small = result("performance"), result("stream"), result("compress")
     bench, turned = found["bench"], found["hadamard"]
     copy, own = bench["memory_copy"], bench["encode_pack"]
     million = {
@@ -29,6 +139,10 @@ def page() -> str:
         for name in ("encode_pack", "unpack_sum", "naive", "memory_copy")
     }
     per_input = {name: speed["encode_pack"] for name, speed in found["input"].items()}
+    rates = {
+        step: [row[f"{step}_speed"] for each in small["bits"].values() for row in each.values()]
+        for step in ("compress", "decompress")
+    }
     slowest, fastest = min(per_input.values()), max(per_input.values())
     return f"""# How fast it is, and what that depends on
 
@@ -45,13 +159,23 @@ Million coordinates a second, one core, 10 million float32, RQM with 16 levels, 
 Encoding is {own["ratio_to_naive"]:.0f} times faster than the usual way. Of its time {100 * million["encode_pack"] / found["words"]:.0f} % is AES, which gives 64 random bits to every coordinate: 32 to
 dither, 32 to draw; the other 30 of a draw only where those leave the code open.
 
+![speeds of the usual way, ours on one core and on two, and a copy](images/performance-contenders.svg)
+
+(The scale begins at 1.)
+
 {table(found["levels"], "levels")}
+
+![speed against levels](images/performance-levels.svg)
 
 Levels that are no power of two share numbers of up to 128 bits: within 1 % of log2(levels), at the price of a second pass.
 
 {table(found["vertices"], "vertices (PBM, 16 codes)")}
 
+![speed against vertices](images/performance-vertices.svg)
+
 {table(found["dimension"], "coordinates")}
+
+![speed against dimension](images/performance-dimension.svg)
 
 {table(found["dtype"], "input")}
 
@@ -63,6 +187,18 @@ Levels that are no power of two share numbers of up to 128 bits: within 1 % of l
 them, and {turned["float32"]["milliseconds"]:.0f} ms in float32, {turned["float32"]["over_memory_copy"]:.1f} copies. Updates are rotated in float64.
 
 **An update of {stream["coordinates"]:,} coordinates**, in parts (`encode_to`): {stream["seconds"]:.1f} s on {stream["threads"]} threads, {stream["extra_megabytes"]:.0f} MB beside a part of 16.
+
+## Entropy coding
+
+Bits a coordinate, headers included, as they are sent and after `randquant.compress.compress` (`python benchmarks/compress.py`). Inputs are {small["coordinates"]["normal"]:,} normal
+numbers, or the gradient of one client's 20 images for a fresh network of {small["coordinates"]["gradient"]:,} weights; a deviation is a third of the threshold. The entropy is that of
+the codes one by one; codes that share a byte may come out below it where neighbours are alike.
+
+{compressed(small["bits"])}
+
+One bit gains nothing; many levels gain most where most numbers are small.
+It takes {1e3 / max(rates["compress"]):.0f} to {1e3 / min(rates["compress"]):.0f} ns a coordinate to compress and {1e3 / max(rates["decompress"]):.0f} to {1e3 / min(rates["decompress"]):.0f} ns to undo it, on one core; encoding takes {1e3 / million["encode_pack"]:.0f} ns.
+It is off unless called, for the length of what is sent then depends on the codes: [encoding.md](theory/encoding.md) says when that matters.
 
 ## What its time tells
 
@@ -76,8 +212,12 @@ this machine's noise. Where time matters, send payloads at fixed times.
 
 `randquant.encode.gpu.encode_tensor` is the same encoder as one Triton kernel, on the device. Its random bits come from Philox for simulation, or from AES-256 on
 the CPU for deployment, and then its codes are those of the CPU, bit for bit. **It has run on Triton's interpreter only**: no speed was measured.
+`python benchmarks/gpu.py` stands ready and has not been run: on a machine with a CUDA device it measures 2 and 16 levels against a copy of memory on the device,
+with 60 % of the copy's bytes a second as its target; elsewhere it says what it lacks.
 """
 
 
 if __name__ == "__main__":
     (ROOT / "docs" / "performance.md").write_text(page())
+    for name, drawn in pictures().items():
+        (ROOT / "docs" / "images" / name).write_text(drawn)

@@ -1,9 +1,9 @@
 """Hostile bytes for every parser: python tests/fuzz.py [INPUTS [SEED]], or `make fuzz`.
 
 Inputs are good ones, damaged: bits, bytes, lengths, splices, and for JSON any value anywhere.
-Payloads and checkpoints get a right checksum again half of the time, to come past it. A parser
-must give a ValueError or TypeError, or else a result that fits its bytes; soon, and in memory
-that those bytes justify.
+Payloads, checkpoints and states get a right checksum again half of the time, to come past it. A
+parser must give a ValueError or TypeError that says what was expected, or else a result that fits
+its bytes; soon, and in memory that those bytes justify.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,16 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
+from flwr.app import Array, ArrayRecord, Context, RecordDict
+from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
 from randquant import _idx, run_folder, wire
+from randquant.aggregate import ChannelMechanism, VectorMechanism
+from randquant.compress import compress, decompress
 from randquant.federate import State
+from randquant.flower import Offer, RoundEvent, RunAccountant, state
+from randquant.flower.ledger import Ledger
 from randquant.records import TrainConfig, to_json
 
 SECONDS = 10
@@ -89,6 +96,8 @@ def damaged_json(rng: random.Random, data: bytes) -> bytes:
     """A value, a key or the text."""
     if rng.random() < 0.3:
         return damaged(rng, data)
+    if rng.random() < 0.01:
+        return rng.choice([b"[", b'{"a":']) * 50_000
     holder = {"": json.loads(data)}
     for _ in range(rng.choice([1, 1, 2, 5])):
         places = list(_places(holder))
@@ -137,22 +146,54 @@ def _damaged_payload(rng: random.Random, data: bytes) -> bytes:
 
 
 def _read_payload(data: bytes, _folder: Path) -> None:
-    refused = 0
+    refused: list[ValueError] = []
     for coding in (*CHANNELS, WIDE):
         totals = np.zeros(DIMENSION, dtype=np.int64)
         try:
             codes = wire.unpack(coding, data, DIMENSION)
             wire.add(coding, data, totals)
-        except ValueError:
+        except ValueError as error:
             assert not totals.any(), "a refused payload was added"
-            refused += 1
+            refused.append(error)
             continue
         assert codes.shape == (DIMENSION,), "another dimension"
         assert int(codes.max()) < coding.levels, "a code that does not exist"
         assert wire.pack(coding, codes) == data, "not the codes of these bytes"
         assert np.array_equal(totals, codes), "another sum"
-    if refused == len(CHANNELS) + 1:
-        raise ValueError
+    if len(refused) == len(CHANNELS) + 1:
+        raise refused[-1]
+
+
+def _compressed() -> list[bytes]:
+    return [
+        compress(channel, payload, pad_to=pad_to)
+        for channel, payload in zip(CHANNELS, _payloads(), strict=False)
+        for pad_to in (None, 120)
+    ]
+
+
+def _damaged_compressed(rng: random.Random, data: bytes) -> bytes:
+    """Damage to the bytes, or to what they decompress to, or a bomb."""
+    if rng.random() < 0.5:
+        return damaged(rng, data)
+    symbols = zlib.decompress(data[wire.HEADER_BYTES :].rstrip(b"\0") + bytes(4), -15, DIMENSION)
+    symbols = damaged(rng, symbols) if rng.random() < 0.98 else bytes(rng.randrange(2**24))
+    deflate = zlib.compressobj(rng.randrange(10), zlib.DEFLATED, -rng.randrange(9, 16))
+    return data[: wire.HEADER_BYTES] + deflate.compress(symbols) + deflate.flush()
+
+
+def _read_compressed(data: bytes, _folder: Path) -> None:
+    for channel in CHANNELS[1:]:
+        with contextlib.suppress(ValueError):
+            return _read_compressed_of(channel, data)
+    return _read_compressed_of(CHANNELS[0], data)
+
+
+def _read_compressed_of(channel: rq.Channel, data: bytes) -> None:
+    payload = decompress(channel, data, DIMENSION)
+    wire.unpack(channel, payload, DIMENSION)
+    assert payload[4:40] == data[4:40], "another header"
+    assert decompress(channel, compress(channel, payload), DIMENSION) == payload, "no way back"
 
 
 def _channels() -> list[bytes]:
@@ -220,12 +261,144 @@ def _read_config(data: bytes, folder: Path) -> None:
     assert again.keys() >= json.loads(data).keys(), "a field was lost"
 
 
+OFFERS = [
+    Offer(ChannelMechanism(CHANNELS[0]), DIMENSION),
+    Offer(VectorMechanism(CHANNELS[1], 1.0, "aggregate", 40, rotation_seed=7), DIMENSION),
+]
+
+
+def _offers() -> list[bytes]:
+    return [offer.to_text().encode() for offer in OFFERS]
+
+
+def _read_offer(data: bytes, _folder: Path) -> None:
+    offer = Offer.from_text(data.decode(errors="replace"))
+    said, mechanism = json.loads(data), offer.mechanism
+    assert offer.dimension == said["dimension"] <= offer.size, "another dimension"
+    assert mechanism.channel.fingerprint.hex() == said["channel"]["fingerprint"], "another channel"
+    for name in ("trust", "cohort", "clip_norm", "norm", "rotation_seed"):
+        if name in said:
+            assert getattr(mechanism, name) == said[name], f"another {name}"
+    assert Offer.from_text(offer.to_text()) == offer, "no way back"
+
+
+NODE = 5
+
+
+def _accountant() -> RunAccountant:
+    return RunAccountant(1e-5, max_epsilon=8.0)
+
+
+def _account() -> RunAccountant:
+    found = _accountant()
+    for offer, count in zip(OFFERS, (3, 2), strict=True):
+        found.compose(RoundEvent(offer, frozenset({NODE})), count)
+    return found
+
+
+def _ledgers() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = _ledger(Path(folder) / "account", _account())
+        with ledger.held():
+            for step in ("advertise", "upload"):
+                ledger.take(b"a round", step)
+            ledger.save()
+        return [(Path(folder) / "account").read_bytes()]
+
+
+def _ledger(path: Path, accountant: RunAccountant) -> Ledger:
+    config = {"randquant-ledger": str(path)}
+    return Ledger(accountant, Context(1, NODE, config, RecordDict(), {}))  # type: ignore[arg-type]
+
+
+def _read_ledger(data: bytes, folder: Path) -> None:
+    path, accountant = folder / "account", _accountant()
+    path.write_bytes(data)
+    ledger = _ledger(path, accountant)
+    with ledger.held():
+        for session, steps in json.loads(data)["taken"].items():
+            for step in steps:
+                _refused(lambda s=session, t=step: ledger.take(bytes.fromhex(s), t))
+        ledger.save()
+    _same_counts(json.loads(data), accountant)
+    _same_counts(json.loads(path.read_bytes()), accountant)
+
+
+def _same_counts(said: dict, accountant: RunAccountant) -> None:
+    """What an account says is what is counted: none is lost, none of another offer."""
+    clients = list(said["clients"].values())
+    total = sum(sum(counts.values()) for counts in clients)
+    assert accountant.answers(NODE) == total, "another number of answers"
+    [spent] = accountant.state_dict()["clients"].values() if clients else [{}]
+    texts = accountant.state_dict()["offers"]
+    counted = {texts[int(n)]: count for n, count in spent.items()}
+    for n, count in clients[0].items() if clients else ():
+        assert counted[Offer.from_text(said["offers"][int(n)]).to_text()] == count, "another offer"
+
+
+def _refused(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except ValueError:
+        return
+    raise AssertionError("a step was taken twice")
+
+
+def _adam(size: int) -> FedAdam:
+    strategy = FedAdam()
+    strategy.m_t, strategy.v_t = {"w": np.zeros(size), "b": np.ones(1)}, [np.ones(2)]  # type: ignore[assignment]
+    return strategy
+
+
+def _damaged_state(rng: random.Random, data: bytes) -> bytes:
+    """The bytes, or the JSON of its head; half of the time with a right checksum."""
+    start = state.HEAD + 8
+    end = start + int.from_bytes(data[state.HEAD : start], "little")
+    if rng.random() < 0.5:
+        out = damaged(rng, data)
+    else:
+        head = damaged_json(rng, data[start:end])
+        out = data[: state.HEAD] + len(head).to_bytes(8, "little") + head + data[end:]
+    if rng.random() < 0.8:
+        body = out[state.HEAD :]
+        out = state.MAGIC + hashlib.sha256(body).digest() + body
+    return out
+
+
+def _states() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state"
+        arrays = {"w": np.arange(6.0).reshape(2, 3), "b": np.ones((0, 2), dtype=np.float32)}
+        model = {name: Array(array) for name, array in arrays.items()}
+        record = {"rounds": 3, "accountant": _account().state_dict()}
+        state.save(path, record, ArrayRecord(model), _adam(6))
+        return [path.read_bytes()]
+
+
+def _read_state(data: bytes, folder: Path) -> None:
+    path, strategy = folder / "state", FedAdam()
+    fields = set(vars(strategy))
+    path.write_bytes(data)
+    record, model = state.load(path, strategy)
+    assert set(vars(strategy)) == fields, "a new attribute"
+    state.save(path, record, model, strategy)
+    again, same = state.load(path, other := FedAdam())
+    assert (again, list(same)) == (record, list(model))
+    for name, array in model.items():
+        np.testing.assert_array_equal(same[name].numpy(), array.numpy())
+    assert repr(vars(other)) == repr(vars(strategy))
+
+
 TARGETS = {
     "payload": Target(_payloads, _damaged_payload, _read_payload),
+    "compressed payload": Target(_compressed, _damaged_compressed, _read_compressed),
     "channel file": Target(_channels, damaged_json, _read_channel),
     "checkpoint": Target(_checkpoints, damaged, _read_checkpoint),
     "IDX file": Target(_idx_files, damaged, _read_idx),
     "configuration": Target(_configs, damaged_json, _read_config),
+    "offer": Target(_offers, damaged_json, _read_offer),
+    "account of a client": Target(_ledgers, damaged_json, _read_ledger),
+    "state of a server": Target(_states, _damaged_state, _read_state),
 }
 
 
@@ -265,8 +438,11 @@ def fuzz(name: str, inputs: int, seed: int, folder: Path, weigh_every: int = 10)
             with _soon():
                 target.read(data, folder)
             accepted += 1
-        except (ValueError, TypeError):
-            pass
+        except (ValueError, TypeError) as error:
+            if not str(error).startswith("Expected"):
+                raise AssertionError(
+                    f"{name}, input {number}: {data[:300]!r}: {error!r}"
+                ) from error
         except BaseException as error:
             raise AssertionError(
                 f"{name}, seed {seed}, input {number}: {data[:300]!r}: {error!r}"

@@ -11,7 +11,7 @@ RANKS = {
     "_validate": 0,
     "privacy": 1, "keys": 1,
     "channel": 2, "divergence": 2, "wire": 2, "blocks": 2, "locks": 2, "records": 2, "_bits": 2,
-    "probabilities": 2, "moments": 2,
+    "compress": 2, "probabilities": 2, "moments": 2,
     "mechanisms": 3, "certify": 3, "geometry": 3, "channel_file": 3, "encode": 3, "design": 3,
     "curvature": 3, "vector": 3, "sums": 3,
     "composition": 4, "releases": 4,
@@ -27,7 +27,7 @@ RANKS = {
     "proportions": 7, "attacks": 7, "audit": 7,
     "calibrate": 5, "schemes": 5, "deviation": 5, "limits": 5, "plan": 7,
     "reading": 8, "arguments": 8, "train_command": 8, "cli": 8,
-    "run_arguments": 8, "run_commands": 8, "sweep_command": 8,
+    "option_texts": 8, "run_arguments": 8, "run_commands": 8, "sweep_command": 8,
     "reproduce_command": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {

@@ -311,7 +311,20 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(capsys, line, word, tmp_path,
 
 
 @pytest.mark.parametrize(
-    "command", ["certify", "design", "account", "audit", "compare", "reproduce", "bench", "train"]
+    "command",
+    [
+        "certify",
+        "design",
+        "account",
+        "audit",
+        "compare",
+        "reproduce",
+        "bench",
+        "train",
+        "sweep",
+        "runs",
+        "report",
+    ],
 )
 def test_help_shows_an_example_that_parses(capsys, command):
     code, out, _ = run(capsys, f"{command} --help")

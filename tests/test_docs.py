@@ -9,18 +9,21 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from randquant import cli
+from randquant import arguments, cli
 from randquant.aggregate import BASELINES
 from randquant.mechanisms import MECHANISMS
 from randquant.privacy import round_up
 from randquant.reproduce import ENTRIES
+from randquant.sweep.spec import read as read_sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 README = (ROOT / "README.md").read_text()
+SWEEPS = (ROOT / "docs" / "sweeps.md").read_text()
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -46,8 +49,11 @@ def test_the_python_of_the_readme_prints_what_it_says(code, expected):
     assert output.getvalue().translate(same) == expected.translate(same)
 
 
+TRAINING = ("train", "sweep", "runs", "report")
+
+
 @pytest.mark.parametrize(
-    "command", [c for c in commands() if " train" not in c and "bench" not in c]
+    "command", [c for c in commands() if c.split()[1] not in (*TRAINING, "bench")]
 )
 def test_commands_of_the_readme_run(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -57,11 +63,29 @@ def test_commands_of_the_readme_run(command, capsys, tmp_path, monkeypatch):
 
 def test_training_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    training = [command for command in commands() if " train" in command]
-    assert len(training) == 3
+    (tmp_path / "examples").mkdir()
+    example = (ROOT / "examples" / "sweep.toml").read_text()
+    (tmp_path / "examples" / "sweep.toml").write_text(example.replace("rounds = 30", "rounds = 2"))
+    training = [command for command in commands() if command.split()[1] in TRAINING]
+    assert [command.split()[1] for command in training] == ["train"] * 3 + list(TRAINING[1:])
     for command in training:
-        assert cli.main([*shlex.split(command)[1:], "--quiet"]) == 0
-        assert "epsilon <=" in capsys.readouterr().out
+        quiet = ["--quiet"] * (command.split()[1] in ("train", "sweep"))
+        assert cli.main([*shlex.split(command)[1:], *quiet]) == 0
+        printed = capsys.readouterr().out
+        assert "epsilon <=" in printed or "runs.html" in printed
+    assert len(list((tmp_path / "runs" / "sweep").glob("*/summary.json"))) == 7
+    assert "8 runs side by side" in (tmp_path / "runs.html").read_text()
+
+
+def test_the_sweeps_of_the_docs_are_sweeps():
+    grid, search = (read_sweep(text) for text in blocks(SWEEPS, "toml"))
+    assert len(list(grid.grid())) == 10
+    assert (search.trials, set(search.cases[0].ranges)) == (40, {"learning_rate", "clip", "margin"})
+
+
+@pytest.mark.parametrize("line", "".join(blocks(SWEEPS, "console")).splitlines())
+def test_the_commands_of_the_sweeps_page_are_commands(line):
+    arguments.parser().parse_args(shlex.split(line)[2:])
 
 
 def test_the_readme_names_every_mechanism():
@@ -254,3 +278,10 @@ def test_the_performance_page_is_what_was_measured():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (ROOT / "docs" / "performance.md").read_text() == module.page()
+    pictures = module.pictures()
+    for name, drawn in pictures.items():
+        assert f"](images/{name})" in module.page()
+        assert (ROOT / "docs" / "images" / name).read_text() == drawn
+        assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
+    kept = {path.name for path in (ROOT / "docs" / "images").glob("performance-*")}
+    assert kept == pictures.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import re
@@ -25,12 +26,13 @@ import randquant as rq
 from randquant import wire
 from randquant.account import account
 from randquant.aggregate import ChannelMechanism, VectorMechanism, update_mechanism
-from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, RoundEvent, RunAccountant
+from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, RoundEvent, RunAccountant, state
 from randquant.flower import messages as wire_messages
 from randquant.flower.ledger import SPENT
-from randquant.flower.messages import HEAD, INBOX, PAYLOAD, STYPE
+from randquant.flower.messages import HEAD, INBOX, PAYLOAD, STYPE, read_terms
 from randquant.flower.strategy import RoundsFailed
 from randquant.keys import Key
+from randquant.secagg import ProtocolError
 
 # Values -1, 0, 1 are encoded as they are: sums can be checked bit for bit.
 EXACT = rq.stochastic_rounding(clip=1.0, levels=3, margin=0.0)
@@ -650,6 +652,45 @@ def test_a_damaged_account_is_refused_and_named_to_nobody(text, tmp_path):
     assert reason == "This client's files cannot be used; its log says why."
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["offers"].append(state["offers"][0]),
+        lambda state: state["clients"].update({"01": {"1": 7}}),
+        lambda state: state["clients"]["1"].update({"00": 1}),
+        lambda state: state["clients"]["1"].update({"-1": 1}),
+        lambda state: state["clients"]["1"].update({"0": 2**53 + 1}),
+        lambda state: state["clients"]["1"].update({"2": 1}),
+        lambda state: state.update(offers=["[" * 100_000]),
+    ],
+    ids=["an offer twice", "a client twice", "a count twice", "from behind", "beyond accounting",
+         "an offer that is not there", "a deep nest"],
+)  # fmt: skip
+def test_an_account_that_could_lose_a_count_is_refused(change):
+    accountant = RunAccountant(1e-5)
+    for offer in (Offer(noisy("local"), 5), Offer(noisy("local"), 6)):
+        accountant.compose(RoundEvent(offer, frozenset({1})), 3)
+    state = json.loads(json.dumps(accountant.state_dict()))
+    other = RunAccountant(1e-5)
+    other.load_state_dict(state)
+    assert other.answers(1) == 6
+    change(state)
+    with pytest.raises(ValueError, match="Expected the state of this accountant, but"):
+        other.load_state_dict(state)
+    assert other.answers(1) == 6
+
+
+def test_offers_and_terms_that_are_none_are_refused_in_a_sentence():
+    deep = "[" * 100_000
+    with pytest.raises(ValueError, match="Expected an offer of this package's version, but"):
+        Offer.from_text(deep)
+    with pytest.raises(ProtocolError, match="Expected the terms of a secure sum, but"):
+        read_terms(deep, b"session", 5)
+    record = json.loads(Offer(noisy("local"), 5).to_text())
+    with pytest.raises(ValueError, match=r"Expected an offer .* dimension .*1073741824"):
+        Offer.from_text(json.dumps({**record, "dimension": 2**30 + 1}))
+
+
 def test_steps_are_remembered_where_a_state_is_lost(tmp_path):
     """Flower sends a reply before it keeps the state: if that fails, the old one comes back."""
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
@@ -910,7 +951,7 @@ def test_all_clients_gone_is_a_clear_error_and_the_model_is_kept(trust, tmp_path
     with pytest.raises(RoundsFailed, match="3 failures in a row, the last: Expected"):
         run(strategy, grid, rounds=9)
     healthy = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-    if (tmp_path / "server.npz").exists():
+    if (tmp_path / "server.state").exists():
         again = QuantizedStrategy(fedavg(), exact(trust), folder=tmp_path)
         result = run(again, healthy, rounds=3)  # the third is tried again
         np.testing.assert_allclose(result.arrays["w"].numpy(), mean_of(range(1, 6)), atol=1e-6)
@@ -1071,9 +1112,84 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match="Expected"):
             run(other, grid)
-    (tmp_path / "server.npz").write_bytes(b"PK damaged")
+    good = (tmp_path / "server.state").read_bytes()
+    for change in (
+        lambda head: head["arrays"][0].__setitem__(0, "model/other"),
+        lambda head: head["record"].update(rounds=-1),
+        lambda head: head["record"].pop("accountant"),
+        lambda head: head["record"].pop("offer"),
+    ):
+        (tmp_path / "server.state").write_bytes(with_head(good, change))
+        with pytest.raises(ValueError, match="Expected"):
+            run(QuantizedStrategy(fedavg(), exact(), folder=tmp_path), grid)
+    (tmp_path / "server.state").write_bytes(b"PK damaged")
     with pytest.raises(ValueError, match="Expected the state of a run"):
         run(QuantizedStrategy(fedavg(), exact(), folder=tmp_path), grid)
+
+
+def saved_state(path) -> bytes:
+    """Of a strategy with moments in a dictionary, and in a list of more than ten."""
+    strategy = FedAdam()
+    strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
+    strategy.v_t = [np.full(2, float(n)) for n in range(12)]
+    model = ArrayRecord({"w": Array(np.arange(6.0).reshape(2, 3)), "n": Array(np.array(3))})
+    state.save(path, {"rounds": 1}, model, strategy)
+    return path.read_bytes()
+
+
+def with_head(data: bytes, change) -> bytes:
+    """The same state with another head, and a right checksum."""
+    size = int.from_bytes(data[40:48], "little")
+    head = json.loads(data[48 : 48 + size])
+    change(head)
+    text = json.dumps(head).encode()
+    body = len(text).to_bytes(8, "little") + text + data[48 + size :]
+    return data[:8] + hashlib.sha256(body).digest() + body
+
+
+def test_a_state_comes_back_as_it_was(tmp_path):
+    path, strategy = tmp_path / "state", FedAdam()
+    saved_state(path)
+    record, model = state.load(path, strategy)
+    assert record == {"rounds": 1}
+    assert (model["w"].numpy() == np.arange(6.0).reshape(2, 3)).all()
+    assert model["n"].numpy().shape == ()
+    assert (strategy.m_t["w"] == np.arange(3.0)).all()
+    assert (strategy.m_t["empty"].shape, strategy.m_t["empty"].dtype) == ((0, 2), ">f4")
+    assert [part[0] for part in strategy.v_t] == list(range(12))
+    strategy.m_t["w"] += 1  # it can be stepped with in place
+
+
+def test_every_changed_byte_of_a_state_is_refused(tmp_path):
+    data, path = saved_state(tmp_path / "state"), tmp_path / "damaged"
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(ValueError, match="Expected the state of a run in"):
+            state.load(path, FedAdam())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda head: head["arrays"][0].__setitem__(2, [10**12]),
+        lambda head: head["arrays"][0].__setitem__(2, [-2, -3]),
+        lambda head: head["arrays"][0].__setitem__(1, "|O8"),
+        lambda head: head["arrays"][0].__setitem__(1, "<f8,<f8"),
+        lambda head: head["arrays"][-1].__setitem__(0, "inner/aggregate_train/#0"),
+        lambda head: head["arrays"][-1].__setitem__(0, "inner/eta/#0"),
+        lambda head: head["arrays"][-1].__setitem__(0, "other"),
+        lambda head: head["arrays"][-1].__setitem__(0, "model/w"),
+        lambda head: head["arrays"].pop(),
+        lambda head: head.update(record=[]),
+    ],
+)
+def test_a_state_of_something_else_is_refused_and_changes_nothing(change, tmp_path):
+    path, strategy = tmp_path / "state", FedAdam()
+    path.write_bytes(with_head(saved_state(path), change))
+    before = dict(vars(strategy))
+    with pytest.raises(ValueError, match="Expected the state of a run in"):
+        state.load(path, strategy)
+    assert vars(strategy) == before
 
 
 def test_the_accountant_composes_what_clients_answered():

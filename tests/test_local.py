@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from randquant import datasets, models, runs
+from randquant import learner as learner_module
 from randquant.aggregate import update_mechanism
 from randquant.aggregate.gaussian import clip_to_norm
 from randquant.keys import Key
@@ -52,8 +53,10 @@ def by_torch(digits, samples, model, rate, epochs):
     return (start - nn.utils.parameters_to_vector(module.parameters()).detach()).numpy()
 
 
+@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("model", NETWORKS)
-def test_local_epochs_are_those_of_torch(digits, split, model):
+def test_local_epochs_are_those_of_torch(digits, split, model, together, monkeypatch):
+    monkeypatch.setattr(learner_module, "SMALL", 32_000 if together else 0)
     learner = learner_of(digits, split, model, Local(epochs=3, learning_rate=0.2))
     updates, losses = learner.updates([0, 2, 6])
     for client, update in zip([0, 2, 6], updates, strict=True):

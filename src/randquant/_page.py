@@ -87,6 +87,7 @@ svg .axis { stroke: var(--soft); }
 svg .line { fill: none; stroke: var(--color); stroke-width: 1.8; }
 svg .line { stroke-linejoin: round; stroke-linecap: round; }
 svg .faint { stroke-width: 1; opacity: 0.45; }
+svg .thin { stroke-width: 1.2; opacity: 0.8; }
 svg .dashed { stroke-dasharray: 5 4; }
 svg .bar { fill: var(--color); }
 svg .overlaid { opacity: 0.5; }

@@ -57,7 +57,7 @@ def load_channel(path: str | Path) -> tuple[Channel, Certificate | MetricCertifi
     """
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"Expected a channel file at {path}, but: {error}.") from error
     return channel_from_record(record, f"file at {path}")
 
@@ -98,7 +98,7 @@ def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate |
         claimed = Interval(*(float(claim["epsilon"][end]) for end in ("lower", "upper")))
         certificate = _certified(channel, claim)
         fingerprint = record["fingerprint"]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         reason = str(error).rstrip(".")
         raise ValueError(f"Expected a channel {where}, but: {reason}.") from error
     if channel.fingerprint.hex() != fingerprint:

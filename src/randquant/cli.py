@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"randquant {options.command}: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        hint = _RESUMED.get(options.command, "")
+        resumed = options.command in ("train", "sweep")
+        hint = "; go on with --resume and the same folder" * resumed
         print(f"randquant {options.command}: stopped{hint}", file=sys.stderr)
         return 130
     return code or 0
@@ -347,24 +348,12 @@ def _train(options: argparse.Namespace) -> None:
     _print(options, *train(options))
 
 
-def _sweep(options: argparse.Namespace) -> int:
-    from randquant.sweep_command import sweep
+def _about_runs(options: argparse.Namespace) -> int:
+    from randquant.run_commands import command
 
-    result, lines, code = sweep(options)
+    result, lines, code = command(options)
     _print(options, result, lines)
     return code
-
-
-def _runs(options: argparse.Namespace) -> None:
-    from randquant.run_commands import runs
-
-    _print(options, *runs(options))
-
-
-def _report(options: argparse.Namespace) -> None:
-    from randquant.run_commands import report
-
-    _print(options, *report(options))
 
 
 def _millions(rate: float) -> str:
@@ -378,9 +367,9 @@ def _print(options: argparse.Namespace, result: dict[str, Any], lines: Sequence[
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "train": _train,
-    "sweep": _sweep,
-    "runs": _runs,
-    "report": _report,
+    "sweep": _about_runs,
+    "runs": _about_runs,
+    "report": _about_runs,
     "certify": _certify,
     "design": _design,
     "account": _account,
@@ -389,9 +378,4 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "plan": _plan,
     "reproduce": _reproduce,
     "bench": _bench,
-}
-
-_RESUMED = {
-    "train": "; go on with --resume and the run's folder",
-    "sweep": "; go on with the same command and --resume",
 }

@@ -16,8 +16,12 @@ from randquant.aggregate.gaussian import clip_to_norm
 from randquant.datasets import Dataset
 from randquant.keys import Key
 
-VECTORISED_GROUP, CONVOLUTION_GROUP = 20, 5
+VECTORISED_GROUP, SINGLE_GROUP = 20, 5
 """Clients handed to a worker at a time: in one vectorised pass, or one after the other."""
+
+SMALL = 32_000
+"""Numbers in a client's step below which a pass over many clients is faster than one after the
+other: gathering their data then costs less than calling torch for each."""
 
 EXAMPLES_AT_ONCE = 64
 """Gradients of single examples that are computed in one vectorised pass."""
@@ -52,8 +56,8 @@ class Evaluation:
 class Learner:
     """Computes clients' updates: gradients of the mean cross-entropy over their local data.
 
-    Models made of linear layers run vectorised over a group of clients; models with convolutions
-    run client by client, which is faster for them (`benchmarks/cohort.py`).
+    Models made of linear layers run vectorised over a group of clients where each has little data;
+    others run client by client, which is faster for them (`benchmarks/cohort.py`).
 
     Args:
         model: the model; its own weights are overwritten by each call.
@@ -81,11 +85,13 @@ class Learner:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self._features = self._features.contiguous(memory_format=torch.channels_last)
             self._test_features = self._test_features.contiguous(memory_format=torch.channels_last)
-        self._model, self._convolutional, self._local = model, convolutional, local
+        samples = len(order) / len(clients) if local.batch is None else local.batch
+        self._together = not convolutional and samples * self._features[0].numel() < SMALL
+        self._model, self._local = model, local
         self._parameters = list(model.parameters())
         # functional_call puts weights into a model while it runs: each thread needs its own.
         self._threads = threading.local()
-        self.group = CONVOLUTION_GROUP if convolutional else VECTORISED_GROUP
+        self.group = VECTORISED_GROUP if self._together else SINGLE_GROUP
 
     @property
     def dimension(self) -> int:
@@ -128,11 +134,11 @@ class Learner:
         steps = [self._steps(client, key) for client in clients]
         if self._local.example_norm is not None:
             found = [self._clipped(each[0], self._local.example_norm) for each in steps]
-        elif self._convolutional:
+        elif self._together:
+            return self._vectorised(steps)
+        else:
             one = self._gradient if self._local.learning_rate is None else self._walk
             found = [one(each) for each in steps]
-        else:
-            return self._vectorised(steps)
         return np.stack([update for update, _ in found]), np.array([loss for _, loss in found])
 
     def evaluate(self) -> Evaluation:

@@ -80,6 +80,7 @@ class SweepDisplay:
             disable=quiet,
         )
         self._tasks: dict[Path, TaskID] = {}
+        self._all: TaskID | None = None
         self._failed = 0
 
     def sweep(self, total: int, done: int) -> None:
@@ -104,13 +105,15 @@ class SweepDisplay:
             self._progress.remove_task(self._tasks.pop(status.folder))
         self._failed += status.state == "failed"
         said = f"{self._failed} failed" if self._failed else ""
-        self._progress.update(self._all, advance=1, said=said)
+        if self._all is not None:
+            self._progress.update(self._all, advance=1, said=said)
 
     def __enter__(self) -> SweepDisplay:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._progress.stop()
+        if self._all is not None:  # stopping what never started would print an empty line
+            self._progress.stop()
 
 
 def result(folder: Path, run: Run) -> dict[str, Any]:

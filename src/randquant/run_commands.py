@@ -1,4 +1,4 @@
-"""The commands that read runs: a list, a comparison, a page. Nothing is trained."""
+"""The commands about many runs: a sweep, a list, a comparison, a page."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from randquant import _table, _text, run_status, settings
+from randquant import _table, _text, run_status, settings, sweep_command
 from randquant.privacy import round_up
 from randquant.records import to_json, write_atomic
 from randquant.run_status import Status
+
+
+def command(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
+    """Run `sweep`, `runs` or `report`: what to print, as JSON and as lines, and the exit code."""
+    if options.command == "sweep":
+        return sweep_command.sweep(options)
+    return (*(runs if options.command == "runs" else report)(options), 0)
 
 
 def runs(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:

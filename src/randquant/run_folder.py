@@ -89,7 +89,7 @@ def read_metrics(path: Path, rounds: int) -> list[RoundMetrics]:
     lines = path.read_bytes().splitlines()[:rounds] if path.exists() else []
     try:
         metrics = [from_json(RoundMetrics, json.loads(line)) for line in lines]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"Expected one JSON record per line of {path}: {error}") from None
     if [m.round for m in metrics] != list(range(1, rounds + 1)):
         raise ValueError(f"Expected rounds 1 to {rounds} in {path}: lines are missing or doubled.")

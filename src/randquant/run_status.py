@@ -64,8 +64,10 @@ class Status:
 
     @property
     def bytes_per_upload(self) -> int | None:
-        """What one client uploads in one round; None before the first."""
-        if self.config is None or not self.metrics:
+        """What one client uploads in one round; None where that is not known yet."""
+        if self.summary is not None:
+            return self.summary.bytes_per_upload
+        if self.config is None or not self.metrics or self.config.sampling != "fixed":
             return None
         return self.metrics[-1].bytes_up // self.config.cohort
 

@@ -98,11 +98,12 @@ def _styles(runs: Sequence[Status], labels: Sequence[str]) -> list[tuple[str, st
     flat = [settings.flat(run.config) for run in runs if run.config is not None]
     name = _grouping(runs, flat)
     values = [_shown(name, each.get(name)) for each in flat]
-    ranked = sorted(set(values), key=lambda value: -values.count(value))
+    ranked = sorted(dict.fromkeys(values), key=lambda value: -values.count(value))
     named = ranked if len(ranked) <= COLORS else ranked[: COLORS - 1]
     color = {value: f"c{k}" for k, value in enumerate(named, 1)}
+    prefix = "" if name == "mechanism" else f"{name} "
     return [
-        (f"{name} {value}", f"{color[value]} faint") if value in color else (OTHER, "c4 faint")
+        (f"{prefix}{value}", f"{color[value]} thin") if value in color else (OTHER, "c4 thin")
         for value in values
     ]
 
@@ -111,7 +112,9 @@ def _grouping(runs: Sequence[Status], flat: Sequence[dict[str, Any]]) -> str:
     """The setting that gives many runs their colours."""
     differ = settings.differing([run.config for run in runs if run.config is not None])
     few = [name for name in differ if len({repr(each.get(name)) for each in flat}) <= COLORS]
-    return next(iter([*[name for name in differ if name == "mechanism"], *few]), "mechanism")
+    # `differ` begins with the mechanism if that differs.
+    first = differ[:1] if differ[:1] == ["mechanism"] else [*few, *differ]
+    return first[0] if first else "mechanism"
 
 
 def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
@@ -129,7 +132,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
                 _text.number(run.accuracy, 2, scale=100),
                 "none" if run.epsilon is None else _text.spent(run.epsilon),
                 _text.plain(promised.get("delta", "")),
-                str(promised.get("neighboring", "")).replace("_", " "),
+                _hidden(run),
                 str(promised.get("trust", "")),
                 f"{run.rounds:,} of {run.config.rounds:,}",
                 "" if run.bytes_per_upload is None else f"{run.bytes_per_upload:,}",
@@ -138,6 +141,12 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
         )
     title = "Guarantees are of one run each: whoever took part in several has spent their sum"
     return _table.html(title, columns, rows, "numbers")
+
+
+def _hidden(run: Status) -> str:
+    if run.guarantee is None or run.config is None:
+        return ""
+    return f"{run.guarantee['neighboring'].replace('_', ' ')} {run.config.unit}"
 
 
 def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:

@@ -11,11 +11,11 @@ from typing import Any
 from randquant.arguments import (
     DEMO,
     PLAIN,
-    TRAIN_FIELDS,
     given_parameters,
     own_parameters,
     takes,
 )
+from randquant.option_texts import TRAIN_FIELDS
 from randquant.records import RoundMetrics, TrainConfig
 
 

@@ -139,6 +139,26 @@ def header(channel: Coding, dimension: int, digest: bytes) -> bytes:
     return bare_header(channel, dimension) + digest[: struct.calcsize("8s")]
 
 
+def checked_header(channel: Coding, payload: bytes, dimension: int) -> bytes:
+    """The checksum that a header states; ValueError unless the rest of it is as expected."""
+    magic, version, reserved, levels, size, fingerprint, checksum = HEADER.unpack_from(payload)
+    if magic != MAGIC:
+        raise ValueError(f"Expected a payload that starts with {MAGIC!r}, got {magic!r}.")
+    if version != VERSION or reserved != 0:
+        raise ValueError(
+            f"Expected payload version {VERSION}, got {version}: client and server must run "
+            "versions of randquant that share a format."
+        )
+    if fingerprint != channel.fingerprint or levels != channel.levels % 2**16:
+        raise ValueError(
+            f"Expected a payload of channel {channel.fingerprint.hex()[:8]} with "
+            f"{channel.levels} levels, got channel {fingerprint.hex()[:8]} with {levels}."
+        )
+    if size != dimension:
+        raise ValueError(f"Expected a payload of {dimension} coordinates, got {size}.")
+    return checksum
+
+
 def unpack(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
     """Turn a payload back into codes.
 
@@ -230,21 +250,7 @@ def _checked_body(channel: Coding, payload: bytes, dimension: int) -> np.ndarray
         raise ValueError(
             f"Expected a payload of {expected} bytes, got {len(payload)}: it is truncated."
         )
-    magic, version, reserved, levels, size, fingerprint, checksum = HEADER.unpack_from(payload)
-    if magic != MAGIC:
-        raise ValueError(f"Expected a payload that starts with {MAGIC!r}, got {magic!r}.")
-    if version != VERSION or reserved != 0:
-        raise ValueError(
-            f"Expected payload version {VERSION}, got {version}: client and server must run "
-            "versions of randquant that share a format."
-        )
-    if fingerprint != channel.fingerprint or levels != channel.levels % 2**16:
-        raise ValueError(
-            f"Expected a payload of channel {channel.fingerprint.hex()[:8]} with "
-            f"{channel.levels} levels, got channel {fingerprint.hex()[:8]} with {levels}."
-        )
-    if size != dimension:
-        raise ValueError(f"Expected a payload of {dimension} coordinates, got {size}.")
+    checksum = checked_header(channel, payload, dimension)
     if len(payload) != expected:
         kind = "truncated" if len(payload) < expected else "too long"
         raise ValueError(f"Expected a payload of {expected} bytes, got {len(payload)}: {kind}.")

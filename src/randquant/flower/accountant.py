@@ -15,6 +15,8 @@ from randquant.flower.offer import Offer
 from randquant.privacy import NEIGHBORINGS, Guarantee, Neighboring, Trust
 
 SCHEMA = 1
+MOST = 2**53
+"""Rounds that can be accounted."""
 
 Spent = frozenset[tuple[Offer, int]]
 """How often a client has answered each offer."""
@@ -160,15 +162,20 @@ class RunAccountant:
             same = (state["schema"], state["delta"], state["neighboring"])
             if same != (SCHEMA, self.delta, self.neighboring):
                 raise ValueError(f"it is of schema, delta and neighbours {same}")
-            offers = [Offer.from_text(text) for text in state["offers"]]
+            offers = {str(n): Offer.from_text(text) for n, text in enumerate(state["offers"])}
+            if len(set(offers.values())) < len(offers):
+                raise ValueError("it has an offer twice")  # of two counts one would be lost
             spent = {
-                int(client): Counter(
-                    {offers[int(n)]: _validate.whole("count", c, low=1) for n, c in counts.items()}
+                _client(client): Counter(
+                    {
+                        offers[n]: _validate.whole("count", count, low=1, high=MOST)
+                        for n, count in counts.items()
+                    }
                 )
                 for client, counts in state["clients"].items()
             }
             releases = _validate.whole("num_releases", state["num_releases"], low=0)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(f"Expected the state of this accountant, but: {reason}.") from error
         self._spent, self.num_releases = spent, releases
@@ -179,6 +186,13 @@ class RunAccountant:
             for spent in _distinct(many)
         )
         return max(found, default=0.0)
+
+
+def _client(text: str) -> int:
+    """The number of a client, of which there is one way to write it."""
+    if str(int(text)) != text:
+        raise ValueError(f"{text!r} is no number of a client")
+    return int(text)
 
 
 def _distinct(many: Collection[Counter[Offer]]) -> set[Spent]:

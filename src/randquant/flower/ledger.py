@@ -44,7 +44,7 @@ class Ledger:
             yield
             return
         with locks.exclusive(self._path.with_name(self._path.name + ".lock"), wait=True):
-            self._load(self._path.read_text() if self._path.exists() else None)
+            self._load(self._path.read_bytes() if self._path.exists() else None)
             yield
 
     def take(self, session: bytes, step: str) -> None:
@@ -64,18 +64,30 @@ class Ledger:
         else:
             self._context.state[SPENT] = ConfigRecord({"state": text})
 
-    def _load(self, text: str | None) -> None:
+    def _load(self, text: str | bytes | None) -> None:
         if text is None:
             return
         try:
             state: dict[str, Any] = json.loads(text)
-            self._taken = {str(s): [str(step) for step in t] for s, t in state["taken"].items()}
+            self._taken = {_session(s): _steps(steps) for s, steps in state["taken"].items()}
             counts: Mapping[str, Any] = state["clients"]
             if len(counts) > 1:
                 raise ValueError("it is of several clients")
             number = str(self._context.node_id)  # it may have had another then
             own = dict(zip([number], counts.values(), strict=False))
             self.accountant.load_state_dict({**state, "clients": own})
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(f"Expected this client's account, but: {reason}.") from error
+
+
+def _session(text: str) -> str:
+    if bytes.fromhex(text).hex() != text:
+        raise ValueError(f"{text!r} is no session")
+    return text
+
+
+def _steps(steps: Any) -> list[str]:
+    if not (isinstance(steps, list) and all(isinstance(step, str) for step in steps)):
+        raise ValueError("the steps of a session are no list of names")
+    return steps

@@ -113,7 +113,7 @@ def read_terms(text: str, session: bytes, size: int) -> Terms:
     try:
         fields = json.loads(text)
         return Terms(session, tuple(fields.pop("clients")), size, **fields)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         reason = str(error).rstrip(".")
         raise ProtocolError(f"Expected the terms of a secure sum, but: {reason}.") from error
 

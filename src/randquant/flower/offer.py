@@ -47,6 +47,7 @@ class Offer:
                 f"{type(self.mechanism).__name__}: baselines are for simulation."
             )
         _validate.whole("dimension", self.dimension, low=1, high=2**40)
+        self.size  # noqa: B018 - what is rotated has fewer coordinates
 
     @property
     def size(self) -> int:
@@ -95,7 +96,7 @@ class Offer:
             dimension = record.pop("dimension")
             kind = VectorMechanism if "clip_norm" in record else ChannelMechanism
             return cls(kind(channel, **record), dimension)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(
                 f"Expected an offer of this package's version, but: {reason}."

@@ -1,9 +1,19 @@
-"""What a server must not lose: one file, written whole or not at all."""
+"""What a server must not lose: one file, written whole or not at all.
+
+offset  bytes  field
+0       8      magic "RQSTATE1"
+8       32     SHA-256 of what follows
+40      8      n
+48      n      JSON: the record, and (name, dtype, shape) of every array
+48 + n         the arrays
+"""
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +22,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
+from randquant import _validate
 from randquant.records import write_atomic
 
-MODEL, INNER, RECORD = "model/", "inner/", "record"
+MAGIC, MODEL, INNER = b"RQSTATE1", "model/", "inner/"
+HEAD = len(MAGIC) + 32
+DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
 
 
 def save(path: Path, record: Mapping[str, Any], model: ArrayRecord, inner: Strategy) -> None:
@@ -23,11 +36,14 @@ def save(path: Path, record: Mapping[str, Any], model: ArrayRecord, inner: Strat
     for name, value in vars(inner).items():
         for key, array in _arrays_in(value).items():
             arrays[f"{INNER}{name}/{key}"] = array
-    arrays[RECORD] = np.frombuffer(json.dumps(record).encode(), dtype=np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+    fields = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+    head = json.dumps({"record": record, "arrays": fields}).encode()
+    parts = [len(head).to_bytes(8, "little"), head, *(a.tobytes() for a in arrays.values())]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, buffer.getvalue())
+    write_atomic(path, b"".join([MAGIC, digest.digest(), *parts]))
 
 
 def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord]:
@@ -37,25 +53,49 @@ def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord]:
         ValueError: the file is damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        record = json.loads(arrays.pop(RECORD).tobytes())
-    except (OSError, KeyError, ValueError, EOFError) as error:
-        raise ValueError(
-            f"Expected the state of a run in {path}, got something else ({error}): restore it from "
-            "a copy, or begin again in another folder."
-        ) from error
-    model, found = {}, {}
-    for name, array in arrays.items():
-        if name.startswith(MODEL):
-            model[name.removeprefix(MODEL)] = Array(array)
-        else:
+        record, arrays = _read(path.read_bytes())
+        model, found = {}, {}
+        for name, array in arrays.items():
+            if name.startswith(MODEL):
+                model[name.removeprefix(MODEL)] = Array(array)
+                continue
             attribute, key = name.removeprefix(INNER).split("/", 1)
+            known = vars(inner).get(attribute, "") if name.startswith(INNER) else ""
+            if not isinstance(known, list | dict | None):
+                raise ValueError(f"{name!r} is nothing of this strategy")
             found.setdefault(attribute, {})[key] = array
+    except (AttributeError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        reason = str(error).rstrip(".")
+        raise ValueError(
+            f"Expected the state of a run in {path}, but: {reason}. Restore it from a copy, or "
+            "begin again in another folder."
+        ) from error
     for attribute, parts in found.items():
-        in_order = all(key.startswith("#") for key in parts)
+        in_order = list(parts) == [f"#{place}" for place in range(len(parts))]
         setattr(inner, attribute, list(parts.values()) if in_order else parts)
     return record, ArrayRecord(model)
+
+
+def _read(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """(record, arrays) of a file's bytes, in the memory of these bytes."""
+    body = memoryview(data)[HEAD:]
+    if data[:HEAD] != MAGIC + hashlib.sha256(body).digest():
+        raise ValueError("it is damaged")
+    start = 8 + int.from_bytes(body[:8], "little")
+    head: dict[str, Any] = json.loads(bytes(body[8:start]))
+    arrays = {}
+    for name, dtype, shape in head["arrays"]:
+        if not DTYPE.fullmatch(dtype) or name in arrays:
+            raise ValueError(f"{name!r} is no array of numbers, or comes twice")
+        sides = [_validate.whole("side", side, low=0, high=len(data)) for side in shape]
+        size = math.prod(sides) * np.dtype(dtype).itemsize
+        if size > len(body) - start:
+            raise ValueError("its arrays end too soon")
+        arrays[name] = np.ndarray(sides, dtype, bytearray(body[start : start + size]))
+        start += size
+    if start != len(body) or not isinstance(head["record"], dict):
+        raise ValueError("it has something else behind its arrays, or no record")
+    return head["record"], arrays
 
 
 def _arrays_in(value: Any) -> dict[str, np.ndarray]:

@@ -26,7 +26,7 @@ from randquant.flower.updates import Layout
 from randquant.privacy import Neighboring
 from randquant.secagg import ProtocolError, Terms
 
-STATE_FILE = "server.npz"
+STATE_FILE = "server.state"
 
 LOOK_AT_EACH = (
     "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
@@ -298,13 +298,15 @@ class QuantizedStrategy(Strategy):
             return initial
         record, arrays = state.load(self._path, self.strategy)
         offer = Offer(self.mechanism, Layout.of(initial).dimension).digest
-        if (record["offer"], record["strategy"]) != (offer, type(self.strategy).__name__):
+        found = (record.get("offer"), record.get("strategy"), Layout.of(arrays))
+        if found != (offer, type(self.strategy).__name__, Layout.of(initial)):
             raise ValueError(
                 f"Expected {self._path} to be of this mechanism, model and strategy, got another "
                 "run's: choose another folder."
             )
-        self.accountant.load_state_dict(record["accountant"])
-        self._done = record["rounds"]
+        done = _validate.whole("rounds", record.get("rounds"), low=0)
+        self.accountant.load_state_dict(record.get("accountant", {}))
+        self._done = done
         log(INFO, "randquant: going on after round %d.", self._done)
         return arrays
 

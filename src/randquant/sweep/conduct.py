@@ -106,12 +106,9 @@ def conduct(
     with locks.folder(folder):
         write_atomic(folder / SPEC, text.encode())
         plan = _plan(folder, spec, jobs)
-        try:
-            _prepare(plan, folder)
-        except ValueError:
-            if fresh:
-                shutil.rmtree(folder)
-            raise
+        if spec.trials is None and (error := _prepare(plan, folder)) and fresh:
+            shutil.rmtree(folder)
+            raise ValueError(error)
         with Workers(jobs, watcher.round) as workers:
             _run(plan, folder, workers, watcher)
         return _outcomes(folder, plan)
@@ -168,19 +165,14 @@ def _stored(folder: Path) -> str:
         raise ValueError(f"Expected a sweep in {folder}, found no {SPEC} there.") from None
 
 
-def _prepare(plan: _Plan, folder: Path) -> None:
-    """Make the folder of every run that is known, so that what is wrong is said at once.
-
-    Raises:
-        ValueError: all of them are.
-    """
-    standing = []
+def _prepare(plan: _Plan, folder: Path) -> str:
+    """Make the folder of every run of a grid; say what is wrong where that is so for all."""
+    errors: list[str] = []
     for config in plan.recorded():
         path = folder / names.folder(config)
-        _trainable(path, config)
-        standing.append(_status(path, config))
-    if standing and all(status.state == "failed" for status in standing) and not plan.done:
-        raise ValueError(standing[0].error)
+        if not _trainable(path, config):
+            errors.append(_status(path, config).error)
+    return errors[0] if len(errors) == plan.total else ""
 
 
 def _run(plan: _Plan, folder: Path, workers: Workers, watcher: Watcher) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -14,7 +13,7 @@ from randquant._svg import minus
 from randquant.records import write_atomic
 from randquant.report import EMPTY
 from randquant.run_status import Status
-from randquant.sweep.results import CAUTION, Results, cells, series
+from randquant.sweep.results import CAUTION, Results, cells, counted, series
 from randquant.sweep.script import SCRIPT, STYLE
 
 WITHOUT = "without privacy"
@@ -43,10 +42,8 @@ def render(name: str, found: Results) -> str:
         The printed epsilons are never below the real ones. All text of a sweep is escaped.
     """
     drawn = _drawn(found)
-    states = Counter(run.state for run in found.runs)
-    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     body = [
-        _page.header("Sweep", name, f"{_text.count(len(found.runs), 'run')}: {counted}."),
+        _page.header("Sweep", name, f"{_text.count(len(found.runs), 'run')}: {counted(found)}."),
         _page.section("Accuracy against epsilon", [_chart(drawn, found), _aside(found)]),
         _reading(found),
         _page.section("All finished runs", [_runs_table(drawn, found)]) if found.measured else "",
@@ -109,17 +106,17 @@ def _aside(found: Results) -> str:
 
 
 def _reading(found: Results) -> str:
-    promised = next((run.guarantee for run in found.measured if run.guarantee), None)
+    promised = next((run for run in found.measured if run.guarantee), None)
     paragraphs = []
-    if promised is not None:
-        kind = str(promised["neighboring"]).replace("_", " ")
+    if promised is not None and promised.guarantee and promised.config:
+        delta = minus(_text.plain(promised.guarantee["delta"]))
+        kind = str(promised.guarantee["neighboring"]).replace("_", " ")
         paragraphs.append(
             (
                 "What epsilon is.",
-                "A proven upper bound for everything that one client sends in that one run, at "
-                f"δ = {minus(_text.plain(promised['delta']))} ({kind} client), rounded up. Against "
-                "whom it holds stands beside the mechanism: runs under different trust are not "
-                "promises of the same kind.",
+                f"A proven upper bound for the whole of that one run, at δ = {delta} ({kind} "
+                f"{promised.config.unit}), rounded up. Against whom it holds stands beside the "
+                "mechanism: runs under different trust are not promises of the same kind.",
             )
         )
     paragraphs.append(("Chosen runs look better than they are.", CAUTION))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,6 +75,12 @@ def _best(runs: Sequence[Status]) -> list[str]:
     return [runs[k].folder.name for k in frontier(points)]
 
 
+def counted(found: Results) -> str:
+    """How many runs there are in each state, the most common first."""
+    states = Counter(run.state for run in found.runs)
+    return ", ".join(f"{count} {state}" for state, count in states.most_common())
+
+
 def as_json(folder: Path, found: Results) -> dict[str, Any]:
     """The object that `randquant sweep --json` prints."""
     states = Counter(run.state for run in found.runs)
@@ -106,10 +113,16 @@ def _run_json(run: Status, found: Results) -> dict[str, Any]:
 
 
 def cells(run: Status, names: Sequence[str]) -> list[str]:
-    """A run's settings of these names, as text."""
+    """A run's settings of these names as text, numbers to six digits."""
     assert run.config is not None
     values = settings.flat(run.config)
-    return ["" if values.get(name) in (None, "") else _text.plain(values[name]) for name in names]
+    return [_short(values.get(name)) for name in names]
+
+
+def _short(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else _text.plain(value)
 
 
 def as_text(folder: Path, found: Results) -> list[str]:
@@ -117,11 +130,10 @@ def as_text(folder: Path, found: Results) -> list[str]:
     lines = [*_frontier_table(found), ""]
     for run in (run for run in found.runs if run.state == "failed"):
         lines.append(f"failed         {run.folder.name}: {run.error}")
-    states = Counter(run.state for run in found.runs)
-    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    lines.append(f"runs           {counted}")
+    lines.append(f"runs           {counted(found)}")
     if found.measured:
-        lines.append(f"note           {CAUTION}")
+        note = f"note           {CAUTION}"
+        lines += textwrap.wrap(note, 100, subsequent_indent=" " * 15)
     return [*lines, f"report         {folder / 'report.html'}"]
 
 
@@ -142,11 +154,12 @@ def _frontier_table(found: Results) -> list[str]:
     ]
     if not rows:
         return ["no run is finished"]
-    promised = next((run.guarantee for run in found.measured if run.guarantee), None)
     head = "runs that no other of their mechanism beats (* no other at all)"
-    if promised is not None:
-        head += f"; epsilon of the whole run at delta = {promised['delta']}"
-        head += f", {promised['neighboring']}"
+    for run in [run for run in found.measured if run.guarantee is not None][:1]:
+        assert run.guarantee is not None
+        assert run.config is not None
+        head += f"; epsilon of the whole run at delta = {run.guarantee['delta']}"
+        head += f", {run.guarantee['neighboring']} {run.config.unit}"
     columns = ["", *names, "accuracy", "epsilon <=", "bytes", "run"]
     return [head, *_table.text(columns, rows)]
 

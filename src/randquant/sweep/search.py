@@ -45,10 +45,9 @@ class Search:
         self._study = optuna.create_study(
             storage=optuna.storages.JournalStorage(backend),
             study_name="sweep",
-            directions=["maximize", "minimize"],
+            directions=["maximize", "minimize"],  # accuracy, log10 of epsilon
             load_if_exists=True,
         )
-        self._study.set_metric_names(["accuracy", "log10 epsilon"])
         self._done = self._study.get_trials(deepcopy=False)
         self._asked: dict[int, Any] = {}
 

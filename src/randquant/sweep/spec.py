@@ -191,7 +191,7 @@ def _check(spec: Spec) -> None:
         own = {name: values for name, values in possible.items() if name not in case.common}
         names.check(own, case.mechanisms())
         names.check({name: possible[name] for name in case.common}, everything)
-    for setting in ("delta", "neighboring"):
+    for setting in ("delta", "neighboring", "unit"):
         default = [names.DEFAULTS[setting]]
         if len({v for case in spec.cases for v in case.possible().get(setting, default)}) > 1:
             raise ValueError(

@@ -1,0 +1,201 @@
+"""A sweep's page: whole without its script, and alive with it."""
+
+import base64
+import dataclasses
+import hashlib
+import math
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from pages import Page, check_charts
+
+from randquant import _scatter
+from randquant.records import RoundMetrics, RunSummary, TrainConfig
+from randquant.run_status import Status
+from randquant.sweep import page, results
+
+CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 0.03, "keep": 0.4}, rounds=1)
+HOSTILE = "<script>alert('1')</script>"
+
+
+def finished(name, accuracy, epsilon, trust="aggregate", **changes) -> Status:
+    guarantee = None
+    if epsilon is not None:
+        guarantee = {"epsilon": epsilon, "delta": 1e-5, "neighboring": "replace_one"}
+        guarantee |= {"trust": trust}
+    metrics = RoundMetrics(1, accuracy, 0.4, 0.4, 40 * 1234, 0.1, 0.1)
+    summary = RunSummary(accuracy, 0.4, 650, 1234, 8.0, 1, guarantee, 0.2)
+    config = dataclasses.replace(CONFIG, **changes)
+    return Status(Path("/sweep") / name, "finished", config, (metrics,), summary)
+
+
+RUNS = [
+    finished("a", 0.80, 2.00001, parameters={"clip": 0.03, "keep": 0.3}),
+    finished("b", 0.90, 8.0),
+    finished("c", 0.85, 9.0, seed=1),
+    finished("d", 0.70, 1.0, "central", mechanism="gaussian", parameters={}),
+    finished("e", 0.88, 6.0, "central", mechanism="gaussian", parameters={}, seed=1),
+    finished("f", 0.95, None, mechanism="clipped-sgd", parameters={}),
+    finished("g", 0.94, "inf", seed=2),
+    Status(Path("/sweep/h"), "failed", CONFIG, error=f"it diverged {HOSTILE}"),
+    Status(Path("/sweep/i"), "unfinished", dataclasses.replace(CONFIG, dataset=HOSTILE)),
+]
+TEXT = page.render(f"a sweep {HOSTILE}", results(RUNS))
+
+
+def test_the_page_runs_its_own_script_and_nothing_else():
+    found = Page(TEXT)
+    names = {name for name, _ in found.attributes}
+    assert not names & {"src", "href", "xlink:href", "srcset", "action", "data", "poster"}
+    assert not {name for name in names if name.startswith("on")}
+    assert not set(found.tags) & {"link", "img", "iframe", "object", "embed", "base", "form"}
+    assert found.tags.count("script") == 1
+    (script,) = re.findall(r"<script>(.*?)</script>", TEXT, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert ("content", policy) in found.attributes
+    for word in ("fetch", "XMLHttp", "import(", "eval", "innerHTML", "http", "storage"):
+        assert word not in script
+
+
+def test_every_finished_run_is_drawn_and_listed():
+    assert check_charts(TEXT)
+    for name in "abcdefg":
+        assert TEXT.count(f'data-run="{name}"') == 2  # in the chart, and in the table
+    for name in "hi":
+        assert f'data-run="{name}"' not in TEXT
+    words = Page(TEXT).words
+    for word in ("it diverged", "biased upward", "without privacy", "no finite ε", "2.001"):
+        assert word in words
+    assert "9 runs: 7 finished, 1 failed, 1 unfinished." in words
+    assert "rqm, aggregate trust" in words
+
+
+def test_full_marks_are_the_frontier():
+    full = re.findall(r'data-run="(\w)" role="img"[^>]*><title>[^<]*</title><path ([^>]*)', TEXT)
+    assert {name for name, path in full if "best" in path} == {"a", "b", "d", "e"}
+    assert {name for name, path in full if "level" in path} == {"f", "g"}
+    assert results(RUNS).best_of == {
+        "gaussian, central trust": ["d", "e"],
+        "rqm, aggregate trust": ["a", "b"],
+    }
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        RUNS[:1],
+        RUNS[5:7],
+        RUNS[7:8],
+        [finished(str(k), 0.5, 3.0, mechanism=f"m{k}") for k in range(12)],
+        [finished("zero", 0.1, 0.0), *RUNS[:2]],
+    ],
+    ids=["one", "no finite epsilon", "none finished", "many mechanisms", "epsilon zero"],
+)
+def test_other_sweeps_are_drawn_too(runs):
+    text = page.render("sweep", results(runs))
+    Page(text)
+    check_charts(text)
+
+
+def test_twelve_series_look_different():
+    looks = {(_scatter.style(k), _scatter.shape(k)) for k in range(32)}
+    assert len(looks) == 32
+
+
+def test_an_infinite_epsilon_is_no_promise():
+    assert results([RUNS[6]]).best == []
+    assert math.isinf(RUNS[6].epsilon)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api")
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("chromium is not installed")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    (tmp_path / "report.html").write_text(TEXT)
+    said: list[str] = []
+
+    def opened(**options):
+        tab = browser.new_context(**options).new_page()
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on("dialog", lambda dialog: said.append(dialog.message))
+        tab.goto((tmp_path / "report.html").as_uri())
+        return tab
+
+    yield opened
+    assert said == []
+
+
+def middle(tab, name):
+    box = tab.locator(f'.mark[data-run="{name}"] path').bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def test_pointing_tapping_and_keys_show_a_run(open_page):
+    tab = open_page(viewport={"width": 1100, "height": 900})
+    panel = tab.locator("#panel")
+    assert "Point at a run" in panel.inner_text()
+    tab.mouse.move(*middle(tab, "b"))
+    shown = panel.inner_text().split()
+    assert {"90.00", "8", "1,234"} <= set(shown)
+    assert tab.locator("tr.chosen").get_attribute("data-run") == "b"
+    tab.locator('.mark[data-run="d"]').focus()
+    assert "gaussian" in panel.inner_text()
+    tab.keyboard.press("ArrowRight")  # the next larger epsilon
+    assert tab.locator("tr.chosen").get_attribute("data-run") == "a"
+    tab.locator('tr[data-run="f"]').click()
+    assert "clipped-sgd" in panel.inner_text()
+    phone = open_page(viewport={"width": 390, "height": 844}, has_touch=True)
+    phone.locator(".scatter > svg").scroll_into_view_if_needed()
+    phone.touchscreen.tap(*middle(phone, "e"))
+    assert "88.00" in phone.locator("#panel").inner_text()
+
+
+def test_the_legend_hides_and_the_table_sorts(open_page):
+    tab = open_page(viewport={"width": 1100, "height": 900})
+    legend = tab.get_by_role("button", name="gaussian, central trust")
+    legend.click()
+    assert legend.get_attribute("aria-pressed") == "false"
+    assert not tab.locator('.mark[data-run="d"]').is_visible()
+    assert not tab.locator('tr[data-run="d"]').is_visible()
+    legend.click()
+    assert tab.locator('.mark[data-run="d"]').is_visible()
+
+    def order():
+        rows = tab.locator("table.runs tbody tr")
+        return "".join(row.get_attribute("data-run") for row in rows.all())
+
+    assert order() == "daebcfg"
+    tab.get_by_role("button", name="accuracy, %").click()
+    assert order() == "dacebgf"
+    tab.get_by_role("button", name="accuracy, %").click()
+    assert order() == "fgbecad"
+    tab.get_by_role("button", name="ε ≤").click()
+    assert order() == "daebcgf"  # infinity after all numbers, nothing after infinity
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_and_needs_no_script(open_page, scheme):
+    for script in (True, False):
+        tab = open_page(
+            viewport={"width": 390, "height": 844}, color_scheme=scheme, java_script_enabled=script
+        )
+        assert tab.locator(".mark").count() == 7
+        assert tab.locator("#panel").is_visible() == script
+        assert tab.locator('tr[data-run="b"]').is_visible()
+        assert tab.locator(".scatter > svg").bounding_box()["width"] <= 350
+        if script:
+            assert tab.evaluate("document.documentElement.scrollWidth") == 390
