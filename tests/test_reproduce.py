@@ -16,7 +16,15 @@ from scipy import integrate
 import randquant as rq
 from randquant import cli
 from randquant.privacy import Interval
-from randquant.reproduce import ENTRIES, Reproduction, as_page, as_text, reproduce, rqm
+from randquant.reproduce import (
+    ENTRIES,
+    EXPERIMENTS,
+    Reproduction,
+    as_page,
+    as_text,
+    reproduce,
+    rqm,
+)
 from randquant.reproduce import optm as optm_paper
 from randquant.reproduce import qmgeo as qmgeo_paper
 from randquant.reproduce.result import Claim, agrees, shown
@@ -68,7 +76,7 @@ def test_every_entry_is_text_json_and_a_page(name, found, capsys, tmp_path):
 def test_the_list_names_every_entry(capsys):
     assert cli.main(["reproduce", "--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in listed] == list(ENTRIES)
+    assert [line.split()[0] for line in listed] == [*ENTRIES, *EXPERIMENTS]
     assert all(len(line.split()) > 3 for line in listed)
 
 
