@@ -16,7 +16,15 @@ from scipy import integrate
 import randquant as rq
 from randquant import cli
 from randquant.privacy import Interval
-from randquant.reproduce import ENTRIES, EXPERIMENTS, Reproduction, as_page, as_text, reproduce, rqm
+from randquant.reproduce import (
+    ENTRIES,
+    EXPERIMENTS,
+    Reproduction,
+    as_page,
+    as_text,
+    reproduce,
+    rqm,
+)
 from randquant.reproduce import optm as optm_paper
 from randquant.reproduce import qmgeo as qmgeo_paper
 from randquant.reproduce.result import Claim, agrees, shown

@@ -47,6 +47,11 @@ EXPERIMENTS = {
     "imvu-fig2": Experiment("imvu_training.figure_2", "MNIST, I-MVU beside MVU, signs, Gaussian"),
     "imvu-fig3": Experiment("imvu_training.figure_3", "FEMNIST, I-MVU beside signs and Gaussian"),
     "imvu-fig4": Experiment("imvu_training.figure_4", "FEMNIST, I-MVU with 1 to 4 bits"),
+    "optm-fig4": Experiment(
+        "optm_training.figure_4", "breast cancer and MNIST, and vectors' errors"
+    ),
+    "qmgeo-fig5": Experiment("qmgeo_training.figure_5", "MNIST, QMGeo with p 0.5 and 0.9"),
+    "qmgeo-fig6": Experiment("qmgeo_training.figure_6", "MNIST, QMGeo with 8 and 16 levels"),
 }
 """What is trained, by the name that the command uses. Modules are imported when they are asked
 for, because they need torch."""

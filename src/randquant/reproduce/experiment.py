@@ -22,6 +22,12 @@ from randquant.sweep.workers import Workers
 CONFIDENCE = 0.99
 """Of the interval that a difference of accuracies has to lie outside of to be told from none."""
 
+LATE = 0.9
+"""Share of the rounds after which accuracies count as a run's last ones."""
+
+CLOSE = 1.0
+"""Points of accuracy that two curves may be apart and still be called equal."""
+
 TITLES = {
     "mnist": "MNIST",
     "fashion-mnist": "Fashion-MNIST",
@@ -134,7 +140,11 @@ class Trained:
     @property
     def accuracies(self) -> list[float]:
         """Of each run: the mean over the evaluations in the last tenth of its rounds."""
-        return [_final(run) for run in self.runs]
+        return self.averages(LATE)
+
+    def averages(self, since: float) -> list[float]:
+        """Of each run: its mean accuracy over the evaluations after that share of its rounds."""
+        return [_average(run, since) for run in self.runs]
 
     @property
     def accuracy(self) -> float:
@@ -172,18 +182,16 @@ def train(curves: Sequence[Curve], setting: Setting) -> list[Trained]:
         ValueError: a run cannot be trained; the sentence names it. What is finished is kept.
         BlockingIOError: another process trains one of these runs.
     """
-    configs = {
-        (curve.label, seed): dataclasses.replace(curve.config, seed=curve.config.seed + seed)
+    seeds = range(_validate.whole("seeds", setting.seeds, low=1, high=1000))
+    configs = [
+        [dataclasses.replace(curve.config, seed=curve.config.seed + seed) for seed in seeds]
         for curve in curves
-        for seed in range(_validate.whole("seeds", setting.seeds, low=1, high=1000))
-    }
-    folders = {key: setting.folder / names.folder(config) for key, config in configs.items()}
-    _train_all({folders[key]: config for key, config in configs.items()}, setting)
+    ]
+    wanted = {setting.folder / names.folder(config): config for row in configs for config in row}
+    _train_all(wanted, setting)
     return [
-        Trained(
-            curve, tuple(run_status.read(folders[curve.label, s]) for s in range(setting.seeds))
-        )
-        for curve in curves
+        Trained(curve, tuple(run_status.read(setting.folder / names.folder(c)) for c in row))
+        for curve, row in zip(curves, configs, strict=True)
     ]
 
 
@@ -213,18 +221,18 @@ def _finished(folder: Path) -> bool:
     return (folder / "config.json").exists() and run_status.read(folder).state == "finished"
 
 
-def charts(trained: Sequence[Trained]) -> list[str]:
-    """Accuracy and loss on test data over rounds."""
+def charts(trained: Sequence[Trained], of: str = "") -> list[str]:
+    """Accuracy and loss on test data over rounds; `of` says whose, where there are several."""
     accuracy = [each.line("accuracy", 100.0) for each in trained]
     loss = [each.line("loss") for each in trained]
     return [
-        line_chart("Accuracy on test data", accuracy, "round", "accuracy, %"),
-        line_chart("Loss on test data", loss, "round", "loss, nats"),
+        line_chart(f"Accuracy on test data{of and f', {of}'}", accuracy, "round", "accuracy, %"),
+        line_chart(f"Loss on test data{of and f', {of}'}", loss, "round", "loss, nats"),
     ]
 
 
-def table(trained: Sequence[Trained]) -> Table:
-    """What came out of each curve."""
+def table(trained: Sequence[Trained], of: str = "") -> Table:
+    """What came out of each curve; `of` says of what, where there are several tables."""
     rows = []
     for each in trained:
         first = each.runs[0].summary
@@ -243,7 +251,8 @@ def table(trained: Sequence[Trained]) -> Table:
         )
     columns = ("curve", "accuracy, %", "deviation", "loss", "bits", "participations", "epsilon")
     seeds = f"{len(trained[0].runs)} seed" + "s" * (len(trained[0].runs) > 1)
-    title = f"Final models, {seeds}; epsilon certified for the whole run of one client"
+    models = f"Final models, {of}" if of else "Final models"
+    title = f"{models}, {seeds}; epsilon certified for the whole run of one client"
     return Table(title, columns, rows)
 
 
@@ -271,6 +280,7 @@ def better(
     among: Sequence[Trained],
     setting: Setting,
     paper: str | None = None,
+    since: float = LATE,
 ) -> Claim:
     """Judge a claim that one curve ends at a higher accuracy than another.
 
@@ -280,33 +290,64 @@ def better(
         among: all curves of the experiment: their scatter between seeds is the noise.
         setting: of the experiment; a quick one is never told.
         paper: the paper's numbers, where it prints any.
+        since: share of the rounds after which accuracies count: 0 asks which curve is higher on
+            the whole, so which one rises faster.
     """
-    gap = 100 * (first.accuracy - other.accuracy)
-    ours = f"{100 * first.accuracy:.2f} against {100 * other.accuracy:.2f} %"
+    gap, error, ours, why = _compared(first, other, among, setting, since)
     verdict: Verdict = "cannot be told"
-    if setting.quick:
-        why = "A quick run: rounds and clients are too few."
-    elif len(first.runs) < 2:
-        why = "One seed shows no noise: train several, with --seeds 3."
-    else:
-        error = 100 * error_of(among, len(first.runs))
-        if abs(gap) > error:
-            verdict = "holds" if gap > 0 else "does not hold"
-        why = (
-            f"The difference is {gap:+.2f} points; with {len(first.runs)} seeds {CONFIDENCE:.0%} "
-            f"of differences between equal curves are within {error:.2f}."
-        )
+    if abs(gap) > error:
+        verdict = "holds" if gap > 0 else "does not hold"
     return Claim(text, paper, ours, verdict, why)
 
 
-def error_of(among: Sequence[Trained], seeds: int) -> float:
+def equal(
+    text: str,
+    first: Trained,
+    other: Trained,
+    among: Sequence[Trained],
+    setting: Setting,
+    paper: str | None = None,
+) -> Claim:
+    """Judge a claim that two curves end at the same accuracy: CLOSE points apart, or less.
+
+    Args:
+        text, first, other, among, setting, paper: as for `better`.
+    """
+    gap, error, ours, why = _compared(first, other, among, setting, LATE)
+    verdict: Verdict = "cannot be told"
+    if abs(gap) + error <= CLOSE:
+        verdict = "holds"
+    elif abs(gap) - error > CLOSE:
+        verdict = "does not hold"
+    return Claim(text, paper, ours, verdict, f"{why} Equal means within {CLOSE:g} point.")
+
+
+def _compared(
+    first: Trained, other: Trained, among: Sequence[Trained], setting: Setting, since: float
+) -> tuple[float, float, str, str]:
+    """The difference in points and what noise may make of it, in numbers and in words."""
+    means = [100 * statistics.fmean(each.averages(since)) for each in (first, other)]
+    gap, ours = means[0] - means[1], f"{means[0]:.2f} against {means[1]:.2f} %"
+    if setting.quick:
+        return gap, math.inf, ours, "A quick run: rounds and clients are too few."
+    if len(first.runs) < 2:
+        return gap, math.inf, ours, "One seed shows no noise: train several, with --seeds 3."
+    error = 100 * error_of(among, len(first.runs), since)
+    why = (
+        f"The difference is {gap:+.2f} points; with {len(first.runs)} seeds {CONFIDENCE:.0%} "
+        f"of differences between equal curves are within {error:.2f}."
+    )
+    return gap, error, ours, why
+
+
+def error_of(among: Sequence[Trained], seeds: int, since: float = LATE) -> float:
     """Half the width of the interval around a difference of two means of `seeds` accuracies."""
     degrees = len(among) * (seeds - 1)
-    variance = statistics.fmean(statistics.variance(each.accuracies) for each in among)
+    variance = statistics.fmean(statistics.variance(each.averages(since)) for each in among)
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees))
     return quantile * math.sqrt(2 * variance / seeds)
 
 
-def _final(run: Status) -> float:
-    late = [m.accuracy for m in run.metrics if m.round > 0.9 * run.rounds]
+def _average(run: Status, since: float) -> float:
+    late = [m.accuracy for m in run.metrics if m.round > since * run.rounds]
     return statistics.fmean(accuracy for accuracy in late if accuracy is not None)

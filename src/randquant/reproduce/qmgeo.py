@@ -125,7 +125,7 @@ def figure_4() -> Reproduction:
         ),
         claims=[
             *_equation_24_claims(),
-            *[_printed_claim(*printed) for printed in PRINTED],
+            *[printed_claim(*printed) for printed in PRINTED],
             *_sampling_claims(levels, p),
         ],
         tables=[
@@ -197,7 +197,8 @@ def _equation_24_claims() -> list[Claim]:
     ]  # fmt: skip
 
 
-def _printed_claim(levels: int, p: Fraction, printed: str) -> Claim:
+def printed_claim(levels: int, p: Fraction, printed: str) -> Claim:
+    """Judge an epsilon per round that section VI prints, by a lower bound of the true one."""
     formula = RATE**2 * DIMENSION * equation_24(levels, float(p), 2.0)
     true = sampled(_at_middles(levels, float(p), 2.0).lower, DIMENSION, RATE)
     came = "Equation 26 gives it" if agrees(printed, formula) else "Not even equation 26 gives it"

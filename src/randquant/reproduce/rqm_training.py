@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import randquant as rq
-from randquant import datasets, models
 from randquant._svg import Line, line_chart
-from randquant.aggregate import update_mechanism
-from randquant.ledger import Ledger
-from randquant.mechanisms import build
 from randquant.records import TrainConfig
-from randquant.reproduce import experiment, rqm
+from randquant.reproduce import equal, experiment, rqm
 from randquant.reproduce.experiment import Curve, Setting, Trained
 from randquant.reproduce.result import Claim, Reproduction
 
@@ -58,7 +53,7 @@ def _emnist(number: int, theta: float, setting: Setting) -> Reproduction:
     ]
     curves += [
         Curve(f"PBM, theta {theta}", "c2", _pbm(start, theta), *_PROMISE),
-        Curve("optimum, equal guarantee", "c6 dashed", _optimum(rqms[0])),
+        Curve("optimum, equal guarantee", "c6 dashed", equal.optimum(rqms[0])),
         Curve("noise-free clipped SGD", "c4 dashed", _noise_free(start)),
     ]
     trained = experiment.train(curves, setting)
@@ -99,7 +94,7 @@ def figure_11(setting: Setting) -> Reproduction:
         Curve(_label(*main), "c1", reference, *_PROMISE),
         Curve(f"PBM, theta {theta}", "c2", _pbm(start, theta), *_PROMISE),
         Curve("central Gaussian, equal guarantee", "c5", _gaussian(reference)),
-        Curve("optimum, equal guarantee", "c6 dashed", _optimum(reference)),
+        Curve("optimum, equal guarantee", "c6 dashed", equal.optimum(reference)),
         Curve("noise-free clipped SGD", "c4 dashed", _noise_free(start)),
         Curve("noise-free SGD, not clipped", "c8 dashed", _not_clipped(start)),
     ]
@@ -177,67 +172,28 @@ def _label(ratio: float, keep: float) -> str:
     return f"RQM, margin {ratio:g} clip, keep {keep}"
 
 
-def _optimum(reference: TrainConfig) -> TrainConfig:
-    """The channel of least mean squared error on RQM's levels that costs a run no more than it."""
-    channel = _channel(reference)
-    values = [float(value) for value in channel.values]
-    clip, limit = reference.parameters["clip"], _epsilon(reference)
-    low, high = 0.0, rq.certify(channel).epsilon.upper * 1.5
-    found = reference
-    for _ in range(10):
-        parameters = {"clip": clip, "epsilon": (low + high) / 2, "values": values,
-                      "objective": "mse", "inputs": 17}  # fmt: skip
-        tried = _with(reference, "optimal", parameters)
-        if _epsilon(tried) <= limit:
-            found, low = tried, parameters["epsilon"]
-        else:
-            high = parameters["epsilon"]
-    return found
-
-
 def _gaussian(reference: TrainConfig) -> TrainConfig:
     """Central noise that costs a run no more than the reference, by bisection of its logarithm."""
-    limit, low, high = _epsilon(reference), math.log(1e-6), math.log(1e3)
+    limit, low, high = equal.epsilon(reference), math.log(1e-6), math.log(1e3)
     for _ in range(40):
         middle = (low + high) / 2
         tried = _gauss(reference, math.exp(middle))
-        low, high = (low, middle) if _epsilon(tried) <= limit else (middle, high)
+        low, high = (low, middle) if equal.epsilon(tried) <= limit else (middle, high)
     return _gauss(reference, math.exp(high))
 
 
 def _gauss(reference: TrainConfig, multiplier: float) -> TrainConfig:
     clip = reference.parameters["clip"]
-    return _with(reference, "gaussian", {"clip": clip, "noise_multiplier": multiplier})
-
-
-def _with(config: TrainConfig, mechanism: str, parameters: dict[str, Any]) -> TrainConfig:
-    return replace(config, mechanism=mechanism, parameters=parameters)
-
-
-def _epsilon(config: TrainConfig) -> float:
-    """Certified for as many participations as a client has on average."""
-    mechanism = update_mechanism(config.mechanism, config.parameters)
-    ledger = Ledger(mechanism, _dimension(config), delta=config.delta, limit=math.inf)
-    epsilon = ledger.epsilon(math.ceil(config.rounds * config.cohort / config.population))
-    assert epsilon is not None
-    return epsilon
-
-
-def _dimension(config: TrainConfig) -> int:
-    dataset = datasets.load(config.dataset, config.data_dir or None)
-    model = models.build(config.model, dataset.train_features.shape[1:], dataset.classes, 0)
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _channel(config: TrainConfig) -> rq.Channel:
-    return build(config.mechanism, config.parameters)
+    return equal.with_mechanism(
+        reference, "gaussian", {"clip": clip, "noise_multiplier": multiplier}
+    )
 
 
 def _less_divergence(ours: Trained, pbm: Trained) -> Claim:
     """The claim of the right plot: proven at every order between the first and the last."""
     worst, other = (
         [rq.certify(channel, order).epsilon for order in rqm.ORDERS] + [rq.certify(channel).epsilon]
-        for channel in (_channel(each.curve.config) for each in (ours, pbm))
+        for channel in (equal.channel(each.curve.config) for each in (ours, pbm))
     )
     # Divergences rise with the order: being below PBM at the order before is enough.
     proven = all(w.upper < o.lower for w, o in zip(worst[1:], other, strict=False))
@@ -258,7 +214,7 @@ def _divergences(trained: Sequence[Trained]) -> str:
     for each in trained:
         if each.curve.config.mechanism == "clipped-sgd":
             continue
-        channel = _channel(each.curve.config)
+        channel = equal.channel(each.curve.config)
         points = [(order, rq.certify(channel, order).epsilon.upper) for order in rqm.ORDERS]
         lines.append(Line(each.curve.label, points, each.curve.style))
     axes = ("Rényi order (log scale)", "Rényi divergence, nats")

@@ -1,0 +1,103 @@
+"""Channels that cost a run no more than another's does: comparisons at an equal guarantee."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import randquant as rq
+from randquant import features, models
+from randquant.aggregate import update_mechanism
+from randquant.ledger import Ledger
+from randquant.mechanisms import build
+from randquant.records import TrainConfig
+
+LARGEST = 24.0
+"""Most nats a coordinate that are looked at: beyond, a designed channel gains nothing, and its
+programme has coefficients that a solver refuses."""
+
+
+def optimum(
+    reference: TrainConfig, values: Sequence[float] | None = None, inputs: int = 17
+) -> TrainConfig:
+    """The run with the channel of least mean squared error that costs no more than another's.
+
+    Args:
+        reference: the run to compare with; it sends through a channel.
+        values: what the codes decode to, in units as clip; those of the reference unless given.
+        inputs: vertices of the channel.
+
+    Returns:
+        The same run with mechanism `optimal`, whose pure epsilon is the largest of ten bisections
+        up to one and a half times the reference's (LARGEST at most) with which the whole run's
+        certified epsilon is not above the reference's.
+
+    Raises:
+        ValueError: the reference has no finite guarantee, or no unbiased channel on these values
+            costs as little.
+    """
+    compared, limit = channel(reference), epsilon(reference)
+    pure = rq.certify(compared).epsilon.upper
+    if math.isinf(pure):
+        raise ValueError(
+            f"Expected a reference with a finite guarantee, got {reference.mechanism} with "
+            f"{dict(reference.parameters)}: equal to infinity is everything."
+        )
+    levels = [float(value) for value in (compared.values if values is None else values)]
+    low, high, found = 0.0, min(1.5 * pure, LARGEST), None
+    for _ in range(10):
+        parameters = {
+            "clip": float(compared.clip), "epsilon": (low + high) / 2, "values": levels,
+            "objective": "mse", "inputs": inputs,
+        }  # fmt: skip
+        tried = with_mechanism(reference, "optimal", parameters)
+        cost = _cost(tried)
+        if cost <= limit:
+            found = tried
+        if cost <= limit or math.isnan(cost):
+            low = parameters["epsilon"]
+        else:
+            high = parameters["epsilon"]
+    if found is None:
+        raise ValueError(
+            f"Expected values with an unbiased channel that costs a run {limit:g} nats or less, "
+            "got others: move the outermost ones outward."
+        )
+    return found
+
+
+def epsilon(config: TrainConfig) -> float:
+    """Certified for as many participations as a client has on average, at the run's delta."""
+    mechanism = update_mechanism(config.mechanism, config.parameters)
+    ledger = Ledger(mechanism, dimension(config), delta=config.delta, limit=math.inf)
+    found = ledger.epsilon(math.ceil(config.rounds * config.cohort / config.population))
+    assert found is not None
+    return found
+
+
+def dimension(config: TrainConfig) -> int:
+    """Coordinates of an update of a run."""
+    dataset = features.load(config.dataset, config.data_dir or None, config.features)
+    model = models.build(config.model, dataset.train_features.shape[1:], dataset.classes, 0)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def channel(config: TrainConfig) -> rq.Channel:
+    """What every coordinate of a run is sent through."""
+    return build(config.mechanism, config.parameters)
+
+
+def with_mechanism(config: TrainConfig, mechanism: str, parameters: dict[str, Any]) -> TrainConfig:
+    """The same run with another mechanism."""
+    return replace(config, mechanism=mechanism, parameters=parameters)
+
+
+def _cost(config: TrainConfig) -> float:
+    """As `epsilon`; not a number where no unbiased channel has so small a pure epsilon."""
+    try:
+        channel(config)
+    except ValueError:
+        return math.nan
+    return epsilon(config)
