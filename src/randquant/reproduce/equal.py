@@ -69,10 +69,16 @@ def optimum(
 
 
 def epsilon(config: TrainConfig) -> float:
-    """Certified for as many participations as a client has on average, at the run's delta."""
+    """Certified for as many participations as one client may have, at the run's delta.
+
+    Where nothing caps them they are twice what a client has on average: few clients have more.
+    """
     mechanism = update_mechanism(config.mechanism, config.parameters)
     ledger = Ledger(mechanism, dimension(config), delta=config.delta, limit=math.inf)
-    found = ledger.epsilon(math.ceil(config.rounds * config.cohort / config.population))
+    most = config.max_participations
+    if most is None:
+        most = math.ceil(2 * config.rounds * config.cohort / config.population)
+    found = ledger.epsilon(most)
     assert found is not None
     return found
 
