@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo flower-demo test fuzz explore check format bench clean
+.PHONY: demo flower-demo test fuzz explore check format bench gallery clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -37,6 +37,9 @@ format: .venv/ready
 
 bench: .venv/ready           ## throughput on this machine, against the naive way
 	$(BIN)/randquant bench
+
+gallery: .venv/ready         ## every figure of the papers, quick, into gallery/; DATA=folder of data files
+	$(BIN)/randquant reproduce --all --quick --gallery gallery --stand-in fashion-mnist $(if $(DATA),--data-dir $(DATA))
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis

@@ -30,7 +30,7 @@ from randquant.learner import Learner
 from randquant.optimizer import Optimizer
 
 POPULATION, COHORT, IMAGES, RATE = 3400, 40, 100, 0.1
-WARM, TIMED, PASSES = 3, 15, 4
+WARM, TIMED, PASSES = 3, 12, 3
 RQM = {"clip": 0.01, "margin": 0.01, "levels": 16, "keep": 0.42}
 
 

@@ -26,8 +26,8 @@ def load(data_dir: str | Path | None) -> tuple[np.ndarray, np.ndarray, np.ndarra
     wanted = " and ".join(FILES)
     if data_dir is None:
         raise FileNotFoundError(
-            f"Expected a folder with {wanted} (binary version) for cifar-100, got none: give it with "
-            "--data-dir (data_dir in Python)."
+            f"Expected a folder with {wanted} (binary version) for cifar-100, got none: give it "
+            "with --data-dir (data_dir in Python)."
         )
     folders = [Path(data_dir, folder) for folder in FOLDERS] + [Path(data_dir)]
     for folder in folders:
