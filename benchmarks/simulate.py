@@ -90,7 +90,7 @@ def ours(name, folder, rounds, private):
     mechanism = update_mechanism(*(("rqm", RQM) if private else ("clipped-sgd", {"clip": 1e30})))
     torch.set_num_threads(workers)
     took = []
-    with ThreadPoolExecutor(workers, torch.set_num_threads, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         algorithm = distributed_sgd(
             learner, mechanism, population=POPULATION, optimizer=Optimizer(RATE), pool=pool,
             workers=workers,

@@ -63,8 +63,10 @@ def slow_gradients(dataset, model: str, parameters: np.ndarray, clients) -> np.n
     return np.stack(rows)
 
 
+@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("model", models.MODELS)
-def test_gradients_equal_plain_autograd(digits, model):
+def test_gradients_equal_plain_autograd(digits, model, together, monkeypatch):
+    monkeypatch.setattr(learner_module, "SMALL", 32_000 if together else 0)
     learner = make_learner(digits, model)
     parameters = learner.parameters()
     clients = [0, 7, 11, 29]
