@@ -136,14 +136,9 @@ def planted(gaps, spread=0.001, kinds=(ONE, OTHER), noise=(1.0, 1.0)):
             for lower in (0.0, 0.2):
                 middle = 0.5 + 0.1 * epsilon + gap / 100 - lower
                 seeds = [middle - spread / 2, middle + spread / 2]
-                found.append(
-                    SimpleNamespace(
-                        accuracy=middle,
-                        accuracies=seeds,
-                        averages=lambda since, seeds=seeds: seeds,
-                        epsilon=epsilon * 0.9995,
-                    )
-                )
+                run = SimpleNamespace(accuracy=middle, accuracies=seeds, epsilon=epsilon * 0.9995)
+                run.averages = lambda since, run=run: run.accuracies
+                found.append(run)
         return found
 
     first, *others = kinds
