@@ -27,6 +27,7 @@ from randquant.reproduce import (
     gallery,
     reproduce,
 )
+from randquant.reproduce.result import shown
 
 COMMITTED = Path(__file__).parents[1] / "docs" / "gallery"
 ANALYTICAL = (
@@ -299,3 +300,20 @@ def test_the_committed_results_say_what_is_found_today(name):
     assert kept.setting == found.setting
     assert len(kept.figures) == len(found.figures)
     assert [t.title for t in kept.tables] == [t.title for t in found.tables]
+
+
+def test_certified_epsilons_of_the_site_are_never_rounded_down():
+    """Cells of trained results are intervals, which are printed by their upper ends, rounded up."""
+    seen = 0
+    for path in sorted((COMMITTED / "results").glob("*.json")):
+        for table in from_json(json.loads(path.read_text())).tables:
+            if "epsilon certified" not in table.title:
+                continue
+            for row in table.rows:
+                cell = row[table.columns.index("epsilon")]
+                if cell is None:
+                    continue
+                assert isinstance(cell, Interval), (path.name, cell)
+                assert float(shown(cell).replace("infinite", "inf")) >= cell.upper
+                seen += 1
+    assert seen > 40

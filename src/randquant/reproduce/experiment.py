@@ -13,6 +13,7 @@ from scipy import stats
 
 from randquant import _text, _validate, datasets, run_status, runs
 from randquant._svg import Line, line_chart
+from randquant.privacy import Interval
 from randquant.records import RoundMetrics, TrainConfig
 from randquant.reproduce.result import Claim, Scale, Stated, Table, Verdict
 from randquant.run_status import Status
@@ -246,7 +247,7 @@ def table(trained: Sequence[Trained], of: str = "") -> Table:
                 statistics.fmean(run.summary.loss for run in each.runs if run.summary is not None),
                 first.bits_per_coordinate,
                 first.participations,
-                each.epsilon,
+                None if each.epsilon is None else Interval(0.0, each.epsilon),  # rounded up
             )
         )
     columns = ("curve", "accuracy, %", "deviation", "loss", "bits", "participations", "epsilon")

@@ -15,6 +15,7 @@ from randquant._svg import Line, line_chart
 from randquant.channel import Channel
 from randquant.keys import Key
 from randquant.mechanisms.designed import designed
+from randquant.privacy import Interval
 from randquant.reproduce.result import Claim, Table, Verdict
 
 EPSILONS = (0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
@@ -162,7 +163,8 @@ def table(kind: Input, measured: Sequence[Measured]) -> Table:
     """All numbers, and the exact root mean square beside the measured one."""
     columns = ("epsilon", "mechanism", "certified", "mean", "deviation", "RMS", "exact RMS")
     rows = [
-        (m.epsilon, m.name, m.certified, m.mean, m.deviation, m.root, m.exact) for m in measured
+        (m.epsilon, m.name, Interval(0.0, m.certified), m.mean, m.deviation, m.root, m.exact)
+        for m in measured
     ]
     return Table(f"Euclidean error, {kind.title}: {measured[0].count:,} vectors", columns, rows)
 

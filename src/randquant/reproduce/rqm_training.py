@@ -8,6 +8,7 @@ from typing import Any
 
 import randquant as rq
 from randquant._svg import Line, line_chart
+from randquant.privacy import round_down, round_up
 from randquant.records import TrainConfig
 from randquant.reproduce import equal, experiment, rqm
 from randquant.reproduce.experiment import Curve, Setting, Trained
@@ -201,7 +202,7 @@ def _less_divergence(ours: Trained, pbm: Trained) -> Claim:
     return Claim(
         f"{ours.curve.label} diverges less than PBM at every order",
         None,
-        f"{worst[-1].upper:.4f} against {other[-1].lower:.4f}",
+        f"{round_up(worst[-1].upper)} against {round_down(other[-1].lower)}",
         "holds" if proven else "does not hold" if above else "cannot be told",
         "One coordinate, one release, all pairs of inputs, orders from 1.001 up; the numbers are "
         "those of order infinity.",
