@@ -190,8 +190,11 @@ def run(contestant, name, folder, rounds, private):
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command += [__file__, "--one", contestant, name, folder, str(rounds), str(int(private))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
+    for _ in range(3):  # torch.distributed sometimes aborts after its work is done
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if not done.returncode:
+            break
+    else:
         raise SystemExit(f"{contestant} failed:\n{done.stderr[-3000:]}")
     found = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
     parameters = np.load(found["file"])

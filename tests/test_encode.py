@@ -13,7 +13,17 @@ from strategies import channels, mechanism_channels
 import randquant as rq
 from randquant import wire
 from randquant.channel import Channel
-from randquant.encode import CHUNK, SEGMENT, encode_payload, encode_to, kernel, reference, stream
+from randquant.encode import (
+    CHUNK,
+    SEGMENT,
+    encode_payload,
+    encode_payloads,
+    encode_to,
+    kernel,
+    reference,
+    rows,
+    stream,
+)
 from randquant.encode.tables import tables
 from randquant.keys import Key
 
@@ -62,6 +72,53 @@ def test_big_endian_strided_and_shaped_inputs_are_encoded_alike():
     assert shaped.shape == (20, 30)
     assert (shaped.reshape(-1) == codes).all()
     assert rq.encode(PAPER, np.float32(0.3), key).shape == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    channels() | mechanism_channels(), st.integers(0, 5), st.integers(0, 300), st.integers(0, 99)
+)
+def test_rows_are_the_payloads_of_their_clients(channel, clients, count, seed):
+    x = np.random.default_rng(seed).uniform(-1.2, 1.2, (clients, count)) * channel.clip
+    keys = [Key.from_seed(seed).fold_in(i) for i in range(clients)]
+    for values in (x, x.astype(">f4"), np.asfortranarray(x.astype(np.float32))):
+        expected = [encode_payload(channel, *each) for each in zip(values, keys, strict=True)]
+        assert encode_payloads(channel, values, keys) == expected
+
+
+@pytest.mark.parametrize("count", [CHUNK, CHUNK + 1])
+@pytest.mark.parametrize("slab", [1, 3 * CHUNK])
+def test_rows_of_any_length_and_however_many_at_a_time(count, slab, monkeypatch):
+    monkeypatch.setattr(rows, "SLAB", slab)
+    x, keys = normal(5 * count).reshape(5, count), [Key.from_seed(i) for i in range(5)]
+    expected = [encode_payload(PAPER, *each) for each in zip(x, keys, strict=True)]
+    assert encode_payloads(PAPER, x, keys) == expected
+
+
+def test_rows_whose_draws_are_not_settled_are_drawn_again(monkeypatch):
+    original = kernel.encode_rows
+
+    def unsettled(*arguments):
+        original(*arguments)
+        bodies, statuses = arguments[-2:]
+        bodies[1::2], statuses[1::2] = 0, kernel.TIE
+
+    x, keys = normal(4 * 50).reshape(4, 50), [Key.generate() for _ in range(4)]
+    expected = encode_payloads(PAPER, x, [Key(key._secret) for key in keys])
+    monkeypatch.setattr(kernel, "encode_rows", unsettled)
+    assert encode_payloads(PAPER, x, keys) == expected
+    with pytest.raises(ValueError, match="Expected a key that has encoded nothing yet"):
+        encode_payloads(PAPER, x, keys)
+
+
+def test_rows_that_cannot_be_encoded_are_named():
+    x, keys = np.zeros((3, 10)), [Key.from_seed(i) for i in range(3)]
+    x[2, 7] = np.inf
+    with pytest.raises(ValueError, match=r"got inf at index \[2, 7\]"):
+        encode_payloads(PAPER, x, keys)
+    for wrong in (x[:2], x[0]):
+        with pytest.raises(ValueError, match="Expected a row for each of 3 keys"):
+            encode_payloads(PAPER, wrong, keys)
 
 
 # The tie path: draws that their first 32 bits do not settle --------------------------------------

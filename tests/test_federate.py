@@ -79,7 +79,7 @@ def test_gradients_equal_plain_autograd(digits, model, together, monkeypatch):
 
 def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypatch):
     """A functional call swaps weights into its model while it runs: two at once must not share."""
-    learner = make_learner(digits, "softmax")
+    learner = make_learner(digits, "mlp")
     expected = learner.updates([0, 7])[0]
     both, seen = threading.Barrier(2, timeout=30), []
 
@@ -117,7 +117,7 @@ def test_a_round_is_algorithm_1_of_the_paper(digits, model, pool):
     assert cost.bytes_up == 5 * (wire.HEADER_BYTES + wire.body_bytes(CHANNEL, learner.dimension))
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
 def test_workers_do_not_change_the_result(digits, model):
     results = []
     for workers in (1, 2):
@@ -129,6 +129,33 @@ def test_workers_do_not_change_the_result(digits, model):
                 state, _ = run.apply(state, cohort, Key.from_seed(1))
             results.append(state.parameters)
     assert (results[0] == results[1]).all()
+
+
+@pytest.mark.parametrize("model", ["softmax", "cnn"])
+@pytest.mark.parametrize("workers", [1, 2, 16])
+def test_groups_are_the_cohort_and_keep_every_worker_busy(digits, model, workers):
+    learner, cohort = make_learner(digits, model), list(range(3, 30))
+    groups = learner.groups(cohort, workers)
+    assert [client for group in groups for client in group] == cohort
+    assert learner.groups([], workers) == []
+    if model == "cnn":
+        assert len(groups) >= min(workers, 14)
+    else:  # a sum's last bits depend on who is computed together: never on the machine
+        assert groups == learner.groups(cohort, 3)
+
+
+def test_large_clients_are_not_gathered_together(digits, monkeypatch):
+    monkeypatch.setattr(learner_module, "GATHERED", 1)
+    learner = make_learner(digits, "softmax")
+    assert learner.groups([4, 5, 6], 2) == [[4], [5], [6]]
+
+
+def test_the_data_are_held_once(digits):
+    """A client's samples may be many others' too: nothing but indices is kept for each."""
+    everybody = [np.arange(len(digits.train_labels))] * 500
+    module = models.build("cnn", (1, 8, 8), 10, 3)
+    learner = Learner(module, digits, everybody)
+    assert np.shares_memory(learner._features.numpy(), digits.train_features)
 
 
 def test_rounds_and_clients_never_share_a_key(digits, pool):

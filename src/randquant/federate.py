@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from randquant import _validate
-from randquant.aggregate import UpdateMechanism
+from randquant.aggregate import UpdateMechanism, encode_each
+from randquant.aggregate.payloads import finite
 from randquant.keys import Key
 from randquant.learner import Learner
 from randquant.optimizer import Moments, Optimizer
@@ -107,11 +108,10 @@ def distributed_sgd(
         started = time.perf_counter()
         updates, losses = learner.updates(clients, key)
         seconds = time.perf_counter() - started
-        payloads = [
-            _encode(mechanism, update, key, client)
-            for client, update in zip(clients, updates, strict=True)
-        ]
-        return payloads, losses, seconds
+        for client, update in zip(clients, updates, strict=True):
+            _check(update, client)
+        keys = [key.fold_in("client", client) for client in clients]
+        return encode_each(mechanism, updates, keys), losses, seconds
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:
         if len(set(cohort)) < len(cohort):
@@ -121,8 +121,8 @@ def distributed_sgd(
         started = time.perf_counter()
         key = key.fold_in(state.round + 1)
         learner.load(state.parameters)
-        groups = [cohort[i : i + learner.group] for i in range(0, len(cohort), learner.group)]
-        run = map if len(groups) < 2 * workers else pool.map
+        groups = learner.groups(cohort, workers)
+        run = map if len(groups) == 1 else pool.map
         replies = list(run(upload, groups, [key] * len(groups)))
         payloads = [payload for reply in replies for payload in reply[0]]
         mean = mechanism.mean(payloads, dimension, key.fold_in("server"))
@@ -152,8 +152,8 @@ def _stepped(optimizer: Optimizer, state: State, mean: np.ndarray) -> tuple[np.n
     return stepped
 
 
-def _encode(mechanism: UpdateMechanism, update: np.ndarray, key: Key, client: int) -> bytes:
+def _check(update: np.ndarray, client: int) -> None:
     try:
-        return mechanism.encode(update, key.fold_in("client", client))
+        finite(update)
     except ValueError as error:
         raise ValueError(f"Client {client}: {error}") from error

@@ -24,6 +24,7 @@ from randquant.aggregate.gaussian import (
     gaussian,
 )
 from randquant.aggregate.vector import VectorMechanism
+from randquant.encode import encode_payloads
 from randquant.keys import Key
 from randquant.mechanisms import MECHANISMS, build
 from randquant.mechanisms.noise import NOISES
@@ -52,6 +53,19 @@ class UpdateMechanism(Protocol):
     ) -> Release | None:
         """The record that accounting needs; None where nothing is protected."""
         ...
+
+
+def encode_each(
+    mechanism: UpdateMechanism, updates: np.ndarray, keys: Sequence[Key]
+) -> list[bytes]:
+    """What clients that are simulated side by side send: the payload of each row of updates (n, d).
+
+    Guarantees:
+        Payload i is mechanism.encode(updates[i], keys[i]).
+    """
+    if isinstance(mechanism, ChannelMechanism):
+        return encode_payloads(mechanism.channel, updates, keys)
+    return [mechanism.encode(update, key) for update, key in zip(updates, keys, strict=True)]
 
 
 BASELINES: dict[str, Callable[..., UpdateMechanism]] = {
@@ -132,5 +146,6 @@ __all__ = [
     "SignSGD",
     "UpdateMechanism",
     "VectorMechanism",
+    "encode_each",
     "update_mechanism",
 ]

@@ -13,6 +13,7 @@ import numpy as np
 from randquant import wire
 from randquant.channel import Channel
 from randquant.encode.inputs import Widen, floats
+from randquant.encode.rows import encode_payloads
 from randquant.encode.segments import CHUNK, SEGMENT, Encoder, cores
 from randquant.encode.stream import encode_to
 from randquant.keys import Key
@@ -114,4 +115,13 @@ def _run(
         )
 
 
-__all__ = ["CHUNK", "SEGMENT", "cores", "decode", "encode", "encode_payload", "encode_to"]
+__all__ = [
+    "CHUNK",
+    "SEGMENT",
+    "cores",
+    "decode",
+    "encode",
+    "encode_payload",
+    "encode_payloads",
+    "encode_to",
+]

@@ -95,3 +95,20 @@ def encode(
                 packed >>= np.uint64(8)
                 written += 1
     return 0
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def encode_rows(
+    x, words, inputs, next_input, inverse, scale, first_cell, hops, thresholds, first_code,
+    levels, bits, bodies, statuses,
+):  # fmt: skip
+    """Encode each row of x (n, d) into that of bodies, and its status into statuses (n,).
+
+    One call for all rows: each return to Python is a chance to wait for another thread there.
+    """
+    none = np.empty(0, np.uint64)
+    for i in range(x.shape[0]):
+        statuses[i] = encode(
+            x[i], words[i], none, inputs, next_input, inverse, scale, first_cell, hops,
+            thresholds, first_code, levels, bits, bodies[i],
+        )  # fmt: skip

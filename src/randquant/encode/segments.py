@@ -49,7 +49,7 @@ class Encoder:
         self.chunk = CHUNK // (8 * self._each) * 8 * self._each
         """Coordinates whose codes begin and end at whole bytes."""
         self._lookup: Tables = tables(channel)
-        self._draw, self._tie = key.fold_in("draw"), key.fold_in("tie")
+        self._key, self._draw = key, key.fold_in("draw")
 
     def run(
         self, x: np.ndarray, widen: Widen, body: np.ndarray, threads: int, first: int = 0
@@ -78,19 +78,23 @@ class Encoder:
         found = map_over(segment, starts, segments)
         return next((index for index in found if index is not None), None)
 
+    def words(self, buffer: np.ndarray) -> None:
+        """Fill a buffer with the update's first random words, one a coordinate."""
+        self._draw.stream()(buffer)
+
     def _encode(self, x: np.ndarray, stream: KeyStream, first: int, out: np.ndarray) -> bool:
         """Encode a chunk that begins at coordinate `first`; whether all numbers are finite."""
         from randquant import _bits
         from randquant.encode import kernel
 
-        words = _buffer("words", np.uint64)[: x.size + x.size % 2]
+        words = scratch("words", np.uint64, x.size + x.size % 2)
         stream(words)
         bits, codes = self._bits, out
         if self._each > 1:
-            bits, codes = 8, _buffer("codes", np.uint8)[: x.size]
+            bits, codes = 8, scratch("codes", np.uint8, x.size)
         status = kernel.encode(x, words, _NO_WORDS, *self._lookup, bits, codes)
         if status == kernel.TIE:  # some draw was not settled by its first 32 bits
-            low = self._tie.words(words.size, first)
+            low = self._key.fold_in("tie").words(words.size, first)
             status = kernel.encode(x, words, low, *self._lookup, bits, codes)
         if self._each > 1:
             _bits.pack_blocks(codes, self._levels, *blocks(self._levels, x.size), out)
@@ -120,8 +124,10 @@ def cores(threads: int | None = None) -> int:
     return os.cpu_count() or 1
 
 
-def _buffer(name: str, dtype: type) -> np.ndarray:
-    """This thread's CHUNK entries of scratch: a fresh one each time would cost its page faults."""
-    if not hasattr(_scratch, name):
-        setattr(_scratch, name, np.empty(CHUNK, dtype=dtype))
-    return getattr(_scratch, name)
+def scratch(name: str, dtype: type, count: int) -> np.ndarray:
+    """This thread's scratch of so many entries: a fresh one each time would cost page faults."""
+    held = getattr(_scratch, name, None)
+    if held is None or held.size < count:
+        held = np.empty(max(count, CHUNK), dtype=dtype)
+        setattr(_scratch, name, held)
+    return held[:count]
