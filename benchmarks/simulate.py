@@ -81,10 +81,15 @@ def bare_channels_last(name, folder, rounds, private):
     return bare(name, folder, rounds, private, torch.channels_last)
 
 
-def ours(name, folder, rounds, private):
+def ours_on_gpu(name, folder, rounds, private):
+    """The same with data, model, encoder and sum on a GPU, where there is one."""
+    return ours(name, folder, rounds, private, "cuda")
+
+
+def ours(name, folder, rounds, private, device="cpu"):
     """Gradients, clip, encode, pack, unpack, sum, decode, step: `randquant train`'s own loop."""
     data, workers = datasets.load("fashion-mnist", folder), 2
-    learner = Learner(initial(name), data, list(split()))
+    learner = Learner(initial(name), data, list(split()), device=device)
     size = (learner._features.nbytes + learner._labels.nbytes) / 2**20
     del data
     mechanism = update_mechanism(*(("rqm", RQM) if private else ("clipped-sgd", {"clip": 1e30})))
@@ -169,7 +174,7 @@ def pfl(name, folder, rounds, private):
     return took, flat(module), 0.0
 
 
-CONTESTANTS = {f.__name__: f for f in (bare, bare_channels_last, ours, pfl)}
+CONTESTANTS = {f.__name__: f for f in (bare, bare_channels_last, ours, ours_on_gpu, pfl)}
 
 
 def one(contestant, name, folder, rounds, private):
@@ -245,4 +250,7 @@ if __name__ == "__main__":
         with_pfl = len(sys.argv) > 2
         if with_pfl:
             sys.path.insert(0, str(Path(sys.argv[2]).resolve()))
-        main(sys.argv[1], [c for c in CONTESTANTS if c != "pfl" or with_pfl])
+        left_out = set() if with_pfl else {"pfl"}
+        if not torch.cuda.is_available():
+            left_out.add("ours_on_gpu")
+        main(sys.argv[1], [c for c in CONTESTANTS if c not in left_out])

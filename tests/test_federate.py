@@ -150,6 +150,42 @@ def test_large_clients_are_not_gathered_together(digits, monkeypatch):
     assert learner.groups([4, 5, 6], 2) == [[4], [5], [6]]
 
 
+@pytest.fixture
+def gpu(monkeypatch):
+    """What learners do on a GPU, done on this machine's CPU."""
+    monkeypatch.setattr(learner_module, "_is_gpu", lambda device: True)
+
+
+@pytest.mark.parametrize("model", models.MODELS)
+def test_gradients_of_a_gpu_equal_plain_autograd(digits, model, gpu):
+    learner = make_learner(digits, model)
+    assert learner.on_gpu
+    parameters = learner.parameters() * np.float32(0.9)
+    learner.load(parameters)
+    assert np.array_equal(learner.parameters(), parameters)
+    clients = [0, 7, 11, 29]
+    updates = learner.tensors(clients)[0].cpu().numpy()
+    assert np.abs(updates - slow_gradients(digits, model, parameters, clients)).max() < 1e-6
+    assert learner.groups(list(range(30)), 1) == [list(range(30))]
+
+
+def test_a_gpu_sends_payloads_where_codes_are_not_summed(digits, gpu, pool, monkeypatch):
+    """The same round, but for the last bits of gradients, whatever they are computed on."""
+    here = make_learner(digits, "cnn")
+    monkeypatch.setattr(learner_module, "_is_gpu", lambda device: False)
+    there = make_learner(digits, "cnn")
+    assert (here.on_gpu, there.on_gpu) == (True, False)
+    mechanism, key = ClippedSGD(0.01), Key.from_seed(1)
+    rounds = [algorithm(each, mechanism, pool) for each in (here, there)]
+    states = [run.apply(run.init(), [2, 5, 9], key)[0].parameters for run in rounds]
+    assert np.abs(states[0] - states[1]).max() < 1e-6
+
+
+def test_a_device_that_is_not_there():
+    with pytest.raises(ValueError, match="Expected a device that torch sees, got 'cuda:99'"):
+        learner_module._found("cuda:99")
+
+
 def test_the_data_are_held_once(digits):
     """A client's samples may be many others' too: nothing but indices is kept for each."""
     everybody = [np.arange(len(digits.train_labels))] * 500

@@ -37,7 +37,7 @@ FIELDS = dataclasses.fields(TrainConfig)
 NEWER = (
     "trust", "clip_norm", "norm", "neighboring", "stop_at_epsilon", "max_participations",
     "sampling", "batch", "local_epochs", "local_learning_rate", "server_optimizer",
-    "server_momentum", "features", "unit",
+    "server_momentum", "features", "unit", "device",
 )  # fmt: skip
 """Settings that the first version's runs do not have."""
 

@@ -24,8 +24,9 @@ SMALL = 32_000
 """Numbers in a client's step below which a pass over many clients is faster than one after the
 other: gathering their data then costs less than calling torch for each."""
 
-GATHERED = 2**23
-"""Numbers that a pass over many clients gathers at most, unless one client has more: 32 MiB."""
+GATHERED, GATHERED_ON_DEVICE = 2**23, 2**27
+"""Numbers that a pass over many clients gathers at most, unless one client has more: 32 MiB on a
+CPU, 512 MiB on a GPU, whose activations take several times that."""
 
 EXAMPLES_AT_ONCE = 64
 """Gradients of single examples that are computed in one vectorised pass."""
@@ -60,14 +61,19 @@ class Evaluation:
 class Learner:
     """Computes clients' updates: gradients of the mean cross-entropy over their local data.
 
-    Models made of linear layers run vectorised over a group of clients where each has little data;
-    others run client by client, which is faster for them (`benchmarks/cohort.py`).
+    Softmax regression, on a CPU models of linear layers whose clients have little data, and on a
+    GPU every model run vectorised over a group of clients; others run client by client, which is
+    faster for them (`benchmarks/cohort.py`).
 
     Args:
         model: the model; its own weights are overwritten by each call.
         dataset: the data.
         clients: each client's training sample indices, at least one each.
         local: what a client computes.
+        device: where the data and the model are: `cpu`, or a GPU as torch names it (`cuda`).
+
+    Raises:
+        ValueError: torch sees no such device.
     """
 
     def __init__(
@@ -76,30 +82,34 @@ class Learner:
         dataset: Dataset,
         clients: Sequence[np.ndarray],
         local: Local = Local(),
+        device: str = "cpu",
     ) -> None:
+        self._device = _found(device)
+        self.on_gpu = _is_gpu(self._device)
         self._clients = [np.asarray(samples, dtype=np.int64) for samples in clients]
         self._sizes = np.array([len(samples) for samples in clients])
         # No copy of the data: a client's are gathered when it is its turn, and soon forgotten.
-        self._features = torch.from_numpy(dataset.train_features)
-        self._labels = torch.from_numpy(dataset.train_labels)
-        self._test_features = torch.from_numpy(dataset.test_features)
-        self._test_labels = torch.from_numpy(dataset.test_labels)
+        self._features = torch.from_numpy(dataset.train_features).to(self._device)
+        self._labels = torch.from_numpy(dataset.train_labels).to(self._device)
+        self._test_features = torch.from_numpy(dataset.test_features).to(self._device)
+        self._test_labels = torch.from_numpy(dataset.test_labels).to(self._device)
         convolutional = any(isinstance(layer, nn.Conv2d) for layer in model.modules())
         # The layout that convolutions on a CPU are fastest in.
-        self._layout = torch.channels_last if convolutional else torch.contiguous_format
-        model = model.to(memory_format=self._layout)  # type: ignore[call-overload]
+        here = convolutional and not self.on_gpu
+        self._layout = torch.channels_last if here else torch.contiguous_format
+        model = model.to(self._device, memory_format=self._layout)  # type: ignore[call-overload]
         kinds = [type(layer) for layer in model.children()]
         self._linear = kinds == [nn.Flatten, nn.Linear]
         samples = self._sizes.mean() if local.batch is None else local.batch
         small = samples * self._features[0].numel() < SMALL
-        self._together = self._linear or (small and not convolutional)
+        self._together = self.on_gpu or self._linear or (small and not convolutional)
         self._model, self._local = model, local
         self._parameters = list(model.parameters())
         # functional_call puts weights into a model while it runs: each thread needs its own.
         self._threads = threading.local()
         largest = min(int(self._sizes.max()), local.batch or len(self._labels))
-        fitting = GATHERED // (largest * self._features[0].numel())
-        self._group = max(1, min(LIGHT_GROUP, fitting))
+        room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
+        self._group = max(1, min(most, room // (largest * self._features[0].numel())))
 
     @property
     def dimension(self) -> int:
@@ -115,11 +125,16 @@ class Learner:
     def parameters(self) -> np.ndarray:
         """The model's current weights as one vector, (d,) float32."""
         flat = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
-        return flat.numpy()
+        return flat.cpu().numpy()
 
     def load(self, parameters: np.ndarray) -> None:
         """Set the model's weights from one vector, (d,) float32."""
         start = 0
+        if self.on_gpu:
+            flat = torch.from_numpy(parameters).to(self._device)
+            with torch.no_grad():
+                nn.utils.vector_to_parameters(flat, self._parameters)
+            return
         for parameter in self._parameters:
             # Through NumPy: torch's own threads would keep spinning beside the workers'.
             weights = parameter.detach().numpy()
@@ -149,6 +164,13 @@ class Learner:
             updates (n, d) float32, to be stepped against, and losses (n,) float64, in the order of
             `clients`.
         """
+        updates, losses = self.tensors(clients, key)
+        return updates.cpu().numpy(), losses
+
+    def tensors(
+        self, clients: Sequence[int], key: Key | None = None
+    ) -> tuple[torch.Tensor, np.ndarray]:
+        """As `updates`, but left on the device that they were computed on."""
         steps = [self._steps(client, key) for client in clients]
         if self._local.example_norm is not None:
             found = [self._clipped(each[0], self._local.example_norm) for each in steps]
@@ -156,7 +178,7 @@ class Learner:
             return self._vectorised(steps)
         else:
             found = [self._alone(each) for each in steps]
-        return np.stack([update for update, _ in found]), np.array([loss for _, loss in found])
+        return torch.stack([update for update, _ in found]), np.array([loss for _, loss in found])
 
     def evaluate(self) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data."""
@@ -189,24 +211,24 @@ class Learner:
         count = samples.size * self._features[0].numel()
         # New room each time would cost page faults.
         if not hasattr(self._threads, "room") or self._threads.room.numel() < count:
-            self._threads.room = torch.empty(count)
+            self._threads.room = torch.empty(count, device=self._device)
         features = self._threads.room[:count].view(samples.size, *self._features.shape[1:])
-        places = torch.from_numpy(samples)
+        places = torch.from_numpy(samples).to(self._device)
         # Three times as fast as by indexing.
         torch.index_select(self._features, 0, places.view(-1), out=features)
         features = features.contiguous(memory_format=self._layout)
         return features.unflatten(0, samples.shape), self._labels[places]
 
-    def _alone(self, steps: Sequence[np.ndarray]) -> tuple[np.ndarray, float]:
+    def _alone(self, steps: Sequence[np.ndarray]) -> tuple[torch.Tensor, float]:
         if self._local.learning_rate is not None:
             return self._walk(steps)
         return self._gradient(steps)
 
-    def _gradient(self, steps: Sequence[np.ndarray]) -> tuple[np.ndarray, float]:
+    def _gradient(self, steps: Sequence[np.ndarray]) -> tuple[torch.Tensor, float]:
         parts, loss = self._backward(self._model, self._parameters, steps[0])
-        return torch.cat([part.reshape(-1) for part in parts]).numpy(), loss
+        return torch.cat([part.reshape(-1) for part in parts]), loss
 
-    def _walk(self, steps: Sequence[np.ndarray]) -> tuple[np.ndarray, float]:
+    def _walk(self, steps: Sequence[np.ndarray]) -> tuple[torch.Tensor, float]:
         """Local SGD, one step after the other; the way from the loaded weights, backwards."""
         rate, model, losses = self._local.learning_rate, self._own_model(), []
         assert rate is not None
@@ -221,14 +243,14 @@ class Learner:
                 for weight, part in zip(weights, parts, strict=True):
                     weight -= rate * part
         way = [a.detach() - w.detach() for a, w in zip(self._parameters, weights, strict=True)]
-        return torch.cat([part.reshape(-1) for part in way]).numpy(), losses[0]
+        return torch.cat([part.reshape(-1) for part in way]), losses[0]
 
     def _backward(self, model: nn.Module, weights: list, samples: np.ndarray):
         features, labels = self._gather(samples)
         loss = nn.functional.cross_entropy(model(features), labels)
         return torch.autograd.grad(loss, weights), float(loss.detach())
 
-    def _clipped(self, samples: np.ndarray, norm: float) -> tuple[np.ndarray, float]:
+    def _clipped(self, samples: np.ndarray, norm: float) -> tuple[torch.Tensor, float]:
         """The mean of examples' gradients, each clipped; it is never longer than they may be."""
         weights, model = self._weights(), self._own_model()
 
@@ -238,11 +260,12 @@ class Learner:
 
         each = vmap(grad_and_value(loss_of), (None, 0, 0), chunk_size=EXAMPLES_AT_ONCE)
         parts, losses = each(weights, *self._gather(samples))
-        rows = torch.cat([parts[name].flatten(1) for name in weights], dim=1).numpy()
+        rows = torch.cat([parts[name].flatten(1) for name in weights], dim=1).cpu().numpy()
         total = np.zeros(rows.shape[1])
         for row in rows:
             total += clip_to_norm(row, norm)
-        return (total / len(rows)).astype(np.float32), float(losses.double().mean())
+        mean = torch.from_numpy((total / len(rows)).astype(np.float32))
+        return mean.to(self._device), float(losses.double().mean())
 
     def _vectorised(self, steps: Sequence[list[np.ndarray]]):
         """Every client's local steps at once; clients with fewer stand still in the last ones."""
@@ -258,7 +281,7 @@ class Learner:
                 shared, losses = 0, losses if number else found
             update = {name: start[name] - weights[name] for name in start}
         flat = [update[name].reshape(len(steps), -1) for name in start]
-        return torch.cat(flat, dim=1).numpy(), losses.double().numpy()
+        return torch.cat(flat, dim=1), losses.double().cpu().numpy()
 
     def _each_gradient(self, weights: dict, shared: int | None, taken: Sequence):
         """Each client's gradient on the samples it takes, at weights of its own or shared ones."""
@@ -267,7 +290,8 @@ class Learner:
         real = np.arange(sizes.max()) < sizes[:, None]
         index = np.zeros(real.shape, dtype=np.int64)
         index[real] = np.concatenate(taken)
-        weight = torch.from_numpy((real / np.maximum(sizes, 1)[:, None]).astype(np.float32))
+        share = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
+        weight = torch.from_numpy(share).to(self._device)
         features, labels = self._gather(index)
         if self._linear:
             return _softmax_gradients(weights, features.flatten(2), labels[:, None], weight)
@@ -291,6 +315,21 @@ class Learner:
 
 
 _NONE = np.empty(0, dtype=np.int64)
+
+
+def _found(name: str) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"Expected a device that torch sees, got {name!r} where it sees "
+            f"{torch.cuda.device_count()} CUDA devices: leave device out to train on the CPU, or "
+            "install a CUDA build of torch."
+        )
+    return device
+
+
+def _is_gpu(device: torch.device) -> bool:
+    return device.type != "cpu"
 
 
 def _softmax_gradients(

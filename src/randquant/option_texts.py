@@ -66,4 +66,5 @@ TRAIN_FIELDS = {
     "server_optimizer": (str, "sgd or adam"),
     "server_momentum": (float, "momentum of the server's SGD"),
     "unit": (str, "what the guarantee hides: a whole client, or one example of a client's"),
+    "device": (str, "where updates are computed: cpu, or cuda"),
 }

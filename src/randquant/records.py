@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,8 @@ class TrainConfig:
             K components (`randquant.features`).
         unit: what neighbours differ in: a whole `client`, or one `example` of a client's (each
             example's gradient is then clipped to clip_norm, and the update is their mean).
+        device: where updates are computed: `cpu`, or `cuda` (or `cuda:1`, …), where a channel's
+            codes are drawn and added up too.
     """
 
     dataset: str
@@ -98,6 +101,7 @@ class TrainConfig:
     server_momentum: float = 0.0
     features: str = ""
     unit: Literal["client", "example"] = "client"
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,8 @@ def check_config(config: TrainConfig) -> None:
     _validate.real("delta", config.delta, low=0, below=1)
     _validate.choice("norm", config.norm, ("l1", "l2"))
     _validate.choice("neighboring", config.neighboring, NEIGHBORINGS)
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", config.device):
+        raise ValueError(f"Expected device cpu, cuda or cuda:NUMBER, got {config.device!r}.")
     _check_local(config)
     _check_sampling(config)
     if config.stop_at_epsilon is not None:

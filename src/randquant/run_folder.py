@@ -43,6 +43,7 @@ LATER = {
     "server_momentum": 0.0,
     "features": "",
     "unit": "client",
+    "device": "cpu",
 }
 """Settings that checkpoints are older than, and what the older ones were made with."""
 

@@ -226,7 +226,7 @@ def _prepare(config: TrainConfig) -> _Prepared:
     model = models.build(
         config.model, dataset.train_features.shape[1:], dataset.classes, config.seed
     )
-    learner = Learner(model, dataset, clients, _local(config, mechanism))
+    learner = Learner(model, dataset, clients, _local(config, mechanism), config.device)
     ledger = Ledger(
         mechanism,
         learner.dimension,

@@ -11,7 +11,7 @@ import randquant as rq
 from randquant._svg import Line, heat_map, line_chart
 from randquant.channel import Channel
 from randquant.divergence import renyi
-from randquant.privacy import Interval
+from randquant.privacy import Interval, round_down, round_up
 from randquant.reproduce.result import Claim, Reproduction, Table, Verdict, agrees
 
 PAPER = "Randomized Quantization is All You Need for Differential Privacy in Federated Learning"
@@ -86,7 +86,7 @@ def _below(name: str, rqm: Channel, pbm: Channel, curves: list[list[Interval]]) 
     return Claim(
         f"{name}: RQM diverges less than PBM at every order",
         None,
-        f"{pure.upper:.4f} < {pure_pbm.lower:.4f}",
+        f"{round_up(pure.upper, 5)} < {round_down(pure_pbm.lower, 5)}",
         "holds" if proven else "cannot be told",
         "Proven for every order from 1.001 up; the numbers are those of order infinity.",
     )

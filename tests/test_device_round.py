@@ -1,0 +1,96 @@
+"""A round whose codes are drawn and added up on a GPU, or where there is none, on Triton's
+interpreter, with torch on the CPU in the GPU's place."""
+
+import os
+
+import chance
+import numpy as np
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="Triton comes with a CUDA build of torch")
+
+import randquant as rq
+from randquant import datasets, models, runs
+from randquant import learner as learner_module
+from randquant.aggregate import ChannelMechanism
+from randquant.aggregate.device import sum_of_codes
+from randquant.federate import distributed_sgd
+from randquant.keys import Key
+from randquant.learner import Learner
+from randquant.optimizer import Optimizer
+from randquant.records import TrainConfig
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CHANNEL = rq.rqm(clip=0.05, margin=0.05, levels=16, keep=0.42)
+COHORT = [1, 4, 9, 16, 25]
+KEY = Key.from_seed(3)
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch):
+    monkeypatch.setattr(learner_module, "_is_gpu", lambda device: True)
+
+
+def a_round(mechanism=None):
+    digits = datasets.load("digits")
+    clients = datasets.partition(digits.train_labels, 30, "iid", seed=3)
+    learner = Learner(models.build("softmax", (1, 8, 8), 10, 3), digits, clients, device=DEVICE)
+    run = distributed_sgd(
+        learner, mechanism or ChannelMechanism(CHANNEL), population=30, optimizer=Optimizer(1.0),
+        pool=None, workers=1,
+    )  # fmt: skip
+    return learner, run
+
+
+def test_codes_of_clients_are_drawn_from_the_rows_of_their_channel():
+    """Each client at a vertex, where its codes have one row's distribution."""
+    channel, many = CHANNEL, 40_000
+    updates = torch.tensor([[-0.05], [0.05]], device=DEVICE).expand(2, many).contiguous()
+    totals = sum_of_codes(channel, updates, [0, 1], KEY)
+    assert totals.dtype == torch.int64
+    low, high = channel.probabilities[0], channel.probabilities[-1]
+    assert chance.fits(totals.cpu().numpy(), np.convolve(low, high))
+    assert torch.equal(sum_of_codes(channel, updates, [0, 1], KEY), totals)
+    assert not torch.equal(sum_of_codes(channel, updates, [0, 2], KEY), totals)
+
+
+def test_a_round_is_unbiased_for_the_clipped_mean_and_repeats():
+    learner, run = a_round()
+    state = run.init()
+    learner.load(state.parameters)
+    mean = np.clip(learner.updates(COHORT)[0], -0.05, 0.05).mean(axis=0)
+    steps = []
+    for number in range(200):
+        after, cost = run.apply(state, COHORT, KEY.fold_in(number))
+        steps.append(state.parameters - after.parameters)
+    again, _ = run.apply(state, COHORT, KEY.fold_in(0))
+    assert np.array_equal(state.parameters - again.parameters, steps[0])
+    deviation = np.std(steps, axis=0) / np.sqrt(len(steps))
+    assert np.abs((np.mean(steps, axis=0) - mean) / deviation).max() < 5  # of 650 coordinates
+    payload = ChannelMechanism(CHANNEL).encode(mean, Key.from_seed(0))
+    assert cost.bytes_up == len(COHORT) * len(payload)
+
+
+def test_a_client_that_has_no_number_is_named():
+    _, run = a_round()
+    state = run.init()
+    broken = type(state)(0, np.full_like(state.parameters, np.nan), state.participations)
+    with pytest.raises(ValueError, match="Client 1: Expected finite values to send"):
+        run.apply(broken, COHORT, KEY)
+
+
+def test_training_on_a_device(tmp_path):
+    config = TrainConfig(
+        "digits", "softmax", "rqm", CHANNEL_PARAMETERS, population=30, cohort=5, rounds=4,
+        learning_rate=1.0, device=DEVICE,
+    )  # fmt: skip
+    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    run = runs.execute(tmp_path / "run")
+    assert run.summary.guarantee is not None
+    assert 0 < run.summary.accuracy < 1
+
+
+CHANNEL_PARAMETERS = {"clip": 0.05, "margin": 0.05, "levels": 16, "keep": 0.42}
