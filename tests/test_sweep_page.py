@@ -15,6 +15,7 @@ from randquant import _scatter
 from randquant.records import RoundMetrics, RunSummary, TrainConfig
 from randquant.run_status import Status
 from randquant.sweep import page, results
+from randquant.sweep.results import as_json, as_text
 
 CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 0.03, "keep": 0.4}, rounds=1)
 HOSTILE = "<script>alert('1')</script>"
@@ -103,6 +104,35 @@ def test_other_sweeps_are_drawn_too(runs):
 def test_twelve_series_look_different():
     looks = {(_scatter.style(k), _scatter.shape(k)) for k in range(32)}
     assert len(looks) == 32
+
+
+def test_seeds_are_averaged():
+    several = [
+        finished("a", 0.80, 2.0, seed=0),
+        finished("b", 0.90, 3.0, seed=1),
+        finished("c", 0.95, 2.5, parameters={"clip": 0.1}),  # one seed: perhaps luck
+        finished("d", 0.70, 9.0, parameters={"clip": 0.2}, seed=0),
+        finished("e", 0.76, 9.0, parameters={"clip": 0.2}, seed=1),
+        finished("f", 0.93, None, mechanism="clipped-sgd", parameters={}, seed=0),
+        finished("g", 0.95, None, mechanism="clipped-sgd", parameters={}, seed=1),
+        dataclasses.replace(finished("h", 0.1, 2.0, seed=2), state="unfinished"),
+    ]
+    found = results(several)
+    shown = [([run.folder.name for run in a.runs], a.epsilon, a.best) for a in found.averages]
+    assert shown == [
+        (["a", "b"], 3.0, True), (["d", "e"], 9.0, False), (["f", "g"], None, False),
+    ]  # fmt: skip
+    assert found.averages[0].accuracy == pytest.approx(0.85)
+    assert found.averages[0].deviation == pytest.approx(0.1 / math.sqrt(2))
+    words = Page(page.render("sweep", found)).words
+    for word in ("Means over seeds", "85.00", "7.07", "73.00"):
+        assert word in words
+    text = "\n".join(as_text(Path("/sweep"), found))
+    assert "0.8500" in text
+    assert [len(a["runs"]) for a in as_json(Path("/sweep"), found)["averages"]] == [2, 2, 2]
+    single = results(RUNS[:2])
+    assert "Means over seeds" not in page.render("sweep", single)
+    assert "means over seeds" not in "\n".join(as_text(Path("/sweep"), single))
 
 
 def test_an_infinite_epsilon_is_no_promise():

@@ -46,6 +46,7 @@ def render(name: str, found: Results) -> str:
         _page.header("Sweep", name, f"{_text.count(len(found.runs), 'run')}: {counted(found)}."),
         _page.section("Accuracy against epsilon", [_chart(drawn, found), _aside(found)]),
         _reading(found),
+        _page.section("Means over seeds", _averages_table(found)),
         _page.section("All finished runs", [_runs_table(drawn, found)]) if found.measured else "",
         _page.section("What they share", _shared_tables(found)),
         _page.section("Runs that did not finish", _others_table(found)),
@@ -161,6 +162,24 @@ def _runs_table(drawn: dict[str, list[Status]], found: Results) -> str:
         '<div class="scroll"><table class="numbers runs" aria-label="All finished runs">\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
     )
+
+
+def _averages_table(found: Results) -> list[str]:
+    names = [name for name in found.varied if name != "seed"]
+    rows = [
+        (
+            _described(each.runs[0], names),
+            str(len(each.runs)),
+            _text.number(each.accuracy, 2, scale=100),
+            _text.number(each.deviation, 2, scale=100),
+            "none" if each.epsilon is None else _text.spent(each.epsilon),
+            "yes" if each.best else "",
+        )
+        for each in found.averages
+    ]
+    columns = ("settings", "seeds", "mean accuracy, %", "deviation of a run", "ε ≤", "frontier")
+    title = "Runs that differ in nothing but their seed, from the smallest epsilon to none"
+    return [_table.html(title, columns, rows, "numbers")] if rows else []
 
 
 def _shared_tables(found: Results) -> list[str]:

@@ -14,6 +14,7 @@ from randquant import _table, _text, settings
 from randquant.privacy import round_up
 from randquant.records import to_json
 from randquant.run_status import Status, sorted_by_epsilon
+from randquant.sweep.averages import Average, averages
 from randquant.sweep.pareto import frontier
 
 CAUTION = (
@@ -41,6 +42,11 @@ class Results:
     def measured(self) -> list[Status]:
         """Finished runs, from the smallest epsilon to none."""
         return sorted_by_epsilon(run for run in self.runs if run.state == "finished")
+
+    @property
+    def averages(self) -> list[Average]:
+        """Settings that were trained with several seeds, from the smallest epsilon to none."""
+        return averages(self.runs)
 
     @property
     def varied(self) -> list[str]:
@@ -92,6 +98,16 @@ def as_json(folder: Path, found: Results) -> dict[str, Any]:
         "varied": found.varied,
         "frontier": found.best,
         "frontiers": found.best_of,
+        "averages": [
+            {
+                "runs": [run.folder.name for run in each.runs],
+                "accuracy": each.accuracy,
+                "deviation": each.deviation,
+                "epsilon": each.epsilon,
+                "on_frontier": each.best,
+            }
+            for each in found.averages
+        ],
         "runs": [_run_json(run, found) for run in found.runs],
     }
 
@@ -127,7 +143,7 @@ def _short(value: object) -> str:
 
 def as_text(folder: Path, found: Results) -> list[str]:
     """The frontier, the failures and a caution, as `randquant sweep` prints them."""
-    lines = [*_frontier_table(found), ""]
+    lines = [*_frontier_table(found), "", *_averages_table(found)]
     for run in (run for run in found.runs if run.state == "failed"):
         lines.append(f"failed         {run.folder.name}: {run.error}")
     lines.append(f"runs           {counted(found)}")
@@ -164,7 +180,27 @@ def _frontier_table(found: Results) -> list[str]:
     return [head, *_table.text(columns, rows)]
 
 
-def _epsilon(run: Status) -> str:
+def _averages_table(found: Results) -> list[str]:
+    if not found.averages:
+        return []
+    names = [name for name in found.varied if name != "seed"]
+    rows = [
+        [
+            "*" if each.best else "",
+            *cells(each.runs[0], names),
+            str(len(each.runs)),
+            f"{each.accuracy:.4f}",
+            f"{each.deviation:.4f}",
+            _epsilon(each),
+        ]
+        for each in found.averages
+    ]
+    columns = ["", *names, "seeds", "mean accuracy", "deviation", "epsilon <="]
+    head = "means over seeds (* no other mean beats it); deviation of one run"
+    return [head, *_table.text(columns, rows), ""]
+
+
+def _epsilon(run: Status | Average) -> str:
     if run.epsilon is None:
         return "-"
     return "infinite" if math.isinf(run.epsilon) else round_up(run.epsilon)
