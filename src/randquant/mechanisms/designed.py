@@ -20,17 +20,21 @@ def optimal(
     reach: float | None = None,
     objective: str = "mse",
     inputs: int | None = None,
+    constraint: str = "pure",
 ) -> Channel:
-    """Return the channel of `design.optimal` under pure epsilon, as a mechanism like the others.
+    """Return the channel of `design.optimal`, as a mechanism like the others.
 
     Args:
         clip: per-coordinate clipping threshold.
-        epsilon: pure epsilon per coordinate, in nats.
+        epsilon: bound of the constraint per coordinate: pure epsilon, in nats, or what
+            `design.optimal` says.
         values: what the codes decode to; or give `levels`.
         levels: how many evenly spaced levels to search for, so that summed codes decode.
         reach: largest magnitude of a searched level, in units as clip; `mae` needs one.
         objective: `mae`, `mse` or `worst_variance`.
         inputs: vertices between which inputs are dithered; 33, or 129 where levels are searched.
+        constraint: `pure`, or `fisher`, `l1` or `l2`, as in `design.optimal`. `fisher` is the one
+            for updates whose L2 norm is clipped.
 
     Returns:
         A Channel.
@@ -51,6 +55,7 @@ def optimal(
         levels=levels,
         reach=reach,
         lattice=levels is not None,
+        constraint=constraint,
     )
 
 
