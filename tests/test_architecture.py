@@ -19,7 +19,7 @@ RANKS = {
     "secagg": 4,
     "datasets": 5, "_idx": 5, "_cifar": 5, "_leaf": 5, "cohorts": 5, "events": 5, "ledger": 5,
     "features": 5, "optimizer": 5,
-    "flower": 6, "models": 6, "learner": 6, "federate": 6, "schedule": 6,
+    "flower": 6, "models": 6, "learner": 6, "collect": 6, "federate": 6, "schedule": 6,
     "bench": 7, "report": 7, "_svg": 7, "_page": 7, "_table": 7, "_text": 7,
     "settings": 3, "_scatter": 7,
     "run_status": 7, "runs_page": 7, "sweep": 7, "tensorboard_log": 7,
@@ -31,7 +31,16 @@ RANKS = {
     "reproduce_command": 8, "__main__": 9,
 }  # fmt: skip
 EXTRAS = {
-    "torch": {"models", "learner", "runs", "bench", "encode", "features", "tensorboard_log"},
+    "torch": {
+        "models",
+        "learner",
+        "collect",
+        "runs",
+        "bench",
+        "encode",
+        "features",
+        "tensorboard_log",
+    },
     "safetensors": {"run_folder"},
     "sklearn": {"datasets", "features"},
     "kymatio": {"features"},

@@ -16,7 +16,7 @@ import randquant as rq
 from randquant import datasets, models, runs
 from randquant import learner as learner_module
 from randquant.aggregate import ChannelMechanism
-from randquant.aggregate.device import sum_of_codes
+from randquant.collect import sum_of_codes
 from randquant.federate import distributed_sgd
 from randquant.keys import Key
 from randquant.learner import Learner

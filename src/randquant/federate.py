@@ -11,15 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from randquant import _validate, wire
-from randquant.aggregate import ChannelMechanism, UpdateMechanism, encode_each
-from randquant.aggregate.device import sum_of_codes
-from randquant.aggregate.payloads import finite
+from randquant import _validate
+from randquant.aggregate import UpdateMechanism
+from randquant.collect import collector
 from randquant.keys import Key
 from randquant.learner import Learner
 from randquant.optimizer import Moments, Optimizer
@@ -91,9 +88,7 @@ def distributed_sgd(
     """Federated SGD or averaging, one step of the server a round (RQM paper, Algorithm 1).
 
     Args:
-        learner: computes the clients' updates. If it is on a GPU and the mechanism a channel of
-            evenly spaced values, codes are drawn and added up there; random bits are then those of
-            `encode.gpu` with a seed.
+        learner: computes the clients' updates.
         mechanism: protects and aggregates them.
         population: how many clients there are.
         optimizer: the server's step.
@@ -108,43 +103,7 @@ def distributed_sgd(
         participations = np.zeros(population, dtype=np.int64)
         return State(0, learner.parameters(), participations, optimizer.init(dimension))
 
-    def upload(clients: Sequence[int], key: Key) -> tuple[list[bytes], np.ndarray, float]:
-        """The clients' side of a round: payloads, losses, and seconds in gradients."""
-        started = time.perf_counter()
-        updates, losses = learner.updates(clients, key)
-        seconds = time.perf_counter() - started
-        for client, update in zip(clients, updates, strict=True):
-            _check(update, client)
-        keys = [key.fold_in("client", client) for client in clients]
-        return encode_each(mechanism, updates, keys), losses, seconds
-
-    def by_payloads(cohort: Sequence[int], key: Key) -> _Gathered:
-        groups = learner.groups(cohort, workers)
-        run = map if len(groups) == 1 or learner.on_gpu else pool.map
-        replies = list(run(upload, groups, [key] * len(groups)))
-        payloads = [payload for reply in replies for payload in reply[0]]
-        mean = mechanism.mean(payloads, dimension, key.fold_in("server"))
-        losses = np.concatenate([reply[1] for reply in replies])
-        seconds = sum(reply[2] for reply in replies) / (1 if run is map else workers)
-        return _Gathered(mean, losses, sum(map(len, payloads)), seconds)
-
-    def on_gpu(cohort: Sequence[int], key: Key) -> _Gathered:
-        assert isinstance(mechanism, ChannelMechanism)
-        totals, losses, seconds = [], [], 0.0
-        for clients in learner.groups(cohort, 1):
-            started = time.perf_counter()
-            updates, found = learner.tensors(clients, key)
-            seconds += time.perf_counter() - started
-            totals.append(sum_of_codes(mechanism.channel, updates, clients, key))
-            losses.append(found)
-        mean = mechanism.decode(
-            torch.stack(totals).sum(dim=0).cpu().numpy(), len(cohort), dimension
-        )
-        size = wire.HEADER_BYTES + wire.body_bytes(mechanism.channel, dimension)
-        return _Gathered(mean, np.concatenate(losses), len(cohort) * size, seconds)
-
-    sums = isinstance(mechanism, ChannelMechanism) and mechanism.channel.lattice is not None
-    gather = on_gpu if learner.on_gpu and sums else by_payloads
+    collect = collector(learner, mechanism, pool, workers)
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:
         if len(set(cohort)) < len(cohort):
@@ -153,28 +112,19 @@ def distributed_sgd(
             return replace(state, round=state.round + 1), Round(None, 0, 0.0, 0.0)
         started = time.perf_counter()
         learner.load(state.parameters)
-        gathered = gather(cohort, key.fold_in(state.round + 1))
-        parameters, moments = _stepped(optimizer, state, gathered.mean)
+        found = collect(cohort, key.fold_in(state.round + 1))
+        parameters, moments = _stepped(optimizer, state, found.mean)
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started
         return State(state.round + 1, parameters, participations, moments), Round(
-            train_loss=float(gathered.losses.mean()),
-            bytes_up=gathered.bytes_up,
-            seconds_gradient=min(gathered.seconds_gradient, total),
-            seconds_protect=max(total - gathered.seconds_gradient, 0.0),
+            train_loss=float(found.losses.mean()),
+            bytes_up=found.bytes_up,
+            seconds_gradient=min(found.seconds_gradient, total),
+            seconds_protect=max(total - found.seconds_gradient, 0.0),
         )
 
     return Algorithm(init, apply)
-
-
-class _Gathered(NamedTuple):
-    """What the server has of a cohort: the mean update, and what that cost."""
-
-    mean: np.ndarray
-    losses: np.ndarray
-    bytes_up: int
-    seconds_gradient: float
 
 
 def _stepped(optimizer: Optimizer, state: State, mean: np.ndarray) -> tuple[np.ndarray, Moments]:
@@ -186,10 +136,3 @@ def _stepped(optimizer: Optimizer, state: State, mean: np.ndarray) -> tuple[np.n
             "lower learning_rate."
         )
     return stepped
-
-
-def _check(update: np.ndarray, client: int) -> None:
-    try:
-        finite(update)
-    except ValueError as error:
-        raise ValueError(f"Client {client}: {error}") from error

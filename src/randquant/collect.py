@@ -1,0 +1,133 @@
+"""A cohort's side of a round: everybody's update, protected, and the mean that the server decodes."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from randquant import wire
+from randquant.aggregate import ChannelMechanism, UpdateMechanism, encode_each
+from randquant.aggregate.payloads import finite
+from randquant.channel import Channel
+from randquant.keys import Key
+from randquant.learner import Learner
+
+
+class Collected(NamedTuple):
+    """What the server has of a cohort, and what that cost.
+
+    Attributes:
+        mean: (d,) float32, decoded.
+        losses: (n,) float64, of each client's first step, in nats.
+        bytes_up: of all payloads.
+        seconds_gradient: of wall time in forward and backward passes.
+    """
+
+    mean: np.ndarray
+    losses: np.ndarray
+    bytes_up: int
+    seconds_gradient: float
+
+
+Collect = Callable[[Sequence[int], Key], Collected]
+
+
+def collector(
+    learner: Learner, mechanism: UpdateMechanism, pool: Executor, workers: int
+) -> Collect:
+    """Return what collects from a cohort, given the round's key, at the learner's loaded weights.
+
+    Args:
+        learner: computes the clients' updates. If it is on a GPU and the mechanism a channel of
+            evenly spaced values, codes are drawn and added up there, with the random bits of
+            `encode.gpu` for a seed; else clients send payloads.
+        mechanism: protects and aggregates them.
+        pool, workers: threads that clients are simulated on; they do not change the result.
+    """
+    if learner.on_gpu and isinstance(mechanism, ChannelMechanism) and mechanism.channel.lattice:
+        return functools.partial(_on_gpu, learner, mechanism)
+
+    def upload(clients: Sequence[int], key: Key) -> tuple[list[bytes], np.ndarray, float]:
+        """Some clients' payloads and losses, and seconds in gradients."""
+        started = time.perf_counter()
+        updates, losses = learner.updates(clients, key)
+        seconds = time.perf_counter() - started
+        for client, update in zip(clients, updates, strict=True):
+            _check(update, client)
+        keys = [key.fold_in("client", client) for client in clients]
+        return encode_each(mechanism, updates, keys), losses, seconds
+
+    def by_payloads(cohort: Sequence[int], key: Key) -> Collected:
+        groups = learner.groups(cohort, workers)
+        run = map if len(groups) == 1 or learner.on_gpu else pool.map
+        replies = list(run(upload, groups, [key] * len(groups)))
+        payloads = [payload for reply in replies for payload in reply[0]]
+        mean = mechanism.mean(payloads, learner.dimension, key.fold_in("server"))
+        losses = np.concatenate([reply[1] for reply in replies])
+        seconds = sum(reply[2] for reply in replies) / (1 if run is map else workers)
+        return Collected(mean, losses, sum(map(len, payloads)), seconds)
+
+    return by_payloads
+
+
+def _on_gpu(
+    learner: Learner, mechanism: ChannelMechanism, cohort: Sequence[int], key: Key
+) -> Collected:
+    totals, losses, seconds = [], [], 0.0
+    for clients in learner.groups(cohort, 1):
+        started = time.perf_counter()
+        updates, found = learner.tensors(clients, key)
+        seconds += time.perf_counter() - started
+        totals.append(sum_of_codes(mechanism.channel, updates, clients, key))
+        losses.append(found)
+    total = torch.stack(totals).sum(dim=0).cpu().numpy()
+    mean = mechanism.decode(total, len(cohort), learner.dimension)
+    size = wire.HEADER_BYTES + wire.body_bytes(mechanism.channel, learner.dimension)
+    return Collected(mean, np.concatenate(losses), len(cohort) * size, seconds)
+
+
+def sum_of_codes(
+    channel: Channel, updates: torch.Tensor, clients: Sequence[int], key: Key
+) -> torch.Tensor:
+    """Clip, encode and add up clients' updates; for simulation.
+
+    Args:
+        channel: the channel.
+        updates: (n, d), a row for each client.
+        clients: who they are; none twice in a round.
+        key: of the round.
+
+    Returns:
+        (d,) int64, on the device of `updates`.
+
+    Guarantees:
+        Each code is drawn from exactly the channel's row, independently, as
+        `encode.gpu.encode_tensor` does with a seed.
+
+    Raises:
+        ValueError: a row has a NaN or infinity; its client is named.
+        ModuleNotFoundError: there is no Triton, which comes with a CUDA build of torch.
+    """
+    from randquant.encode.gpu import encode_tensor
+
+    finite = updates.isfinite().all(dim=1)
+    if not finite.all():
+        raise ValueError(
+            f"Client {clients[int(finite.int().argmin())]}: Expected finite values to send, got "
+            "others: drop or repair this update."
+        )
+    seed = int(key.fold_in("clients", *clients).words(2)[0] >> np.uint64(1))
+    return encode_tensor(channel, updates, seed=seed).sum(dim=0, dtype=torch.int64)
+
+
+def _check(update: np.ndarray, client: int) -> None:
+    try:
+        finite(update)
+    except ValueError as error:
+        raise ValueError(f"Client {client}: {error}") from error
