@@ -1,4 +1,4 @@
-"""A cohort's side of a round: everybody's update, protected, and the mean that the server decodes."""
+"""A cohort's side of a round: updates, protected, and the mean that the server decodes."""
 
 from __future__ import annotations
 
