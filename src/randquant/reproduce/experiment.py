@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from scipy import stats
 
 from randquant import _text, _validate, datasets, run_status, runs
@@ -288,7 +289,8 @@ def better(
     Args:
         text: the claim.
         first, other: the curve that is said to be better, and the other.
-        among: all curves of the experiment: their scatter between seeds is the noise.
+        among: all curves of the experiment, two or more: what is left of their scatter beside
+            that of curves and that of seeds is the noise.
         setting: of the experiment; a quick one is never told.
         paper: the paper's numbers, where it prints any.
         since: share of the rounds after which accuracies count: 0 asks which curve is higher on
@@ -342,11 +344,16 @@ def _compared(
 
 
 def error_of(among: Sequence[Trained], seeds: int, since: float = LATE) -> float:
-    """Half the width of the interval around a difference of two means of `seeds` accuracies."""
-    degrees = len(among) * (seeds - 1)
-    variance = statistics.fmean(statistics.variance(each.averages(since)) for each in among)
+    """Half the width of the interval around a difference of two means of `seeds` accuracies.
+
+    Runs of one seed share their data's split, their initial weights and their cohorts: what a seed
+    adds to every curve is no noise of their differences. Left are the residuals of curve and seed.
+    """
+    table = np.array([each.averages(since) for each in among])
+    rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
+    degrees = (len(among) - 1) * (seeds - 1)
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees))
-    return quantile * math.sqrt(2 * variance / seeds)
+    return quantile * math.sqrt(2 * float((rest**2).sum()) / degrees / seeds)
 
 
 def _average(run: Status, since: float) -> float:

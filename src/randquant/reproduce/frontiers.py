@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+from scipy import special, stats
 
 from randquant import _scatter, datasets, features, models, schemes
 from randquant.aggregate import LocalGaussian, SignSGD, UpdateMechanism, VectorMechanism
@@ -69,17 +69,33 @@ class Frontiers:
         """All of them."""
         return [each for runs in self.runs.values() for each in runs]
 
-    def best(self, kind: Kind, epsilon: float) -> float:
-        """The frontier's accuracy: of the best run that is certified for at most this epsilon."""
-        return max(
-            each.accuracy
-            for each in self.runs[kind]
-            if each.epsilon is not None and each.epsilon <= epsilon
-        )
+    def best(self, kind: Kind, epsilon: float) -> Trained:
+        """The frontier's run: the best that is certified for at most this epsilon."""
+        allowed = [
+            each for each in self.runs[kind] if each.epsilon is not None and each.epsilon <= epsilon
+        ]
+        if not allowed:
+            raise ValueError(f"Expected a run of {kind.label} with epsilon <= {epsilon}, got none.")
+        return max(allowed, key=lambda each: each.accuracy)
 
     def gaps(self, first: Kind, other: Kind) -> list[float]:
         """By how many points of accuracy the first frontier lies above the other, by epsilon."""
-        return [100 * (self.best(first, e) - self.best(other, e)) for e in self.epsilons]
+        pairs = [(self.best(first, e), self.best(other, e)) for e in self.epsilons]
+        return [100 * (ours.accuracy - theirs.accuracy) for ours, theirs in pairs]
+
+    def error(self, first: Kind, other: Kind) -> float:
+        """Points that a gap has to exceed to be told from none.
+
+        Runs of one seed share split, weights and cohorts, so that it is the scatter of their
+        differences that counts, pooled over the epsilons.
+        """
+        pairs = [(self.best(first, e), self.best(other, e)) for e in self.epsilons]
+        differences = np.array([np.subtract(a.accuracies, b.accuracies) for a, b in pairs])
+        seeds = differences.shape[1]
+        variance = float(differences.var(axis=1, ddof=1).mean())
+        degrees = len(pairs) * (seeds - 1)
+        quantile = float(stats.t.ppf((1 + experiment.CONFIDENCE) / 2, degrees))
+        return 100 * quantile * math.sqrt(variance / seeds)
 
 
 def train(start: TrainConfig, kinds: Sequence[Kind], grid: Grid, setting: Setting) -> Frontiers:
@@ -226,7 +242,7 @@ def tables(found: Frontiers) -> list[Table]:
     """The frontiers, the noise, and every run."""
     columns = ["mechanism", *(f"epsilon {epsilon:g}" for epsilon in found.epsilons)]
     frontiers = [
-        (kind.label, *(100 * found.best(kind, epsilon) for epsilon in found.epsilons))
+        (kind.label, *(100 * found.best(kind, epsilon).accuracy for epsilon in found.epsilons))
         for kind in found.runs
     ]
     noise = [(kind.label, *ratios) for kind, ratios in found.noise.items()]
@@ -253,7 +269,7 @@ def stated(found: Frontiers) -> list[Stated]:
 def alike(text: str, ours: Kind, other: Kind, found: Frontiers, setting: Setting) -> Claim:
     """Judge a claim that a mechanism performs as well as another: nowhere NEAR points worse."""
     gaps = found.gaps(ours, other)
-    error = _noise(found, setting)
+    error = _noise(ours, other, found, setting)
     verdict: Verdict = "cannot be told"
     if error is not None and min(gaps) - error > -NEAR:
         verdict = "holds"
@@ -269,7 +285,7 @@ def better(text: str, ours: Kind, other: Kind, found: Frontiers, setting: Settin
     It fails where the other is better at some epsilon, or ours at none by NEAR points.
     """
     gaps = found.gaps(ours, other)
-    error = _noise(found, setting)
+    error = _noise(ours, other, found, setting)
     verdict: Verdict = "cannot be told"
     if error is not None and min(gaps) > error:
         verdict = "holds"
@@ -293,11 +309,11 @@ def less_noise(text: str, ours: Kind, other: Kind, found: Frontiers, why: str) -
     return Claim(text, None, shown, verdict, f"{rule} {why}")
 
 
-def _noise(found: Frontiers, setting: Setting) -> float | None:
+def _noise(ours: Kind, other: Kind, found: Frontiers, setting: Setting) -> float | None:
     """Points that a gap has to exceed to be told from none; None where that is not known."""
     if setting.quick or setting.seeds < 2:
         return None
-    return 100 * experiment.error_of(found.trained, setting.seeds)
+    return found.error(ours, other)
 
 
 def _shown(gaps: Sequence[float]) -> str:
@@ -310,6 +326,6 @@ def _why(error: float | None, setting: Setting) -> str:
     if error is None:
         return "One seed shows no noise: train several, with --seeds 3."
     return (
-        f"With {setting.seeds} seeds {experiment.CONFIDENCE:.0%} of gaps between equal mechanisms "
-        f"are within {error:.2f} points."
+        f"With {setting.seeds} seeds {experiment.CONFIDENCE:.0%} of gaps between these two would "
+        f"be within {error:.2f} points if they were equal."
     )
