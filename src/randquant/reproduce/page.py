@@ -6,10 +6,21 @@ from collections.abc import Sequence
 from html import escape
 
 from randquant import _page, _scatter, _svg, _table
-from randquant.reproduce.result import Claim, Reproduction, cells, labels, shown, shown_bound
+from randquant.reproduce.result import (
+    Claim,
+    Reproduction,
+    Table,
+    cells,
+    labels,
+    shown,
+    shown_bound,
+)
 
 MARKS = {"holds": "holds", "does not hold": "fails", "cannot be told": "open"}
 """CSS classes of the verdicts."""
+
+BROAD = 7
+"""Columns from which a table takes the whole width of the page."""
 
 PLURAL = {"holds": "hold", "does not hold": "do not hold", "cannot be told": "cannot be told"}
 
@@ -24,10 +35,6 @@ def as_page(result: Reproduction, *, navigation: str = "") -> str:
     Guarantees: equal reproductions give equal bytes; all words are escaped. Figures are HTML of
     ours and are taken as they are.
     """
-    tables = [
-        _table.html(table.title, table.columns, map(_typeset, cells(table)), "numbers")
-        for table in result.tables
-    ]
     body = [
         navigation,
         _page.header(result.source, result.title, result.setting),
@@ -37,7 +44,7 @@ def as_page(result: Reproduction, *, navigation: str = "") -> str:
         f"<section>{_claims(result)}</section>",
         *([f"<section>{_guarantees(result)}</section>"] if result.guarantees else []),
         _page.section("Figures", result.figures),
-        _page.section("Numbers", tables),
+        _page.section("Numbers", [_numbers(table) for table in result.tables]),
         _page.footer(),
     ]
     plots = any(figure.startswith('<figure class="scatter"') for figure in result.figures)
@@ -79,6 +86,11 @@ def _guarantees(result: Reproduction) -> str:
     title = "Guarantees of one client's whole run, as stated and as certified"
     columns = ("of", "stated in the paper", "certified, at most", "unit")
     return _table.html(title, columns, rows, "claims stated")
+
+
+def _numbers(table: Table) -> str:
+    text = _table.html(table.title, table.columns, map(_typeset, cells(table)), "numbers")
+    return f'<div class="wide">{text}</div>' if len(table.columns) >= BROAD else text
 
 
 def _typeset(row: Sequence[str]) -> list[str]:
