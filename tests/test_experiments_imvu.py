@@ -99,11 +99,11 @@ def test_figure_2_trains_clients_of_one_sample(tmp_path, tiny):
 def test_figure_3_trains_writers(tmp_path, tiny):
     setting = Setting(write_femnist(tmp_path), quick=True, jobs=1, folder=tmp_path / "runs")
     found = reproduce("imvu-fig3", setting)
-    sound(found, kinds=4)
+    sound(found, kinds=5)
     assert labels(found) == ["Quick run: smaller than in the paper, and no verdict on it"]
     assert all("One example's whole run" in each.why for each in found.guarantees)
     configs = [json.loads(p.read_text()) for p in (tmp_path / "runs").glob("*/config.json")]
-    assert len(configs) == 4
+    assert len(configs) == 5
     assert {config["partition"] for config in configs} == {"natural"}
 
 
