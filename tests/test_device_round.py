@@ -78,7 +78,9 @@ def test_a_client_that_has_no_number_is_named():
     _, run = a_round()
     state = run.init()
     broken = type(state)(0, np.full_like(state.parameters, np.nan), state.participations)
-    with pytest.raises(ValueError, match="Client 1: Expected finite values to send"):
+    with pytest.raises(
+        ValueError, match=r"Client 1: Expected finite values to send, got nan at index \[0\]"
+    ):
         run.apply(broken, COHORT, KEY)
 
 

@@ -85,7 +85,9 @@ def test_the_sweeps_of_the_docs_are_sweeps():
 
 @pytest.mark.parametrize("line", "".join(blocks(SWEEPS, "console")).splitlines())
 def test_the_commands_of_the_sweeps_page_are_commands(line):
-    arguments.parser().parse_args(shlex.split(line)[2:])
+    prompt, program, *rest = shlex.split(line)
+    assert (prompt, program) == ("$", "randquant")
+    assert arguments.parser().parse_args(rest).command == rest[0]
 
 
 def test_the_readme_names_every_mechanism():

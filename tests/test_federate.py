@@ -10,7 +10,7 @@ from torch import nn
 import randquant as rq
 from randquant import datasets, models, wire
 from randquant import learner as learner_module
-from randquant.aggregate import ChannelMechanism, ClippedSGD
+from randquant.aggregate import ChannelMechanism, ClippedSGD, encode_each
 from randquant.federate import distributed_sgd, sample_cohort
 from randquant.keys import Key
 from randquant.learner import Learner
@@ -209,6 +209,21 @@ def test_rounds_and_clients_never_share_a_key(digits, pool):
     for _ in range(3):
         state, _ = run.apply(state, [0, 1, 2], Key.from_seed(1))
     assert len(set(seen)) == 9
+
+
+def test_a_derived_mechanism_encodes_in_its_own_way():
+    class Zeros(ChannelMechanism):
+        __slots__ = ()
+
+        def encode(self, update, key):
+            return super().encode(np.zeros_like(update), key)
+
+    updates = np.random.default_rng(0).uniform(-0.05, 0.05, (3, 100))
+    keys = [Key.from_seed(client) for client in range(3)]
+    plain = ChannelMechanism(CHANNEL)
+    for mechanism, sent in ((plain, updates), (Zeros(CHANNEL), np.zeros_like(updates))):
+        expected = [plain.encode(*each) for each in zip(sent, keys, strict=True)]
+        assert encode_each(mechanism, updates, keys) == expected
 
 
 def test_a_failed_round_names_the_client_and_leaves_the_state(digits, pool):

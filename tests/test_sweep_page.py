@@ -111,8 +111,8 @@ def test_seeds_are_averaged():
         finished("a", 0.80, 2.0, seed=0),
         finished("b", 0.90, 3.0, seed=1),
         finished("c", 0.95, 2.5, parameters={"clip": 0.1}),  # one seed: perhaps luck
-        finished("d", 0.70, 9.0, parameters={"clip": 0.2}, seed=0),
-        finished("e", 0.76, 9.0, parameters={"clip": 0.2}, seed=1),
+        finished("d", 0.70, 9.0, parameters={"clip": 2, "keep": 0.4}, seed=0),
+        finished("e", 0.76, 9.0, parameters={"keep": 0.4, "clip": 2.0}, seed=1),  # the same
         finished("f", 0.93, None, mechanism="clipped-sgd", parameters={}, seed=0),
         finished("g", 0.95, None, mechanism="clipped-sgd", parameters={}, seed=1),
         dataclasses.replace(finished("h", 0.1, 2.0, seed=2), state="unfinished"),

@@ -50,7 +50,8 @@ def collector(
         mechanism: protects and aggregates them.
         pool, workers: threads that clients are simulated on; they do not change the result.
     """
-    if learner.on_gpu and isinstance(mechanism, ChannelMechanism) and mechanism.channel.lattice:
+    # A mechanism that is derived may encode in its own way.
+    if learner.on_gpu and type(mechanism) is ChannelMechanism and mechanism.channel.lattice:
         return functools.partial(_on_gpu, learner, mechanism)
 
     def upload(clients: Sequence[int], key: Key) -> tuple[list[bytes], np.ndarray, float]:
@@ -116,12 +117,8 @@ def sum_of_codes(
     """
     from randquant.encode.gpu import encode_tensor
 
-    finite = updates.isfinite().all(dim=1)
-    if not finite.all():
-        raise ValueError(
-            f"Client {clients[int(finite.int().argmin())]}: Expected finite values to send, got "
-            "others: drop or repair this update."
-        )
+    for row in (~updates.isfinite().all(dim=1)).nonzero().flatten().tolist():
+        _check(updates[row].cpu().numpy(), clients[row])
     seed = int(key.fold_in("clients", *clients).words(2)[0] >> np.uint64(1))
     return encode_tensor(channel, updates, seed=seed).sum(dim=0, dtype=torch.int64)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from randquant import wire
 from randquant.channel import Channel
-from randquant.encode.inputs import Widen, floats
+from randquant.encode.inputs import Widen, floats, not_finite
 from randquant.encode.rows import encode_payloads
 from randquant.encode.segments import CHUNK, SEGMENT, Encoder, cores
 from randquant.encode.stream import encode_to
@@ -107,12 +107,8 @@ def _run(
     flat = np.ascontiguousarray(x).reshape(-1)
     bad = encoder.run(flat, widen, body, cores(threads))
     if bad is not None:
-        index = np.unravel_index(bad, x.shape)
-        where = ", ".join(str(int(i)) for i in index) if x.ndim else ""
-        raise ValueError(
-            f"Expected finite values to encode, got {widen(flat[bad : bad + 1])[0]} at index "
-            f"[{where}]: drop or repair this update."
-        )
+        index = np.unravel_index(bad, x.shape) if x.ndim else ()
+        raise not_finite(widen(flat[bad : bad + 1])[0], *map(int, index))
 
 
 __all__ = [

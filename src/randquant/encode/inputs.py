@@ -36,6 +36,15 @@ def floats(x: Any) -> tuple[np.ndarray, Widen]:
     return x, _as_is if x.dtype.itemsize >= 4 and x.dtype.isnative else _widened
 
 
+def not_finite(value: float, *index: int) -> ValueError:
+    """The error that names the first number of an input that is none."""
+    where = ", ".join(map(str, index))
+    return ValueError(
+        f"Expected finite values to encode, got {value} at index [{where}]: "
+        "drop or repair this update."
+    )
+
+
 def _as_is(part: np.ndarray) -> np.ndarray:
     return part
 

@@ -9,7 +9,7 @@ import numpy as np
 from randquant import wire
 from randquant.blocks import block
 from randquant.channel import Channel
-from randquant.encode.inputs import floats
+from randquant.encode.inputs import floats, not_finite
 from randquant.encode.segments import CHUNK, Encoder, scratch
 from randquant.keys import Key
 
@@ -59,10 +59,7 @@ def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> lis
     for i in np.flatnonzero(~drawn):
         bad = encoders[i].run(np.ascontiguousarray(array[i]), widen, bodies[i], threads=1)
         if bad is not None:
-            raise ValueError(
-                f"Expected finite values to encode, got {widen(array[i, bad : bad + 1])[0]} at "
-                f"index [{i}, {bad}]: drop or repair this update."
-            )
+            raise not_finite(widen(array[i, bad : bad + 1])[0], int(i), bad)
     return [wire.frame(channel, dimension, body) for body in bodies]
 
 

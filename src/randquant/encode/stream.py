@@ -11,7 +11,7 @@ import numpy as np
 from randquant import _validate, wire
 from randquant.blocks import length
 from randquant.channel import Channel
-from randquant.encode.inputs import floats
+from randquant.encode.inputs import floats, not_finite
 from randquant.encode.segments import Encoder, cores
 from randquant.keys import Key
 
@@ -65,10 +65,7 @@ def encode_to(
         body = np.empty((length(channel.levels, piece.size) + 7) // 8, dtype=np.uint8)
         bad = encoder.run(piece, lambda part: part, body, threads, done)
         if bad is not None:
-            raise ValueError(
-                f"Expected finite values to encode, got {piece[bad]} at index [{done + bad}]: "
-                "drop or repair this update."
-            )
+            raise not_finite(piece[bad], done + bad)
         digest.update(body.data)
         file.write(body.data)
         done += piece.size

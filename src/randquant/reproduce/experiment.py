@@ -352,8 +352,12 @@ def error_of(among: Sequence[Trained], seeds: int, since: float = LATE) -> float
     table = np.array([each.averages(since) for each in among])
     rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
     degrees = (len(among) - 1) * (seeds - 1)
-    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees))
-    return quantile * math.sqrt(2 * float((rest**2).sum()) / degrees / seeds)
+    return half_width(2 * float((rest**2).sum()) / degrees, degrees, seeds)
+
+
+def half_width(variance: float, degrees: int, seeds: int) -> float:
+    """Half the width of the interval around a mean over seeds, the variance being an estimate."""
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * math.sqrt(variance / seeds)
 
 
 def _average(run: Status, since: float) -> float:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from randquant import _scatter, datasets, features, models, schemes
 from randquant.aggregate import LocalGaussian, SignSGD, UpdateMechanism, VectorMechanism
@@ -93,9 +93,7 @@ class Frontiers:
         differences = np.array([np.subtract(a.accuracies, b.accuracies) for a, b in pairs])
         seeds = differences.shape[1]
         variance = float(differences.var(axis=1, ddof=1).mean())
-        degrees = len(pairs) * (seeds - 1)
-        quantile = float(stats.t.ppf((1 + experiment.CONFIDENCE) / 2, degrees))
-        return 100 * quantile * math.sqrt(variance / seeds)
+        return 100 * experiment.half_width(variance, len(pairs) * (seeds - 1), seeds)
 
 
 def train(start: TrainConfig, kinds: Sequence[Kind], grid: Grid, setting: Setting) -> Frontiers:

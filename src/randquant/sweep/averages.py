@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from randquant.run_status import Status
+from randquant.sweep import names
 from randquant.sweep.pareto import frontier
 
 
@@ -40,7 +41,7 @@ def averages(runs: Sequence[Status]) -> list[Average]:
     groups: dict[str, list[Status]] = {}
     for run in runs:
         if run.state == "finished" and run.config is not None and run.accuracy is not None:
-            groups.setdefault(repr(dataclasses.replace(run.config, seed=0)), []).append(run)
+            groups.setdefault(names.folder(dataclasses.replace(run.config, seed=0)), []).append(run)
     found = sorted((_average(each) for each in groups.values() if len(each) > 1), key=_place)
     best = frontier([(each.accuracy, _bound(each)) for each in found])
     return [dataclasses.replace(each, best=k in best) for k, each in enumerate(found)]
