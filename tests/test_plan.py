@@ -232,3 +232,33 @@ def test_the_optimum_for_a_length_beats_the_others():
     errors = {entry.mechanism: entry.noise.deviation for entry in found.entries}
     assert errors["optimal"] < 1.002 * min(errors.values())
     assert errors["rqm"] > 1.4 * errors["optimal"]
+
+
+@pytest.mark.parametrize("t", [0.7, 2.0, 8.0, 20.0])
+@pytest.mark.parametrize("order", [1.5, 2.0, 8.0])
+def test_no_pair_of_updates_exceeds_what_is_certified_for_the_optimum(t, order):
+    """Divergences of opposite updates summed over coordinates, with nothing of the accountant."""
+    size, setting = 64, schemes.Setting(64, 50, 4)
+    parameters = schemes.scheme("optimal", setting).parameters(t)
+    mechanism = update_mechanism("optimal", parameters, clip_norm=1.0)
+    channel, rng = mechanism.channel, np.random.default_rng(0)
+
+    def rows(x):
+        x = np.clip(x, -channel.clip, channel.clip)
+        columns = channel.probabilities.T
+        return np.stack([np.interp(x, channel.inputs, column) for column in columns], axis=1)
+
+    worst = {"replace_one": 0.0, "zero_out": 0.0}
+    for count in (1, 4, 16, 32, 64):
+        for spread in (0.0, 0.3, 0.8):
+            update = np.zeros(size)
+            update[:count] = rng.choice([-1, 1], count) * rng.uniform(1 - spread, 1, count)
+            update /= np.linalg.norm(update)
+            for neighboring, other in (("replace_one", -update), ("zero_out", 0 * update)):
+                p, q = rows(update), rows(other)
+                found = np.log((p**order * q ** (1 - order)).sum(axis=1)).sum() / (order - 1)
+                worst[neighboring] = max(worst[neighboring], found)
+    for neighboring, found in worst.items():
+        bound = mechanism.release(size, 1, neighboring).renyi(order)
+        assert found <= bound
+        assert t < 1 or found > 0.9 * bound
