@@ -106,7 +106,10 @@ def test_no_pair_of_inputs_exceeds_it(channel, order, data):
 def test_all_pairs_are_bounded_at_once(channel, order, data):
     if not has_finite_kappa(channel):
         return
-    upper, close = Lines.of(channel).curvature(order)
+    lines = Lines.of(channel)
+    upper, close = lines.curvature(order), lines.close(order)
+    assert lines.curvature(order, enough=upper) == upper
+    assert upper == 0 or lines.curvature(order, enough=upper * 0.999) == math.inf
     assert close == pytest.approx(order / 2 * rq.fisher_information(channel).lower, rel=1e-9)
     for _ in range(5):
         x, other = data.draw(pairs(channel))
@@ -117,8 +120,7 @@ def test_all_pairs_are_bounded_at_once(channel, order, data):
 def test_it_is_tight_where_rows_are_alike():
     lines = Lines.of(rq.rqm(clip=1.0, margin=999.0, levels=16, keep=0.42))
     for order in (1.5, 2.5, 8.0):
-        upper, close = lines.curvature(order)
-        assert close < upper < 1.002 * close
+        assert lines.close(order) < lines.curvature(order) < 1.002 * lines.close(order)
 
 
 @settings(max_examples=60)
@@ -166,6 +168,16 @@ def test_curvature_is_right_however_close_or_apart_the_rows_are(a, b, shift, ord
                 exact /= (power - 1) * (x - y) ** 2
             exact = mpmath.log(2 * exact)
         assert exact <= found <= exact + 1e-12 * (1 + order + abs(exact))
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 2.5, 40.0])
+def test_curvature_of_outcomes_whose_squares_float64_does_not_hold(order):
+    """Rows and slopes of 1e-270: C is of degree -1, so the sum scales as they do."""
+    p, q = np.array([[[0.3, 0.5]] * 4]), np.array([[[0.2, 0.6]] * 4])
+    slope, tiny = np.array([[[0.1, 0.1]] * 4]), 2.0**-900
+    found = log_curvature(slope, p, q, order)
+    small = log_curvature(slope * tiny, p * tiny, q * tiny, order)
+    assert np.allclose(small, found + math.log(tiny), rtol=1e-12, atol=0)
 
 
 def test_chords_between_any_cells():

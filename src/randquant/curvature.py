@@ -100,29 +100,41 @@ class Lines:
         upper = np.maximum(total + error, 0.0) + 1.1 * self.missing  # total is hardly below 0
         return lower / (order - 1) * (1 - 8 * UNIT), upper / (order - 1) * (1 + 8 * UNIT)
 
-    def curvature(self, order: float) -> tuple[float, float]:
-        """(upper, close): bounds of divergence over squared distance, all pairs at once.
+    def close(self, order: float) -> float:
+        """What pairs within a cell come close to, rounded up like `curvature`: no bound."""
+        slopes, rows = self._cells(), self.weights / self.denominator
+        largest = -np.inf
+        for v, row in enumerate(rows):
+            own, alike = slopes[None, max(v - 1, 0) : v + 1], row[None, None]
+            logs = log_curvature(own, alike, alike, order, self.error)
+            largest = max(largest, float(logs.max()))
+        with np.errstate(over="ignore"):
+            return float(np.exp(largest))
+
+    def curvature(self, order: float, enough: float = np.inf) -> float:
+        """Bound divergence over squared distance, all pairs at once; infinite beyond `enough`.
 
         A chord's slope is an average of the slopes of the cells it crosses, so the steepest of
         them, at the worst pair of rows, is above every pair: little above, where rows are alike.
-        `close` is what pairs within a cell come close to, rounded up like the other: no bound.
         """
-        cells, begin = np.arange(len(self.inputs) - 1), np.zeros(len(self.inputs) - 1)
-        _, slope = self.chords(np.stack([cells, cells], axis=1), begin, begin + 1)
-        rows = self.weights / self.denominator
-        found = np.array(
-            [
-                log_curvature(slope[None], row[None, None], rows[None], order, self.error)[0]
-                for row in rows
-            ]
-        )  # (row of x, cell, row of x')
-        close = max(found[cells, cells, cells].max(), found[cells + 1, cells, cells + 1].max())
-        steepest = found.max()
+        slopes, rows = self._cells()[None], self.weights / self.denominator
+        steepest, bound, bend = -np.inf, 0.0, 0.0
         if 2 < order < 3:  # the one case that is not convex in p: see the derivation
             spread = np.abs(np.diff(np.log(rows), axis=0)).max()
-            steepest += 2 * (order - 2) * np.log(np.cosh(spread / 2)) + 512 * UNIT + 4 * self.error
-        with np.errstate(over="ignore"):
-            return float(np.exp(steepest)) * (1 + 32 * UNIT), float(np.exp(close))
+            bend = 2 * (order - 2) * np.log(np.cosh(spread / 2)) + 512 * UNIT + 4 * self.error
+        for row in rows:
+            logs = log_curvature(slopes, row[None, None], rows[None], order, self.error)
+            steepest = max(steepest, float(logs.max()))
+            with np.errstate(over="ignore"):
+                bound = float(np.exp(steepest + bend)) * (1 + 32 * UNIT)
+            if bound > enough:
+                return np.inf
+        return bound
+
+    def _cells(self) -> np.ndarray:
+        """(V-1, m): the slope of each cell."""
+        cells, begin = np.arange(len(self.inputs) - 1), np.zeros(len(self.inputs) - 1)
+        return self.chords(np.stack([cells, cells], axis=1), begin, begin + 1)[1]
 
     def exact(self, x: float) -> tuple[np.ndarray, int]:
         """The row at x in exact integers, and their sum; no rounded dither."""
@@ -141,12 +153,18 @@ def log_curvature(
 
     C(p, q) = (p^a q^(1-a) - q - a(p - q))/((a - 1)(p - q)^2); rounded up, p and q being within
     `relative` of the truth, beyond rounding.
+
+    Guarantees:
+        Probabilities may be as small as 1e-280: their squares are not formed.
     """
     exponent, factor = _curvature(p / q, order)
     shift = exponent.max(axis=-1)
     # The floor of -700 only adds: no term is lost to underflow.
-    factor *= np.exp(np.maximum(exponent - shift[..., None], -700.0)) / q
-    total = np.matmul(slope**2, factor.swapaxes(1, 2))
+    factor *= np.exp(np.maximum(exponent - shift[..., None], -700.0))
+    # The size of a code's probabilities, a power of two, is taken out: nothing is rounded by that.
+    size = np.ldexp(1.0, np.frexp(q.max(axis=-2, keepdims=True))[1])
+    factor *= size / q * size
+    total = np.matmul((slope / size) ** 2, factor.swapaxes(1, 2))
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(total) + shift[:, None, :]
         error = 1300 + 9 * order + slope.shape[-1] + 12 * shift[:, None, :] + 10 * np.abs(logs)

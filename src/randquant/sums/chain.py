@@ -12,8 +12,8 @@ import numpy as np
 
 from randquant.divergence import UNIT
 
-LOST = 1e-280
-"""Probabilities below it are taken for 0 while laws are convolved: they are far from normal."""
+LOST = 1e-300
+"""Probabilities below it are taken for 0 while laws are convolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[Law]:
         clients: n.
 
     Guarantees:
-        Each probability from 1e-200 on is within `rounding(n, m)` of the truth, relatively.
+        Each probability from 1e-275 on is within `rounding(n, m)` of the truth, relatively.
     """
     some_left, some_right = Powers(left), Powers(right)
 

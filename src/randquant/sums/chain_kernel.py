@@ -10,6 +10,9 @@ import numpy as np
 SERIES = 14
 """Terms of the series of G near 1; what they leave out is below one unit where they are used."""
 
+LARGEST_POWER = 600.0
+"""Powers of a ratio are cut off at e to this, which only lowers G: bounds from above stay below."""
+
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def curvatures(first, second, keep, sign, error, order, parts, found):
@@ -30,19 +33,20 @@ def curvatures(first, second, keep, sign, error, order, parts, found):
             continue
         change = b - a
         steep = max(abs(change) + sign * 2.5 * error * max(a, b), 0.0)
-        square = steep * steep
         for i in range(parts + 1):
-            p[i] = a + (i / parts) * change
+            # A mix with positive parts: within 3 units of itself, however much larger an end is.
+            p[i] = (parts - i) / parts * a + i / parts * b
             inverse[i] = 1.0 / p[i]
         for i in range(parts + 1):
             for j in range(parts + 1):
-                z1 = ((i - j) / parts) * change * inverse[j]
+                ratio = p[i] * inverse[j]
+                z1 = ratio - 1.0
                 if abs(z1) <= reach:
                     series = 1.0
                     for k in range(SERIES - 1, -1, -1):
                         series = 1.0 + (order - (2.0 + k)) / (k + 3.0) * z1 * series
                     g = 0.5 * order * series
                 else:
-                    power = above * math.log1p(z1)
-                    g = ((1.0 + z1) * math.expm1(power) / above - z1) / (z1 * z1)
-                found[i, j] += square * g * inverse[j]
+                    power = min(above * math.log(ratio), LARGEST_POWER)
+                    g = (ratio * math.expm1(power) / above - z1) / (z1 * z1)
+                found[i, j] += steep * inverse[j] * steep * g  # a square could underflow

@@ -19,14 +19,15 @@ from randquant.sums.chain import Law, rounding, sums
 from randquant.sums.chain_kernel import curvatures
 from randquant.sums.independent import by_blanket
 from randquant.sums.margins import (
-    LOG_PRECISE,
     between,
+    fits,
     largest_ratio,
     left_out,
     log_keep,
     ratios,
     slack,
 )
+from randquant.sums.reached import endless, reached
 from randquant.vector import Kappa, kappa
 
 LARGEST_CHAIN, LARGEST_SUM = 2**12, 2**17
@@ -74,8 +75,11 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     _validate.kind("channel", channel, Channel)
     clients = _validate.whole("clients", clients, low=1)
     alone = kappa(channel, order)
-    if clients == 1 or math.isinf(alone.upper):
+    if clients == 1:
         return alone
+    if math.isinf(alone.upper):
+        lower, witness = endless(channel, alone.witness)
+        return Kappa(lower, alone.upper, order, witness)
     two = len(channel.inputs) == 2
     if two and clients <= LARGEST_CHAIN:
         return _Ends(channel, clients, order).run(alone)
@@ -100,11 +104,13 @@ class _Ends:
         self.error = rounding(clients, channel.levels)
         self.ratio, self.loss = largest_ratio(rows)
         self.log_keep = log_keep(self.length, self.loss, order)
-        self.slack = slack(self.error, self.ratio, self.loss, order)
+        self.slack = slack(self.error, self.loss, order)
 
     def run(self, alone: Kappa) -> Kappa:
-        if self.log_keep - self.loss < LOG_PRECISE or self.slack > 1e-3:
-            return alone
+        if not fits(self.log_keep, self.error, self.loss, self.order):
+            rows = np.stack([self.left, self.right])
+            lower, witness = reached(self.channel.inputs, rows, self.clients, self.order)
+            return between(lower, math.inf, alone, witness)
         parts = self._parts()
         found = np.empty((parts + 1, parts + 1))
         upper, best = 0.0, (0.0, (0, 0), None)
@@ -142,7 +148,7 @@ class _Ends:
         """Upper bound of D over squared distance in units of the way, for one set of others."""
         parts, above = len(found) - 1, self.order - 1
         # What codes with hardly any mass may add, to every entry.
-        rest = left_out(self.length, self.log_keep, self.loss, self.order) * self.ratio**2
+        rest = left_out(self.length, self.log_keep, self.loss, self.order) * (self.ratio - 1) ** 2
         raised = found * (1 + self.slack) + rest
         corners = [raised[:-1, :-1], raised[:-1, 1:], raised[1:, :-1], raised[1:, 1:]]
         if 2 < self.order < 3:  # the one case that is not convex in p
@@ -169,7 +175,7 @@ class _Ends:
     def _bent(self, parts: int) -> np.ndarray:
         """(parts,): cosh^(2 (order - 2)) of half the largest log-ratio within each part."""
         at = np.arange(parts + 1)[:, None] / parts
-        logs = np.log(self.left + at * (self.right - self.left))
+        logs = np.log((1 - at) * self.left + at * self.right)
         spread = np.abs(np.diff(logs, axis=0)).max(axis=1)
         return np.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (self.order - 2)) * (1 + 512 * UNIT)
 

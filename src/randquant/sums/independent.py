@@ -15,16 +15,8 @@ from randquant.channel import Channel
 from randquant.curvature import Lines
 from randquant.divergence import UNIT
 from randquant.sums.chain import Law, Powers, rounding
-from randquant.sums.chain_kernel import curvatures
-from randquant.sums.margins import (
-    LOG_PRECISE,
-    between,
-    largest_ratio,
-    left_out,
-    log_keep,
-    ratios,
-    slack,
-)
+from randquant.sums.margins import between, fits, largest_ratio, left_out, log_keep
+from randquant.sums.reached import reached
 from randquant.vector import Kappa, Search
 
 GROUPS = (-18, -15, -12, -10, -8, -6, -4, -3, -2.25, -1.5, -1, -0.5, 0, 0.5, 1)
@@ -44,32 +36,43 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
         clients, order: as in `kappa_sum`.
         alone: the curvature of one client's code.
     """
-    lines, levels = Lines.of(channel), len(channel.values)
-    used = channel.weights.any(axis=0)
-    rows = np.zeros((len(lines.inputs), levels))
-    rows[:, used] = lines.weights / lines.denominator
+    lines = Lines.of(channel)
+    rows = np.zeros((len(lines.inputs), channel.levels))
+    rows[:, channel.weights.any(axis=0)] = lines.weights / lines.denominator
+    lower, witness = reached(lines.inputs, rows, clients, order)
+    upper = _bound(lines.inputs, rows, clients, order, alone.upper)
+    return between(lower, upper, alone, witness)
+
+
+def _bound(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float, alone: float) -> float:
+    """Upper bound; infinite where it would be above that of one client alone.
+
+    So it is where probabilities that count are too small for float64.
+    """
+    levels, used = rows.shape[1], rows.any(axis=0)
     least = rows.min(axis=0)
     beta = min(float(least.sum()), 1.0) * (1 - 4 * levels * UNIT)
-    ratio, loss = largest_ratio(rows[:, used])
-    least_log = log_keep(len(GROUPS) * clients * levels, loss, order)
+    _, loss = largest_ratio(rows[:, used])
+    log_least = log_keep(len(GROUPS) * clients * levels, loss, order)
     error = 2 * rounding(clients, levels) + 64 * levels * UNIT
-    if least_log - loss < LOG_PRECISE or slack(error, ratio, loss, order) > 1e-3:
-        return alone
+    if not fits(log_least, error, loss, order):
+        return math.inf
     outcomes = [
         share * np.stack([np.convolve(row, law.mass) for row in rows])
         for share, law in _blankets(beta, least / least.sum(), clients - 1)
     ]
     joint = np.concatenate(outcomes, axis=1)
-    rest = left_out(joint.shape[1], least_log, loss, order)
-    joint = joint[:, joint.max(axis=0) >= math.exp(least_log)]
-    together = Lines(lines.inputs, joint, 1, error, rest)
-    found, close = together.curvature(order)
+    rest = left_out(joint.shape[1], log_least, loss, order)
+    joint = joint[:, joint.max(axis=0) >= math.exp(log_least)]
+    together = Lines(inputs, joint, 1, error, rest)
+    close = together.close(order)
+    if close > alone:
+        return math.inf
+    found = together.curvature(order, enough=alone)
     if found > close * (1 + TOLERANCE):
         found = min(found, Search(together, order, close, TOLERANCE).run())
-    slopes = np.abs(np.diff(rows[:, used], axis=0)) / np.diff(lines.inputs)[:, None]
-    upper = found + rest * float((slopes / least[used]).max()) ** 2
-    lower, witness = _attack(lines.inputs, rows, clients, order)
-    return between(lower, upper * (1 + 16 * UNIT), alone, witness)
+    slopes = np.abs(np.diff(rows[:, used], axis=0)) / np.diff(inputs)[:, None]
+    return float(found + rest * (slopes / least[used]).max() ** 2) * (1 + 16 * UNIT)
 
 
 def _blankets(beta: float, spread: np.ndarray, others: int) -> Iterator[tuple[float, Law]]:
@@ -86,23 +89,3 @@ def _blankets(beta: float, spread: np.ndarray, others: int) -> Iterator[tuple[fl
         share = float(count.mass[place].sum())
         if share > 0:
             yield share * (1 + 8 * UNIT), powers.of(low)
-
-
-def _attack(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float):
-    """Others all at one vertex: the best divergence over squared distance within a cell."""
-    best, witness = 0.0, (0.0, 0.0)
-    found = np.empty((2, 2))
-    error = 2 * rounding(clients, rows.shape[1])
-    ratio, loss = largest_ratio(rows[:, rows.any(axis=0)])
-    part = 1 - 2 * slack(error, ratio, loss, order)
-    for vertex in sorted({0, len(rows) // 2, len(rows) - 1}):
-        others = Powers(rows[vertex]).of(clients - 1).mass
-        for cell in range(len(inputs) - 1):
-            ends = inputs[cell : cell + 2]
-            first, second = (np.convolve(row, others) for row in rows[cell : cell + 2])
-            curvatures(first, second, math.exp(LOG_PRECISE), -1.0, error, order, 1, found)
-            reached = ratios(found * part, order) / (ends[1] - ends[0]) ** 2
-            i, j = np.unravel_index(int(reached.argmax()), reached.shape)
-            if reached[i, j] > best:
-                best, witness = float(reached[i, j]), (float(ends[i]), float(ends[j]))
-    return best * (1 - 64 * UNIT), witness

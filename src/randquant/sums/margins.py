@@ -12,7 +12,7 @@ import numpy as np
 from randquant.divergence import UNIT
 from randquant.vector import Kappa
 
-LOG_PRECISE = math.log(1e-200)
+LOG_PRECISE = math.log(1e-275)
 """Probabilities from here on are known within their stated relative error."""
 
 
@@ -24,18 +24,32 @@ def largest_ratio(rows: np.ndarray) -> tuple[float, float]:
 
 def log_keep(outcomes: int, loss: float, order: float) -> float:
     """Outcomes less likely than e to this are left out: together they hardly count."""
-    return -(46 + (order + 2) * loss + math.log(outcomes * (order + 1)))
+    return -(46 + (_power(order) + 2) * loss + math.log(outcomes * (order + 1)))
 
 
 def left_out(outcomes: int, log_least: float, loss: float, order: float) -> float:
-    """What they may add to S, over the square of the largest change relative to a row."""
-    return 2 * (order + 1) * outcomes * math.exp(log_least + (order + 2) * loss)
+    """What they may add to a moment; and to S, over the square of the largest relative change."""
+    return 2 * (order + 1) * outcomes * math.exp(log_least + _power(order) * loss)
 
 
-def slack(error: float, ratio: float, loss: float, order: float) -> float:
-    """Relative error of S computed from laws within a relative `error`."""
-    relative = 2 * error + 12 * ratio**2 * UNIT
+def _power(order: float) -> float:
+    """Of the largest ratio of two rows: M has at most it, and S, over changes squared."""
+    return max(order - 1, 1.0)
+
+
+def slack(error: float, loss: float, order: float) -> float:
+    """Relative error of S computed from laws within a relative `error`.
+
+    Ratios of laws and their distance from 1 count, not what a law is to the largest of its values:
+    so it is small however large ratios are.
+    """
+    relative = 2 * error + 12 * UNIT
     return 4 * (order + 4) * relative + (4000 + (64 + 400 * loss) * order) * UNIT
+
+
+def fits(log_least: float, error: float, loss: float, order: float) -> bool:
+    """Whether float64 holds all outcomes that count, and rounding hardly matters."""
+    return log_least - loss >= LOG_PRECISE and slack(error, loss, order) <= 1e-3
 
 
 def ratios(found: np.ndarray, order: float) -> np.ndarray:

@@ -1,0 +1,65 @@
+"""Divergences that sums do reach: the lower ends of `kappa_sum`.
+
+Derivation: `docs/theory/vector-sums.md`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from randquant.channel import Channel
+from randquant.divergence import UNIT
+from randquant.sums.chain import Powers, rounding
+from randquant.sums.chain_kernel import curvatures
+from randquant.sums.margins import LOG_PRECISE, largest_ratio, ratios, slack
+
+Reached = tuple[float, tuple[float, float]]
+"""A divergence over squared distance, and the pair of inputs that has it."""
+
+
+def reached(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float) -> Reached:
+    """Others all at one vertex: the best divergence over squared distance within a cell.
+
+    Args:
+        inputs: (V,) rising.
+        rows: (V, m) probabilities of the codes at them, within 1 unit.
+        clients, order: as in `kappa_sum`.
+    """
+    best, witness = 0.0, (float(inputs[0]), float(inputs[0]))
+    found = np.empty((2, 2))
+    error = 2 * rounding(clients, rows.shape[1])
+    _, loss = largest_ratio(rows[:, rows.any(axis=0)])
+    part = max(1 - 2 * slack(error, loss, order), 0.0)
+    keep = math.exp(LOG_PRECISE + loss)  # the less likely of two rows is precise too
+    for vertex in sorted({0, len(rows) // 2, len(rows) - 1}):
+        others = Powers(rows[vertex]).of(clients - 1).mass
+        for cell in range(len(inputs) - 1):
+            ends = inputs[cell : cell + 2]
+            first, second = (np.convolve(row, others) for row in rows[cell : cell + 2])
+            curvatures(first, second, keep, -1.0, error, order, 1, found)
+            over = ratios(found * part, order) / (ends[1] - ends[0]) ** 2
+            i, j = np.unravel_index(int(over.argmax()), over.shape)
+            if over[i, j] > best:
+                best, witness = float(over[i, j]), (float(ends[i]), float(ends[j]))
+    return best * (1 - 64 * UNIT), witness
+
+
+def endless(channel: Channel, witness: tuple[float, float]) -> Reached:
+    """Of a channel whose own curvature is infinite: infinite where that of a sum surely is.
+
+    Where the channel jumps, sums do. Where its largest or least code becomes impossible at a
+    vertex, so does the largest or least sum. One in between can come about in other ways.
+    """
+    for cell, (left, right) in enumerate(itertools.pairwise(channel.weights)):
+        start, stop = (float(end) for end in channel.inputs[cell : cell + 2])
+        if start == stop and (left != right).any():
+            return math.inf, (start, stop)
+        (low, high), (least, most) = (np.flatnonzero(row)[[0, -1]] for row in (left, right))
+        if least < low or most > high:
+            return math.inf, (stop, start)
+        if low < least or high > most:
+            return math.inf, (start, stop)
+    return 0.0, witness
