@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from randquant import wire
 from randquant.account import account
 from randquant.aggregate import AdditiveMechanism
-from randquant.aggregate.additive import round_within, squared_bound
+from randquant.aggregate.additive import round_within, squared_bound, squared_norm
 from randquant.aggregate.gaussian import clip_to_norm
 from randquant.keys import Key
 from randquant.mechanisms.noise import NOISES
@@ -52,6 +52,54 @@ def test_a_tight_bound_is_met_by_repeating():
         rounded = round_within(x, 1, ROOT.fold_in(attempt))
         assert int(rounded @ rounded) <= 1
     assert (round_within(np.array([2.0, -3.0]), 13, ROOT) == [2, -3]).all()
+
+
+@pytest.mark.parametrize("steps", [[2.0**32, 2.0**32], [2.0**33], [3.1e9] * 2, [-(2.0**40), 5.0]])
+def test_a_norm_whose_square_is_beyond_64_bits_is_not_taken_for_a_small_one(steps):
+    exact = sum(int(x) ** 2 for x in steps)  # modulo 2**64 the first two are 0
+    x = np.array(steps)
+    assert (round_within(x, exact, ROOT) == x).all()
+
+    class Repeated(Exception):
+        pass
+
+    class Once:
+        """A key that is asked for one rounding only."""
+
+        def fold_in(self, attempt):
+            if attempt > 0:
+                raise Repeated
+            return ROOT
+
+    with pytest.raises(Repeated):
+        round_within(x, exact - 1, Once())  # type: ignore[arg-type]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(-(2**40), 2**40), max_size=6), st.sampled_from([1, 3 * 2**19]))
+def test_squares_are_summed_exactly(values, times):
+    """Beyond one part's 2**20 coordinates too."""
+    array = np.resize(np.array(values, dtype=np.int64), times if values else 0)
+    whole, rest = divmod(len(array), max(len(values), 1))
+    exact = whole * sum(v * v for v in values) + sum(v * v for v in values[:rest])
+    assert squared_norm(array) == exact
+
+
+def test_steps_that_no_plan_has_are_refused():
+    for bad in (2.0**41, -1e300, math.inf, math.nan):
+        with pytest.raises(ValueError, match="within"):
+            round_within(np.array([1.0, bad]), 5, ROOT)
+
+
+def test_the_norm_that_a_fine_grid_allows_is_kept_beyond_64_bits():
+    """24 bits, hardly any noise, 2**18 coordinates: the norm's square is 2**63 or so."""
+    mechanism = AdditiveMechanism("skellam", 1.0, 3e-6, cohort=1, bits=24, deviations=1.0)
+    plan = mechanism.plan(2**18)
+    assert plan.bound > 2**63
+    update = np.full(2**18, 2.0**-9, dtype=np.float32)
+    steps = plan.rotation.forward(clip_to_norm(update, 1.0)) * plan.scale
+    rounded = round_within(steps, plan.bound, ROOT)
+    assert 2**63 < sum(int(v) ** 2 for v in rounded.tolist()) <= plan.bound
 
 
 def test_rounding_is_unbiased():

@@ -18,7 +18,7 @@ from randquant.aggregate import (
     SignSGD,
     update_mechanism,
 )
-from randquant.aggregate.gaussian import clip_to_norm
+from randquant.aggregate.gaussian import _room, clip_to_norm
 from randquant.keys import Key
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
@@ -99,6 +99,43 @@ def test_a_clipped_update_has_at_most_the_norm_and_keeps_its_direction(update, c
         assert norm >= clip_norm * (1 - 2**-20) - 1e-40
         expected = given_update.astype(float) * (clip_norm / whole)
         assert np.abs(clipped - expected).max() <= 1e-6 * clip_norm
+
+
+@given(
+    st.lists(st.floats(-(2.0**127), 2.0**127, width=32) | st.floats(-1e-37, 1e-37), max_size=40),
+    st.floats(1e-30, 1e30) | st.just(1e-30),
+)
+def test_a_clipped_update_has_at_most_the_l1_norm(update, clip_norm):
+    given_update = np.array(update)
+    clipped = clip_to_norm(given_update, clip_norm, "l1")
+    assert sum(abs(Fraction(float(v))) for v in clipped) <= Fraction(clip_norm)
+    whole = sum(abs(Fraction(float(v))) for v in given_update)
+    kept = sum(abs(Fraction(float(v))) for v in clipped)
+    assert kept >= min(whole, Fraction(clip_norm)) * (1 - Fraction(1, 2**20)) - Fraction(1, 10**40)
+
+
+@given(st.floats(1e-30, 1e-29) | st.floats(1e-30, 1e30), st.integers(1, 2**30) | st.just(2**30))
+def test_denormals_that_are_rounded_up_leave_the_norm_within_its_bound(clip_norm, size):
+    """All coordinates alike, the sum as wrong as float64 may make it, rounded up by a hair less
+    than half a step: of 2**30 denormals that is 7e-7 of the least norm."""
+    room = Fraction(_room(clip_norm, size))
+    each = room / size * (1 + Fraction(1, 2**23) + Fraction(16, 2**53))
+    rounded = each + max(each / 2**24, Fraction(1, 2**150))
+    assert rounded * size <= Fraction(clip_norm)
+    assert room >= Fraction(clip_norm) * (1 - Fraction(1, 2**19))
+
+
+def test_more_coordinates_than_rounding_is_bounded_for_are_refused():
+    many = np.broadcast_to(np.float32(0), (2**30 + 1,))
+    for norm in ("l1", "l2"):
+        with pytest.raises(ValueError, match="coordinates"):
+            clip_to_norm(many, 1.0, norm)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_no_norm_is_made_of_what_is_not_finite(bad):
+    with pytest.raises(ValueError, match=r"finite|NaN"):
+        clip_to_norm(np.array([0.0, bad], dtype=np.float32), 1.0, "l1")
 
 
 def test_clipping_as_a_whole_changes_what_central_noise_is_scaled_by():

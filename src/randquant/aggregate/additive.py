@@ -23,6 +23,9 @@ from randquant.mechanisms.noise import NOISES, Noise
 from randquant.privacy import Neighboring, Trust
 from randquant.releases import LARGEST_COHORT, NoiseRelease, Release
 
+LARGEST_STEP = 2**40
+"""Largest coordinate that is rounded: above any norm that 24 bits and 2**30 coordinates allow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -160,7 +163,7 @@ def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
     """Round each coordinate at random to a neighbouring integer until the norm is within a bound.
 
     Args:
-        steps: (size,) float64.
+        steps: (size,) float64, within ±2**40.
         bound: of the squared L2 norm; where it is at least `squared_bound` of the norm of steps, a
             rounding is within it with a probability of 1 - exp(-1/2) or more.
         key: used for nothing else.
@@ -169,6 +172,9 @@ def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
         (size,) int64, the sum of whose squares is at most bound; each rounding is unbiased (to
         2**-53) before those beyond the bound are dropped.
 
+    Raises:
+        ValueError: a coordinate is beyond ±2**40, or a NaN.
+
     References:
         Kairouz, Liu and Steinke 2021, Proposition 22, with beta = exp(-1/2).
 
@@ -176,6 +182,12 @@ def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
         >>> round_within(np.array([2.0, -1.0, 0.0]), 5, Key.from_seed(0))
         array([ 2, -1,  0])
     """
+    largest = float(np.abs(steps).max(initial=0.0))
+    if not largest <= LARGEST_STEP:
+        raise ValueError(
+            f"Expected steps within ±2**40, got {largest:g}: an update so long on so fine a grid "
+            "is not rounded; use fewer bits."
+        )
     floors = np.floor(steps)
     # Just below an integer the difference rounds to 1: 64 bits must still hold it.
     chances = (np.minimum(steps - floors, 1 - 2.0**-53) * 2.0**64).astype(np.uint64)
@@ -183,9 +195,31 @@ def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
     attempt = 0
     while True:
         rounded = floors + (key.fold_in(attempt).words(steps.size) < chances)
-        if int(rounded @ rounded) <= bound:
+        if squared_norm(rounded) <= bound:
             return rounded
         attempt += 1
+
+
+def squared_norm(values: np.ndarray) -> int:
+    """Sum the squares of integers exactly: they may be beyond 64 bits.
+
+    Args:
+        values: (size,) int64, within ±(2**40 + 1).
+
+    Returns:
+        The sum, a Python integer.
+
+    Example:
+        >>> squared_norm(np.array([2**40, 1])) == 2**80 + 1
+        True
+    """
+    total = 0
+    for start in range(0, len(values), 1 << 20):
+        part = values[start : start + (1 << 20)]
+        # Both within ±2**20 (+ 1), so that a dot product of 2**20 of them is below 2**62.
+        high, low = part >> 20, part & ((1 << 20) - 1)
+        total += (int(high @ high) << 40) + (int(high @ low) << 21) + int(low @ low)
+    return total
 
 
 def squared_bound(norm: float, size: int) -> float:
