@@ -240,7 +240,9 @@ def test_a_single_bad_number_is_refused_by_every_encoder(index, bad):
         with pytest.raises(ValueError, match=message):
             encode()
     with pytest.raises(ValueError, match=rf"got {bad} at index \[1, {index % 300}\]"):
-        encode_payloads(PAPER, np.stack([normal(300), np.resize(x[index // 300 * 300 :], 300)]), [key, key])
+        encode_payloads(
+            PAPER, np.stack([normal(300), np.resize(x[index // 300 * 300 :], 300)]), [key, key]
+        )
 
 
 def test_inputs_outside_clip_are_clipped():

@@ -49,12 +49,13 @@ def test_the_stream_gives_the_published_vectors_of_counter_mode():
 
 
 def test_keys_are_derived_as_they_always_were():
-    """Made with the openssl command line, so that old and new versions draw the same codes.
+    r"""Made with the openssl command line, so that old and new versions draw the same codes.
 
-    The key of a seed: `(printf 'randquant simulation seed\\0'; printf '\\0\\0\\0\\0\\0\\0\\0\\7') | openssl
-    dgst -sha256`. A label is its kind, its length or value in 8 bytes, and its text: 's', 5, 'round',
-    'i', 258, 's', 6, 'client', 'i', 0, 's', 0; all of them through `openssl dgst -sha256 -mac HMAC
-    -macopt hexkey:$seed`; 48 zeros through `openssl enc -aes-256-ctr -K $folded -iv 000…`.
+    The key of seed 7 is (printf 'randquant simulation seed\0'; printf '\0\0\0\0\0\0\0\7') |
+    openssl dgst -sha256. Labels are the kind, the length or value in 8 bytes, and the text of each:
+    's', 5, 'round', 'i', 258, 's', 6, 'client', 'i', 0, 's', 0. They go through openssl dgst
+    -sha256 -mac HMAC -macopt hexkey:$seed, and 48 zeros through openssl enc -aes-256-ctr -K $folded
+    -iv 00000000000000000000000000000000.
     """
     seed = Key.from_seed(7)
     assert same(seed, "dc05cda5fbc93043f8c00e7a986d9055c3509bbc3fced8c72984ed819cc5dbc4")
