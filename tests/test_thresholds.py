@@ -196,6 +196,25 @@ def test_inputs_beside_a_jump_take_its_own_side(clip):
         assert not rq.encode(channel, chosen, planted([2**32 - 1] * chosen.size, chosen * 0)).any()
 
 
+def test_a_jump_that_its_product_puts_into_the_bucket_before():
+    """One ulp beyond a bucket's edge, with as many vertices before it as the lookup allows for."""
+    clip, bucket = 1.4442534981735462, 358
+    edges = -clip + np.arange(CELL_BUCKETS) / (CELL_BUCKETS / (2 * clip))
+    jump = np.nextafter(edges[bucket], clip)
+    assert int((jump + clip) * (CELL_BUCKETS / (2 * clip))) == bucket - 1
+    earlier = edges[bucket - 2 : bucket].mean()
+    inputs = np.array([-clip, earlier, earlier, jump, jump, clip])
+    weights = np.zeros((6, 6), dtype=np.int64)
+    np.fill_diagonal(weights, 4)
+    channel = Channel(inputs, np.arange(6.0), weights, 4)
+    x = np.array([np.nextafter(earlier, -clip), earlier, np.nextafter(jump, -clip), jump])
+    for dither in (0, 2**32 - 1):
+        codes = rq.encode(channel, x, planted([dither] * 4, [0] * 4))
+        assert codes[1] == 2
+        assert codes[3] == 4
+    assert rq.encode(channel, x, planted([0] * 4, [0] * 4)).tolist() == [1, 2, 3, 4]
+
+
 def test_clipped_inputs_are_at_the_last_vertex():
     """One ulp inside clip the dither may still go the other way, at clip and beyond it cannot."""
     channel = visible([-1.0, 1.0])
