@@ -228,7 +228,8 @@ def test_shared_tables_cannot_be_written_to():
 
 @pytest.mark.parametrize("index", [0, 7, 255, 256, CHUNK - 1, CHUNK, 2 * CHUNK + 3])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_single_bad_number_is_refused_by_every_encoder(index, bad):
+def test_a_single_bad_number_is_refused_by_every_encoder(index, bad, monkeypatch):
+    monkeypatch.setattr(stream, "PIECE", CHUNK)
     x = normal(2 * CHUNK + 4)
     x[index] = bad
     key, message = Key.from_seed(0), rf"got {bad} at index \[{index}\]"
@@ -383,6 +384,17 @@ def test_parts_may_be_read_into_one_buffer(size, monkeypatch):
     file = io.BytesIO()
     encode_to(file, channel, parts(), x.size, Key.from_seed(1))
     assert file.getvalue() == encode_payload(channel, x, Key.from_seed(1))
+
+
+@pytest.mark.parametrize("sizes", [[5000], [999, 1, 1000], [1, 998, 2, 3, 2500], [1500] * 4, []])
+def test_pieces_are_as_long_as_they_may_be_and_no_longer(sizes):
+    """However parts are cut: no more than a piece is held beside a part."""
+    x = normal(sum(sizes))
+    parts = np.split(x, np.cumsum(sizes)[:-1]) if sizes else []
+    pieces = list(stream._pieces(parts, 1000))
+    assert [piece.size for piece in pieces[:-1]] == [1000] * (len(pieces) - 1)
+    assert all(0 < piece.size <= 1000 for piece in pieces)
+    assert np.array_equal(np.concatenate([*pieces, x[:0]]), x)
 
 
 def test_a_file_is_left_where_its_payload_ends():
