@@ -78,3 +78,17 @@ def rdp_to_epsilon(divergence: float, order: float, delta: float) -> mpmath.mpf:
         + mpmath.log(1 - 1 / alpha)
         - (mpmath.log(delta) + mpmath.log(alpha)) / (alpha - 1)
     )
+
+
+def drawn(channel, x: float, dither: int, draw: int) -> int:
+    """The code of x for a dither of 32 random bits and a draw of 62, both as whole numbers.
+
+    By the words of docs/theory/encoding.md, in fractions; x within [-clip, clip].
+    """
+    inputs = [Fraction(float(u)) for u in channel.inputs]
+    cell = max(v for v in range(len(inputs) - 1) if inputs[v] <= Fraction(x))
+    place = (Fraction(x) - inputs[cell]) / (inputs[cell + 1] - inputs[cell])
+    steps = math.floor(place * 2**32 + Fraction(1, 2))
+    row = [int(weight) for weight in channel.weights[cell + (dither < steps)]]
+    reached = itertools.accumulate(weight * (2**62 // channel.denominator) for weight in row)
+    return sum(total <= draw for total in reached)

@@ -16,10 +16,14 @@ from randquant.aggregate import (
     ClippedSGD,
     LocalGaussian,
     SignSGD,
+    VectorMechanism,
     update_mechanism,
 )
 from randquant.aggregate.gaussian import _room, clip_to_norm
+from randquant.aggregate.rotation import Rotation
+from randquant.encode import encode_payload
 from randquant.keys import Key
+from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease, of_one_example
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 ROOT = Key.from_seed(0)
@@ -80,6 +84,28 @@ def test_central_noise_has_the_stated_size_and_is_keyed():
     assert (noise != mechanism.mean(payloads, dimension, ROOT.fold_in(1))).any()
     release = mechanism.release(dimension, 3)
     assert release.renyi(2.0) == pytest.approx(3 * 2 / (2 * 4.0))
+
+
+def length(update: np.ndarray, norm: str) -> float | Fraction:
+    """Of L1 exactly; of L2 the square."""
+    exact = [abs(Fraction(float(v))) for v in update]
+    return sum(exact) if norm == "l1" else sum(v**2 for v in exact)
+
+
+@given(
+    st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=1, max_size=40),
+    st.floats(1e-30, 1e30),
+    st.sampled_from(["l1", "l2"]),
+)
+def test_no_rounding_takes_an_update_beyond_its_norm(update, clip_norm, norm):
+    given_update = np.array(update, dtype=np.float32)
+    clipped = clip_to_norm(given_update, clip_norm, norm)
+    power = 1 if norm == "l1" else 2
+    assert length(clipped, norm) <= Fraction(clip_norm) ** power
+    if length(given_update, norm) <= (Fraction(clip_norm) * (1 - Fraction(1, 2**21))) ** power:
+        assert (clipped == given_update).all()
+    else:
+        assert float(length(clipped, norm)) ** (1 / power) >= clip_norm * (1 - 2**-20) - 1e-40
 
 
 @given(
@@ -195,18 +221,23 @@ def test_signs_are_one_bit_and_biased_as_stated():
         ChannelMechanism(PAPER),
         ClippedSGD(1.0),
         ClippedSGD(clip_norm=1.0),
+        VectorMechanism(PAPER, 1.0),
+        VectorMechanism(PAPER, 1.0, norm="l1"),
         CentralGaussian(1.0, 1.0),
         LocalGaussian(1.0, 1.0),
         SignSGD(1.0, 1.0),
     ],
 )
 def test_bad_updates_and_payloads_are_refused(mechanism):
-    with pytest.raises(ValueError, match=r"got nan at index \[3\]"):
-        mechanism.encode(np.array([0, 0, 0, np.nan, 0], dtype=np.float32), ROOT)
+    for bad in (np.nan, np.inf, -np.inf):
+        with pytest.raises(ValueError, match=rf"got {bad} at index \[3\]"):
+            mechanism.encode(np.array([0, 0, 0, bad, 0], dtype=np.float32), ROOT)
     with pytest.raises(ValueError, match="at least one payload"):
         mechanism.mean([], 5, ROOT)
-    with pytest.raises(ValueError, match="Expected a payload"):
-        mechanism.mean([b"\0" * 19], 5, ROOT)
+    good = mechanism.encode(np.zeros(5, dtype=np.float32), ROOT)
+    for payload in (b"\0" * 19, b"\0" * 24, good[:-1], good + b"\0", good + good):
+        with pytest.raises(ValueError, match="Expected a payload"):
+            mechanism.mean([good, payload], 5, ROOT)
 
 
 def test_mechanisms_are_built_by_name():
@@ -254,3 +285,150 @@ def test_trust_is_chosen_by_name():
     ):
         with pytest.raises(ValueError, match="trust"):
             update_mechanism(name, its_own, trust=trust)
+
+
+# Who is in a sum ----------------------------------------------------------------------------------
+
+ONE_BIT = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
+SUMMED = [
+    ChannelMechanism(ONE_BIT, "aggregate", 3),
+    VectorMechanism(ONE_BIT, 1.0, "aggregate", 3),
+    VectorMechanism(ONE_BIT, 1.0, "aggregate", 3, "l1"),
+]
+
+
+@pytest.mark.parametrize("mechanism", SUMMED, ids=lambda m: f"{type(m).__name__}")
+def test_fewer_payloads_than_the_cohort_make_no_mean(mechanism):
+    """The guarantee counts on three clients' randomness: two are not decoded in any way."""
+    x, size = updates(4, 6), mechanism.size(6)
+    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
+    for count in (1, 2):
+        with pytest.raises(ValueError, match=f"at least 3 payloads in a sum, got {count}"):
+            mechanism.mean(payloads[:count], 6, ROOT)
+        with pytest.raises(ValueError, match=f"at least 3 payloads in a sum, got {count}"):
+            mechanism.decode(np.zeros(size, dtype=np.int64), count, 6)
+    for count in (3, 4):
+        codes = [wire.unpack(ONE_BIT, payload, size) for payload in payloads[:count]]
+        totals = np.sum(codes, axis=0, dtype=np.int64)
+        mean = mechanism.mean(payloads[:count], 6, ROOT)
+        assert np.array_equal(mean, mechanism.decode(totals, count, 6))
+        assert mean.shape == (6,)
+
+
+def test_local_trust_counts_on_nobody():
+    """A server that sees each client's codes is kept from nothing by the others' randomness."""
+    for build in (
+        lambda: ChannelMechanism(ONE_BIT, "local", 2),
+        lambda: VectorMechanism(ONE_BIT, 1.0, "local", 2),
+        lambda: VectorMechanism(ONE_BIT, 1.0, cohort=1000),
+    ):
+        with pytest.raises(ValueError, match="cohort=1 under local trust"):
+            build()
+    rqm = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
+    for clip_norm in (None, 1.0):
+        for trust, cohort in (("", 1), ("local", 1), ("aggregate", 50)):
+            options = {"trust": trust, "cohort": 50, "clip_norm": clip_norm}
+            assert update_mechanism("rqm", rqm, **options).cohort == cohort
+    for cohort in (0, -1, 10**6 + 1):
+        with pytest.raises(ValueError, match="cohort"):
+            ChannelMechanism(ONE_BIT, "aggregate", cohort)
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+def test_what_is_accounted_for_is_what_is_sent(neighboring):
+    release = ChannelMechanism(ONE_BIT, "aggregate", 3).release(6, 7, neighboring)
+    assert release == ChannelRelease(ONE_BIT, 6, 7, "aggregate", neighboring, 3)
+    for norm, size in (("l2", 8), ("l1", 6)):  # a rotation fills up to a power of two
+        mechanism = VectorMechanism(ONE_BIT, 2.0, "aggregate", 3, norm)
+        expected = VectorRelease(ONE_BIT, 2.0, size, 7, "aggregate", neighboring, 3, norm)
+        assert mechanism.release(6, 7, neighboring) == expected
+        assert mechanism.size(6) == size
+        payload = mechanism.encode(updates(1, 6)[0], ROOT)
+        assert len(payload) == 40 + wire.body_bytes(ONE_BIT, size)
+    twice = 2 if neighboring == "zero_out" else 1
+    gaussian = LocalGaussian(2.0, 1.5).release(6, 7, neighboring)
+    assert gaussian == GaussianRelease(twice * 1.5, 6, 7, "local", neighboring)
+    central = CentralGaussian(None, 1.5, 2.0).release(6, 7, neighboring)
+    assert central == GaussianRelease(twice * 1.5, 6, 7, "central", neighboring)
+
+
+def test_one_example_is_accounted_for_with_the_rounding_of_means():
+    """Exactly: the multiplier times the distance that float32 means may have, never above."""
+    random = np.random.default_rng(0)
+    for examples in (1, 2, 3, 10, 47, 1000, 10**6, 10**9):
+        for multiplier in (1.0, 1 / 3, *random.uniform(0.1, 10, 20)):
+            found = of_one_example(GaussianRelease(float(multiplier), 5, 1), examples)
+            apart = Fraction(1, examples) + Fraction(1, 2**20)
+            product = Fraction(found.noise_multiplier) * apart
+            exact = Fraction(float(multiplier))
+            assert exact * (1 - Fraction(1, 10**14)) <= product <= exact
+
+
+# Whole updates through one channel ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_vector_is_clipped_rotated_and_encoded(seed):
+    mechanism = VectorMechanism(PAPER, 2.0, rotation_seed=seed)
+    update, key = updates(1, 20)[0], ROOT.fold_in(3)
+    assert np.linalg.norm(update) > 2
+    sent = Rotation(20, seed).forward(clip_to_norm(update, 2.0))
+    payload = mechanism.encode(update, key)
+    assert payload == encode_payload(PAPER, sent, key)
+    decoded = PAPER.values[wire.unpack(PAPER, payload, 32)]
+    back = Rotation(20, seed).inverse(decoded)
+    assert np.abs(mechanism.mean([payload], 20, ROOT) - back).max() < 1e-6
+
+
+def test_an_l1_mechanism_clips_in_l1_and_does_not_rotate():
+    """An update of L2 norm 1 and L1 norm 4: as it is in L2, a quarter of it in L1."""
+    update = np.full(16, 0.25, dtype=np.float32)
+    fine = rq.stochastic_rounding(clip=1.0, levels=256)
+    for norm, value in (("l1", 1 / 16), ("l2", 0.25)):
+        mechanism = VectorMechanism(fine, 1.0, norm=norm)
+        mean = mechanism.mean([mechanism.encode(update, ROOT)], 16, ROOT)
+        assert np.abs(mean - value).max() < (0.01 if norm == "l1" else 0.03)
+        key = ROOT.fold_in(norm)
+        sent = clip_to_norm(update, 1.0, norm)
+        sent = sent if norm == "l1" else Rotation(16, 0).forward(sent)
+        assert mechanism.encode(update, key) == encode_payload(fine, sent, key)
+        payload = ClippedSGD(clip_norm=1.0, norm=norm).encode(update, ROOT)
+        assert np.abs(np.frombuffer(payload, "<f4") - value).max() < 1e-6
+    parameters = {"clip": 1.0, "levels": 256, "margin": 0.0}
+    by_name = update_mechanism("stochastic-rounding", parameters, clip_norm=1.0, norm="l1")
+    assert by_name == VectorMechanism(fine, 1.0, norm="l1")
+    assert by_name.norm == "l1"
+
+
+def test_wrong_vectors_are_refused():
+    for wrong in (
+        lambda: VectorMechanism(PAPER, 0.0),
+        lambda: VectorMechanism(PAPER, 1.0, norm="linf"),  # type: ignore[arg-type]
+        lambda: VectorMechanism(PAPER, 1.0, "central"),  # type: ignore[arg-type]
+        lambda: VectorMechanism(PAPER, 1.0, rotation_seed=-1),
+    ):
+        with pytest.raises(ValueError, match="Expected"):
+            wrong()
+    for clip_norm in (None, 1.0):
+        for name, parameters in (("rqm", {}), ("gaussian", {"clip": 1.0, "noise_multiplier": 1.0})):
+            if (name, clip_norm) != ("rqm", 1.0):
+                with pytest.raises(ValueError, match="Expected"):
+                    update_mechanism(name, parameters, clip_norm=clip_norm, norm="l1")
+    paper = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
+    with pytest.raises(ValueError, match="Expected clip_norm with norm='l1', got none"):
+        update_mechanism("rqm", paper, norm="l1")
+    noisy = {"clip": 1.0, "noise_multiplier": 1.0}
+    with pytest.raises(ValueError, match="gaussian's own clip_norm"):
+        update_mechanism("gaussian", noisy, clip_norm=1.0)
+
+
+def test_sums_of_codes_decode_by_themselves_only_if_values_are_even():
+    uneven = ChannelMechanism(rq.erm(clip=1.0, bins=[-3.0, -0.5, 0.5, 3.0], gamma=1.0))
+    with pytest.raises(ValueError, match="evenly spaced values to decode a sum"):
+        uneven.decode(np.zeros(3, dtype=np.int64), 2, 3)
+
+
+def test_small_updates_are_not_lost_in_a_sum_of_floats():
+    payloads = [np.array([value], dtype="<f4").tobytes() for value in (2.0**25, 1, 1, 1, 1)]
+    mean = ClippedSGD(clip_norm=1.0).mean(payloads, 1, ROOT)
+    assert mean[0] == np.float32((2**25 + 4) / 5) != np.float32(2**25 / 5)

@@ -1,5 +1,7 @@
 import copy
+import hashlib
 import pickle
+import struct
 from fractions import Fraction
 
 import numpy as np
@@ -26,6 +28,7 @@ WEIGHTS = np.array([[3, 1], [1, 3]])
         ([0, 0], VALUES, WEIGHTS, 4, "rise"),
         ([-1, np.nan], VALUES, WEIGHTS, 4, "finite"),
         ([-1, -1, 1], VALUES, [[3, 1], [3, 1], [3, 1]], 4, "jump"),
+        ([-1, 1, 1], VALUES, [[3, 1], [3, 1], [3, 1]], 4, "jump"),
         ([-1, 0, 0, 0, 1], VALUES, [[3, 1]] * 5, 4, "jump"),
         ([-1, 1e-12, 2e-12, 1], VALUES, [[3, 1]] * 4, 4, "apart"),
         ([-1e-31, 1e-31], VALUES, WEIGHTS, 4, "1e-30"),
@@ -34,6 +37,7 @@ WEIGHTS = np.array([[3, 1], [1, 3]])
         (INPUTS, VALUES, WEIGHTS, 3, "power of two"),
         (INPUTS, VALUES, WEIGHTS, 8, "row 0 has 4"),
         (INPUTS, VALUES, [[5, -1], [1, 3]], 4, ">= 0"),
+        (INPUTS, np.arange(5.0), [[2**62] * 5] * 2, 2**62, "row 0 has 23058430092136939520"),
         (INPUTS, VALUES, np.array([[2**63, 0], [2**63, 0]], dtype=np.uint64), 2**62, "2\\*\\*62"),
         (INPUTS, VALUES, np.array([[2**64, 0], [2**64, 0]], dtype=object), 2**62, "2\\*\\*62"),
     ],
@@ -55,6 +59,35 @@ def test_two_channels_are_equal_exactly_when_their_fingerprints_are(channel):
     assert hash(twin) == hash(channel)
     other = Channel(channel.inputs, channel.values * 2, channel.weights, channel.denominator)
     assert (other == channel) == (not channel.values.any())
+
+
+def test_a_fingerprint_is_that_of_these_bytes():
+    """By `openssl dgst -sha256`, and again here: payloads of old versions must stay readable."""
+    channel = Channel(np.array(INPUTS), np.array(VALUES), WEIGHTS, 4)
+    words = struct.pack("<3Q 2d 2d 4q", 2, 2, 3, -1, 1, -2, 2, 3, 1, 1, 3)
+    digest = hashlib.sha256(b"randquant channel 1\0" + words).hexdigest()
+    assert channel.fingerprint.hex() == digest[:32] == "5fa21a877a2fdcad36ce5d66ca9951f7"
+
+
+def test_every_part_of_a_channel_is_in_its_fingerprint():
+    inputs, values = np.array([-1.0, 0, 0, 1]), np.array([-2.0, 0.0, 2.0])
+    weights = np.array([[2, 1, 1], [1, 2, 1], [1, 1, 2], [0, 1, 3]])
+    plain = Channel(inputs, values, weights, 4)
+    moved, heavier = inputs.copy(), weights.copy()
+    moved[1:3] = 2.0**-50
+    heavier[3] = [1, 0, 3]
+    others = [
+        Channel(moved, values, weights, 4),
+        Channel(2 * inputs, values, weights, 4),
+        Channel(inputs, values * (1 + 2.0**-40), weights, 4),
+        Channel(inputs, values, heavier, 4),
+        Channel(inputs, values, 2 * weights, 8),
+    ]
+    assert len({each.fingerprint for each in (plain, *others)}) == 6
+    assert all(each != plain for each in others)
+    zeros = Channel(-inputs[::-1], -values[::-1], weights, 4)  # -0.0 where there was 0.0
+    assert np.signbit(zeros.values[1])
+    assert (zeros == plain, zeros.fingerprint) == (True, plain.fingerprint)
 
 
 def test_the_arrays_cannot_be_written_to():
@@ -111,8 +144,9 @@ def test_a_jump_takes_its_right_limit_at_the_input_itself():
 
 
 def test_inputs_beyond_clip_are_refused():
-    with pytest.raises(ValueError, match=r"within \[-1, 1\]"):
-        rqm(1.0, 1.0, 4, 0.5).mix(1.01)
+    for x in (1.01, np.nextafter(1, 2), -np.nextafter(1, 2), np.inf, -np.inf, np.nan):
+        with pytest.raises(ValueError, match=r"within \[-1, 1\]"):
+            rqm(1.0, 1.0, 4, 0.5).mix(x)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30).filter(lambda p: sum(p) > 0.1))
@@ -127,7 +161,8 @@ def test_rounding_never_makes_a_code_impossible(masses):
 
 
 def test_probabilities_must_be_a_distribution():
-    for row, message in (([0.5, 0.6], "sum to 1"), ([-0.5, 1.5], ">= 0"), ([np.nan, 1], ">= 0")):
+    wrong = [([0.5, 0.5 + off], "sum to 1") for off in (0.1, 1e-11, -1e-11)]
+    for row, message in (*wrong, ([-0.5, 1.5], ">= 0"), ([np.nan, 1], ">= 0")):
         with pytest.raises(ValueError, match=message):
             from_probabilities(np.array(INPUTS), np.array(VALUES), np.array([row, row]))
 
@@ -136,3 +171,6 @@ def test_lattice_tells_even_from_uneven_values():
     assert rqm(1.0, 1.0, 5, 0.5).lattice == (-2.0, 1.0)
     uneven = Channel(np.array(INPUTS), np.array([-1.0, 0.0, 3.0]), np.array([[2, 1, 1]] * 2), 4)
     assert uneven.lattice is None
+    values = np.array([-1.0, 1e-9, 1.0])  # sums of codes would decode to means that are off
+    nearly = Channel(np.array(INPUTS), values, np.array([[2, 1, 1]] * 2), 4)
+    assert nearly.lattice is None

@@ -1,4 +1,5 @@
 import json
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -57,7 +58,7 @@ def changed(record, change):
     [
         (("weights", 1), "other integers"),
         (("fresh fingerprint", 2), "certified at epsilon 5.46.* as it says, got 5.74"),
-        (("claim", 5.0), "certified at epsilon 5 as"),
+        (("claim", 5.0), "certified at epsilon 5.0 as"),
         (("claim", 6.0), "certified at epsilon 6"),
         (("denominator", 2**61), "sum"),
         (("values", [0.0]), "values|weights"),
@@ -76,6 +77,27 @@ def test_a_changed_file_is_refused(tmp_path, change, message):
     record = changed(json.loads(path.read_text()), change)
     path.write_text(json.dumps(record))
     with pytest.raises(ValueError, match=message):
+        rq.load_channel(path)
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.2, 0.3, 0.42, 0.5, 0.7])
+def test_the_bound_that_is_named_is_one(tmp_path, keep):
+    """A bound of epsilon is never printed below its value, in an error neither."""
+    path, channel = tmp_path / "channel.json", rq.rqm(1.5, 1.5, 16, keep)
+    rq.save_channel(path, channel)
+    path.write_text(json.dumps(changed(json.loads(path.read_text()), ("claim", 0.5))))
+    with pytest.raises(ValueError, match=r"epsilon 0\.5 as it says, got ") as caught:
+        rq.load_channel(path)
+    named = str(caught.value).split(", got ")[1].split(":")[0]
+    upper = Fraction(rq.certify(channel).epsilon.upper)
+    assert upper <= Fraction(named) <= upper + Fraction(1, 10**7)
+
+
+def test_a_channel_that_has_no_bound_says_so(tmp_path):
+    path, channel = tmp_path / "channel.json", rq.stochastic_rounding(1.0, 2)
+    rq.save_channel(path, channel)
+    path.write_text(json.dumps(changed(json.loads(path.read_text()), ("claim", 3.0))))
+    with pytest.raises(ValueError, match=r"epsilon 3\.0 as it says, got no finite one"):
         rq.load_channel(path)
 
 

@@ -1,12 +1,15 @@
 """Who takes part: within the cap, never late, uniformly where nothing forces the draw."""
 
 import itertools
+import math
+from fractions import Fraction
 
 import chance
 import numpy as np
 import pytest
 
 from randquant.cohorts import capped_cohorts, sample_capped, sample_poisson
+from randquant.keys import Key
 
 
 def fillable(left: tuple[int, ...], cohort: int, rounds: int) -> bool:
@@ -94,6 +97,28 @@ def test_poisson_cohorts_have_independent_members_at_their_rate():
     codes = taken @ (1 << np.arange(5))
     members = np.array([bin(code).count("1") for code in range(32)])
     assert chance.fits(codes, 0.3**members * 0.7 ** (5 - members))
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.3, 1e-3, 0.9999999, 2.0**-64])
+def test_no_coin_falls_more_often_than_its_rate(rate, monkeypatch):
+    """Chosen words at the rate's threshold: of 2**64 words, floor(rate * 2**64) take part."""
+    limit = math.floor(Fraction(rate) * 2**64)
+    chosen = [0, limit - 1, limit, min(limit + 1, 2**64 - 1), 2**64 - 1]
+    words = np.array(chosen, dtype=np.uint64)
+    monkeypatch.setattr(Key, "words", lambda self, count, start=0: words[:count])
+    expected = [client for client, word in enumerate(chosen) if word < limit]
+    assert sample_poisson(5, rate, round=1, seed=0) == expected
+    assert 1 in expected
+
+
+def test_rounds_are_drawn_apart():
+    """With nothing that forces the draw, as many different cohorts as chance makes."""
+    loose = {"rounds": 60, "max_participations": 60, "seed": 0}
+    calls = np.zeros(6, dtype=np.int64)
+    drawn = [tuple(sample_capped(calls, 3, round=number, **loose)) for number in range(1, 61)]
+    cohorts = list(itertools.combinations(range(6), 3))
+    assert len(set(drawn)) > 10  # of 20: fewer with a probability below 1e-9
+    assert set(drawn) <= set(cohorts)
 
 
 def test_everyone_takes_part_at_rate_one_and_hardly_anyone_near_zero():

@@ -74,6 +74,44 @@ def test_a_round_is_unbiased_for_the_clipped_mean_and_repeats():
     assert cost.bytes_up == len(COHORT) * len(payload)
 
 
+@pytest.mark.parametrize("room", [1, 2**27])
+def test_every_client_of_every_group_is_in_the_sum(room, monkeypatch):
+    """Whatever is sent, the code is 1: the mean is its value, if all are counted once."""
+    monkeypatch.setattr(learner_module, "GATHERED_ON_DEVICE", room)
+    weights = np.array([[0, 4, 0], [0, 4, 0]])
+    always = rq.Channel(np.array([-0.05, 0.05]), np.array([-1.0, 0.5, 2.0]), weights, 4)
+    learner, run = a_round(ChannelMechanism(always, "aggregate", len(COHORT)))
+    assert len(learner.groups(COHORT, 1)) == (len(COHORT) if room == 1 else 1)
+    state = run.init()
+    after, cost = run.apply(state, COHORT, KEY)
+    assert np.allclose(state.parameters - after.parameters, 0.5, atol=1e-6)
+    payload = ChannelMechanism(always).encode(np.zeros(learner.dimension), Key.from_seed(0))
+    assert cost.bytes_up == len(COHORT) * len(payload)
+    learner.load(state.parameters)
+    assert abs(cost.train_loss - learner.tensors(COHORT)[1].mean()) < 1e-6
+
+
+def test_codes_of_uneven_values_are_not_summed():
+    uneven = rq.erm(clip=0.05, bins=[-0.2, -0.01, 0.03, 0.2], gamma=1.0)
+    learner, run = a_round(ChannelMechanism(uneven))
+    state = run.init()
+    after, _ = run.apply(state, COHORT, KEY)
+    learner.load(state.parameters)
+    mechanism, updates = ChannelMechanism(uneven), learner.updates(COHORT)[0]
+    keys = [KEY.fold_in(1).fold_in("client", client) for client in COHORT]
+    payloads = [mechanism.encode(*each) for each in zip(updates, keys, strict=True)]
+    mean = mechanism.mean(payloads, learner.dimension, KEY)
+    assert np.abs(state.parameters - mean - after.parameters).max() < 1e-6
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_updates_on_a_device_are_checked(bad):
+    updates = torch.zeros((3, 10), device=DEVICE)
+    updates[1, 4] = bad
+    with pytest.raises(ValueError, match=rf"Client 8: Expected finite .* {bad} at index \[4\]"):
+        sum_of_codes(CHANNEL, updates, [7, 8, 9], KEY)
+
+
 def test_a_client_that_has_no_number_is_named():
     _, run = a_round()
     state = run.init()

@@ -24,6 +24,7 @@ from randquant.encode import (
     rows,
     stream,
 )
+from randquant.encode.inputs import floats
 from randquant.encode.tables import tables
 from randquant.keys import Key
 
@@ -71,6 +72,7 @@ def test_big_endian_strided_and_shaped_inputs_are_encoded_alike():
     shaped = rq.encode(PAPER, x.reshape(20, 30), key)
     assert shaped.shape == (20, 30)
     assert (shaped.reshape(-1) == codes).all()
+    assert (rq.encode(PAPER, np.asfortranarray(x.reshape(20, 30)), key) == shaped).all()
     assert rq.encode(PAPER, np.float32(0.3), key).shape == ()
 
 
@@ -194,11 +196,54 @@ def test_wrong_kinds_are_refused(x):
         rq.encode(PAPER, x, Key.from_seed(0))
 
 
-def test_more_than_256_levels_are_refused():
-    row = np.ones(512, dtype=np.int64)
-    channel = Channel(np.array([-1.0, 1.0]), np.arange(512.0), np.array([row, row]), 512)
+@pytest.mark.parametrize("levels", [257, 512])
+def test_more_than_256_levels_are_refused(levels):
+    row = np.ones(levels, dtype=np.int64)
+    row[0] += 512 - levels
+    channel = Channel(np.array([-1.0, 1.0]), np.arange(float(levels)), np.array([row, row]), 512)
     with pytest.raises(ValueError, match="256"):
         rq.encode(channel, np.zeros(3), Key.from_seed(0))
+
+
+def test_numbers_of_other_machines_keep_their_digits():
+    """Codes would hardly tell: what the encoder reads must be the same number."""
+    x = np.array([1 / 3, -1 / 7, 5e-324, 2.0**-140, 65504.0, -0.0])
+    for kind in (">f8", "<f8", ">f4", "<f4", ">f2", "<f2"):
+        array, widen = floats(x.astype(kind))
+        wide = widen(array)
+        assert wide.dtype.isnative
+        assert wide.dtype.itemsize == max(4, array.dtype.itemsize)
+        assert np.array_equal(wide.astype(np.float64), x.astype(kind).astype(np.float64))
+    for value in (*x, -1e30, 3e38, np.inf):
+        tensor = torch.tensor([value, 1.0]).to(torch.bfloat16)
+        array, widen = floats(tensor)
+        assert np.array_equal(widen(array), tensor.to(torch.float32).numpy())
+
+
+def test_shared_tables_cannot_be_written_to():
+    for table in tables(PAPER):
+        if isinstance(table, np.ndarray):
+            assert not table.flags.writeable
+
+
+@pytest.mark.parametrize("index", [0, 7, 255, 256, CHUNK - 1, CHUNK, 2 * CHUNK + 3])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_single_bad_number_is_refused_by_every_encoder(index, bad, monkeypatch):
+    monkeypatch.setattr(stream, "PIECE", CHUNK)
+    x = normal(2 * CHUNK + 4)
+    x[index] = bad
+    key, message = Key.from_seed(0), rf"got {bad} at index \[{index}\]"
+    for encode in (
+        lambda: rq.encode(PAPER, x, key),
+        lambda: encode_payload(PAPER, x, key),
+        lambda: encode_to(io.BytesIO(), PAPER, [x[:5], x[5:]], x.size, key),
+    ):
+        with pytest.raises(ValueError, match=message):
+            encode()
+    with pytest.raises(ValueError, match=rf"got {bad} at index \[1, {index % 300}\]"):
+        encode_payloads(
+            PAPER, np.stack([normal(300), np.resize(x[index // 300 * 300 :], 300)]), [key, key]
+        )
 
 
 def test_inputs_outside_clip_are_clipped():
@@ -222,8 +267,9 @@ def test_decode_gives_each_codes_value():
 def test_codes_out_of_range_are_refused(codes):
     with pytest.raises(ValueError, match="codes 0 to 15"):
         rq.decode(PAPER, np.array(codes))
-    with pytest.raises(TypeError, match="integer codes"):
-        rq.decode(PAPER, np.array([0.5]))
+    for wrong in (np.array([0.5]), np.array([True])):
+        with pytest.raises(TypeError, match="integer codes"):
+            rq.decode(PAPER, wrong)
 
 
 # Statistics: false-alarm rate 1e-6 a test, and a planted error beside each ------------------------
@@ -320,6 +366,42 @@ def test_a_stream_of_parts_is_the_payload_of_the_whole(data, levels, kind, sizes
         assert payload == encode_payload(channel, whole.numpy(), key)
     wide = whole.to(torch.float64).numpy()  # every one of these kinds is exact in it
     assert payload == encode_payload(channel, wide, key)
+
+
+@pytest.mark.parametrize("size", [1000, CHUNK + 1])
+def test_parts_may_be_read_into_one_buffer(size, monkeypatch):
+    """Whoever reads an update from a file may give the same memory again and again."""
+    monkeypatch.setattr(stream, "PIECE", 1 << 15)
+    channel, x = rq.stochastic_rounding(clip=1.0, levels=256, margin=0.5), normal(70_000)
+    buffer = np.empty(size, dtype=np.float32)
+
+    def parts():
+        for start in range(0, x.size, size):
+            here = buffer[: min(size, x.size - start)]
+            here[:] = x[start : start + size]
+            yield here
+
+    file = io.BytesIO()
+    encode_to(file, channel, parts(), x.size, Key.from_seed(1))
+    assert file.getvalue() == encode_payload(channel, x, Key.from_seed(1))
+
+
+@pytest.mark.parametrize("sizes", [[5000], [999, 1, 1000], [1, 998, 2, 3, 2500], [1500] * 4, []])
+def test_pieces_are_as_long_as_they_may_be_and_no_longer(sizes):
+    """However parts are cut: no more than a piece is held beside a part."""
+    x = normal(sum(sizes))
+    parts = np.split(x, np.cumsum(sizes)[:-1]) if sizes else []
+    pieces = list(stream._pieces(parts, 1000))
+    assert [piece.size for piece in pieces[:-1]] == [1000] * (len(pieces) - 1)
+    assert all(0 < piece.size <= 1000 for piece in pieces)
+    assert np.array_equal(np.concatenate([*pieces, x[:0]]), x)
+
+
+def test_a_file_is_left_where_its_payload_ends():
+    channel, key, file = rq.stochastic_rounding(1.0, 2, 0.5), Key.from_seed(1), io.BytesIO()
+    written = encode_to(file, channel, [np.zeros(9)], 9, key)
+    file.write(b"behind")
+    assert file.getvalue()[written:] == b"behind"
 
 
 def test_a_stream_that_is_no_update_leaves_no_payload():

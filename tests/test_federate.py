@@ -226,6 +226,122 @@ def test_a_derived_mechanism_encodes_in_its_own_way():
         assert encode_each(mechanism, updates, keys) == expected
 
 
+class Exact(ClippedSGD):
+    """The exact mean, and the keys that it is given."""
+
+    __slots__ = ("clients", "server")
+
+    def __init__(self) -> None:
+        super().__init__(1e30)
+        object.__setattr__(self, "clients", [])
+        object.__setattr__(self, "server", [])
+
+    def encode(self, update, key):
+        self.clients.append(key.words(4).tobytes())
+        return super().encode(update, key)
+
+    def mean(self, payloads, dimension, key):
+        self.server.append(key.words(4).tobytes())
+        return super().mean(payloads, dimension, key)
+
+
+def test_keys_of_a_round_are_those_of_its_number_and_its_clients(digits, pool):
+    """By name, so that a run that is resumed, or done elsewhere, draws the same."""
+    mechanism, root = Exact(), Key.from_seed(1)
+    run = algorithm(make_learner(digits, "cnn"), mechanism, pool)  # of several groups
+    state, cohort = run.init(), [9, 2, 5, 11, 3, 4]
+    for _ in range(2):
+        state, _ = run.apply(state, cohort, root)
+    rounds = [root.fold_in(number) for number in (1, 2)]
+    expected = {key.fold_in("client", c).words(4).tobytes() for key in rounds for c in cohort}
+    assert set(mechanism.clients) == expected
+    assert len(mechanism.clients) == 12
+    assert mechanism.server == [key.fold_in("server").words(4).tobytes() for key in rounds]
+
+
+@pytest.mark.parametrize(
+    "optimizer", [Optimizer(0.1), Optimizer(0.1, "adam"), Optimizer(0.1, "sgd", 0.9)]
+)
+@pytest.mark.parametrize("model", ["softmax", "cnn"])
+def test_rounds_are_steps_of_the_server_at_the_weights_so_far(digits, pool, model, optimizer):
+    learner, other = (make_learner(digits, model) for _ in range(2))
+    run = distributed_sgd(
+        learner, Exact(), population=POPULATION, optimizer=optimizer, pool=pool, workers=2
+    )
+    state, cohort = run.init(), [9, 2, 5, 11, 3]
+    parameters, moments = other.parameters(), optimizer.init(other.dimension)
+    for number in (1, 2, 3):
+        before, calls = state.parameters.copy(), state.participations.copy()
+        after, cost = run.apply(state, cohort, Key.from_seed(1))
+        assert np.array_equal(state.parameters, before)  # a state is a value
+        assert np.array_equal(state.participations, calls)
+        other.load(parameters)
+        updates, losses = other.updates(cohort)
+        mean = updates.astype(float).mean(axis=0).astype(np.float32)
+        parameters, moments = optimizer.step(parameters, mean, moments, number)
+        # Adam divides small numbers by small ones: what rounding changes may become a step.
+        apart = np.abs(after.parameters - parameters)
+        assert np.quantile(apart, 0.99) < 2e-6
+        assert cost.train_loss == pytest.approx(losses.mean(), rel=1e-5)
+        assert cost.bytes_up == 5 * 4 * other.dimension
+        assert after.round == number
+        parameters, moments = after.parameters, after.moments
+        state = after
+    assert np.flatnonzero(state.participations).tolist() == sorted(cohort)
+    assert state.participations.max() == state.participations[cohort].min() == 3
+
+
+def test_a_round_without_clients_only_counts(digits, pool):
+    run = algorithm(make_learner(digits, "softmax"), ChannelMechanism(CHANNEL), pool)
+    state = run.init()
+    after, cost = run.apply(state, [], Key.from_seed(0))
+    assert (after.round, cost.bytes_up, cost.train_loss) == (1, 0, None)
+    assert np.array_equal(after.parameters, state.parameters)
+    assert not after.participations.any()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_parameters_that_diverge_are_refused(digits, pool, value):
+    class Wrong(ClippedSGD):
+        __slots__ = ()
+
+        def mean(self, payloads, dimension, key):
+            mean = np.zeros(dimension, dtype=np.float32)
+            mean[7] = value
+            return mean
+
+    run = algorithm(make_learner(digits, "softmax"), Wrong(1.0), pool)
+    with pytest.raises(ValueError, match="training has diverged"):
+        run.apply(run.init(), [1, 2], Key.from_seed(0))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_every_clients_update_is_checked_whoever_it_is_with(digits, pool, together, monkeypatch):
+    """In the middle of a group and in the last one; a mechanism might send what it is given."""
+    monkeypatch.setattr(learner_module, "GATHERED", 2**23 if together else 1)
+    learner = make_learner(digits, "softmax")
+
+    class Sends(Exact):
+        __slots__ = ()
+
+        def encode(self, update, key):
+            return np.nan_to_num(update).astype("<f4").tobytes()
+
+    original = learner.updates
+
+    def updates(clients, key=None):
+        found, losses = original(clients, key)
+        found = found.copy()
+        found[[client == 5 for client in clients], 3] = np.inf
+        return found, losses
+
+    monkeypatch.setattr(learner, "updates", updates)
+    run = algorithm(learner, Sends(), pool)
+    for cohort in ([5, 3], [3, 5], [1, 5, 2]):
+        with pytest.raises(ValueError, match=r"Client 5: Expected finite .* inf at index \[3\]"):
+            run.apply(run.init(), cohort, Key.from_seed(0))
+
+
 def test_a_failed_round_names_the_client_and_leaves_the_state(digits, pool):
     learner = make_learner(digits, "softmax")
     run = algorithm(learner, ChannelMechanism(CHANNEL), pool)
@@ -237,10 +353,11 @@ def test_a_failed_round_names_the_client_and_leaves_the_state(digits, pool):
     assert not broken.participations.any()
 
 
-def test_a_client_cannot_be_in_a_cohort_twice(digits, pool):
+@pytest.mark.parametrize("cohort", [[4, 4], [4, 1, 4], [1, 2, 3, 1]])
+def test_a_client_cannot_be_in_a_cohort_twice(digits, pool, cohort):
     run = algorithm(make_learner(digits, "softmax"), ChannelMechanism(CHANNEL), pool)
     with pytest.raises(ValueError, match="once in a cohort"):
-        run.apply(run.init(), [4, 4], Key.from_seed(0))
+        run.apply(run.init(), cohort, Key.from_seed(0))
 
 
 def test_training_learns(digits, pool):

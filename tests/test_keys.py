@@ -20,6 +20,11 @@ from randquant.records import to_json
 SECRET = bytes(range(32))
 
 
+def same(key: Key, secret: str) -> bool:
+    """Whether a key is that of 32 bytes in hexadecimal."""
+    return bool((key.words(8) == Key(bytes.fromhex(secret)).words(8)).all())
+
+
 def test_the_stream_is_aes_256_in_counter_mode():
     block = Cipher(algorithms.AES256(SECRET), modes.ECB()).encryptor()
     expected = b"".join(block.update(counter.to_bytes(16, "big")) for counter in range(50))
@@ -31,6 +36,49 @@ def test_the_block_cipher_gives_the_published_vector():
     block = Cipher(algorithms.AES256(SECRET), modes.ECB()).encryptor()
     plain = bytes.fromhex("00112233445566778899aabbccddeeff")
     assert block.update(plain).hex() == "8ea2b7ca516745bfeafc49904b496089"
+
+
+def test_the_stream_gives_the_published_vectors_of_counter_mode():
+    # NIST SP 800-38A, section F.5.5: the output blocks of CTR-AES256, entered at its first counter.
+    secret = "603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4"
+    start = 2 * int("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff", 16)
+    assert Key(bytes.fromhex(secret)).words(8, start).astype("<u8").tobytes().hex() == (
+        "0bdf7df1591716335e9a8b15c860c5025a6e699d536119065433863c8f657b94"
+        "1bc12c9c01610d5d0d8bd6a3378eca622956e1c8693536b1bee99c73a31576b6"
+    )
+
+
+def test_keys_are_derived_as_they_always_were():
+    r"""Made with the openssl command line, so that old and new versions draw the same codes.
+
+    The key of seed 7 is (printf 'randquant simulation seed\0'; printf '\0\0\0\0\0\0\0\7') |
+    openssl dgst -sha256. Labels are the kind, the length or value in 8 bytes, and the text of each:
+    's', 5, 'round', 'i', 258, 's', 6, 'client', 'i', 0, 's', 0. They go through openssl dgst
+    -sha256 -mac HMAC -macopt hexkey:$seed, and 48 zeros through openssl enc -aes-256-ctr -K $folded
+    -iv 00000000000000000000000000000000.
+    """
+    seed = Key.from_seed(7)
+    assert same(seed, "dc05cda5fbc93043f8c00e7a986d9055c3509bbc3fced8c72984ed819cc5dbc4")
+    folded = seed.fold_in("round", 258, "client", 0, "")
+    assert same(folded, "9c3e292def2bf8d75223b6fbdc60d8021809665ad663dca18674dd03237c876f")
+    assert folded.words(6).astype("<u8").tobytes().hex() == (
+        "2afa26f112a59bc34f57662f7a44e661"
+        "0da851b6f059c3d88e56f66a4c7486a3"
+        "1650bcce597c8401ee57ece108b781ec"
+    )
+
+
+def test_a_fresh_key_is_32_bytes_of_the_operating_system(monkeypatch):
+    asked = []
+
+    def urandom(count: int) -> bytes:
+        asked.append(count)
+        return SECRET[:count]
+
+    monkeypatch.setattr(os, "urandom", urandom)
+    key = Key.generate()
+    assert asked == [32]
+    assert (key.words(8) == Key(SECRET).words(8)).all()
 
 
 @given(st.integers(0, 1000), st.integers(0, 50))
@@ -54,6 +102,28 @@ def test_keys_folded_with_different_labels_give_independent_streams(first, secon
     assert same == (kinds and first == second)
 
 
+def test_labels_that_look_alike_give_other_keys():
+    """Whatever bytes labels become: no two sequences of them share theirs."""
+    root = Key(SECRET)
+    alike = [
+        ("a", "sb"), ("asb",), ("assb",), ("a", "b"), ("ab",), ("b", "a"), ("a\0\0\0\0\0\0\0\1b",),
+        (0,), ("",), ("", ""), (0, 0), (), ("0",), ("i",), ("\0" * 8,), ("i" + "\0" * 8,),
+        (1,), (256,), (2**32,), (2**63,), (1, 0), (0, 1),
+    ]  # fmt: skip
+    streams = {root.fold_in(*labels).words(4).tobytes() for labels in alike}
+    streams.add(root.words(4).tobytes())
+    streams.add(root.fold_in("a").fold_in("b").words(4).tobytes())
+    assert len(streams) == len(alike) + 2
+    seeds = (0, 1, 256, 2**32, 2**32 + 1, 2**63)
+    assert len({Key.from_seed(seed).words(4).tobytes() for seed in seeds}) == len(seeds)
+
+
+@pytest.mark.parametrize("label", [-1, 2**64, 0.5, True, b"round", None])
+def test_wrong_labels_are_refused(label):
+    with pytest.raises((TypeError, ValueError), match="label"):
+        Key(SECRET).fold_in("round", label)
+
+
 def test_fresh_keys_differ_and_seeded_ones_repeat():
     assert not (Key.generate().words(4) == Key.generate().words(4)).all()
     assert (Key.from_seed(3).words(4) == Key.from_seed(3).words(4)).all()
@@ -71,7 +141,13 @@ def test_the_secret_does_not_leak():
 
 
 @pytest.mark.parametrize(
-    ("secret", "error"), [(b"short", ValueError), ("x" * 32, TypeError), (None, TypeError)]
+    ("secret", "error"),
+    [
+        *((bytes(size), ValueError) for size in (0, 16, 31, 33, 64)),
+        ("x" * 32, TypeError),
+        (bytearray(32), TypeError),
+        (None, TypeError),
+    ],
 )
 def test_wrong_secrets_are_refused(secret, error):
     with pytest.raises(error, match="32 bytes"):

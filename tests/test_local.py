@@ -175,6 +175,23 @@ def test_server_steps_are_those_of_torch(ours, theirs):
         assert np.abs(parameters - tensor.detach().numpy()).max() < 1e-5
 
 
+def test_adam_divides_by_the_root_and_then_adds_its_floor():
+    """Where the second moment is as small as the floor; by hand, after one step of 1e-8."""
+    mean = np.full(1, 1e-8, dtype=np.float32)
+    optimizer = Optimizer(1.0, "adam")
+    after, _ = optimizer.step(np.zeros(1, np.float32), mean, optimizer.init(1), 1)
+    assert after[0] == pytest.approx(-0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0.0,), (-1.0,), (1e31,), (math.nan,), (1.0, "lion"), (1.0, "sgd", 1.0),
+                  (1.0, "sgd", -0.1)],
+)  # fmt: skip
+def test_wrong_steps_are_refused(arguments):
+    with pytest.raises(ValueError, match="Expected"):
+        Optimizer(*arguments)
+
+
 BASE = TrainConfig(
     "digits", "softmax", "rqm", {"clip": 0.05, "margin": 0.05, "levels": 16, "keep": 0.42},
     population=30, cohort=6, rounds=6, checkpoint_every=2, evaluate_every=3,

@@ -1,3 +1,4 @@
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -9,9 +10,13 @@ from strategies import channels
 import randquant as rq
 
 
-def exact_moments(channel, x):
+def cell_of(channel, x) -> int:
+    return min(int(np.searchsorted(channel.inputs, x, side="right")) - 1, len(channel.inputs) - 2)
+
+
+def exact_moments(channel, x, cell=None):
     """Bias, variance, MAE, MSE at x from the rows, in fractions, dither not rounded."""
-    cell = min(int(np.searchsorted(channel.inputs, x, side="right")) - 1, len(channel.inputs) - 2)
+    cell = cell_of(channel, x) if cell is None else cell
     left, right = (Fraction(float(u)) for u in channel.inputs[cell : cell + 2])
     part = (Fraction(x) - left) / (right - left)
     values = [Fraction(float(v)) for v in channel.values]
@@ -37,16 +42,30 @@ def test_moments_at_a_point_are_exact(channel, part):
         assert abs(Fraction(float(value)) - exact) <= 1e-9 * scale**power
 
 
+def exact_averages(channel) -> list[Fraction]:
+    """Of variance, MAE and MSE: quadratics between vertices and values, by three points of each."""
+    points = {Fraction(float(u)) for u in (*channel.inputs, *channel.values)}
+    clip = Fraction(float(channel.clip))
+    pieces = itertools.pairwise(sorted(point for point in points if abs(point) <= clip))
+    sums = [Fraction(0)] * 3
+    for left, right in pieces:
+        middle = (left + right) / 2
+        cell = max(v for v, u in enumerate(channel.inputs[:-1]) if Fraction(float(u)) < middle)
+        ends = [exact_moments(channel, x, cell)[1:] for x in (left, middle, right)]
+        for kind, (a, b, c) in enumerate(zip(*ends, strict=True)):
+            sums[kind] += (right - left) * (a + 4 * b + c) / 6
+    return [total / (2 * clip) for total in sums]
+
+
 @settings(max_examples=40, deadline=None)
 @given(channels())
 def test_averages_are_the_integrals(channel):
     m = rq.moments(channel)
-    edges = np.linspace(-channel.clip, channel.clip, 200_001)
-    middle = (edges[1:] + edges[:-1]) / 2
-    scale = np.abs(channel.values).max() + channel.clip
-    assert m.mse == pytest.approx(m.mse_at(middle).mean(), abs=2e-5 * scale**2)
-    assert m.mae == pytest.approx(m.mae_at(middle).mean(), abs=2e-5 * scale)
-    assert m.variance == pytest.approx(m.variance_at(middle).mean(), abs=2e-5 * scale**2)
+    scale = Fraction(float(np.abs(channel.values).max() + channel.clip))
+    exact = exact_averages(channel)
+    for value, wanted, power in zip((m.variance, m.mae, m.mse), exact, (2, 1, 2), strict=True):
+        assert abs(Fraction(value) - wanted) <= Fraction(1, 10**12) * scale**power
+    middle = np.linspace(-channel.clip, channel.clip, 2001)
     assert np.abs(m.bias_at(middle)).max() <= m.bias_max
 
 
@@ -67,6 +86,64 @@ def test_no_input_is_encoded_with_more_than_the_stated_bias(channel, part):
     values = [Fraction(float(value)) for value in channel.values]
     mean = sum(int(w) * v for w, v in zip(weights, values, strict=True)) / total
     assert abs(mean - Fraction(x)) <= rq.moments(channel).bias_max
+
+
+def exact_bias(channel, x) -> Fraction:
+    """Of what the encoder really draws, its rounded dither included."""
+    weights, total = channel.mix(x)
+    values = [Fraction(float(value)) for value in channel.values]
+    return sum(int(w) * v for w, v in zip(weights, values, strict=True)) / total - Fraction(x)
+
+
+def test_the_rounded_dither_is_in_the_stated_bias():
+    """Half a step from the two neighbouring ones: 2**-33 of a cell's range of means."""
+    channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
+    x = -1.0 + 2 * (3 + 0.5) / 2**32
+    assert abs(exact_bias(channel, x)) == Fraction(1, 2**32)
+    assert Fraction(1, 2**32) <= rq.moments(channel).bias_max < 2.0**-32 * (1 + 1e-4)
+
+
+def test_rounding_is_in_the_stated_bias():
+    """One row everywhere: no dither, so that only the means' rounding is left."""
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        weights = random.multinomial(2**30, random.dirichlet(np.ones(9)))
+        values = np.sort(random.normal(0, 1, 9))
+        channel = rq.Channel(np.array([-0.1, 0.1]), values, np.array([weights] * 2), 2**30)
+        exact = max(abs(exact_bias(channel, x)) for x in (-0.1, 0.1))
+        assert exact <= rq.moments(channel).bias_max <= exact * (1 + Fraction(1, 10**12))
+
+
+@settings(max_examples=40, deadline=None)
+@given(channels())
+def test_the_largest_variance_is_the_largest(channel):
+    m = rq.moments(channel)
+    inside = [
+        np.linspace(left, right, 403)[:-1]
+        for left, right in itertools.pairwise(channel.inputs)
+        if left < right
+    ]
+    found = m.variance_at(np.concatenate([*inside, [channel.clip]])).max()
+    limits = (
+        channel.probabilities @ channel.values**2 - (channel.probabilities @ channel.values) ** 2
+    )
+    scale = (np.abs(channel.values).max() + channel.clip) ** 2
+    most = max(found, limits.max())  # the left limits of jumps count too
+    assert most - 1e-9 * scale <= m.variance_max <= most + 1e-5 * scale
+
+
+def test_the_largest_variance_lies_inside_a_cell():
+    """By hand: of a cell whose largest variance is at a vertex, and of one where it is inside."""
+    weights = np.array([[2, 0, 2], [0, 0, 4]])
+    channel = rq.Channel(np.array([-1.0, 1.0]), np.array([-1.0, 0.0, 1.0]), weights, 4)
+    # Means 0 and 1, variances 1 and 0: 1 - t + t·(1 - t), largest at t = 0.
+    assert rq.moments(channel).variance_max == pytest.approx(1.0, rel=1e-14)
+    weights = np.array([[3, 1, 0], [0, 0, 4]])
+    channel = rq.Channel(np.array([-1.0, 1.0]), np.array([-1.0, 0.0, 1.0]), weights, 4)
+    # Means -3/4 and 1, variances 3/16 and 0: 3/16·(1 - t) + 49/16·t·(1 - t): largest at t = 23/49.
+    part = Fraction(23, 49)
+    largest = Fraction(3, 16) * (1 - part) + Fraction(49, 16) * part * (1 - part)
+    assert rq.moments(channel).variance_max == pytest.approx(float(largest), rel=1e-14)
 
 
 def test_points_outside_clip_are_refused():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from randquant.aggregate.hadamard import hadamard
-from randquant.aggregate.rotation import Rotation
+from randquant.aggregate.rotation import Rotation, _signs
 
 
 def slow_matrix(rotation: Rotation) -> np.ndarray:
@@ -73,6 +73,26 @@ def test_a_constant_vector_is_spread_by_its_signs():
     y = Rotation(1024, seed=4).forward(np.ones(1024))
     assert np.abs(y).max() < 6  # each is a sum of 1024 signs over 32: 6 deviations
     assert np.abs(y).max() > 2
+
+
+def test_signs_are_the_bits_of_the_seeds_key():
+    """The first of `openssl enc -aes-256-ctr` under the key of seed 1 folded with 'rotation'.
+
+    (`test_keys` tells how such keys are made.) Clients and server must rotate alike for ever.
+    """
+    stream = bytes.fromhex("877097a0f22047d4")
+    bits = [byte >> bit & 1 for byte in stream for bit in range(8)]
+    unit = Rotation(64, seed=1).forward(np.eye(64))
+    assert np.array_equal(unit[:, 0] * 8, 1 - 2 * np.array(bits))
+
+
+def test_arguments_and_shared_signs_stay_as_they_are():
+    rotation, y = Rotation(16, seed=1), np.arange(16.0)
+    rotation.inverse(y)
+    rotation.forward(y)
+    assert np.array_equal(y, np.arange(16.0))
+    with pytest.raises(ValueError, match="read-only"):
+        _signs(1, 16)[0] = 0
 
 
 def test_the_seed_decides():

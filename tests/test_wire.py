@@ -1,3 +1,4 @@
+import hashlib
 import math
 
 import numpy as np
@@ -117,6 +118,76 @@ def test_a_right_header_does_not_save_a_wrong_body(body, version):
             wire.unpack(CHANNEL, forged, 34)
 
 
+def test_a_payload_is_these_bytes():
+    """Written down by hand; digests by `openssl dgst -sha256`: of the format's name, of the rest.
+
+    Old and new versions, and machines of either byte order, must agree on every one of them.
+    """
+    form = wire.Format.of(16, "test")
+    fingerprint = "2f1ae36e14f072b5fd87af67cf57f237"  # of (16, 'test')
+    checksum = "7ee134eec73531d4"  # of all the others
+    expected = "5251504c020010000500000000000000" + fingerprint + checksum + "210f07"
+    codes = np.array([1, 2, 15, 0, 7], dtype=np.uint8)
+    assert wire.pack(form, codes).hex() == expected
+    assert (wire.unpack(form, bytes.fromhex(expected), 5) == codes).all()
+
+
+@pytest.mark.parametrize(
+    ("offset", "byte", "message"),
+    [
+        (0, b"r", "starts with"),
+        (4, b"\1", "version 2, got 1"),
+        (4, b"\3", "version 2, got 3"),
+        (5, b"\1", "version 2"),
+        (6, b"\21", "with 16 levels, got channel .* with 17"),
+        (8, b"\6", "5 coordinates, got 6"),
+        (8, b"\4", "5 coordinates, got 4"),
+        (15, b"\1", "5 coordinates, got 72057594037927941"),
+        (16, b"\0", "payload of channel"),
+        (31, b"\0", "payload of channel"),
+        (32, b"\0", "checksum"),
+        (39, b"\0", "checksum"),
+    ],
+)
+def test_every_field_of_the_header_is_checked(offset, byte, message):
+    form = wire.Format.of(16, "test")
+    payload = wire.pack(form, np.array([1, 2, 15, 0, 7], dtype=np.uint8))
+    assert payload[offset : offset + 1] != byte
+    forged = payload[:offset] + byte + payload[offset + 1 :]
+    digest = hashlib.sha256(forged[:32] + forged[40:]).digest()[:8]
+    for other in (forged, forged[:32] + digest + forged[40:]):
+        if offset >= 32 and other is not forged:
+            continue
+        with pytest.raises(ValueError, match=message):
+            wire.unpack(form, other, 5)
+
+
+@pytest.mark.parametrize("bits", [9, 10, 16, 17, 25, 26, 31, 32])
+@pytest.mark.parametrize("count", [0, 1, 3, 8, 1001])
+def test_wide_codes_are_packed_bit_by_bit(bits, count):
+    form, random = wire.Format.of(2**bits, "test"), np.random.default_rng(bits)
+    codes = random.integers(0, 2**bits, count, dtype=np.uint32)
+    codes[-1:] = 2**bits - 1
+    payload = wire.pack(form, codes)
+    assert len(payload) == 40 + -(-count * bits // 8)
+    assert (oracle.unpack(payload[40:], 2**bits, count) == codes).all()
+    totals = np.full(count, 5, dtype=np.uint64)
+    wire.add(form, payload, totals)
+    assert (totals == codes.astype(np.uint64) + np.uint64(5)).all()
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4, 8, 16, 127, 256, 512])
+@pytest.mark.parametrize("kind", wire.TOTALS)
+def test_codes_are_added_to_what_is_there(levels, kind):
+    form, random = wire.Format.of(levels, "test"), np.random.default_rng(levels)
+    codes = random.integers(0, levels, 61).astype(np.uint8 if levels <= 256 else np.uint32)
+    totals = random.integers(0, 10**6, 61).astype(kind)
+    expected = totals + codes.astype(kind)
+    wire.add(form, wire.pack(form, codes), totals)
+    assert totals.dtype == kind
+    assert (totals == expected).all()
+
+
 def test_foreign_payloads_are_refused():
     payload = wire.pack(CHANNEL, random_codes(16, 10))
     for other in (rq.rqm(1.5, 1.5, 16, 0.43), rq.rqm(1.5, 1.5, 8, 0.42)):
@@ -129,7 +200,7 @@ def test_foreign_payloads_are_refused():
 def test_codes_that_do_not_exist_are_refused_on_both_sides():
     channel = channel_of(127)  # every code by itself, in 7 bits
     with pytest.raises(ValueError, match="below 127, got 127 at index 2"):
-        wire.pack(channel, np.array([0, 4, 127], dtype=np.uint8))
+        wire.pack(channel, np.array([0, 4, 127, 255], dtype=np.uint8))
     body = np.frombuffer((127 << 14).to_bytes(3, "little"), dtype=np.uint8)
     payload = wire.frame(channel, 3, body)
     totals = np.zeros(3, dtype=np.int64)
@@ -143,16 +214,21 @@ def test_codes_that_do_not_exist_are_refused_on_both_sides():
     assert not totals.any()
 
 
-def test_spare_bits_must_be_zero():
-    payload = wire.frame(CHANNEL, 1, np.array([0xF3], dtype=np.uint8))
-    with pytest.raises(ValueError, match="spare bits"):
-        wire.unpack(CHANNEL, payload, 1)
+@pytest.mark.parametrize(("levels", "count"), [(2, 1), (2, 7), (3, 3), (16, 1), (127, 1), (512, 3)])
+def test_spare_bits_must_be_zero(levels, count):
+    form = wire.Format.of(levels, "test")
+    used = length(levels, count)
+    for bit in range(used, -(-used // 8) * 8):
+        body = np.frombuffer((1 << bit).to_bytes(-(-used // 8), "little"), dtype=np.uint8)
+        with pytest.raises(ValueError, match="spare bits"):
+            wire.unpack(form, wire.frame(form, count, body), count)
 
 
 def test_wrong_totals_are_refused():
     payload = wire.pack(CHANNEL, random_codes(16, 4))
     read_only = np.broadcast_to(np.int64(0), 4)
-    for totals in (np.zeros((2, 2), np.int64), np.zeros(4), np.zeros(4, np.uint8), read_only):
+    narrow = [np.zeros(4, kind) for kind in (np.uint8, np.int8, np.int16, np.uint16)]
+    for totals in (np.zeros((2, 2), np.int64), np.zeros(4), *narrow, read_only):
         with pytest.raises(TypeError, match="totals"):
             wire.add(CHANNEL, payload, totals)
 
@@ -169,6 +245,7 @@ def test_a_format_stands_for_a_channel_where_there_is_none():
     payload = wire.pack(made, codes)
     assert len(payload) == 40 + 5
     assert (wire.unpack(made, payload, 33) == codes).all()
+    assert wire.Format.of(4, "sign", 0.5).fingerprint != made.fingerprint
     for other in (wire.Format.of(2, "sign", 0.25), wire.Format.of(2, "signs", 0.5)):
         with pytest.raises(ValueError, match="Expected a payload of channel"):
             wire.unpack(other, payload, 33)

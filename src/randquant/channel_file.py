@@ -10,7 +10,7 @@ from typing import Any
 from randquant.certify import Certificate, certify
 from randquant.channel import Channel
 from randquant.geometry import MetricCertificate, certify_metric
-from randquant.privacy import Interval
+from randquant.privacy import Interval, round_up
 from randquant.records import to_json, write_json
 
 FORMAT = "randquant channel, version 1"
@@ -109,10 +109,14 @@ def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate |
     found = certificate.epsilon
     if not (claimed.lower <= found.upper and found.lower <= claimed.upper):
         raise ValueError(
-            f"Expected the channel {where} to be certified at epsilon {claimed.upper:.9g} as it "
-            f"says, got {found.upper:.9g}: it was changed; design or save the channel again."
+            f"Expected the channel {where} to be certified at epsilon {claimed.upper} as it "
+            f"says, got {_printed(found.upper)}: it was changed; design or save the channel again."
         )
     return channel, certificate
+
+
+def _printed(epsilon: float) -> str:
+    return "no finite one" if math.isinf(epsilon) else round_up(epsilon, 9)
 
 
 def _numbers(row: Any) -> Any:

@@ -135,7 +135,8 @@ def _largest_variance(channel: Channel) -> float:
     means = channel.probabilities @ channel.values
     centred = channel.values - means[:, None]
     ends = (channel.probabilities * centred**2).sum(axis=1)
-    a, b, curve = ends[:-1], ends[1:], np.diff(means) ** 2
+    cells = np.diff(channel.inputs) > 0  # no input lies within a jump, where rows do not mix
+    a, b, curve = ends[:-1][cells], ends[1:][cells], np.diff(means)[cells] ** 2
     # a + t·(b - a) + t·(1 - t)·curve
     with np.errstate(divide="ignore", invalid="ignore"):
         part = np.clip(np.where(curve > 0, 0.5 + (b - a) / (2 * curve), 0), 0, 1)

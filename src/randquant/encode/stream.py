@@ -34,6 +34,7 @@ def encode_to(
         file: open for writing, at a place that can be sought again: the header is written last.
         channel, key, threads: as in `encode`.
         parts: vectors that are the update, one after another; float16, float32, float64, bfloat16.
+            Each is done with when the next is asked for: they may share their memory.
         dimension: coordinates of all of them.
 
     Returns:
@@ -94,6 +95,8 @@ def _pieces(parts: Iterable[Any], size: int) -> Iterator[np.ndarray]:
             if count == size:
                 yield _joined(held)
                 held, count = [], 0
+        if held:  # the next part may come in the same memory
+            held[-1] = held[-1].copy()
     if held:
         yield _joined(held)
 
