@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import Page
 
-from randquant import cli
+from randquant import cli, sealed
 from randquant._svg import Line, line_chart
 from randquant.privacy import Interval
 from randquant.reproduce import (
@@ -245,7 +245,7 @@ def test_a_damaged_result_is_refused_in_one_sentence(damage, tmp_path, capsys):
     gallery.build(tmp_path)
     before = site(tmp_path)
     path = tmp_path / "results" / "made-up.json"
-    data = json.dumps(damage) if isinstance(damage, dict) else damage
+    data = json.dumps(sealed.seal(damage)) if isinstance(damage, dict) else damage
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     assert cli.main(["reproduce", "rqm-fig8", "--gallery", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -294,7 +294,7 @@ def test_the_committed_gallery_is_what_its_results_make(tmp_path):
 @pytest.mark.parametrize("name", ANALYTICAL)
 def test_the_committed_results_say_what_is_found_today(name):
     path = COMMITTED / "results" / f"{name}.json"
-    kept, found = from_json(json.loads(path.read_text())), reproduce(name)
+    kept, found = gallery.load(path), reproduce(name)
     said = [[(c.text, c.paper, c.verdict) for c in result.claims] for result in (kept, found)]
     assert said[0] == said[1]
     assert kept.setting == found.setting
@@ -306,7 +306,7 @@ def test_certified_epsilons_of_the_site_are_never_rounded_down():
     """Cells of trained results are intervals, which are printed by their upper ends, rounded up."""
     seen = 0
     for path in sorted((COMMITTED / "results").glob("*.json")):
-        for table in from_json(json.loads(path.read_text())).tables:
+        for table in gallery.load(path).tables:
             if "epsilon certified" not in table.title:
                 continue
             for row in table.rows:

@@ -10,7 +10,7 @@ import sys
 import pytest
 from pages import Page, check_charts, check_self_contained
 
-from randquant import cli, locks, run_status, runs, runs_page, settings
+from randquant import cli, locks, run_status, runs, runs_page, sealed, settings
 from randquant.privacy import round_up
 from randquant.records import RoundMetrics, TrainConfig
 from randquant.run_status import Status
@@ -74,7 +74,7 @@ def test_runs_lists_every_run_below_a_folder(folder, capsys, monkeypatch):
     text = printed(capsys, "runs", folder)
     assert round_up(summary["guarantee"]["epsilon"]) in text
     assert "5/6" in text
-    assert "TrainConfig" in text  # what is damaged says why
+    assert "no JSON object with a checksum" in text  # what is damaged says why
     (folder / "runs").mkdir(exist_ok=True)
     shutil.copytree(folder / "a", folder / "runs" / "a")
     monkeypatch.chdir(folder)
@@ -92,8 +92,7 @@ def test_a_run_in_training_is_seen_and_not_disturbed(folder):
 
 def test_a_longer_run_is_not_finished(folder, tmp_path):
     shutil.copytree(folder / "a", tmp_path / "a")
-    config = json.loads((tmp_path / "a" / "config.json").read_text())
-    (tmp_path / "a" / "config.json").write_text(json.dumps({**config, "rounds": 7}))
+    sealed.write(tmp_path / "a" / "config.json", dataclasses.replace(CONFIG, rounds=7))
     assert run_status.read(tmp_path / "a").state == "unfinished"
     with open(tmp_path / "a" / "metrics.jsonl", "ab") as log:
         log.write(b'{"round": 7, "accu')  # half a line of a killed run
@@ -229,4 +228,4 @@ def test_without_tensorboard_nothing_is_trained(tmp_path, monkeypatch, capsys):
     line = ["train", "--rounds", "2", "--run", str(tmp_path / "run"), "--tensorboard", "--quiet"]
     assert cli.main(line) == 2
     assert "tensorboard extra" in capsys.readouterr().err
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == b""

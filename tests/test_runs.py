@@ -1,6 +1,5 @@
 import dataclasses
 import fcntl
-import hashlib
 import json
 import shutil
 import signal
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from randquant import progress, runs
+from randquant import progress, run_folder, run_log, runs, sealed
 from randquant.account import account
 from randquant.federate import sample_cohort
 from randquant.mechanisms import build
@@ -33,13 +32,8 @@ CONFIG = TrainConfig(
 )
 
 
-FIELDS = dataclasses.fields(TrainConfig)
-NEWER = (
-    "trust", "clip_norm", "norm", "neighboring", "stop_at_epsilon", "max_participations",
-    "sampling", "batch", "local_epochs", "local_learning_rate", "server_optimizer",
-    "server_momentum", "features", "unit", "device",
-)  # fmt: skip
-"""Settings that the first version's runs do not have."""
+def sent_by(folder):
+    return run_folder.read_sent(folder, run_folder.read_config(folder))
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +45,18 @@ def finished(tmp_path_factory):
 
 def test_a_run_leaves_what_it_promises(finished):
     folder, run = finished
-    for name in ("config.json", "metrics.jsonl", "checkpoint.safetensors", "summary.json"):
+    for name in ("config.json", "sent.json", "metrics.jsonl", "checkpoint.safetensors"):
         assert (folder / name).exists()
         assert (folder / "baseline" / name).exists()
+    assert (folder / "baseline" / "summary.json").exists()
     assert "<svg" in (folder / "report.html").read_text()
     assert not list(folder.rglob("*.partial"))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 41))
     assert [line["round"] for line in lines if line["accuracy"] is not None] == [10, 20, 30, 40]
     assert run.summary.accuracy == lines[-1]["accuracy"] > 0.5
-    assert json.loads((folder / "summary.json").read_text()) == to_json(run.summary)
+    lines = run_log.read(folder / "metrics.jsonl", sent_by(folder).identity)
+    assert json.loads((folder / "summary.json").read_text()) == sealed.seal(run.summary, lines.last)
 
 
 def test_the_guarantee_covers_the_client_called_most_often(finished):
@@ -142,10 +138,13 @@ def test_a_half_written_line_and_a_partial_checkpoint_are_survived(tmp_path):
 def test_a_run_does_not_go_on_with_another_configuration(change, finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
-    edited = to_json(dataclasses.replace(CONFIG, rounds=41, **change))
-    (folder / "config.json").write_text(json.dumps(edited))
+    sealed.write(folder / "config.json", dataclasses.replace(CONFIG, rounds=41, **change))
     with pytest.raises(ValueError, match="Expected the configuration"):
         runs.execute(folder)
+    shutil.copy(finished[0] / "config.json", folder)
+    with pytest.raises(ValueError, match=r"Expected changes of rounds.*so begin a new run"):
+        runs.execute(folder, changes={"rounds": 41, **change})
+    assert (folder / "config.json").read_bytes() == (finished[0] / "config.json").read_bytes()
 
 
 def test_every_changed_byte_of_a_checkpoint_is_noticed(finished, tmp_path):
@@ -162,25 +161,16 @@ def test_every_changed_byte_of_a_checkpoint_is_noticed(finished, tmp_path):
             runs.load_parameters(folder)
 
 
-def test_a_run_folder_of_an_earlier_version_goes_on(finished, tmp_path):
+def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
-    config = json.loads((folder / "config.json").read_text())
-    newer = {name: config.pop(name) for name in NEWER}
-    assert newer == {field.name: field.default for field in FIELDS if field.name in NEWER}
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["epsilon"], line["participations"]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "config.json").write_text(json.dumps(config))
-    assert runs.execute(folder).summary.accuracy == finished[1].summary.accuracy
-    # What earlier versions hashed into a checkpoint: the fields that they had, and the channel.
-    for name in ("rounds", "delta", "checkpoint_every", "evaluate_every"):
-        del config[name]
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
-    digest.update(build("rqm", CONFIG.parameters).fingerprint)
-    tensors = safetensors.numpy.load((folder / "checkpoint.safetensors").read_bytes())
-    assert tensors["identity"].tobytes() == digest.digest()
+    (folder / "config.json").write_text(json.dumps(to_json(CONFIG)))
+    (folder / "sent.json").unlink()
+    with pytest.raises(ValueError, match="no JSON object with a checksum"):
+        runs.execute(folder)
+    sealed.write(folder / "config.json", CONFIG)
+    with pytest.raises(ValueError, match="which says what was sent, found none"):
+        runs.execute(folder)
 
 
 def test_trust_is_part_of_the_run(finished, tmp_path):
@@ -190,7 +180,7 @@ def test_trust_is_part_of_the_run(finished, tmp_path):
     run = runs.execute(folder)
     assert run.summary.guarantee["trust"] == "aggregate"
     assert "sums of a cohort" in (folder / "report.html").read_text()
-    (folder / "config.json").write_text(json.dumps(to_json(dataclasses.replace(config, trust=""))))
+    sealed.write(folder / "config.json", dataclasses.replace(config, trust=""))
     with pytest.raises(ValueError, match="Expected the configuration"):
         runs.execute(folder)
 
@@ -251,8 +241,7 @@ def test_a_stopped_run_stays_stopped_until_it_may_cost_more(stopped, tmp_path):
     shutil.copytree(stopped[0], folder)
     assert runs.execute(folder) == stopped[1]
     more = dataclasses.replace(STOPPING, stop_at_epsilon=6.0)
-    (folder / "config.json").write_text(json.dumps(to_json(more)))
-    longer = runs.execute(folder)
+    longer = runs.execute(folder, changes={"stop_at_epsilon": 6.0})
     assert 5.0 < longer.summary.guarantee["epsilon"] <= 6.0
     runs.create(tmp_path / "whole", more, baseline=False, overwrite=False)
     whole = runs.execute(tmp_path / "whole")
@@ -260,10 +249,10 @@ def test_a_stopped_run_stays_stopped_until_it_may_cost_more(stopped, tmp_path):
         runs.load_parameters(folder).tobytes() == runs.load_parameters(tmp_path / "whole").tobytes()
     )
     assert [m.epsilon for m in longer.metrics] == [m.epsilon for m in whole.metrics]
-    less = dataclasses.replace(STOPPING, stop_at_epsilon=3.0)
-    (folder / "config.json").write_text(json.dumps(to_json(less)))
+    assert len(run_folder.read_finished(folder / "baseline").metrics) == len(whole.metrics)
     with pytest.raises(ValueError, match="cannot be taken back"):
-        runs.execute(folder)
+        runs.execute(folder, changes={"stop_at_epsilon": 3.0})
+    assert runs.execute(folder) == longer
 
 
 def test_a_killed_run_that_stops_resumes_to_the_same_bits(stopped, tmp_path):
@@ -294,10 +283,8 @@ def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
     assert tensors["participations"].tolist() == [4] * 50
     assert run.summary.participations == 4
     assert run.summary.guarantee["epsilon"] == epsilon_of(run, 4)
-    longer = dataclasses.replace(config, rounds=9)
-    (folder / "config.json").write_text(json.dumps(to_json(longer)))
-    with pytest.raises(ValueError, match="Expected the configuration"):  # its cohorts were others
-        runs.execute(folder)
+    with pytest.raises(ValueError, match="without max_participations"):  # its cohorts were others
+        runs.execute(folder, changes={"rounds": 9})
 
 
 @pytest.mark.parametrize(("norm", "size"), [("l2", 1024), ("l1", 650)])
@@ -327,8 +314,7 @@ def test_whole_updates_through_a_channel(norm, size, tmp_path):
     twin = json.loads((folder / "baseline" / "config.json").read_text())
     assert twin["mechanism"] == "clipped-sgd"
     assert (twin["parameters"], twin["clip_norm"], twin["norm"]) == ({"clip_norm": 0.5}, None, norm)
-    changed = to_json(dataclasses.replace(config, clip_norm=0.6))
-    (folder / "config.json").write_text(json.dumps(changed))
+    sealed.write(folder / "config.json", dataclasses.replace(config, clip_norm=0.6))
     with pytest.raises(ValueError, match="Expected the configuration"):
         runs.execute(folder)
 
@@ -354,9 +340,9 @@ def test_training_that_diverges_says_so(tmp_path):
 def test_a_run_can_be_prolonged(finished, tmp_path):
     folder, longer = tmp_path / "prolonged", dataclasses.replace(CONFIG, rounds=47)
     shutil.copytree(finished[0], folder)
-    (folder / "config.json").write_text(json.dumps(to_json(longer)))
-    shutil.rmtree(folder / "baseline")
-    runs.execute(folder)
+    run = runs.execute(folder, changes={"rounds": 47})
+    assert (run.summary.rounds, run.config) == (47, longer)
+    assert run_folder.read_finished(folder / "baseline").summary.rounds == 47
     runs.create(tmp_path / "whole", longer, baseline=False, overwrite=False)
     runs.execute(tmp_path / "whole")
     assert (runs.load_parameters(folder) == runs.load_parameters(tmp_path / "whole")).all()

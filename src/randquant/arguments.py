@@ -83,7 +83,11 @@ def _add_train(commands: Any) -> None:
     train.add_argument("--run", help="folder of the run (default: a new one in runs/)")
     train.add_argument("--overwrite", action="store_true", help="replace a run that is there")
     train.add_argument("--no-baseline", action="store_true", help="skip the run without privacy")
-    train.add_argument("--resume", metavar="RUN", help="go on with a run that was stopped")
+    train.add_argument(
+        "--resume", metavar="RUN",
+        help="go on with a run that was stopped, or longer with one that has ended, by --rounds, "
+        "--stop-at-epsilon, --delta, --neighboring, --checkpoint-every or --evaluate-every",
+    )  # fmt: skip
     train.add_argument("--quiet", action="store_true", help="no progress display")
     train.add_argument(
         "--tensorboard", action="store_true", help="also write RUN/tensorboard, round by round"

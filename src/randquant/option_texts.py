@@ -57,7 +57,10 @@ TRAIN_FIELDS = {
     "trust": (str, TRUST),
     "norm": (str, NORM),
     "neighboring": (str, NEIGHBORING),
-    "stop_at_epsilon": (float, "end before the round that would take epsilon above this"),
+    "stop_at_epsilon": (
+        float,
+        "end before the round that would take epsilon above this; inf for no such end",
+    ),
     "max_participations": (int, "most rounds that one client takes part in"),
     "sampling": (str, "cohorts: fixed in size, or poisson (each client by a coin of its own)"),
     "batch": (int, "samples of a local step; default all of a client's"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from types import TracebackType
@@ -11,11 +10,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from randquant import run_folder
 from randquant.certify import Certificate, certify
 from randquant.mechanisms import MECHANISMS, build
 from randquant.privacy import round_up
-from randquant.records import RoundMetrics, RunSummary, TrainConfig, from_json, to_json
+from randquant.records import RoundMetrics, RunSummary, TrainConfig, to_json
 from randquant.report import Run
+from randquant.run_folder import BASELINE, SUMMARY
 from randquant.run_status import Status
 
 
@@ -190,5 +191,5 @@ def _certificate(config: TrainConfig) -> Certificate | None:
 
 
 def _baseline(folder: Path) -> RunSummary | None:
-    path = folder / "baseline" / "summary.json"
-    return from_json(RunSummary, json.loads(path.read_text())) if path.exists() else None
+    twin = folder / BASELINE
+    return run_folder.read_finished(twin).summary if (twin / SUMMARY).exists() else None

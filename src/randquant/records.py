@@ -6,12 +6,15 @@ training loss of a cohort: neither is covered by a run's guarantee (`docs/theory
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
+import hashlib
 import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -118,8 +121,8 @@ class RoundMetrics:
         seconds_protect: clip, encode, pack, unpack, sum, decode, step, in seconds.
         seconds_evaluate: evaluation on test data, in seconds.
         participations: rounds so far of the client called most often, this one included.
-        epsilon: proven upper bound of that client's epsilon so far, at the configuration's delta;
-            None without privacy. (Both are None in runs of earlier versions.)
+        epsilon: proven upper bound of that client's epsilon so far; None without privacy.
+        delta, neighboring: of that epsilon; they may change while a run goes on.
     """
 
     round: int
@@ -132,6 +135,39 @@ class RoundMetrics:
     seconds_evaluate: float = 0.0
     participations: int | None = None
     epsilon: float | None = None
+    delta: float | None = None
+    neighboring: Neighboring | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a run has sent, the round under way included: on disk before a round is sent.
+
+    Attributes:
+        settings: digest of the settings that the run cannot change.
+        channel: fingerprint of its channel, in hexadecimal; empty where it uses none.
+        round: rounds that were begun.
+        participations: rounds of the client called most often, the one under way included.
+        epsilon: proven upper bound of that client's epsilon; None without privacy.
+        delta, neighboring: of that epsilon.
+    """
+
+    settings: str
+    channel: str
+    round: int
+    participations: int
+    epsilon: float | None
+    delta: float
+    neighboring: Neighboring
+
+    def __post_init__(self) -> None:
+        _validate.whole("round", self.round, low=0)
+        _validate.whole("participations", self.participations, low=0, high=self.round)
+
+    @property
+    def identity(self) -> str:
+        """What every file of the run belongs to, in hexadecimal (SHA-256)."""
+        return hashlib.sha256(f"{self.settings} {self.channel}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +182,7 @@ class RunSummary:
         participations: how many rounds the most-called client took part in.
         guarantee: the whole run's guarantee, as JSON (None without privacy).
         seconds: all rounds together, evaluation included; loading data and compiling are not.
-        rounds: how many rounds were done (None in runs of earlier versions).
+        rounds: how many rounds were done.
         stopped: why that is fewer than were asked for; empty where it is not.
     """
 
@@ -280,13 +316,50 @@ def from_json(kind: type[T], data: Any) -> T:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that a reader sees the old file or the whole new one."""
+    """Write `data` to `path` so that a reader sees the old file or the whole new one.
+
+    Guarantees:
+        What was written outlasts a loss of power. Where writing fails the old file is still there
+        and nothing else is.
+
+    Raises:
+        OSError: it cannot be written; the error names `path`.
+    """
     temporary = path.with_name(path.name + ".partial")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with naming(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError name `path`: those of a write name no file at all."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def sync_folder(path: Path) -> None:
+    """Let the names in a folder outlast a loss of power, as far as its file system can."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(folder)
 
 
 def write_json(path: Path, record: Any) -> None:

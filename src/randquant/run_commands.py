@@ -56,11 +56,10 @@ def report(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 
 
 def _page(folders: Sequence[Path], output: Path | None) -> Path:
-    from randquant import runs as training
-    from randquant import runs_page, sweep
+    from randquant import run_page, runs_page, sweep
 
     if len(folders) == 1 and (folders[0] / "config.json").exists():
-        return training.rebuild_report(folders[0], output)
+        return run_page.rebuild(folders[0], output)
     if len(folders) == 1 and sweep.is_sweep(folders[0]):
         return sweep.write_page(folders[0], sweep.results(sweep.outcomes(folders[0])), output)
     found = [
@@ -96,7 +95,7 @@ def _row(status: Status) -> list[str]:
         f"{status.rounds}/{config.rounds}",
         "" if status.accuracy is None else f"{status.accuracy:.4f}",
         _epsilon(status),
-        "" if status.epsilon is None else _text.plain(config.delta),
+        "" if status.delta is None else _text.plain(status.delta),
         "" if status.bytes_per_upload is None else str(status.bytes_per_upload),
         status.state,
     ]
@@ -131,6 +130,7 @@ def _as_json(status: Status) -> dict[str, Any]:
         "rounds": status.rounds,
         "accuracy": status.accuracy,
         "epsilon": status.epsilon,
+        "delta": status.delta,
         "guarantee": status.guarantee,
         "bytes_per_upload": status.bytes_per_upload,
         "bytes_up": status.bytes_up,

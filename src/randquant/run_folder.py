@@ -1,4 +1,18 @@
-"""The folder of a run: who holds it, and what its files say, checked when they are read."""
+"""The folder of a run: who holds it, and what its files say, checked when they are read.
+
+    RUN/config.json             what determines the run
+    RUN/sent.json               what was sent, the round under way included
+    RUN/metrics.jsonl           one line per finished round
+    RUN/checkpoint.safetensors  the model and who took part, every few rounds
+    RUN/summary.json            what came out, when the run is finished
+    RUN/report.html             the same for people
+    RUN/lock                    held by the process that trains it
+    RUN/baseline/               the same run without privacy, if one was asked for
+
+A round is in `sent.json` before it is sent, and in the log before a checkpoint counts on it. Every
+file but the page says by a checksum whether it is as it was written, and belongs to its run: by the
+digest of the settings and the channel that the run began with, which are in `sent.json`.
+"""
 
 from __future__ import annotations
 
@@ -12,45 +26,36 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from randquant import locks
+from randquant import locks, run_log, sealed
 from randquant.records import (
-    RoundMetrics,
     RunSummary,
+    Sent,
     TrainConfig,
     check_config,
     from_json,
+    sync_folder,
     to_json,
     write_atomic,
 )
 from randquant.report import Run
+from randquant.run_log import RESTORE, Lines, RunLog
 
 if TYPE_CHECKING:
     from randquant.federate import State
 
+CONFIG, SENT, LOG = "config.json", "sent.json", "metrics.jsonl"
+CHECKPOINT, SUMMARY, REPORT = "checkpoint.safetensors", "summary.json", "report.html"
+BASELINE = "baseline"
+
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
 """Settings that may change while a run goes on: how long to train and what to print."""
 
-LATER = {
-    "trust": "",
-    "clip_norm": None,
-    "norm": "l2",
-    "max_participations": None,
-    "sampling": "fixed",
-    "batch": None,
-    "local_epochs": 1,
-    "local_learning_rate": None,
-    "server_optimizer": "sgd",
-    "server_momentum": 0.0,
-    "features": "",
-    "unit": "client",
-    "device": "cpu",
-}
-"""Settings that checkpoints are older than, and what the older ones were made with."""
+OPTIONS = ", ".join("--" + name.replace("_", "-") for name in FREE)
 
 
 def make_way(folder: Path, overwrite: bool) -> None:
     """Delete the run in a folder that is not empty, if that was asked for and is a run."""
-    if not (folder / "config.json").exists():
+    if not (folder / CONFIG).exists():
         raise FileExistsError(
             f"Expected a new folder for the run, got {folder}, which holds other files: "
             "choose another."
@@ -64,37 +69,123 @@ def make_way(folder: Path, overwrite: bool) -> None:
         shutil.rmtree(folder)
 
 
+def begin(folder: Path, config: TrainConfig, fingerprint: str, epsilon: float | None) -> None:
+    """Write what a run begins with: it is bound to its settings before its first round.
+
+    Args:
+        folder: of the run; made where there is none.
+        config: what to train.
+        fingerprint: of its channel, in hexadecimal; empty where it uses none.
+        epsilon: of no round; None without privacy.
+    """
+    _make(folder)
+    run_log.begin(folder / LOG)
+    sent = Sent(settings(config), fingerprint, 0, 0, epsilon, config.delta, config.neighboring)
+    write_sent(folder, sent)
+    write_config(folder, config)  # last: a folder with it is a complete new run
+
+
+def has_sent(folder: Path) -> bool:
+    """Return whether a round of the run in a folder was begun, whatever else is missing there."""
+    try:
+        return (folder / SENT).exists() and _sent(folder).round > 0
+    except ValueError:
+        return True  # it cannot be ruled out
+
+
 def read_config(folder: Path) -> TrainConfig:
-    """Return the configuration of the run in a folder."""
+    """Return the configuration of the run in a folder.
+
+    Raises:
+        ValueError: there is none, or it was changed by another than the product.
+    """
+    advice = (
+        f"Restore it: what may change ({OPTIONS}) is given to randquant train --resume RUN, and "
+        "for anything else begin a new run."
+    )
     try:
-        text = (folder / "config.json").read_bytes()
+        found = sealed.read(folder / CONFIG, advice)
     except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"Expected a run in {folder}, found no config.json there.") from None
+        raise ValueError(f"Expected a run in {folder}, found no {CONFIG} there.") from None
     try:
-        config = from_json(TrainConfig, json.loads(text))
+        config = from_json(TrainConfig, found)
         check_config(config)
         return config
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"Expected a valid {folder / 'config.json'}: {error}") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"Expected a valid {folder / CONFIG}: {error}") from None
 
 
-def metrics_line(metrics: RoundMetrics) -> bytes:
-    """Return one round's metrics as a line of the log."""
-    return json.dumps(to_json(metrics), allow_nan=False).encode() + b"\n"
+def write_config(folder: Path, config: TrainConfig) -> None:
+    """Write the configuration of a run."""
+    sealed.write(folder / CONFIG, config)
 
 
-def read_metrics(path: Path, rounds: int) -> list[RoundMetrics]:
-    """The metrics of rounds 1 to `rounds`; what a killed run wrote beyond them is dropped."""
-    if rounds == 0:
-        return []
-    lines = path.read_bytes().splitlines()[:rounds] if path.exists() else []
+def read_sent(folder: Path, config: TrainConfig) -> Sent:
+    """Return what the run in a folder has sent.
+
+    Raises:
+        ValueError: it is missing or was changed, or the run began with other settings.
+    """
+    sent = _sent(folder)
+    if sent.settings != settings(config):
+        raise ValueError(
+            f"Expected the configuration that the run in {folder} began with, got another: its "
+            f"rounds would not have the guarantee that is printed. Restore {CONFIG} or begin a "
+            "new run."
+        )
+    return sent
+
+
+def write_sent(folder: Path, sent: Sent) -> None:
+    """Write what a run has sent, before it is sent."""
+    sealed.write(folder / SENT, sent)
+
+
+def read_log(folder: Path, config: TrainConfig) -> tuple[Lines, Sent]:
+    """Return what a run's log says and what was sent, even while the run is trained.
+
+    Raises:
+        ValueError: one was changed, or lines are missing.
+    """
+    before = read_sent(folder, config)
+    lines = run_log.read(folder / LOG, before.identity)
+    after = read_sent(folder, config)
+    _check_length(folder, len(lines.metrics), before.round, after.round)
+    return lines, after
+
+
+def open_log(folder: Path, sent: Sent) -> RunLog:
+    """Return the log of a run that goes on; ValueError where it is damaged."""
+    log = RunLog(folder / LOG, sent.identity)
+    _check_length(folder, len(log.metrics), sent.round, sent.round)
+    return log
+
+
+def read_summary(folder: Path, lines: Lines) -> RunSummary | None:
+    """Return what came out of a run with that log; None where it is not finished.
+
+    Raises:
+        ValueError: it was changed, or is that of other rounds.
+    """
     try:
-        metrics = [from_json(RoundMetrics, json.loads(line)) for line in lines]
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"Expected one JSON record per line of {path}: {error}") from None
-    if [m.round for m in metrics] != list(range(1, rounds + 1)):
-        raise ValueError(f"Expected rounds 1 to {rounds} in {path}: lines are missing or doubled.")
-    return metrics
+        found = sealed.read(folder / SUMMARY, _ANEW.format(folder), lines.last)
+    except FileNotFoundError:
+        return None
+    return from_json(RunSummary, found)
+
+
+def write_summary(folder: Path, summary: RunSummary, last: str) -> None:
+    """Write what came out of a run, whose log ends with that checksum."""
+    sealed.write(folder / SUMMARY, summary, last)
+
+
+def reopen(folder: Path) -> None:
+    """Take away what came out of a run before it goes on: it does not speak of later rounds."""
+    found = [folder / name for name in (SUMMARY, REPORT) if (folder / name).exists()]
+    for path in found:
+        path.unlink()
+    if found:
+        sync_folder(folder)
 
 
 def read_finished(folder: Path) -> Run:
@@ -104,53 +195,79 @@ def read_finished(folder: Path) -> Run:
         ValueError: the folder holds no run, its files are damaged, or it is not finished.
     """
     config = read_config(folder)
-    path = folder / "summary.json"
-    if not path.exists():
+    lines, _ = read_log(folder, config)
+    summary = read_summary(folder, lines)
+    if summary is None or not is_stated(summary, config):
         raise ValueError(
             f"Expected a finished run in {folder}, got one without a summary: go on with it by "
             "randquant train --resume."
         )
-    try:
-        summary = from_json(RunSummary, json.loads(path.read_bytes()))
-    except ValueError as error:
-        raise ValueError(f"Expected a valid {path}: {error}") from None
-    rounds = config.rounds if summary.rounds is None else summary.rounds
-    return Run(config, read_metrics(folder / "metrics.jsonl", rounds), summary)
+    return Run(config, lines.metrics, summary)
 
 
-def identity(config: TrainConfig, fingerprint: bytes) -> np.ndarray:
-    """What a checkpoint was made with, (32,) uint8: equal exactly when a run may go on from it.
+def is_stated(summary: RunSummary, config: TrainConfig) -> bool:
+    """Return whether a summary's guarantee is at the delta and for the neighbours of a run."""
+    stated = summary.guarantee
+    wanted = {"delta": config.delta, "neighboring": config.neighboring}
+    return stated is None or {name: stated[name] for name in wanted} == wanted
 
-    The guarantee speaks of every round, so they must all have used one configuration and one
-    channel, whose fingerprint is given. With a cap on participations cohorts depend on how many
-    rounds there are.
+
+def settings(config: TrainConfig) -> str:
+    """Digest of the settings that a run cannot change, in hexadecimal (SHA-256).
+
+    The guarantee speaks of every round, so they must all have used one configuration. With a cap
+    on participations cohorts depend on how many rounds there are.
     """
     fields = to_json(config)
     for name in FREE:
         if name != "rounds" or config.max_participations is None:
             del fields[name]
-    for name, before in LATER.items():
-        if fields[name] == before:
-            del fields[name]
-    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
-    digest.update(fingerprint)
-    return np.frombuffer(digest.digest(), dtype=np.uint8)
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-def save_checkpoint(path: Path, state: State, made_with: np.ndarray) -> None:
-    """Write where a run stands, atomically."""
+_ANEW = "Write it again: randquant train --resume {}."
+
+
+def _sent(folder: Path) -> Sent:
+    try:
+        return from_json(Sent, sealed.read(folder / SENT, RESTORE))
+    except FileNotFoundError:
+        raise ValueError(
+            f"Expected {folder / SENT}, which says what was sent, found none. {RESTORE}"
+        ) from None
+
+
+def _check_length(folder: Path, lines: int, low: int, high: int) -> None:
+    """A log has every round that was sent, perhaps without the last, which was under way."""
+    if not low - 1 <= lines <= high:
+        raise ValueError(
+            f"Expected {max(low - 1, 0)} to {high} rounds in {folder / LOG}, since {high} were "
+            f"sent, got {lines}: lines are missing or doubled. {RESTORE}"
+        )
+
+
+def _make(folder: Path) -> None:
+    """Make a folder such that it outlasts a loss of power."""
+    if not folder.exists():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def save_checkpoint(path: Path, state: State, identity: str) -> None:
+    """Write where a run of that identity stands, atomically."""
     tensors = {
         "parameters": state.parameters,
         "participations": state.participations,
         "round": np.array([state.round], dtype=np.int64),
-        "identity": made_with,
+        "identity": _bytes(identity),
         **{f"moment {index}": moment for index, moment in enumerate(state.moments)},
     }
     tensors["checksum"] = _checksum(tensors)
     write_atomic(path, safetensors.numpy.save(tensors))
 
 
-def load_checkpoint(path: Path, made_with: np.ndarray) -> State | None:
+def load_checkpoint(path: Path, identity: str) -> State | None:
     """Return where a run stood; None where it has not begun."""
     from randquant.federate import State  # torch: slow, and reading a run's figures needs none
 
@@ -163,10 +280,10 @@ def load_checkpoint(path: Path, made_with: np.ndarray) -> State | None:
         raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None
     if not np.array_equal(checksum, _checksum(tensors)):
         raise ValueError(f"Expected a checkpoint in {path} whose checksum fits: it is damaged.")
-    if not np.array_equal(tensors["identity"], made_with):
+    if not np.array_equal(tensors["identity"], _bytes(identity)):
         raise ValueError(
             f"Expected the configuration that {path} was made with, got another: its rounds "
-            "would not have the guarantee that is printed. Restore config.json or begin a new run."
+            "would not have the guarantee that is printed. Restore its run or begin a new one."
         )
     moments = [name for name in tensors if name.startswith("moment ")]
     return State(
@@ -175,6 +292,10 @@ def load_checkpoint(path: Path, made_with: np.ndarray) -> State | None:
         tensors["participations"],
         tuple(tensors[name] for name in sorted(moments)),
     )
+
+
+def _bytes(identity: str) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex(identity), dtype=np.uint8)
 
 
 def _checksum(tensors: dict[str, np.ndarray]) -> np.ndarray:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from randquant import locks, run_folder
-from randquant.records import RoundMetrics, RunSummary, TrainConfig, from_json, write_json
+from randquant import locks, run_folder, sealed
+from randquant.records import RoundMetrics, RunSummary, Sent, TrainConfig
+from randquant.run_folder import BASELINE, CONFIG
 
 State = Literal["finished", "unfinished", "being trained", "failed", "damaged"]
 FAILED = "failed.json"
@@ -27,6 +27,7 @@ class Status:
             up) or `damaged` (its files cannot be read).
         config: what was asked for; None where that is damaged.
         metrics: the rounds that are done.
+        sent: what was sent, the round under way included; None where that cannot be read.
         summary: what came out; None before the end.
         error: why it failed, or what is damaged.
     """
@@ -35,6 +36,7 @@ class Status:
     state: State
     config: TrainConfig | None = None
     metrics: tuple[RoundMetrics, ...] = ()
+    sent: Sent | None = None
     summary: RunSummary | None = None
     error: str = ""
 
@@ -51,11 +53,20 @@ class Status:
 
     @property
     def epsilon(self) -> float | None:
-        """A proven upper bound for all rounds done, perhaps infinite; None without privacy."""
+        """A proven upper bound for all that was sent, perhaps infinite; None without privacy."""
         if self.summary is not None:
             guarantee = self.summary.guarantee
             return None if guarantee is None else float(guarantee["epsilon"])
-        return self.metrics[-1].epsilon if self.metrics else None
+        return None if self.sent is None or self.sent.round == 0 else self.sent.epsilon
+
+    @property
+    def delta(self) -> float | None:
+        """Of that epsilon; None where there is none."""
+        if self.epsilon is None:
+            return None
+        if self.summary is not None and self.summary.guarantee is not None:
+            return float(self.summary.guarantee["delta"])
+        return None if self.sent is None else self.sent.delta
 
     @property
     def guarantee(self) -> dict[str, Any] | None:
@@ -85,7 +96,7 @@ def find(roots: Iterable[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for root in roots:
-        below = sorted(path.parent for path in root.rglob("config.json") if path.is_file())
+        below = sorted(path.parent for path in root.rglob(CONFIG) if path.is_file())
         if not below:
             raise ValueError(f"Expected runs in {root}, found none: randquant train makes one.")
         found += below
@@ -97,30 +108,38 @@ def read(folder: Path) -> Status:
     config = None
     try:
         config = run_folder.read_config(folder)
-        metrics = _metrics(folder / "metrics.jsonl")
-        summary = _summary(folder / "summary.json")
+        lines, sent = run_folder.read_log(folder, config)
+        held = locks.held(folder) or (locks.held(folder.parent) and folder.name == BASELINE)
+        summary = None if held else run_folder.read_summary(folder, lines)
+        error = failure(folder)
     except (ValueError, TypeError, KeyError, OSError) as error:
         return Status(folder, "damaged", config, error=" ".join(str(error).split()))
-    if summary is not None and (summary.stopped or len(metrics) >= config.rounds):
-        return Status(folder, "finished", config, metrics, summary)
-    if locks.held(folder) or (locks.held(folder.parent) and folder.name == "baseline"):
-        return Status(folder, "being trained", config, metrics)
-    error = failure(folder)
-    if error:
-        return Status(folder, "failed", config, metrics, error=error)
-    return Status(folder, "unfinished", config, metrics)
+    metrics = tuple(_stated(each, config) for each in lines.metrics)
+    if held:
+        return Status(folder, "being trained", config, metrics, sent)
+    ended = summary is not None and (bool(summary.stopped) or sent.round >= config.rounds)
+    if summary is not None and ended and run_folder.is_stated(summary, config):
+        return Status(folder, "finished", config, metrics, sent, summary)
+    return Status(folder, "failed" if error else "unfinished", config, metrics, sent, error=error)
+
+
+def _stated(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:
+    """A round without its epsilon where that is not at the delta and for the neighbours asked."""
+    if (metrics.delta, metrics.neighboring) == (config.delta, config.neighboring):
+        return metrics
+    return dataclasses.replace(metrics, epsilon=None)
 
 
 def give_up(folder: Path, error: str, *, lasting: bool) -> None:
     """Note in a run's folder that it failed, why, and whether it would fail again."""
     folder.mkdir(exist_ok=True)
-    write_json(folder / FAILED, {"error": error, "lasting": lasting})
+    sealed.write(folder / FAILED, {"error": error, "lasting": lasting})
 
 
 def failure(folder: Path, *, lasting: bool = False) -> str:
     """Why a run was given up, perhaps only if for good; empty where it was not."""
     try:
-        noted = json.loads((folder / FAILED).read_bytes())
+        noted = sealed.read(folder / FAILED, "Remove it to try the run again.")
     except FileNotFoundError:
         return ""
     return noted["error"] if noted["lasting"] or not lasting else ""
@@ -134,17 +153,3 @@ def sorted_by_epsilon(statuses: Iterable[Status]) -> list[Status]:
         return epsilon, -(status.accuracy or 0.0)
 
     return sorted(statuses, key=place)
-
-
-def _metrics(path: Path) -> tuple[RoundMetrics, ...]:
-    """The whole lines of a log; a process that is killed may leave half a line at its end."""
-    text = path.read_bytes() if path.exists() else b""
-    lines = text[: text.rfind(b"\n") + 1].splitlines()
-    metrics = tuple(from_json(RoundMetrics, json.loads(line)) for line in lines)
-    if [m.round for m in metrics] != list(range(1, len(metrics) + 1)):
-        raise ValueError(f"Expected rounds 1 to {len(metrics)} in {path}: lines are missing.")
-    return metrics
-
-
-def _summary(path: Path) -> RunSummary | None:
-    return from_json(RunSummary, json.loads(path.read_bytes())) if os.path.exists(path) else None

@@ -1,57 +1,36 @@
 """Runs that last: a training run is a folder, and a killed run resumes to the same bits.
 
-    RUN/config.json             what determines the run
-    RUN/metrics.jsonl           one line per finished round
-    RUN/checkpoint.safetensors  the model and who took part, every few rounds, atomically
-    RUN/summary.json            what came out, when the run is finished
-    RUN/report.html             the same for people
-    RUN/lock                    held by the process that trains it
-    RUN/baseline/               the same run without privacy, if one was asked for
-
 All randomness is derived from (seed, round), so a checkpoint is the model, the round number and
-the participation counts, and nothing else.
+the participation counts, and nothing else. Rounds after it that were sent before a kill are sent
+again, the same bits, which is no new release; a run never ends, or states less, before them.
+What the folder holds: `run_folder`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from randquant import datasets, features, locks, models, report, run_folder
-from randquant.aggregate import (
-    ChannelMechanism,
-    UpdateMechanism,
-    VectorMechanism,
-    update_mechanism,
-)
-from randquant.certify import certify
-from randquant.federate import Algorithm, State, distributed_sgd
+from randquant import locks, report, run_folder, run_page
+from randquant.federate import Algorithm, Round, State, distributed_sgd
 from randquant.keys import Key
-from randquant.learner import Learner, Local
-from randquant.ledger import Ledger
+from randquant.learner import Learner
 from randquant.optimizer import Optimizer
-from randquant.records import (
-    RoundMetrics,
-    RunSummary,
-    TrainConfig,
-    check_config,
-    to_json,
-    write_atomic,
-    write_json,
-)
-from randquant.schedule import Schedule
+from randquant.records import RoundMetrics, RunSummary, Sent, TrainConfig, check_config, to_json
+from randquant.run_folder import BASELINE, CHECKPOINT, FREE, REPORT
+from randquant.run_log import RunLog
+from randquant.run_setup import Prepared, prepare, without_privacy
+from randquant.schedule import Schedule, Step
 
 OnRound = Callable[[TrainConfig, RoundMetrics], None]
 """Called after each round, for progress displays."""
-
-BASELINE = "baseline"
 
 
 def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool) -> None:
@@ -69,24 +48,26 @@ def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool
         FileExistsError: something is there already that may not be overwritten.
     """
     check_config(config)
-    rounds = _prepare(
-        config
-    ).schedule.rounds()  # what cannot be trained must fail before anything is written
+    prepared = prepare(config)  # what cannot be trained must fail before anything is written
+    rounds = prepared.schedule.rounds()
     if folder.exists() and any(folder.iterdir()):
         run_folder.make_way(folder, overwrite)
-    folder.mkdir(parents=True, exist_ok=True)
     if baseline:
-        (folder / BASELINE).mkdir()
-        write_json(folder / BASELINE / "config.json", _without_privacy(config, rounds))
-    write_json(folder / "config.json", config)  # last: a folder with it is a complete new run
+        run_folder.begin(folder / BASELINE, without_privacy(config, rounds), "", None)
+    run_folder.begin(folder, config, prepared.fingerprint, prepared.schedule.ledger.epsilon(0))
 
 
-def execute(folder: Path, on_round: OnRound = lambda config, metrics: None) -> report.Run:
+def execute(
+    folder: Path,
+    on_round: OnRound = lambda config, metrics: None,
+    changes: Mapping[str, Any] | None = None,
+) -> report.Run:
     """Train the run in `folder` to its end, from its last checkpoint if it has one.
 
     Args:
         folder: made by `create`.
         on_round: called after each round.
+        changes: settings to go on with, by name, among `run_folder.FREE`; kept in the folder.
 
     Returns:
         The finished run, at the end of its rounds or before the one that would exceed its
@@ -96,54 +77,62 @@ def execute(folder: Path, on_round: OnRound = lambda config, metrics: None) -> r
         However often the process is killed and this called again, the final parameters are the
         same, bit for bit, as without a kill (same machine and library versions).
         Epsilon of the finished run is at most its stop_at_epsilon.
+        What a round costs is on disk before it is sent: no statement about the run, whenever it is
+        read, is below what was sent, the round under way included.
 
     Raises:
-        ValueError: the folder holds no run, or its files are damaged.
+        ValueError: the folder holds no run, its files are damaged, or what was sent has exceeded
+            its rounds or stop_at_epsilon.
         BlockingIOError: another process is training this run.
     """
     run_folder.read_config(folder)  # no lock is made where there is no run
     with locks.folder(folder):
+        if changes:
+            _change(folder, changes)
         twin = None
         if (folder / BASELINE).exists():
             twin = _execute_one(folder / BASELINE, on_round)
         run = _execute_one(folder, on_round)
-    _write_report(folder / "report.html", run, twin)
+    run_page.write(folder / REPORT, run, twin)
     return run
-
-
-def rebuild_report(folder: Path, output: Path | None = None) -> Path:
-    """Write a finished run's page again, without training; return where it is.
-
-    Raises:
-        ValueError: the folder holds no finished run, or its files are damaged.
-    """
-    twin = folder / BASELINE
-    path = output or folder / "report.html"
-    both = run_folder.read_finished(twin) if (twin / "summary.json").exists() else None
-    _write_report(path, run_folder.read_finished(folder), both)
-    return path
 
 
 def load_parameters(folder: Path) -> np.ndarray:
     """Return the parameters in a run's last checkpoint, (d,) float32."""
-    made_with = _identity(run_folder.read_config(folder))
-    state = run_folder.load_checkpoint(folder / "checkpoint.safetensors", made_with)
+    sent = run_folder.read_sent(folder, run_folder.read_config(folder))
+    state = run_folder.load_checkpoint(folder / CHECKPOINT, sent.identity)
     if state is None:
         raise ValueError(f"Expected a checkpoint in {folder}, found none: the run has not begun.")
     return state.parameters
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    learner: Learner
-    mechanism: UpdateMechanism
-    schedule: Schedule
+def _change(folder: Path, changes: Mapping[str, Any]) -> None:
+    """Give a run other settings; refuse those that it cannot have any more."""
+    before = run_folder.read_config(folder)
+    config = dataclasses.replace(before, **changes)
+    check_config(config)
+    if run_folder.settings(config) != run_folder.settings(before):
+        names = ", ".join(name for name, value in changes.items() if value != getattr(before, name))
+        raise ValueError(
+            f"Expected changes of {', '.join(FREE)} (of rounds only without max_participations), "
+            f"got {names}: the guarantee speaks of all rounds, so begin a new run."
+        )
+    schedule = prepare(config).schedule
+    sent = run_folder.read_sent(folder, config)
+    schedule.check_sent(sent.round, sent.participations)
+    rounds = schedule.rounds()
+    if (folder / BASELINE).exists():
+        twin = run_folder.read_config(folder / BASELINE)
+        done = run_folder.read_sent(folder / BASELINE, twin).round
+        twin = without_privacy(config, max(rounds, done))
+        run_folder.write_config(folder / BASELINE, twin)
+    run_folder.write_config(folder, config)
 
 
 def _execute_one(folder: Path, on_round: OnRound) -> report.Run:
     config = run_folder.read_config(folder)
     torch.set_num_threads(config.threads)
-    prepared = _prepare(config)
+    prepared = prepare(config)
     upload = _warm_up(prepared, config.cohort)
     with ThreadPoolExecutor(
         config.threads, initializer=torch.set_num_threads, initargs=(1,)
@@ -158,47 +147,124 @@ def _execute_one(folder: Path, on_round: OnRound) -> report.Run:
             pool=pool,
             workers=config.threads,
         )
-        state = _train(folder, prepared, algorithm, on_round)
-    metrics = run_folder.read_metrics(folder / "metrics.jsonl", state.round)
-    summary = _summary(config, prepared, state, metrics, upload)
-    write_json(folder / "summary.json", summary)
-    return report.Run(config, metrics, summary)
+        state, log = _train(folder, prepared, algorithm, on_round)
+    summary = _summary(config, prepared, state, log.metrics, upload)
+    run_folder.write_summary(folder, summary, log.last)
+    return report.Run(config, log.metrics, summary)
 
 
-def _train(folder: Path, prepared: _Prepared, algorithm: Algorithm, on_round: OnRound) -> State:
+def _train(
+    folder: Path, prepared: Prepared, algorithm: Algorithm, on_round: OnRound
+) -> tuple[State, RunLog]:
     """The training loop, from the last checkpoint to the end."""
-    checkpoint, log = folder / "checkpoint.safetensors", folder / "metrics.jsonl"
     schedule = prepared.schedule
-    config, made_with = schedule.config, _identity(schedule.config)
-    state = run_folder.load_checkpoint(checkpoint, made_with) or algorithm.init()
+    config = schedule.config
+    sent = _sent_before(folder, prepared)
+    log = run_folder.open_log(folder, sent)
+    state = _checkpoint(folder, sent, len(log.metrics)) or algorithm.init()
+    sent = _restate(folder, log, sent, schedule)
     key = Key.from_seed(config.seed).fold_in("updates")
-    done = [_restated(m, schedule.ledger) for m in run_folder.read_metrics(log, state.round)]
-    write_atomic(log, b"".join(run_folder.metrics_line(metrics) for metrics in done))
     step = schedule.step(state.round, state.participations)
-    with open(log, "ab", buffering=0) as lines:
-        while step.cohort is not None:
-            number, spent = state.round + 1, (step.participations, step.epsilon)
-            try:
-                state, cost = algorithm.apply(state, step.cohort, key)
-            except ValueError as error:
-                raise ValueError(f"Round {number}: {error}") from error
-            metrics = RoundMetrics(number, None, None, **dataclasses.asdict(cost))
-            metrics = dataclasses.replace(metrics, participations=spent[0], epsilon=spent[1])
-            step = schedule.step(number, state.participations)
+    while step.cohort is not None:
+        number = state.round + 1
+        if number > sent.round:
+            sent = _note(folder, sent, number, step)
+        try:
+            state, cost = algorithm.apply(state, step.cohort, key)
+        except ValueError as error:
+            raise ValueError(f"Round {number}: {error}") from error
+        metrics = _measured(number, cost, sent, step)
+        step = schedule.step(number, state.participations)
+        if number <= len(log.metrics):
+            metrics = _same(log.metrics[number - 1], metrics)
+        else:
             if number % config.evaluate_every == 0 or step.cohort is None:
                 metrics = _evaluated(metrics, prepared.learner, state)
-            lines.write(run_folder.metrics_line(metrics))
-            if number % config.checkpoint_every == 0 or step.cohort is None:
-                run_folder.save_checkpoint(checkpoint, state, made_with)
-            on_round(config, metrics)
+            log.append(metrics)
+        if number % config.checkpoint_every == 0 or step.cohort is None:
+            run_folder.save_checkpoint(folder / CHECKPOINT, state, sent.identity)
+        on_round(config, metrics)
+    if state.round < sent.round:
+        raise ValueError(
+            f"Expected settings with which the {sent.round} rounds that were sent come to their "
+            f"end, got an end {step.stopped}: what was sent cannot be taken back."
+        )
+    if log.metrics[-1].accuracy is None:  # its rounds were lowered to what was sent
+        last = _evaluated(log.metrics[-1], prepared.learner, state)
+        log.replace([*log.metrics[:-1], last])
+    return state, log
+
+
+def _sent_before(folder: Path, prepared: Prepared) -> Sent:
+    """What the run has sent, if it may go on from that."""
+    config = prepared.schedule.config
+    sent = run_folder.read_sent(folder, config)
+    if sent.channel != prepared.fingerprint:
+        raise ValueError(
+            f"Expected the channel that the run in {folder} began with, got another: "
+            f"{config.mechanism} or a file it reads has changed; restore that or begin a new run."
+        )
+    prepared.schedule.check_sent(sent.round, sent.participations)
+    return sent
+
+
+def _checkpoint(folder: Path, sent: Sent, rounds: int) -> State | None:
+    state = run_folder.load_checkpoint(folder / CHECKPOINT, sent.identity)
+    if state is not None and state.round > rounds:
+        raise ValueError(
+            f"Expected a checkpoint in {folder} of the {rounds} rounds in its log, got one of "
+            f"{state.round}: lines are missing. {run_folder.RESTORE}"
+        )
     return state
 
 
-def _restated(metrics: RoundMetrics, ledger: Ledger) -> RoundMetrics:
-    """A round of a run that goes on, perhaps at another delta or for other neighbours."""
-    if metrics.participations is None:
-        return metrics
-    return dataclasses.replace(metrics, epsilon=ledger.epsilon(metrics.participations))
+def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
+    """State what was sent at the delta and for the neighbours that the run goes on with."""
+
+    def restated(record: Any) -> Any:
+        epsilon = schedule.ledger.epsilon(record.participations)
+        of = {"delta": schedule.config.delta, "neighboring": schedule.config.neighboring}
+        return dataclasses.replace(record, epsilon=epsilon, **of)
+
+    metrics, now = [restated(each) for each in log.metrics], restated(sent)
+    if metrics != log.metrics or now != sent:
+        run_folder.reopen(folder)
+        log.replace(metrics)
+        run_folder.write_sent(folder, now)
+    return now
+
+
+def _note(folder: Path, sent: Sent, number: int, step: Step) -> Sent:
+    """Write down that a round is sent, and what it costs, before it is."""
+    run_folder.reopen(folder)
+    now = dataclasses.replace(
+        sent, round=number, participations=step.participations, epsilon=step.epsilon
+    )
+    run_folder.write_sent(folder, now)
+    return now
+
+
+def _measured(number: int, cost: Round, sent: Sent, step: Step) -> RoundMetrics:
+    metrics = RoundMetrics(number, None, None, **dataclasses.asdict(cost))
+    return dataclasses.replace(
+        metrics,
+        participations=step.participations,
+        epsilon=step.epsilon,
+        delta=sent.delta,
+        neighboring=sent.neighboring,
+    )
+
+
+def _same(logged: RoundMetrics, again: RoundMetrics) -> RoundMetrics:
+    """The metrics of a round that is sent a second time, which must be the same bits."""
+    names = ("train_loss", "bytes_up", "participations")
+    if any(getattr(logged, name) != getattr(again, name) for name in names):
+        raise ValueError(
+            f"Expected round {logged.round} to give what it gave before the run was stopped, got "
+            "something else, which would be a second release: go on with the machine, libraries "
+            "and data that the run began with, or begin a new run."
+        )
+    return logged
 
 
 def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMetrics:
@@ -213,32 +279,7 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
     )
 
 
-def _prepare(config: TrainConfig) -> _Prepared:
-    mechanism = _mechanism(config)
-    dataset = features.load(config.dataset, config.data_dir or None, config.features)
-    clients = datasets.split(
-        dataset,
-        config.population,
-        config.partition,
-        concentration=config.concentration,
-        seed=config.seed,
-    )
-    model = models.build(
-        config.model, dataset.train_features.shape[1:], dataset.classes, config.seed
-    )
-    learner = Learner(model, dataset, clients, _local(config, mechanism), config.device)
-    ledger = Ledger(
-        mechanism,
-        learner.dimension,
-        examples=learner.examples if config.unit == "example" else None,
-        delta=config.delta,
-        neighboring=config.neighboring,
-        limit=config.stop_at_epsilon,
-    )
-    return _Prepared(learner, mechanism, Schedule(config, ledger))
-
-
-def _warm_up(prepared: _Prepared, cohort: int) -> int:
+def _warm_up(prepared: Prepared, cohort: int) -> int:
     """Compile what encodes and sums, so that no round's time includes it: bytes of a payload."""
     dimension = prepared.learner.dimension
     payload = prepared.mechanism.encode(np.zeros(dimension, dtype=np.float32), Key.generate())
@@ -248,7 +289,7 @@ def _warm_up(prepared: _Prepared, cohort: int) -> int:
 
 def _summary(
     config: TrainConfig,
-    prepared: _Prepared,
+    prepared: Prepared,
     state: State,
     metrics: list[RoundMetrics],
     upload: int,
@@ -271,69 +312,3 @@ def _summary(
         rounds=state.round,
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
     )
-
-
-def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
-    norm = getattr(mechanism, "clip_norm", None) if config.unit == "example" else None
-    if config.unit == "example" and norm is None:
-        raise ValueError(
-            "Expected a clip_norm where an example is the unit, got none: it bounds what one "
-            "example can change."
-        )
-    return Local(config.batch, config.local_epochs, config.local_learning_rate, norm)
-
-
-def _mechanism(config: TrainConfig) -> UpdateMechanism:
-    return update_mechanism(
-        config.mechanism,
-        config.parameters,
-        trust=config.trust,
-        cohort=config.cohort,
-        clip_norm=config.clip_norm,
-        norm=config.norm,
-    )
-
-
-def _without_privacy(config: TrainConfig, rounds: int) -> TrainConfig:
-    """The same run with updates clipped alike and sent as floats, for as many rounds."""
-    channel = _channel(config)
-    clip = {k: v for k, v in config.parameters.items() if k in ("clip", "clip_norm")}
-    if channel is not None:
-        whole = config.clip_norm
-        clip = {"clip": channel.clip} if whole is None else {"clip_norm": whole}
-    return dataclasses.replace(
-        config, mechanism="clipped-sgd", parameters=clip, trust="", clip_norm=None,
-        stop_at_epsilon=None, rounds=rounds,
-    )  # fmt: skip
-
-
-def _identity(config: TrainConfig) -> np.ndarray:
-    channel = _channel(config)
-    return run_folder.identity(config, b"" if channel is None else channel.fingerprint)
-
-
-def _channel(config: TrainConfig):
-    mechanism = _mechanism(config)
-    used = (ChannelMechanism, VectorMechanism)
-    return mechanism.channel if isinstance(mechanism, used) else None
-
-
-def _write_report(path: Path, run: report.Run, twin: report.Run | None) -> None:
-    channel = _channel(run.config)
-    curve, output = (None, None) if channel is None else (_curve(channel), _output(channel))
-    report.write(path, run, twin, curve, output)
-
-
-def _curve(channel) -> report.Curve:
-    orders = [float(1 + step) for step in np.geomspace(0.01, 1000, 61)]
-    epsilon = [certify(channel, order).epsilon.upper for order in orders]
-    return report.Curve(orders, epsilon, certify(channel).epsilon.upper)
-
-
-def _output(channel) -> report.Output:
-    inputs = {"x = -clip": -channel.clip, "x = 0": 0.0, "x = clip": channel.clip}
-    rows = {}
-    for label, x in inputs.items():
-        weights, total = channel.mix(x)
-        rows[label] = [float(weight / total) for weight in weights]
-    return report.Output([float(value) for value in channel.values], rows)

@@ -66,16 +66,12 @@ class Schedule:
             participations: (N,) whole numbers, how many of them each client took part in.
 
         Raises:
-            ValueError: the rounds done have exceeded `stop_at_epsilon`, or the first would.
+            ValueError: the rounds done have exceeded `rounds` or `stop_at_epsilon`, or the first
+                would.
         """
         so_far = int(participations.max())
-        spent = self.ledger.epsilon(so_far)
-        limit = self.config.stop_at_epsilon
-        if limit is not None and spent is not None and spent > limit:
-            raise ValueError(
-                f"Expected stop_at_epsilon >= {_shown(spent)}, which the {done} rounds that are "
-                f"done have cost, got {limit}: what was sent cannot be taken back."
-            )
+        self.check_sent(done, so_far)
+        limit, spent = self.config.stop_at_epsilon, self.ledger.epsilon(so_far)
         if done == self.config.rounds:
             return Step(None, so_far, spent)
         cohort = self._cohort(done + 1, participations)
@@ -91,6 +87,28 @@ class Schedule:
             )
         why = f"epsilon would have become {_shown(epsilon)}, above {limit}"
         return Step(None, so_far, spent, f"before round {done + 1} of {self.config.rounds}: {why}")
+
+    def check_sent(self, rounds: int, participations: int) -> None:
+        """Refuse a configuration that ends before what was sent.
+
+        Args:
+            rounds: that were sent.
+            participations: in them, of the client called most often.
+
+        Raises:
+            ValueError: they have exceeded `rounds` or `stop_at_epsilon`.
+        """
+        if rounds > self.config.rounds:
+            raise ValueError(
+                f"Expected rounds >= {rounds}, which were sent, got {self.config.rounds}: what "
+                "was sent cannot be taken back."
+            )
+        spent, limit = self.ledger.epsilon(participations), self.config.stop_at_epsilon
+        if limit is not None and spent is not None and spent > limit:
+            raise ValueError(
+                f"Expected stop_at_epsilon >= {_shown(spent)}, which the {rounds} rounds that "
+                f"were sent have cost, got {limit}: what was sent cannot be taken back."
+            )
 
     def rounds(self) -> int:
         """How many rounds the run will have.

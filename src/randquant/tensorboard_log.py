@@ -42,7 +42,7 @@ class TensorboardLog:
         """Add a round that the run's log holds already."""
         folder = self._folder
         if config != run_folder.read_config(folder):
-            folder = folder / "baseline"
+            folder = folder / run_folder.BASELINE
         if folder in self._writers:
             _write(self._writers[folder], metrics)
         else:
@@ -61,21 +61,23 @@ class TensorboardLog:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         writer = self._writers[folder] = _writer_class()(str(folder / FOLDER))
         writer.add_text("config", f"```json\n{json.dumps(to_json(config), indent=2)}\n```")
-        for metrics in run_folder.read_metrics(folder / "metrics.jsonl", rounds):
+        for metrics in run_folder.read_log(folder, config)[0].metrics[:rounds]:
             _write(writer, metrics)
 
     def _write_finished(self) -> None:
         """Runs that had no round left to do are written too."""
-        for folder in (self._folder, self._folder / "baseline"):
-            if folder not in self._writers and (folder / "summary.json").exists():
-                rounds = (folder / "metrics.jsonl").read_bytes().count(b"\n")
-                self._begin(folder, run_folder.read_config(folder), rounds)
+        for folder in (self._folder, self._folder / run_folder.BASELINE):
+            if folder not in self._writers and (folder / run_folder.SUMMARY).exists():
+                config = run_folder.read_config(folder)
+                self._begin(folder, config, config.rounds)
 
 
 def _write(writer: Any, metrics: RoundMetrics) -> None:
     for field in dataclasses.fields(metrics):
         value = getattr(metrics, field.name)
-        if field.name != "round" and value is not None and math.isfinite(value):
+        if field.name in ("round", "delta", "neighboring") or value is None:
+            continue
+        if math.isfinite(value):
             writer.add_scalar(field.name, value, metrics.round)
 
 

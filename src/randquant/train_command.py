@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def train(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             f"Expected the packages that training needs, {error.name} is missing: "
             "install randquant with its train extra, pip install '.[train]'."
         ) from error
+    changes: dict[str, Any] = {}
     if options.resume is None:
         config = _config(options)
         baseline = not options.no_baseline and config.mechanism != "clipped-sgd"
@@ -35,18 +37,7 @@ def train(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         runs.create(folder, config, baseline=baseline, overwrite=options.overwrite)
     else:
         folder = Path(options.resume)
-        given = [name for name in TRAIN_FIELDS if getattr(options, name) is not None]
-        if (
-            given
-            or given_parameters(options)
-            or options.run
-            or options.overwrite
-            or options.no_baseline
-        ):
-            raise ValueError(
-                "Expected --resume RUN without other training options: a run goes on with the "
-                "configuration it began with."
-            )
+        changes = _changes(options)
     with contextlib.ExitStack() as stack:
         shown = [stack.enter_context(progress.Display(quiet=options.quiet)).round]
         if options.tensorboard:
@@ -56,14 +47,36 @@ def train(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             for each in shown:
                 each(config, metrics)
 
-        finished = runs.execute(folder, on_round)
+        finished = runs.execute(folder, on_round, changes)
     return progress.result(folder, finished), progress.table(folder, finished)
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a run that are given, by name."""
+    given = {name: getattr(options, name) for name in TRAIN_FIELDS}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given.get("stop_at_epsilon") == math.inf:  # no epsilon to stop at
+        given["stop_at_epsilon"] = None
+    return given
+
+
+def _changes(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that a run is to go on with."""
+    from randquant import run_folder
+
+    given = _given(options)
+    others = options.run or options.overwrite or options.no_baseline or given_parameters(options)
+    if others or not set(given) <= set(run_folder.FREE):
+        raise ValueError(
+            f"Expected --resume RUN with no other training options than {run_folder.OPTIONS}: a "
+            "run goes on with the configuration it began with."
+        )
+    return given
 
 
 def _config(options: argparse.Namespace) -> TrainConfig:
     """The demo's configuration, or a plain one for a named mechanism, with the given options."""
-    given = {name: getattr(options, name) for name in TRAIN_FIELDS}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = _given(options)
     if "data_dir" in given:  # a run may be resumed from another folder
         given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
     start = PLAIN if "mechanism" in given else DEMO

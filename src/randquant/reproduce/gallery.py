@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html import escape
 from pathlib import Path
 
-from randquant import records, reproduce
+from randquant import records, reproduce, sealed
 from randquant.locks import exclusive
 from randquant.reproduce.index import index
 from randquant.reproduce.page import as_page
@@ -46,7 +45,7 @@ def save(result: Reproduction, folder: Path) -> Path:
     path = folder / "results" / f"{result.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(folder / ".lock", wait=True):
-        records.write_json(path, data)
+        sealed.write(path, data)
     return path
 
 
@@ -75,7 +74,7 @@ def build(folder: Path) -> Path:
             f"randquant reproduce NAME --gallery {folder}."
         )
     with exclusive(folder / ".lock", wait=True):
-        found = {path.stem: _read(path) for path in sorted((folder / "results").glob("*.json"))}
+        found = {path.stem: load(path) for path in sorted((folder / "results").glob("*.json"))}
         titles = reproduce.titles()
         names = [
             *(name for name in titles if name in found),
@@ -92,10 +91,14 @@ def build(folder: Path) -> Path:
     return folder / "index.html"
 
 
-def _read(path: Path) -> Reproduction:
+def load(path: Path) -> Reproduction:
+    """Return the result in a file that `save` wrote.
+
+    Raises:
+        ValueError: it is damaged, was changed or is something else.
+    """
     try:
-        data = json.loads(path.read_bytes(), parse_constant=_not_json)
-        return _named(from_json(data), path.stem)
+        return _named(from_json(sealed.unseal(path.read_bytes())[0]), path.stem)
     except (ValueError, RecursionError, OverflowError) as error:
         raise ValueError(
             f"Expected a saved reproduction in {path}, got a damaged or another file: remove it, "
@@ -110,10 +113,6 @@ def _named(result: Reproduction, name: str) -> Reproduction:
             f"hyphens, got {result.name!r}."
         )
     return result
-
-
-def _not_json(text: str) -> float:
-    raise ValueError(f"Expected numbers, got {text}.")
 
 
 def _navigation(before: Reproduction | None, after: Reproduction | None) -> str:

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from randquant import locks, run_status, runs
+from randquant import locks, run_folder, run_status, runs
 from randquant.records import RoundMetrics, TrainConfig, write_atomic
+from randquant.run_folder import CONFIG, REPORT
 from randquant.run_status import Status
 from randquant.sweep import names
 from randquant.sweep.search import Search
@@ -224,12 +225,16 @@ def _note(
 
 def _trainable(path: Path, config: TrainConfig) -> bool:
     """Make a run's folder where there is none; False for a run that is over, or has failed."""
-    if (path / "config.json").exists():
+    if (path / CONFIG).exists():
         if run_status.failure(path, lasting=True):
             return False
         (path / run_status.FAILED).unlink(missing_ok=True)
         status = run_status.read(path)
-        return status.state != "finished" or not (path / "report.html").exists()
+        return status.state != "finished" or not (path / REPORT).exists()
+    if run_folder.has_sent(path):
+        error = f"Expected {path / CONFIG} of a run that has begun, found none: restore it."
+        run_status.give_up(path, error, lasting=True)
+        return False
     if path.exists():  # what was left by a process that was killed here, or by a failure
         shutil.rmtree(path)
     try:
@@ -247,7 +252,7 @@ def _outcomes(folder: Path, plan: _Plan) -> list[Status]:
 
 
 def _status(path: Path, config: TrainConfig) -> Status:
-    if (path / "config.json").exists():
+    if (path / CONFIG).exists():
         return run_status.read(path)
     if error := run_status.failure(path):
         return Status(path, "failed", config, error=error)

@@ -12,7 +12,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from randquant.records import TrainConfig
+from randquant.records import TrainConfig, write_atomic
 from randquant.run_status import Status
 from randquant.sweep.spec import Range, Spec
 
@@ -143,7 +143,7 @@ def _repair(journal: Path) -> None:
     if journal.exists():
         text = journal.read_bytes()
         if not text.endswith(b"\n"):
-            journal.write_bytes(text[: text.rfind(b"\n") + 1])
+            write_atomic(journal, text[: text.rfind(b"\n") + 1])
 
 
 def _optuna() -> Any:

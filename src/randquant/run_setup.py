@@ -1,0 +1,108 @@
+"""From a configuration to what trains it: data, clients, mechanism and schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from randquant import datasets, features, models
+from randquant.aggregate import (
+    ChannelMechanism,
+    UpdateMechanism,
+    VectorMechanism,
+    update_mechanism,
+)
+from randquant.channel import Channel
+from randquant.learner import Learner, Local
+from randquant.ledger import Ledger
+from randquant.records import TrainConfig
+from randquant.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a run is trained with; nothing of it depends on how far it is."""
+
+    learner: Learner
+    mechanism: UpdateMechanism
+    schedule: Schedule
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the channel that updates are sent through, in hexadecimal; empty for none."""
+        channel = _channel(self.mechanism)
+        return "" if channel is None else channel.fingerprint.hex()
+
+
+def prepare(config: TrainConfig) -> Prepared:
+    """Load a run's data and build what trains on them.
+
+    Raises:
+        ValueError: the configuration cannot be trained.
+    """
+    mechanism = _mechanism(config)
+    dataset = features.load(config.dataset, config.data_dir or None, config.features)
+    clients = datasets.split(
+        dataset,
+        config.population,
+        config.partition,
+        concentration=config.concentration,
+        seed=config.seed,
+    )
+    model = models.build(
+        config.model, dataset.train_features.shape[1:], dataset.classes, config.seed
+    )
+    learner = Learner(model, dataset, clients, _local(config, mechanism), config.device)
+    ledger = Ledger(
+        mechanism,
+        learner.dimension,
+        examples=learner.examples if config.unit == "example" else None,
+        delta=config.delta,
+        neighboring=config.neighboring,
+        limit=config.stop_at_epsilon,
+    )
+    return Prepared(learner, mechanism, Schedule(config, ledger))
+
+
+def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
+    norm = getattr(mechanism, "clip_norm", None) if config.unit == "example" else None
+    if config.unit == "example" and norm is None:
+        raise ValueError(
+            "Expected a clip_norm where an example is the unit, got none: it bounds what one "
+            "example can change."
+        )
+    return Local(config.batch, config.local_epochs, config.local_learning_rate, norm)
+
+
+def _mechanism(config: TrainConfig) -> UpdateMechanism:
+    return update_mechanism(
+        config.mechanism,
+        config.parameters,
+        trust=config.trust,
+        cohort=config.cohort,
+        clip_norm=config.clip_norm,
+        norm=config.norm,
+    )
+
+
+def without_privacy(config: TrainConfig, rounds: int) -> TrainConfig:
+    """The same run with updates clipped alike and sent as floats, for as many rounds."""
+    channel = channel_of(config)
+    clip = {k: v for k, v in config.parameters.items() if k in ("clip", "clip_norm")}
+    if channel is not None:
+        whole = config.clip_norm
+        clip = {"clip": channel.clip} if whole is None else {"clip_norm": whole}
+    return dataclasses.replace(
+        config, mechanism="clipped-sgd", parameters=clip, trust="", clip_norm=None,
+        stop_at_epsilon=None, rounds=rounds,
+    )  # fmt: skip
+
+
+def channel_of(config: TrainConfig) -> Channel | None:
+    """Return the channel that a run's updates are sent through, if one is."""
+    return _channel(_mechanism(config))
+
+
+def _channel(mechanism: UpdateMechanism) -> Channel | None:
+    used = (ChannelMechanism, VectorMechanism)
+    return mechanism.channel if isinstance(mechanism, used) else None
