@@ -239,11 +239,11 @@ def _prepare(config: TrainConfig) -> _Prepared:
 
 
 def _warm_up(prepared: _Prepared, cohort: int) -> int:
-    """Compile what encodes and sums, so that no round's time includes it: bytes of a payload."""
+    """Compile what encodes and sums, so that no round's time includes it: bytes of an upload."""
     dimension = prepared.learner.dimension
     payload = prepared.mechanism.encode(np.zeros(dimension, dtype=np.float32), Key.generate())
     prepared.mechanism.mean([payload] * cohort, dimension, Key.generate())
-    return len(payload)
+    return prepared.mechanism.upload_bytes(dimension, cohort)
 
 
 def _summary(

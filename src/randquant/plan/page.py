@@ -97,18 +97,16 @@ def _asked(plan: Plan) -> list[str]:
 
 
 def _meaning(plan: Plan) -> list[str]:
-    shared = (
-        "; a secure sum needs more bits than a code, see --json"
-        if plan.need.trust == "aggregate"
-        else ""
-    )
+    sent = "packed codes, header included"
+    if plan.need.trust == "aggregate":
+        sent = f"a vector masked for a sum of {plan.need.cohort:,}, header included"
     return [
         "deviation: of one coordinate of a round's decoded mean, root mean square (a biased one is "
         "scaled to its length first); / Gaussian: "
         "over the first limit's",
         "noise / mean: length of that error over the longest mean there can be, one of clip_norm; "
         "of the run: all rounds' errors over all means, at their longest",
-        f"bytes up: of one client in one round; all rounds: of all clients{shared}",
+        f"bytes up: of one client in one round ({sent}); all rounds: of all clients",
     ]
 
 
