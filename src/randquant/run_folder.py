@@ -12,7 +12,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from randquant import locks
+from randquant import features, locks
 from randquant.records import (
     RoundMetrics,
     RunSummary,
@@ -42,6 +42,7 @@ LATER = {
     "server_optimizer": "sgd",
     "server_momentum": 0.0,
     "features": "",
+    "fitted_on": "all",
     "unit": "client",
     "device": "cpu",
 }
@@ -129,8 +130,10 @@ def identity(config: TrainConfig, fingerprint: bytes) -> np.ndarray:
     for name in FREE:
         if name != "rounds" or config.max_participations is None:
             del fields[name]
+    if not features.is_fitted(config):
+        del fields["fitted_on"]  # nothing depends on it
     for name, before in LATER.items():
-        if fields[name] == before:
+        if name in fields and fields[name] == before:
             del fields[name]
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
     digest.update(fingerprint)

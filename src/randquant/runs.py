@@ -138,6 +138,7 @@ class _Prepared:
     learner: Learner
     mechanism: UpdateMechanism
     schedule: Schedule
+    public: int
 
 
 def _execute_one(folder: Path, on_round: OnRound) -> report.Run:
@@ -215,7 +216,9 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
 
 def _prepare(config: TrainConfig) -> _Prepared:
     mechanism = _mechanism(config)
-    dataset = features.load(config.dataset, config.data_dir or None, config.features)
+    dataset = features.load(
+        config.dataset, config.data_dir or None, config.features, config.fitted_on
+    )
     clients = datasets.split(
         dataset,
         config.population,
@@ -235,7 +238,7 @@ def _prepare(config: TrainConfig) -> _Prepared:
         neighboring=config.neighboring,
         limit=config.stop_at_epsilon,
     )
-    return _Prepared(learner, mechanism, Schedule(config, ledger))
+    return _Prepared(learner, mechanism, Schedule(config, ledger), dataset.public)
 
 
 def _warm_up(prepared: _Prepared, cohort: int) -> int:
@@ -270,6 +273,7 @@ def _summary(
         seconds=sum(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate for m in metrics),
         rounds=state.round,
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
+        public_examples=prepared.public,
     )
 
 
@@ -284,7 +288,7 @@ def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
 
 
 def _mechanism(config: TrainConfig) -> UpdateMechanism:
-    return update_mechanism(
+    mechanism = update_mechanism(
         config.mechanism,
         config.parameters,
         trust=config.trust,
@@ -292,6 +296,12 @@ def _mechanism(config: TrainConfig) -> UpdateMechanism:
         clip_norm=config.clip_norm,
         norm=config.norm,
     )
+    if config.sampling == "poisson" and mechanism.trust == "aggregate":
+        raise ValueError(
+            f"Expected sampling fixed with {config.mechanism} under aggregate trust, got poisson: "
+            "its guarantee counts on how many clients are summed."
+        )
+    return mechanism
 
 
 def _without_privacy(config: TrainConfig, rounds: int) -> TrainConfig:

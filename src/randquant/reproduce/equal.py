@@ -85,7 +85,9 @@ def epsilon(config: TrainConfig) -> float:
 
 def dimension(config: TrainConfig) -> int:
     """Coordinates of an update of a run."""
-    dataset = features.load(config.dataset, config.data_dir or None, config.features)
+    dataset = features.load(
+        config.dataset, config.data_dir or None, config.features, config.fitted_on
+    )
     model = models.build(config.model, dataset.train_features.shape[1:], dataset.classes, 0)
     return sum(parameter.numel() for parameter in model.parameters())
 
