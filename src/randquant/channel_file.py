@@ -10,7 +10,7 @@ from typing import Any
 from randquant.certify import Certificate, certify
 from randquant.channel import Channel
 from randquant.geometry import MetricCertificate, certify_metric
-from randquant.privacy import Interval
+from randquant.privacy import Interval, round_up
 from randquant.records import to_json, write_json
 
 FORMAT = "randquant channel, version 1"
@@ -109,8 +109,9 @@ def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate |
     found = certificate.epsilon
     if not (claimed.lower <= found.upper and found.lower <= claimed.upper):
         raise ValueError(
-            f"Expected the channel {where} to be certified at epsilon {claimed.upper:.9g} as it "
-            f"says, got {found.upper:.9g}: it was changed; design or save the channel again."
+            f"Expected the channel {where} to be certified at epsilon "
+            f"{round_up(claimed.upper, 9)} as it says, got {round_up(found.upper, 9)}: it was "
+            "changed; design or save the channel again."
         )
     return channel, certificate
 

@@ -16,7 +16,7 @@ from randquant.mechanisms import MECHANISMS, stochastic_rounding
 from randquant.mechanisms.noise import NOISES
 from randquant.plan.record import Entry, Limit, Need, Noise, Plan
 from randquant.plan.verdict import judge
-from randquant.privacy import Neighboring
+from randquant.privacy import Neighboring, round_up
 
 ALIKE = 1.01
 """Errors that differ by less than this factor are as good as the same."""
@@ -193,11 +193,11 @@ def _limits(need: Need, multiplier: float) -> list[Limit]:
 
     each = need.epsilon / need.participations
     if each >= 1e-9:
-        found.append(Limit(f"PrivUnit, pure epsilon {each:.6g} a round", unit(each)))
+        found.append(Limit(f"PrivUnit, pure epsilon {round_up(each)} a round", unit(each)))
     if need.delta > 0 and need.participations > 1:
         composed = _pure_epsilon(need)
         if composed is not None and composed > each:
-            name = f"PrivUnit, pure epsilon {composed:.6g} a round, composed at delta"
+            name = f"PrivUnit, pure epsilon {round_up(composed)} a round, composed at delta"
             found.append(Limit(name, unit(composed)))
     return found
 

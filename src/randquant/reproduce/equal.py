@@ -12,6 +12,7 @@ from randquant import features, models
 from randquant.aggregate import update_mechanism
 from randquant.ledger import Ledger
 from randquant.mechanisms import build
+from randquant.privacy import round_up
 from randquant.records import TrainConfig
 
 LARGEST = 24.0
@@ -62,8 +63,8 @@ def optimum(
             high = parameters["epsilon"]
     if found is None:
         raise ValueError(
-            f"Expected values with an unbiased channel that costs a run {limit:g} nats or less, "
-            "got others: move the outermost ones outward."
+            f"Expected values with an unbiased channel that costs a run {round_up(limit)} nats or "
+            "less, got others: move the outermost ones outward."
         )
     return found
 
