@@ -2,17 +2,19 @@
 
 40 clients, 1,000,000 coordinates, 16 codes (10 bits a coordinate). Three clients leave after they
 have shared. Each shares masks with 10 others, or with all. Times are of our part alone: nothing is
-sent anywhere.
+sent anywhere. Bytes are counted from the messages of a sum in which nobody leaves.
 """
 
 import os
 import statistics
 import time
+from collections.abc import Mapping
 
 import numpy as np
 from results import save
 
 import randquant as rq
+from randquant import upload
 from randquant.aggregate import ChannelMechanism
 from randquant.secagg import Client, Server, Terms
 
@@ -36,7 +38,7 @@ def one_round(mechanism: ChannelMechanism, update: np.ndarray, degree: int, cloc
     channel = mechanism.channel
     terms = Terms(
         os.urandom(16), tuple(range(CLIENTS)), DIMENSION,
-        bits=(CLIENTS * (channel.levels - 1)).bit_length(), least=CLIENTS - LOST, neighbours=degree,
+        bits=upload.sum_bits(channel.levels, CLIENTS), least=CLIENTS - LOST, neighbours=degree,
     )  # fmt: skip
     clients = {c: clock("make keys", Client, terms, c) for c in terms.clients}
     server = Server(terms)
@@ -60,6 +62,62 @@ def one_round(mechanism: ChannelMechanism, update: np.ndarray, degree: int, cloc
     return size
 
 
+def traffic(clients: int, size: int, bits: int, degree: int) -> dict[str, int]:
+    """Bytes that one client sends and receives in each step of a sum that nobody leaves.
+
+    Only the protocol's own messages are counted, and 8 bytes for each client that one of them
+    names; what a transport puts around them is not. The largest over all clients.
+
+    Args:
+        clients: how many there are.
+        size, bits: of the vector that is summed.
+        degree: neighbours of a client.
+    """
+    terms = Terms(os.urandom(16), tuple(range(clients)), size, bits, clients, degree)
+    parties = {c: Client(terms, c) for c in terms.clients}
+    server, counted = Server(terms), {}
+
+    def count(name: str, messages: Mapping[int, object]) -> Mapping:
+        counted[name] = max(map(_bytes, messages.values()))
+        return messages
+
+    adverts = count("advertise, up", {c: each.advertise() for c, each in parties.items()})
+    adverts = count("advertise, down", server.introduce(adverts))
+    shares = count("share, up", {c: parties[c].share(a) for c, a in adverts.items()})
+    sealed = count("share, down", server.forward(shares))
+    codes = np.zeros(size, dtype=np.uint32)
+    vectors = count("masked vector, up", {c: parties[c].mask(codes, s) for c, s in sealed.items()})
+    for c, vector in vectors.items():
+        server.add(c, vector)
+    survivors = server.close()
+    count("survivors, down", dict.fromkeys(survivors, survivors))
+    tags = count("confirm, up", {c: parties[c].confirm(survivors) for c in survivors})
+    relayed = count("confirm, down", server.relay(tags))
+    revealed = count("reveal, up", {c: parties[c].reveal(t) for c, t in relayed.items()})
+    assert not server.unmask(revealed).any(), "the sum is not that of the codes"
+    return counted
+
+
+def handshake(counted: Mapping[str, int]) -> dict[str, int]:
+    """What one client sends and receives besides its masked vector, from what `traffic` counted."""
+    both = {"up": 0, "down": 0}
+    for name, size in counted.items():
+        step, way = name.rsplit(", ", 1)
+        both[way] += 0 if step == "masked vector" else size
+    return both
+
+
+def _bytes(message: object) -> int:
+    """Of a message: a client's number takes 8."""
+    if isinstance(message, bytes):
+        return len(message)
+    if isinstance(message, int):
+        return 8
+    if isinstance(message, Mapping):
+        return sum(map(_bytes, message.keys())) + sum(map(_bytes, message.values()))
+    return sum(map(_bytes, message))  # type: ignore[arg-type]
+
+
 def measured(mechanism: ChannelMechanism, update: np.ndarray, degree: int) -> dict[str, object]:
     one_round(mechanism, update, degree, Clock())  # compiles
     clock, copy = Clock(), Clock()
@@ -76,6 +134,7 @@ def measured(mechanism: ChannelMechanism, update: np.ndarray, degree: int) -> di
         "unmask_seconds": each["server: unmask"],
         "client_over_memory_copies": client / statistics.median(copy.spent["copy"]),
         "bytes_up": size,
+        "bytes": traffic(CLIENTS, DIMENSION, upload.sum_bits(16, CLIENTS), degree),
     }
 
 

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from results import save
 
-from randquant import datasets, models
+from randquant import datasets, features, models
 from randquant.federate import sample_cohort
 from randquant.learner import Learner
 
@@ -32,7 +32,7 @@ SETTINGS = (
 """Data set, model, rounds, cohort (of 200 clients), clipping norm."""
 
 
-load = functools.cache(lambda name: datasets.load(name, None))
+load = functools.cache(lambda name: features.load(name, fitted_on="all"))  # no guarantee is stated
 
 
 def accuracy(setting, share: float, step: float, seed: int) -> tuple[float, int]:

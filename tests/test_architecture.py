@@ -11,7 +11,7 @@ RANKS = {
     "_validate": 0,
     "privacy": 1, "keys": 1,
     "channel": 2, "divergence": 2, "wire": 2, "blocks": 2, "locks": 2, "records": 2, "_bits": 2,
-    "sealed": 2, "compress": 2, "probabilities": 2, "moments": 2,
+    "sealed": 2, "compress": 2, "probabilities": 2, "upload": 2, "moments": 2,
     "mechanisms": 3, "certify": 3, "geometry": 3, "channel_file": 3, "encode": 3, "design": 3,
     "curvature": 3, "vector": 3, "sums": 3,
     "composition": 4, "releases": 4,

@@ -173,5 +173,23 @@ def test_features_keep_the_writers(tmp_path):
     folder = write(tmp_path, written(13))
     plain = datasets.load("femnist", folder)
     turned = features.load("femnist", folder, "pca-3")
-    assert turned.train_features.shape == (len(plain.train_labels), 3)
-    assert np.array_equal(turned.writers, plain.writers)
+    public = features.public_examples(len(plain.train_labels))
+    assert turned.train_features.shape == (len(plain.train_labels) - len(public), 3)
+    # Counted from 0 again: a writer whose every sample is public would be a client with nothing.
+    left = np.delete(plain.writers, public)
+    assert np.array_equal(np.unique(left)[turned.writers], left)
+    whole = features.load("femnist", folder, "pca-3", "all")
+    assert np.array_equal(whole.writers, plain.writers)
+
+
+def test_writers_whose_samples_are_all_public_are_no_clients(tmp_path, monkeypatch):
+    folder = write(tmp_path, written(13))
+    plain = datasets.load("femnist", folder)
+    first = np.flatnonzero(plain.writers < 2)
+    monkeypatch.setattr(features, "public_examples", lambda count: first)
+    features._computed.cache_clear()
+    left = features.load("femnist", folder, "pca-2")
+    features._computed.cache_clear()  # nobody else draws them so
+    assert left.writers.max() + 1 == plain.writers.max() + 1 - 2
+    clients = datasets.split(left, int(left.writers.max()) + 1, "natural")
+    assert min(map(len, clients)) > 0

@@ -13,11 +13,22 @@ def number(value: float | None, decimals: int, *, scale: float = 1) -> str:
     return "" if value is None else f"{scale * value:.{decimals}f}"
 
 
-def spent(epsilon: float | None) -> str:
-    """An upper bound of epsilon for a column of them, never below it."""
+MARK = " (without features)"
+"""Stands at an epsilon that does not cover what features were fitted on."""
+
+
+def spent(epsilon: float | None, covered: bool = True) -> str:
+    """An upper bound of epsilon for a column of them, never below it.
+
+    Args:
+        epsilon: the bound; None without privacy.
+        covered: whether it covers all that looked at clients' data.
+    """
     if epsilon is None:
         return ""
-    return "∞" if math.isinf(epsilon) else round_up(epsilon, 4, grouped=True)
+    if math.isinf(epsilon):
+        return "∞"
+    return round_up(epsilon, 4, grouped=True) + MARK * (not covered)
 
 
 def bound(epsilon: Any) -> str:

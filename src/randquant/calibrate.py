@@ -269,7 +269,7 @@ class _Search:
         """What to say where no noise is enough."""
         found = {noise: value for noise, value in self.tried.items() if value is not None}
         start = (
-            f"epsilon <= {self.target:g} at delta = {delta:g} over {rounds} rounds is out of reach"
+            f"epsilon <= {self.target} at delta = {delta:g} over {rounds} rounds is out of reach"
         )
         if not found:
             reason = next(iter(self.reasons.values()))

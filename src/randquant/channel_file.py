@@ -109,8 +109,9 @@ def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate |
     found = certificate.epsilon
     if not (claimed.lower <= found.upper and found.lower <= claimed.upper):
         raise ValueError(
-            f"Expected the channel {where} to be certified at epsilon {claimed.upper} as it "
-            f"says, got {_printed(found.upper)}: it was changed; design or save the channel again."
+            f"Expected the channel {where} to be certified at epsilon "
+            f"{_printed(claimed.upper)} as it says, got {_printed(found.upper)}: it was "
+            "changed; design or save the channel again."
         )
     return channel, certificate
 

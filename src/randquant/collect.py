@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from randquant import wire
 from randquant.aggregate import ChannelMechanism, UpdateMechanism, encode_each
 from randquant.aggregate.payloads import finite
 from randquant.channel import Channel
@@ -25,7 +24,7 @@ class Collected(NamedTuple):
     Attributes:
         mean: (d,) float32, decoded.
         losses: (n,) float64, of each client's first step, in nats.
-        bytes_up: of all payloads.
+        bytes_up: that all clients send, as they travel under the trust in force.
         seconds_gradient: of wall time in forward and backward passes.
     """
 
@@ -72,7 +71,8 @@ def collector(
         mean = mechanism.mean(payloads, learner.dimension, key.fold_in("server"))
         losses = np.concatenate([reply[1] for reply in replies])
         seconds = sum(reply[2] for reply in replies) / (1 if run is map else workers)
-        return Collected(mean, losses, sum(map(len, payloads)), seconds)
+        sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
+        return Collected(mean, losses, sent, seconds)
 
     return by_payloads
 
@@ -89,8 +89,8 @@ def _on_gpu(
         losses.append(found)
     total = torch.stack(totals).sum(dim=0).cpu().numpy()
     mean = mechanism.decode(total, len(cohort), learner.dimension)
-    size = wire.HEADER_BYTES + wire.body_bytes(mechanism.channel, learner.dimension)
-    return Collected(mean, np.concatenate(losses), len(cohort) * size, seconds)
+    sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
+    return Collected(mean, np.concatenate(losses), sent, seconds)
 
 
 def sum_of_codes(

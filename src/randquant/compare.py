@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from randquant import _table, _validate
+from randquant import _table, _text, _validate
 from randquant.blocks import bits_per_code
 from randquant.certify import Certificate, certify
 from randquant.channel import Channel
@@ -302,14 +302,14 @@ def caption(comparison: Comparison) -> str:
         return "One coordinate, one release; privacy in nats, exact errors, input uniform"
     objective = (comparison.objective or "").upper()
     return (
-        f"Certified epsilon at most {comparison.target:g}, least {objective} found; "
+        f"Certified epsilon at most {_text.plain(comparison.target)}, least {objective} found; "
         "one coordinate, one release; input uniform"
     )
 
 
 def notes(comparison: Comparison) -> list[str]:
     """What stands below the table."""
-    said = []
+    said = ["bits: of one code alone; masked for a secure sum it takes those of the sum."]
     values = [v for entry in comparison.entries for v in entry.parameters.values()]
     if any(isinstance(value, list) and len(value) > 4 for value in values):
         said.append("Lists of more than four values are shortened; --json has them in full.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from randquant import _page, _svg, _table
+from randquant import _page, _svg, _table, _text
 from randquant._svg import Line, minus
 from randquant.certify import certify
 from randquant.compare import Comparison, Measured, caption, notes, rows
@@ -57,7 +57,7 @@ def _title(comparison: Comparison) -> str:
     bits = f"{', '.join(map(str, counts))} bit{'s' * (counts != [1])} per coordinate"
     if comparison.target is None:
         return f"Given channels, {bits}"
-    return f"{bits}, ε at most {comparison.target:g}"
+    return f"{bits}, ε at most {_text.plain(comparison.target)}"
 
 
 def _lead(comparison: Comparison) -> str:

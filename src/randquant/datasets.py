@@ -53,13 +53,15 @@ class Dataset:
         name: one of DATASETS.
         train_features: (N, *shape) float32; shape is (1, 28, 28) for the MNIST kinds and
             (1, 8, 8) for digits, (3, 32, 32) for cifar-100, all within [0, 1], and (30,) for
-            breast-cancer, standardised.
+            breast-cancer, as measured.
         train_labels: (N,) int64, from 0 to classes - 1.
         test_features: (M, *shape) float32.
         test_labels: (M,) int64.
         classes: how many classes the set defines.
         writers: (N,) int64, who wrote each training sample, counted from 0; None where nobody
             knows.
+        public: how many further training examples were declared public and taken out, for
+            features to be fitted on (`randquant.features`).
     """
 
     name: str
@@ -69,6 +71,7 @@ class Dataset:
     test_labels: np.ndarray
     classes: int
     writers: np.ndarray | None = None
+    public: int = 0
 
     def __repr__(self) -> str:
         return (
@@ -83,8 +86,8 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
 
     `digits` and `breast-cancer` ignore `data_dir`. Their split is scikit-learn's
     `train_test_split(test_size=0.2, stratify=labels, random_state=0)`, whatever the run's seed.
-    Digits are divided by 16; each breast-cancer feature is standardised with the mean and
-    deviation of the training split, which are thereby treated as public.
+    Digits are divided by 16; breast-cancer comes in the units that it was measured in
+    (`features.load` standardises it).
 
     `mnist`, `fashion-mnist` and `emnist` (ByClass, turned upright) are read from IDX files,
     plain or with .gz, in `data_dir` or in the folder of that name within it (for mnist also
@@ -320,9 +323,6 @@ def _bundled(name: str) -> Dataset:
     train, test, train_labels, test_labels = cast(list[np.ndarray], split)
     if name == "digits":
         train, test = (part.reshape(-1, 1, 8, 8) / 16 for part in (train, test))
-    else:
-        mean, deviation = train.mean(axis=0), train.std(axis=0)
-        train, test = ((part - mean) / deviation for part in (train, test))
     train, test = train.astype(np.float32), test.astype(np.float32)
     return Dataset(name, train, train_labels, test, test_labels, len(np.unique(labels)))
 

@@ -21,6 +21,7 @@ from randquant.certify import Certificate, certify
 from randquant.channel import Channel
 from randquant.mechanisms import MECHANISMS, build
 from randquant.moments import moments
+from randquant.privacy import round_up
 
 Objective = Literal["mae", "mse"]
 Point = dict[str, float]
@@ -241,7 +242,7 @@ class _Search:
         least = min((each.epsilon for each in tried), default=math.inf)
         if math.isinf(least):
             return "no parameters: epsilon is infinite wherever it was looked for"
-        return f"no parameters: the least epsilon found is {least:.6g}"
+        return f"no parameters: the least epsilon found is {round_up(least)}"
 
 
 def _around(grid: np.ndarray, value: float) -> np.ndarray:

@@ -1,16 +1,30 @@
-"""What is trained on in place of raw data: principal components, or scattering features."""
+"""What is trained on in place of raw data: standardised, principal components, or scattering.
+
+Means, deviations and components are fitted on data, and everything that is trained on depends on
+them. By default they are fitted on examples that are declared public and held by no client; no
+other example then changes what a client trains on.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from randquant import datasets
+from randquant import _validate, datasets
 from randquant.datasets import Dataset
+from randquant.keys import Key
+from randquant.records import FITTED_ON, FittedOn, RunSummary, TrainConfig
+
+STANDARDISED = ("breast-cancer",)
+"""Data sets whose features are standardised, whatever else is asked for."""
+
+PUBLIC = 10
+"""One training example in so many is declared public where something is fitted."""
 
 GROUPS = 27
 """Groups of channels that scattering features are normalised in."""
@@ -18,25 +32,42 @@ GROUPS = 27
 AT_ONCE = 500
 """Images that are scattered at a time: about 160 MB."""
 
+NOT_COVERED = "features were fitted on all clients' data, which no epsilon here covers"
+"""What stands beside every epsilon of a run whose features depend on all clients' data."""
 
-def load(name: str, data_dir: str | Path | None = None, features: str = "") -> Dataset:
+
+def load(
+    name: str,
+    data_dir: str | Path | None = None,
+    features: str = "",
+    fitted_on: FittedOn = "public",
+) -> Dataset:
     """Load a data set as `datasets.load` does, and turn its samples into features.
 
     - `scattering`: the scattering transform of order 2 at scale 4 of grey images, its
       channels normalised in 27 groups of each image: (81, H/4, W/4). It depends on no data.
-    - `pca-K`: the K principal components of the training data, (K,); components and mean come from
-      that data, which are thereby treated as public: no guarantee covers them.
+    - `pca-K`: K principal components, (K,).
+    - breast-cancer is standardised first, whatever is asked for.
+
+    Components, means and deviations are fitted on the examples that `fitted_on` names: `public`,
+    the training examples that `public_examples` draws, which then belong to no client; or `all`
+    training examples, as the papers do, and no guarantee covers that.
 
     Args:
         name, data_dir: as for `datasets.load`.
         features: empty for the samples as they are, `scattering`, or `pca-K`.
+        fitted_on: `public` or `all`.
 
     Returns:
-        A Dataset of float32 features. The last that were computed are kept: do not change them.
+        A Dataset of float32 features without the public examples, and how many these are. The
+        last that were computed are kept: do not change them.
+
+    Guarantees:
+        With `public`, an example that is not public has no influence on any other's features.
 
     Raises:
-        ValueError: features is another word, K is larger than the data allow, or images are not
-            grey.
+        ValueError: features is another word, K is larger than the data allow, a feature is the
+            same in all examples that it is standardised by, or images are not grey.
         ImportError: kymatio (scattering) or scikit-learn (pca) is not installed.
         FileNotFoundError: as `datasets.load`.
 
@@ -45,30 +76,110 @@ def load(name: str, data_dir: str | Path | None = None, features: str = "") -> D
         and Mallat 2013; Andreux et al. 2020 (kymatio).
 
     Example:
-        >>> load("digits", features="pca-10").train_features.shape
-        (1437, 10)
+        >>> found = load("digits", features="pca-10")
+        >>> found.train_features.shape, found.public
+        ((1293, 10), 144)
     """
     if features and features.partition("-")[0] not in ("scattering", "pca"):
         raise ValueError(
             f"Expected features to be empty, scattering or pca-K such as pca-100, got {features!r}."
         )
-    return _computed(name, data_dir, features) if features else datasets.load(name, data_dir)
+    _validate.choice("fitted_on", fitted_on, FITTED_ON)
+    if not features and name not in STANDARDISED:
+        return datasets.load(name, data_dir)
+    return _computed(name, data_dir, features, fitted_on)
+
+
+def is_fitted(config: TrainConfig) -> bool:
+    """Whether the features of a run are fitted on data."""
+    return config.dataset in STANDARDISED or config.features.startswith("pca-")
+
+
+def statement(config: TrainConfig, summary: RunSummary | None = None) -> str:
+    """What a run's features were fitted on, to stand beside its epsilon; empty where on nothing.
+
+    A finished run that names no public examples is of an earlier version: it fitted on all.
+    """
+    if not is_fitted(config):
+        return ""
+    if covered(config, summary):
+        many = "" if summary is None else f"{summary.public_examples:,} "
+        return f"features were fitted on {many}public training examples, which no client holds"
+    return NOT_COVERED
+
+
+def covered(config: TrainConfig, summary: RunSummary | None = None) -> bool:
+    """Whether a run's features depend on no client's data but the client's own."""
+    if not is_fitted(config):
+        return True
+    return config.fitted_on == "public" and (summary is None or summary.public_examples > 0)
+
+
+def public_examples(count: int) -> np.ndarray:
+    """Indices of the training examples that are declared public, of `count`: int64, rising.
+
+    One in PUBLIC, drawn by a fixed rule that knows nothing of the data but how many there are.
+    """
+    order = Key.from_seed(0).fold_in("public examples").words(count).argsort(kind="stable")
+    return np.sort(order[: -(-count // PUBLIC)])
 
 
 @functools.lru_cache(maxsize=1)
-def _computed(name: str, data_dir: str | Path | None, features: str) -> Dataset:
-    kind, _, count = features.partition("-")
+def _computed(
+    name: str, data_dir: str | Path | None, features: str, fitted_on: FittedOn
+) -> Dataset:
     dataset = datasets.load(name, data_dir)
-    if kind == "pca":
-        return _pca(dataset, count)
+    if features == "scattering":
+        return _mapped(dataset, _scattering)
+    public = public_examples(len(dataset.train_labels))
+    fitting = public if fitted_on == "public" else np.arange(len(dataset.train_labels))
+    if name in STANDARDISED:
+        dataset = _mapped(dataset, _standardiser(dataset.train_features[fitting], fitted_on))
+    if features:
+        count = features.partition("-")[2]
+        dataset = _mapped(dataset, _turn(dataset.train_features[fitting], count, fitted_on))
+    return _without(dataset, public) if fitted_on == "public" else dataset
+
+
+def _mapped(dataset: Dataset, work: Callable[[np.ndarray], np.ndarray]) -> Dataset:
     return replace(
         dataset,
-        train_features=_scattering(dataset.train_features),
-        test_features=_scattering(dataset.test_features),
+        train_features=work(dataset.train_features),
+        test_features=work(dataset.test_features),
     )
 
 
-def _pca(dataset: Dataset, count: str) -> Dataset:
+def _without(dataset: Dataset, public: np.ndarray) -> Dataset:
+    """The data set that clients hold: public examples taken out, writers without any others too."""
+    writers = dataset.writers
+    if writers is not None:
+        writers = np.unique(np.delete(writers, public), return_inverse=True)[1].astype(np.int64)
+    return replace(
+        dataset,
+        train_features=np.delete(dataset.train_features, public, axis=0),
+        train_labels=np.delete(dataset.train_labels, public),
+        writers=writers,
+        public=len(public),
+    )
+
+
+def _standardiser(samples: np.ndarray, fitted_on: FittedOn) -> Callable[[np.ndarray], np.ndarray]:
+    """To mean 0 and deviation 1 over these samples (n, d)."""
+    constant = np.flatnonzero(samples.min(axis=0) == samples.max(axis=0))
+    if constant.size:
+        raise ValueError(
+            f"Expected features that differ among the {_shown(len(samples), fitted_on)} they are "
+            f"standardised by, got one value of feature {constant[0]}: its deviation is zero."
+        )
+    exact = samples.astype(np.float64)
+    mean, deviation = exact.mean(axis=0), exact.std(axis=0)
+    return lambda part: ((part - mean) / deviation).astype(np.float32)
+
+
+def _turn(
+    samples: np.ndarray, count: str, fitted_on: FittedOn
+) -> Callable[[np.ndarray], np.ndarray]:
+    """To the first principal components of these samples (n, *shape)."""
     try:
         from sklearn.decomposition import PCA
     except ImportError as error:
@@ -76,18 +187,24 @@ def _pca(dataset: Dataset, count: str) -> Dataset:
             "Expected scikit-learn for principal components, found none: install randquant with "
             "its train extra, pip install '.[train]'."
         ) from error
-    train, test = (
-        samples.reshape(len(samples), -1)
-        for samples in (dataset.train_features, dataset.test_features)
-    )
-    if not count.isdecimal() or not 1 <= int(count) <= min(train.shape):
+    flat = samples.reshape(len(samples), -1)
+    if not count.isdecimal() or not 1 <= int(count) <= min(flat.shape):
         raise ValueError(
-            f"Expected features pca-K with K from 1 to {min(train.shape)}, got pca-{count}."
+            f"Expected features pca-K with K from 1 to {min(flat.shape)}, got pca-{count}: "
+            f"components are fitted on {_shown(len(samples), fitted_on)} of {flat.shape[1]} values."
         )
-    turn = PCA(int(count), svd_solver="full" if min(train.shape) < 500 else "covariance_eigh")
-    turned = turn.fit(train).transform(train), turn.transform(test)
-    first, second = (np.ascontiguousarray(part, dtype=np.float32) for part in turned)
-    return replace(dataset, train_features=first, test_features=second)
+    turn = PCA(int(count), svd_solver="full" if min(flat.shape) < 500 else "covariance_eigh")
+    turn.fit(flat)
+
+    def work(part: np.ndarray) -> np.ndarray:
+        turned = turn.transform(part.reshape(len(part), -1))
+        return np.ascontiguousarray(turned, dtype=np.float32)
+
+    return work
+
+
+def _shown(count: int, fitted_on: FittedOn) -> str:
+    return f"{count} {'public' if fitted_on == 'public' else 'training'} examples"
 
 
 def _scattering(images: np.ndarray) -> np.ndarray:

@@ -41,6 +41,11 @@ TRAIN_FIELDS = {
     "dataset": (str, f"data set: {', '.join(DATASETS)}"),
     "data_dir": (str, "folder of the data files; digits and breast-cancer need none"),
     "features": (str, "what is trained on: the data (default), scattering, or pca-K"),
+    "fitted_on": (
+        str,
+        "what pca-K and standardisation are fitted on: public (default: examples that no client "
+        "holds) or all (clients' data; no epsilon covers that)",
+    ),
     "model": (str, "softmax, mlp, mlp32, wide or cnn"),
     "mechanism": (str, "one of {mechanisms}"),
     "population": (int, "how many clients the data is split over"),

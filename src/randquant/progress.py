@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from randquant import run_folder
+from randquant import _text, features, run_folder
 from randquant.certify import Certificate, certify
 from randquant.mechanisms import MECHANISMS, build
 from randquant.privacy import round_up
@@ -36,9 +36,13 @@ class Display:
             disable=quiet,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._sent: dict[str, int] = {}
 
     def round(self, config: TrainConfig, metrics: RoundMetrics) -> None:
-        """Show that a round is done."""
+        """Show that a round is done, and what all clients have sent so far.
+
+        What was sent before a run was resumed is not known where cohorts differ in size.
+        """
         name = config.mechanism
         if name not in self._tasks:
             self._progress.start()
@@ -46,11 +50,12 @@ class Display:
                 name, total=config.rounds, accuracy="  -  ", sent="", spent=""
             )
         task = self._tasks[name]
-        # Every round sends as much as this one, also those before a resumed one.
-        sent = f"{8 * metrics.bytes_up * metrics.round / 1e6:,.1f} Mbit"
+        before = metrics.bytes_up * (metrics.round - 1) if config.sampling == "fixed" else 0
+        self._sent[name] = self._sent.get(name, before) + metrics.bytes_up
+        sent = f"{8 * self._sent[name] / 1e6:,.1f} Mbit"
         self._progress.update(task, completed=metrics.round, sent=sent)
         if metrics.epsilon is not None:
-            self._progress.update(task, spent=f"epsilon <= {_shown(metrics.epsilon)}")
+            self._progress.update(task, spent=_spent(config, metrics.epsilon))
         if metrics.accuracy is not None:
             self._progress.update(task, accuracy=f"{metrics.accuracy:.3f}")
 
@@ -97,7 +102,7 @@ class SweepDisplay:
         if metrics.accuracy is not None:
             said = f"accuracy {metrics.accuracy:.3f}"
             if metrics.epsilon is not None:
-                said += f"  epsilon <= {_shown(metrics.epsilon)}"
+                said += f"  {_spent(config, metrics.epsilon)}"
             self._progress.update(self._tasks[folder], said=said)
 
     def ended(self, status: Status) -> None:
@@ -119,15 +124,16 @@ class SweepDisplay:
 
 def result(folder: Path, run: Run) -> dict[str, Any]:
     """A finished run as the JSON object that `randquant train --json` prints."""
-    baseline = _baseline(folder)
+    baseline, summary = _baseline(folder), run.summary
     channel = _certificate(run.config)
     return {
         "run": str(folder),
         "report": str(folder / "report.html"),
         "config": run.config,
-        **to_json(run.summary),
+        **to_json(summary),
         "per_coordinate": channel and {"order": channel.order, "epsilon": channel.epsilon},
         "baseline_accuracy": baseline and baseline.accuracy,
+        "fitted": features.statement(run.config, summary),
     }
 
 
@@ -140,12 +146,14 @@ def table(folder: Path, run: Run) -> list[str]:
         (
             "upload",
             f"{summary.bytes_per_upload:,} bytes a client and round "
-            f"({summary.bits_per_coordinate:.2f} bits per coordinate, header included)",
+            f"({summary.bits_per_coordinate:.2f} bits per coordinate{_sent_as(summary, config)})",
         ),
         ("guarantee", _guarantee(summary, config)),
     ]
     if summary.guarantee is not None:
         rows.append(("", _covered(summary, config)))
+        if fitted := features.statement(config, summary):
+            rows.append(("", fitted))
     if summary.stopped:
         rows.append(("stopped", summary.stopped))
     rows += [
@@ -180,8 +188,17 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
     return f"{whole}; per coordinate epsilon {single}"
 
 
-def _shown(epsilon: float) -> str:
-    return round_up(epsilon) if math.isfinite(epsilon) else "infinity"
+def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
+    guarantee = summary.guarantee
+    if guarantee is None or guarantee["trust"] != "aggregate":
+        return ", header included"
+    return f": masked for a sum of {config.cohort:,}, header included, handshake not"
+
+
+def _spent(config: TrainConfig, epsilon: float) -> str:
+    mark = "" if config.fitted_on == "public" else _text.MARK * features.is_fitted(config)
+    shown = round_up(epsilon) if math.isfinite(epsilon) else "infinity"
+    return f"epsilon <= {shown}{mark}"
 
 
 def _certificate(config: TrainConfig) -> Certificate | None:

@@ -26,6 +26,11 @@ from randquant.privacy import NEIGHBORINGS, Neighboring
 
 T = TypeVar("T")
 
+FittedOn = Literal["public", "all"]
+"""Which training examples features are fitted on, see `randquant.features`."""
+
+FITTED_ON: tuple[FittedOn, ...] = ("public", "all")
+
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
@@ -68,6 +73,8 @@ class TrainConfig:
         server_momentum: momentum of the server's SGD, 0 for none.
         features: what is trained on: empty for the data as they are, `scattering`, or `pca-K` with
             K components (`randquant.features`).
+        fitted_on: what components, means and deviations are fitted on: `public` examples that no
+            client holds, or `all` clients' data, which no guarantee covers.
         unit: what neighbours differ in: a whole `client`, or one `example` of a client's (each
             example's gradient is then clipped to clip_norm, and the update is their mean).
         device: where updates are computed: `cpu`, or `cuda` (or `cuda:1`, …), where a channel's
@@ -103,6 +110,7 @@ class TrainConfig:
     server_optimizer: Literal["sgd", "adam"] = "sgd"
     server_momentum: float = 0.0
     features: str = ""
+    fitted_on: FittedOn = "public"
     unit: Literal["client", "example"] = "client"
     device: str = "cpu"
 
@@ -116,7 +124,8 @@ class RoundMetrics:
         accuracy, loss: on test data, or None on rounds without evaluation; loss in nats.
         train_loss: mean loss of the cohort's local data, in nats, before the step; None where a
             Poisson cohort is empty.
-        bytes_up: bytes all clients of the round uploaded, headers included.
+        bytes_up: bytes all clients of the round uploaded, headers included; under `aggregate`
+            trust vectors masked for the sum (the handshake of a secure sum is not counted).
         seconds_gradient: forward and backward passes, in seconds.
         seconds_protect: clip, encode, pack, unpack, sum, decode, step, in seconds.
         seconds_evaluate: evaluation on test data, in seconds.
@@ -177,13 +186,15 @@ class RunSummary:
     Attributes:
         accuracy, loss: of the final model on test data.
         dimension: coordinates of an update.
-        bytes_per_upload: bytes one client uploads in one round it takes part in.
+        bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`.
         bits_per_coordinate: the same in bits, per coordinate, header included.
         participations: how many rounds the most-called client took part in.
         guarantee: the whole run's guarantee, as JSON (None without privacy).
         seconds: all rounds together, evaluation included; loading data and compiling are not.
         rounds: how many rounds were done.
         stopped: why that is fewer than were asked for; empty where it is not.
+        public_examples: training examples that were declared public, held by no client, and that
+            features were fitted on; 0 where nothing was fitted, or on all clients' data.
     """
 
     accuracy: float
@@ -196,6 +207,7 @@ class RunSummary:
     seconds: float
     rounds: int | None = None
     stopped: str = ""
+    public_examples: int = 0
 
 
 def check_config(config: TrainConfig) -> None:
@@ -216,6 +228,7 @@ def check_config(config: TrainConfig) -> None:
     _validate.real("delta", config.delta, low=0, below=1)
     _validate.choice("norm", config.norm, ("l1", "l2"))
     _validate.choice("neighboring", config.neighboring, NEIGHBORINGS)
+    _validate.choice("fitted_on", config.fitted_on, FITTED_ON)
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", config.device):
         raise ValueError(f"Expected device cpu, cuda or cuda:NUMBER, got {config.device!r}.")
     _check_local(config)

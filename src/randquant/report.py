@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from randquant import _page, _svg, _table, _text
+from randquant import _page, _svg, _table, _text, features
 from randquant._svg import Line, Part, minus
 from randquant.records import RoundMetrics, RunSummary, TrainConfig, write_atomic
 
@@ -95,7 +95,7 @@ def render(run: Run, baseline: Run | None, curve: Curve | None, output: Output |
         _page.section("Training", [*_training_charts(run, baseline), *_spent_chart(run)]),
         _page.section("One coordinate", _channel_charts(curve, output)),
         _page.section("Cost", _cost_charts(run)),
-        _page.section("Details", [_config_table(config), _round_table(run.metrics)]),
+        _page.section("Details", [_config_table(config), _round_table(run)]),
         _page.footer(),
     ]
     return _page.page(title, "\n".join(body))
@@ -128,8 +128,8 @@ def _cards(run: Run, baseline: Run | None) -> str:
     duration, rounds = _text.duration(run.summary.seconds), _text.count(_rounds(run), "round")
     cards = [
         _accuracy_card(run.summary.accuracy, baseline),
-        _upload_card(run.summary),
-        _guarantee_card(run.summary.guarantee, run.config.unit),
+        _upload_card(run),
+        _guarantee_card(run),
         ("Time", duration, [f"{rounds}, all clients on one machine"]),
     ]
     items = "".join(
@@ -150,18 +150,22 @@ def _accuracy_card(accuracy: float, baseline: Run | None) -> Card:
     return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
 
 
-def _upload_card(summary: RunSummary) -> Card:
+def _upload_card(run: Run) -> Card:
+    summary = run.summary
     floats, sent = 4 * summary.dimension, summary.bytes_per_upload
     ratio, word = (floats / sent, "less") if sent <= floats else (sent / floats, "more")
     lines = [
         f"{ratio:.2f} times {word} than floats of 4 bytes ({_text.size_of(floats)})",
         f"{summary.bits_per_coordinate:.2f} bits per coordinate, header included",
     ]
+    if summary.guarantee is not None and summary.guarantee["trust"] == "aggregate":
+        summed = _text.count(run.config.cohort, "client")
+        lines.append(f"masked for a sum of {summed}; its handshake is further traffic")
     return "Upload per client and round", _text.size_of(sent), lines
 
 
-def _guarantee_card(guarantee: Mapping[str, Any] | None, unit: str) -> Card:
-    name = "Guarantee of the whole run"
+def _guarantee_card(run: Run) -> Card:
+    name, guarantee, unit = "Guarantee of the whole run", run.summary.guarantee, run.config.unit
     if guarantee is None:
         return name, "None", ["This run has no privacy mechanism."]
     scope = f"{guarantee['neighboring'].replace('_', ' ')} {unit}, {guarantee['trust']} trust"
@@ -170,8 +174,14 @@ def _guarantee_card(guarantee: Mapping[str, Any] | None, unit: str) -> Card:
     return (
         name,
         _text.bound(guarantee["epsilon"]),
-        [f"at δ = {minus(_text.plain(guarantee['delta']))}", scope],
+        [f"at δ = {minus(_text.plain(guarantee['delta']))}", scope, *_fitted(run)],
     )
+
+
+def _fitted(run: Run) -> list[str]:
+    """What features were fitted on, where they were: it stands beside every epsilon."""
+    said = features.statement(run.config, run.summary)
+    return [f"{said[0].upper()}{said[1:]}."] if said else []
 
 
 def _meaning(run: Run, curve: Curve | None) -> str:
@@ -185,7 +195,7 @@ def _meaning(run: Run, curve: Curve | None) -> str:
         trust = guarantee["trust"]
         observer = _OBSERVERS.get(trust, f"an observer under {trust} trust")
         paragraphs = [
-            ("What is promised.", _promise(guarantee, observer, unit)),
+            ("What is promised.", " ".join([_promise(guarantee, observer, unit), *_fitted(run)])),
             ("One coordinate and the whole run.", _scope(summary, guarantee, curve)),
             ("How large it is.", _size(float(guarantee["epsilon"]), observer)),
             ("Deployed and simulated.", _SIMULATION),
@@ -264,6 +274,7 @@ def _spent_chart(run: Run) -> list[str]:
     if limit is not None:
         lines.append(Line("not to be exceeded", [(1, limit), (points[-1][0], limit)], "c2 dashed"))
     note = "A proven upper bound for everything sent up to that round, at the δ stated above."
+    note = " ".join([note, *_fitted(run)])
     title = "Epsilon so far, per round"
     return [_svg.line_chart(title, lines, "round", "epsilon", from_zero=True, note=note)]
 
@@ -343,8 +354,8 @@ def _config_table(config: TrainConfig) -> str:
     return _table.html("Configuration", ("setting", "value"), rows, "settings")
 
 
-def _round_table(metrics: Sequence[RoundMetrics]) -> str:
-    evaluated = [metric for metric in metrics if metric.accuracy is not None]
+def _round_table(run: Run) -> str:
+    evaluated = [metric for metric in run.metrics if metric.accuracy is not None]
     # Evenly spaced, the first and the last among them; a set, because a short run repeats some.
     gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)
     shown = sorted({round(i * gap) for i in range(TABLE_ROWS)}) if evaluated else []
@@ -355,7 +366,7 @@ def _round_table(metrics: Sequence[RoundMetrics]) -> str:
             _text.number(m.accuracy, 2, scale=100),
             _text.number(m.loss, 3),
             _text.number(m.train_loss, 3),
-            _text.spent(m.epsilon),
+            _text.spent(m.epsilon, features.covered(run.config, run.summary)),
             _text.size_of(m.bytes_up),
             _text.number(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate, 3),
         )

@@ -37,6 +37,7 @@ def runs(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         "csv": options.csv,
     }
     lines = _compared(statuses, differ) if named else _listed(statuses)
+    lines += run_status.fitted_notes(statuses)
     lines += [f"damaged  {s.folder}: {s.error}" for s in statuses if s.state == "damaged"]
     lines += [f"failed   {s.folder}: {s.error}" for s in statuses if s.state == "failed"]
     if options.csv is not None:
@@ -119,7 +120,9 @@ def _compared(statuses: Sequence[Status], differ: Sequence[str]) -> list[str]:
 def _epsilon(status: Status) -> str:
     if status.epsilon is None:
         return ""
-    return "infinite" if math.isinf(status.epsilon) else round_up(status.epsilon)
+    if math.isinf(status.epsilon):
+        return "infinite"
+    return round_up(status.epsilon) + _text.MARK * (not status.covered)
 
 
 def _as_json(status: Status) -> dict[str, Any]:
@@ -132,6 +135,7 @@ def _as_json(status: Status) -> dict[str, Any]:
         "epsilon": status.epsilon,
         "delta": status.delta,
         "guarantee": status.guarantee,
+        "fitted": status.fitted,
         "bytes_per_upload": status.bytes_per_upload,
         "bytes_up": status.bytes_up,
         "error": status.error,

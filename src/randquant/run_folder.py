@@ -26,7 +26,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from randquant import locks, run_log, sealed
+from randquant import features, locks, run_log, sealed
 from randquant.records import (
     RunSummary,
     Sent,
@@ -222,6 +222,8 @@ def settings(config: TrainConfig) -> str:
     for name in FREE:
         if name != "rounds" or config.max_participations is None:
             del fields[name]
+    if not features.is_fitted(config):
+        del fields["fitted_on"]  # nothing depends on it
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 

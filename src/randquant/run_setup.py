@@ -21,11 +21,17 @@ from randquant.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a run is trained with; nothing of it depends on how far it is."""
+    """What a run is trained with; nothing of it depends on how far it is.
+
+    Attributes:
+        learner, mechanism, schedule: of clients, updates and rounds.
+        public: examples that features were fitted on, which no client holds.
+    """
 
     learner: Learner
     mechanism: UpdateMechanism
     schedule: Schedule
+    public: int
 
     @property
     def fingerprint(self) -> str:
@@ -41,7 +47,9 @@ def prepare(config: TrainConfig) -> Prepared:
         ValueError: the configuration cannot be trained.
     """
     mechanism = _mechanism(config)
-    dataset = features.load(config.dataset, config.data_dir or None, config.features)
+    dataset = features.load(
+        config.dataset, config.data_dir or None, config.features, config.fitted_on
+    )
     clients = datasets.split(
         dataset,
         config.population,
@@ -61,7 +69,7 @@ def prepare(config: TrainConfig) -> Prepared:
         neighboring=config.neighboring,
         limit=config.stop_at_epsilon,
     )
-    return Prepared(learner, mechanism, Schedule(config, ledger))
+    return Prepared(learner, mechanism, Schedule(config, ledger), dataset.public)
 
 
 def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
@@ -75,7 +83,7 @@ def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
 
 
 def _mechanism(config: TrainConfig) -> UpdateMechanism:
-    return update_mechanism(
+    mechanism = update_mechanism(
         config.mechanism,
         config.parameters,
         trust=config.trust,
@@ -83,6 +91,12 @@ def _mechanism(config: TrainConfig) -> UpdateMechanism:
         clip_norm=config.clip_norm,
         norm=config.norm,
     )
+    if config.sampling == "poisson" and mechanism.trust == "aggregate":
+        raise ValueError(
+            f"Expected sampling fixed with {config.mechanism} under aggregate trust, got poisson: "
+            "its guarantee counts on how many clients are summed."
+        )
+    return mechanism
 
 
 def without_privacy(config: TrainConfig, rounds: int) -> TrainConfig:

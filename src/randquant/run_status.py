@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from randquant import locks, run_folder, sealed
+from randquant import features, locks, run_folder, sealed
 from randquant.records import RoundMetrics, RunSummary, Sent, TrainConfig
 from randquant.run_folder import BASELINE, CONFIG
 
@@ -72,6 +72,16 @@ class Status:
     def guarantee(self) -> dict[str, Any] | None:
         """The guarantee of a finished run, as JSON; None without privacy, or before the end."""
         return None if self.summary is None else self.summary.guarantee
+
+    @property
+    def fitted(self) -> str:
+        """What features were fitted on, as it stands beside epsilon; empty where on nothing."""
+        return "" if self.config is None else features.statement(self.config, self.summary)
+
+    @property
+    def covered(self) -> bool:
+        """Whether epsilon covers everything that looked at clients' data."""
+        return self.config is None or features.covered(self.config, self.summary)
 
     @property
     def bytes_per_upload(self) -> int | None:
@@ -153,3 +163,12 @@ def sorted_by_epsilon(statuses: Iterable[Status]) -> list[Status]:
         return epsilon, -(status.accuracy or 0.0)
 
     return sorted(statuses, key=place)
+
+
+def fitted_notes(statuses: Iterable[Status]) -> list[str]:
+    """What stands below a list of runs: which features were fitted, and on what."""
+    named: dict[str, list[str]] = {}
+    for status in statuses:
+        if status.fitted and status.epsilon is not None:
+            named.setdefault(status.fitted, []).append(status.folder.name)
+    return [f"{', '.join(names)}: {text}" for text, names in named.items()]

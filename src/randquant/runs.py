@@ -280,11 +280,11 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
 
 
 def _warm_up(prepared: Prepared, cohort: int) -> int:
-    """Compile what encodes and sums, so that no round's time includes it: bytes of a payload."""
+    """Compile what encodes and sums, so that no round's time includes it: bytes of an upload."""
     dimension = prepared.learner.dimension
     payload = prepared.mechanism.encode(np.zeros(dimension, dtype=np.float32), Key.generate())
     prepared.mechanism.mean([payload] * cohort, dimension, Key.generate())
-    return len(payload)
+    return prepared.mechanism.upload_bytes(dimension, cohort)
 
 
 def _summary(
@@ -311,4 +311,5 @@ def _summary(
         seconds=sum(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate for m in metrics),
         rounds=state.round,
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
+        public_examples=prepared.public,
     )

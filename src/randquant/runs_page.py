@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from html import escape
 from typing import Any
 
 from randquant import _page, _svg, _table, _text, settings
 from randquant._svg import Line
 from randquant.records import RoundMetrics
 from randquant.report import EMPTY
-from randquant.run_status import Status
+from randquant.run_status import Status, fitted_notes
 
 COLORS = 8
 OTHER = "others"
@@ -130,7 +131,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
             (
                 label,
                 _text.number(run.accuracy, 2, scale=100),
-                "none" if run.epsilon is None else _text.spent(run.epsilon),
+                "none" if run.epsilon is None else _text.spent(run.epsilon, run.covered),
                 _text.plain(promised.get("delta", "")),
                 _hidden(run),
                 str(promised.get("trust", "")),
@@ -140,7 +141,8 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
             )
         )
     title = "Guarantees are of one run each: whoever took part in several has spent their sum"
-    return _table.html(title, columns, rows, "numbers")
+    notes = "".join(f'<p class="note">{escape(note)}.</p>' for note in fitted_notes(runs))
+    return _table.html(title, columns, rows, "numbers") + notes
 
 
 def _hidden(run: Status) -> str:

@@ -53,7 +53,7 @@ def build(config: Mapping[str, Any], client: int, data_dir: str = "") -> tuple[n
 
 @functools.lru_cache(maxsize=1)  # a simulation's processes take many clients' turns
 def _data(name: str, data_dir: str, population: int, seed: int):
-    from randquant import datasets
+    from randquant import datasets, features
 
-    dataset = datasets.load(name, data_dir or None)
+    dataset = features.load(name, data_dir or None)
     return dataset, datasets.partition(dataset.train_labels, population, "iid", seed=seed)

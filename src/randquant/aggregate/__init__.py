@@ -54,6 +54,14 @@ class UpdateMechanism(Protocol):
         """The record that accounting needs; None where nothing is protected."""
         ...
 
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """Bytes that a client sends for one update, header and padding included.
+
+        Under `aggregate` trust that is a vector masked for a sum over `clients`, or over the cohort
+        that the guarantee counts on; what a secure sum sends besides is not included.
+        """
+        ...
+
 
 def encode_each(
     mechanism: UpdateMechanism, updates: np.ndarray, keys: Sequence[Key]

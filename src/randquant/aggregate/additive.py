@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant import _validate, wire
+from randquant import _validate, upload, wire
 from randquant.aggregate.gaussian import clip_to_norm
 from randquant.aggregate.payloads import enough, some
 from randquant.aggregate.rotation import Rotation
@@ -145,6 +145,10 @@ class AdditiveMechanism:
         centred = ((totals + half) & (2 * half - 1)) - half
         mean = plan.rotation.inverse(centred / (plan.scale * len(payloads)))
         return mean.astype(np.float32)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """A vector masked for a sum modulo 2**bits, however many are summed."""
+        return upload.masked(Rotation(dimension, self.rotation_seed).size, self.bits)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant import wire
+from randquant import upload, wire
 from randquant.aggregate.payloads import enough, some
 from randquant.channel import Channel
 from randquant.encode import encode_payload
@@ -68,6 +68,13 @@ class ChannelMechanism:
         for payload in some(payloads):
             wire.add(self.channel, payload, totals)
         return self.decode(totals, len(payloads), dimension)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """Packed codes; under `aggregate` trust a vector masked for a sum over so many clients."""
+        if self.trust == "local":
+            return upload.coded(self.channel, dimension)
+        bits = upload.sum_bits(self.channel.levels, clients or self.cohort)
+        return upload.masked(dimension, bits)
 
     def size(self, dimension: int) -> int:
         """How many codes an update of so many coordinates is sent as: one each."""

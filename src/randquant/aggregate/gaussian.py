@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant import _validate, wire
+from randquant import _validate, upload, wire
 from randquant.aggregate.payloads import finite, mean_of_floats, some
 from randquant.keys import Key
 from randquant.privacy import Neighboring, Trust
@@ -57,6 +57,10 @@ class ClippedSGD:
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """The mean of the clipped updates."""
         return mean_of_floats(payloads, dimension).astype(np.float32)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """4 bytes a coordinate."""
+        return upload.floats(dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
@@ -107,6 +111,10 @@ class CentralGaussian:
             distance = 2 * self.clip * math.sqrt(dimension)
         noise = self.noise_multiplier * distance / len(payloads) * _normals(dimension, key)
         return (mean + noise).astype(np.float32)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """4 bytes a coordinate."""
+        return upload.floats(dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
@@ -166,6 +174,10 @@ class LocalGaussian:
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """The mean of the noisy updates: unbiased for the mean of the clipped ones."""
         return mean_of_floats(payloads, dimension).astype(np.float32)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """4 bytes a coordinate."""
+        return upload.floats(dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
@@ -234,6 +246,10 @@ class SignSGD:
         for payload in some(payloads):
             wire.add(self.format, payload, positive)
         return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """A bit a coordinate."""
+        return upload.coded(self.format, dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"

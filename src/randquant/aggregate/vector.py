@@ -89,6 +89,10 @@ class VectorMechanism:
         """Decode the mean of the codes and rotate it back."""
         return self._back(self._coordinates.mean(payloads, self.size(dimension), key), dimension)
 
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """As `ChannelMechanism.upload_bytes`, of as many codes as a rotated update has."""
+        return self._coordinates.upload_bytes(self.size(dimension), clients)
+
     def size(self, dimension: int) -> int:
         """How many codes an update of so many coordinates is sent as, padding included."""
         rotation = self.rotation(dimension)

@@ -21,6 +21,7 @@ from randquant.design.levels import Value, search
 from randquant.design.objective import MeanError, Objective, WorstVariance
 from randquant.design.programme import InfeasibleError, Part, Rows, Solution, solve
 from randquant.geometry import MetricCertificate
+from randquant.privacy import round_up
 from randquant.probabilities import from_probabilities
 
 ObjectiveName = Literal["mae", "mse", "worst_variance"]
@@ -226,7 +227,7 @@ def _check_feasible(bound: Constraint, levels: np.ndarray, vertices: np.ndarray)
         )
     if bound.epsilon <= least * (1 + 1e-6):
         raise ValueError(
-            f"Expected epsilon above {least:.6g}, the least of any unbiased channel on these "
+            f"Expected epsilon above {round_up(least)}, the least of any unbiased channel on these "
             f"values, got epsilon={bound.epsilon}: raise it, or move the outermost values outward."
         )
 

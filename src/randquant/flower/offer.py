@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from randquant import _validate
+from randquant import _validate, upload
 from randquant.aggregate import ChannelMechanism, VectorMechanism
 from randquant.channel_file import channel_from_record, channel_record
 from randquant.privacy import Neighboring, Trust
@@ -56,7 +56,7 @@ class Offer:
 
     def bits(self, clients: int) -> int:
         """Bits of a coordinate of the sum of so many clients' codes, which is then exact."""
-        return (clients * (self.mechanism.channel.levels - 1)).bit_length()
+        return upload.sum_bits(self.mechanism.channel.levels, clients)
 
     def release(self, rounds: int, neighboring: Neighboring, trust: Trust) -> Release:
         """What so many answers cost, composed under `trust`.

@@ -17,6 +17,7 @@ from randquant.certify import certify
 from randquant.channel import Channel
 from randquant.mechanisms._optm_programme import Problem, best, least_selectable
 from randquant.mechanisms.two_bins import bins_of, two_bins
+from randquant.privacy import round_up
 
 SLACKS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 """Share of the target by which the search aims below it, tried until the integers certify."""
@@ -93,8 +94,8 @@ def _on_bins(
     least = least_epsilon(1.0, bins)
     if epsilon <= least * (1 + 1e-6):
         raise ValueError(
-            f"Expected epsilon above {least:.6g}, the least of any unbiased mechanism on these "
-            f"bins, got epsilon={epsilon}: raise it, or move the outermost bins outward."
+            f"Expected epsilon above {round_up(least)}, the least of any unbiased mechanism on "
+            f"these bins, got epsilon={epsilon}: raise it, or move the outermost bins outward."
         )
     problem = Problem.of(np.array(bins), samples, shared)
     for slack in SLACKS:
@@ -102,8 +103,8 @@ def _on_bins(
         if found is None:
             name = "reduced" if shared else "full"
             raise ValueError(
-                f"Expected epsilon above {least_selectable(problem):.4g}, the least found under "
-                f"the {name} programme on these bins, got "
+                f"Expected epsilon above {round_up(least_selectable(problem), 4)}, the least found "
+                f"under the {name} programme on these bins, got "
                 f"epsilon={epsilon}: raise it, or move the outermost bins outward."
             )
         ratio = math.exp(epsilon * (1 - slack / 2))

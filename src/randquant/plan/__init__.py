@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from randquant import _validate, schemes
-from randquant.aggregate import BASELINES, ChannelMechanism, LocalGaussian, VectorMechanism
-from randquant.blocks import length
+from randquant.aggregate import BASELINES, ChannelMechanism, LocalGaussian
 from randquant.calibrate import OutOfReach, calibrate
 from randquant.deviation import deviation
 from randquant.limits import gaussian_multiplier, privunit
@@ -17,8 +16,7 @@ from randquant.mechanisms import MECHANISMS, stochastic_rounding
 from randquant.mechanisms.noise import NOISES
 from randquant.plan.record import Entry, Limit, Need, Noise, Plan
 from randquant.plan.verdict import judge
-from randquant.privacy import Neighboring
-from randquant.wire import HEADER_BYTES
+from randquant.privacy import Neighboring, round_up
 
 ALIKE = 1.01
 """Errors that differ by less than this factor are as good as the same."""
@@ -142,25 +140,15 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Entry:
         return Entry(name, {}, baseline=baseline, remark=str(error))
     mechanism = found.mechanism
     each = deviation(mechanism, need.dimension, need.cohort)
-    size, levels, summed = setting.size, 0, None
-    if isinstance(mechanism, VectorMechanism):
-        levels, width = mechanism.channel.levels, 1
-        summed = (need.cohort * (levels - 1)).bit_length()
-    elif name in NOISES:
-        width = summed = found.mechanism.bits  # type: ignore[attr-defined]
-    else:
-        size, width = need.dimension, 1 if name == "sign-sgd" else 32
-    body = length(levels, size) if levels else size * width
-    upload = (body + 7) // 8 + (0 if width == 32 else HEADER_BYTES)
+    sent = mechanism.upload_bytes(need.dimension, need.cohort)
     remark = "" if found.tight else "less noise is not to be had"
     return Entry(
         name,
         scheme.parameters(found.noise),
         found.guarantee,
         _noise(need, each, multiplier),
-        upload,
-        upload * need.cohort * need.rounds,
-        summed if need.trust == "aggregate" else None,
+        sent,
+        sent * need.cohort * need.rounds,
         baseline,
         remark,
     )
@@ -205,11 +193,11 @@ def _limits(need: Need, multiplier: float) -> list[Limit]:
 
     each = need.epsilon / need.participations
     if each >= 1e-9:
-        found.append(Limit(f"PrivUnit, pure epsilon {each:.6g} a round", unit(each)))
+        found.append(Limit(f"PrivUnit, pure epsilon {round_up(each)} a round", unit(each)))
     if need.delta > 0 and need.participations > 1:
         composed = _pure_epsilon(need)
         if composed is not None and composed > each:
-            name = f"PrivUnit, pure epsilon {composed:.6g} a round, composed at delta"
+            name = f"PrivUnit, pure epsilon {round_up(composed)} a round, composed at delta"
             found.append(Limit(name, unit(composed)))
     return found
 

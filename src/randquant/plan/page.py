@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from randquant import _page, _table
+from randquant import _page, _table, _text
 from randquant._svg import minus
 from randquant.mechanisms import MECHANISMS
 from randquant.plan.record import Entry, Noise, Plan, code
@@ -89,7 +89,7 @@ def _asked(plan: Plan) -> list[str]:
     return [
         f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
         f"{need.rounds:,} rounds, updates of L2 norm {need.clip_norm:g}, {need.bits} bits at most",
-        f"epsilon <= {need.epsilon:g} at delta = {need.delta:g} for one client's whole "
+        f"epsilon <= {_text.plain(need.epsilon)} at delta = {need.delta:g} for one client's whole "
         f"participation ({need.neighboring}, {need.trust} trust)",
         f"a client takes part in at most {need.participations:,} rounds{least}: cohorts must be "
         "drawn so; nothing is counted on for the others not being known",
@@ -97,18 +97,16 @@ def _asked(plan: Plan) -> list[str]:
 
 
 def _meaning(plan: Plan) -> list[str]:
-    shared = (
-        "; a secure sum needs more bits than a code, see --json"
-        if plan.need.trust == "aggregate"
-        else ""
-    )
+    sent = "packed codes, header included"
+    if plan.need.trust == "aggregate":
+        sent = f"a vector masked for a sum of {plan.need.cohort:,}, header included"
     return [
         "deviation: of one coordinate of a round's decoded mean, root mean square (a biased one is "
         "scaled to its length first); / Gaussian: "
         "over the first limit's",
         "noise / mean: length of that error over the longest mean there can be, one of clip_norm; "
         "of the run: all rounds' errors over all means, at their longest",
-        f"bytes up: of one client in one round; all rounds: of all clients{shared}",
+        f"bytes up: of one client in one round ({sent}); all rounds: of all clients",
     ]
 
 

@@ -81,9 +81,9 @@ class Entry:
         parameters: what it is built from; empty where the target is out of reach.
         guarantee: what the accountant says of it; None likewise, as the rest.
         noise: its error.
-        bytes_up: what one client uploads in one round, header included.
+        bytes_up: what one client uploads in one round, header included; under `aggregate` trust a
+            vector masked for a sum of the cohort.
         bytes_run: what all clients upload in all rounds.
-        summed_bits: bits of a coordinate in a secure sum of the cohort (`aggregate` only).
         baseline: samples in floating point: to compare with, not to deploy.
         remark: why there is nothing, or what to know.
     """
@@ -94,7 +94,6 @@ class Entry:
     noise: Noise | None = None
     bytes_up: int = 0
     bytes_run: int = 0
-    summed_bits: int | None = None
     baseline: bool = False
     remark: str = ""
 

@@ -12,6 +12,7 @@ from randquant import features, models
 from randquant.aggregate import update_mechanism
 from randquant.ledger import Ledger
 from randquant.mechanisms import build
+from randquant.privacy import round_up
 from randquant.records import TrainConfig
 
 LARGEST = 24.0
@@ -62,8 +63,8 @@ def optimum(
             high = parameters["epsilon"]
     if found is None:
         raise ValueError(
-            f"Expected values with an unbiased channel that costs a run {limit:g} nats or less, "
-            "got others: move the outermost ones outward."
+            f"Expected values with an unbiased channel that costs a run {round_up(limit)} nats or "
+            "less, got others: move the outermost ones outward."
         )
     return found
 
@@ -85,7 +86,9 @@ def epsilon(config: TrainConfig) -> float:
 
 def dimension(config: TrainConfig) -> int:
     """Coordinates of an update of a run."""
-    dataset = features.load(config.dataset, config.data_dir or None, config.features)
+    dataset = features.load(
+        config.dataset, config.data_dir or None, config.features, config.fitted_on
+    )
     model = models.build(config.model, dataset.train_features.shape[1:], dataset.classes, 0)
     return sum(parameter.numel() for parameter in model.parameters())
 

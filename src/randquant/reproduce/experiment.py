@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from randquant import _text, _validate, datasets, run_status, runs
+from randquant import _text, _validate, datasets, features, run_status, runs
 from randquant._svg import Line, line_chart
 from randquant.privacy import Interval
 from randquant.records import RoundMetrics, TrainConfig
@@ -255,6 +255,10 @@ def table(trained: Sequence[Trained], of: str = "") -> Table:
     seeds = f"{len(trained[0].runs)} seed" + "s" * (len(trained[0].runs) > 1)
     models = f"Final models, {of}" if of else "Final models"
     title = f"{models}, {seeds}; epsilon certified for the whole run of one client"
+    config, summary = trained[0].runs[0].config, trained[0].runs[0].summary
+    assert config is not None
+    if beside := features.statement(config, summary):
+        title += f"; {beside}"
     return Table(title, columns, rows)
 
 
@@ -270,6 +274,8 @@ def stated(trained: Iterable[Trained]) -> list[Stated]:
             f"{_text.count(summary.participations, 'round')} at most, delta {config.delta:g}, "
             f"{config.neighboring.replace('_', ' ')}, {summary.guarantee['trust']} trust."
         )
+        beside = features.statement(config, summary)
+        promised += f" {beside[0].upper()}{beside[1:]}." if beside else ""
         why = f"{each.curve.why} {promised}".strip()
         found.append(Stated(each.curve.label, each.curve.paper, each.epsilon, why))
     return found

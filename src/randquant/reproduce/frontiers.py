@@ -137,7 +137,7 @@ GAUSSIAN = Kind("Gaussian, not compressed", "local-gaussian", 32)
 
 def _sizes(start: TrainConfig, seeds: int) -> tuple[int, int | None]:
     """Coordinates of an update, and the fewest examples of one, where an example is the unit."""
-    dataset = features.load(start.dataset, start.data_dir or None, start.features)
+    dataset = features.load(start.dataset, start.data_dir or None, start.features, start.fitted_on)
     model = models.build(start.model, dataset.train_features.shape[1:], dataset.classes, 0)
     dimension = sum(parameter.numel() for parameter in model.parameters())
     if start.unit == "client":

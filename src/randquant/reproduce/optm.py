@@ -15,6 +15,7 @@ import randquant as rq
 from randquant._svg import Line, line_chart
 from randquant.channel import Channel
 from randquant.mechanisms import build
+from randquant.privacy import round_up
 from randquant.reproduce.result import Claim, Reproduction, Table
 
 PAPER = "Privacy-Aware Randomized Quantization via Linear Programming"
@@ -167,7 +168,7 @@ def _best(epsilon: float, outer: float, inner: float, printed: str) -> Claim:
         found.value,
         "does not hold" if better else "holds",
         "OPTM is the best of its own restricted programme; the best unbiased channel on the same "
-        f"levels, certified at {found.certificate.epsilon.upper:.6f}, has our error.",
+        f"levels, certified at {round_up(found.certificate.epsilon.upper, 7)}, has our error.",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from randquant import datasets, models, runs
+from randquant import datasets, features, models, runs
 from randquant.learner import Learner
 from randquant.records import TrainConfig
 from randquant.reproduce import equal, experiment, optm, optm_vectors
@@ -164,6 +164,7 @@ def _start(task: Task, mean: bool, setting: Setting) -> dict[str, Any]:
         clients = {"population": 1, "cohort": 1, "batch": task.batch}
     return {
         **setting.source(task.dataset), **clients, "model": "softmax", "rounds": task.rounds,
+        "fitted_on": "all",
         "learning_rate": task.rates[mean], "evaluate_every": task.every, "threads": 1,
         "clip": task.clip,
     }  # fmt: skip
@@ -216,7 +217,8 @@ def training_accuracy(run: Status) -> float:
     """Accuracy of a finished run's final model on all training data, in [0, 1]."""
     config = run.config
     assert config is not None
-    data = datasets.load(config.dataset, config.data_dir or None)
+    source = (config.dataset, config.data_dir or None)
+    data = features.load(*source, config.features, config.fitted_on)
     shown = replace(data, test_features=data.train_features, test_labels=data.train_labels)
     model = models.build(config.model, data.train_features.shape[1:], data.classes, 0)
     learner = Learner(model, shown, [np.arange(len(data.train_labels))])

@@ -10,7 +10,7 @@ import numpy as np
 import randquant as rq
 from randquant._svg import Line, line_chart
 from randquant.divergence import renyi
-from randquant.privacy import Interval
+from randquant.privacy import Interval, round_down, round_up
 from randquant.reproduce.result import Claim, Reproduction, Table, agrees
 
 PAPER = (
@@ -77,7 +77,7 @@ def _pure_claim(levels: int) -> Claim:
         worst.epsilon,
         "does not hold",
         f"x = {worst.witness[0]:.6g} can send code {worst.code}, x' = {worst.witness[1]:.6g} never "
-        f"does. At the mid-points of the end cells: {middle.upper:.5f}.",
+        f"does. At the mid-points of the end cells: {round_up(middle.upper)}.",
     )
 
 
@@ -205,7 +205,7 @@ def printed_claim(levels: int, p: Fraction, printed: str) -> Claim:
     return Claim(
         f"{levels} levels, p {float(p):g}: order-2 epsilon of one round (section VI)",
         printed,
-        true,
+        round_down(true),
         "does not hold",
         f"{came} ({formula:.4f}). Ours is a lower bound: a sampled example that moves all "
         f"{DIMENSION} coordinates from one mid-point to the other.",
@@ -241,20 +241,20 @@ def _sampling_claims(levels: int, p: Fraction) -> list[Claim]:
     text = "equation 26: sampling with rate k turns an order-2 epsilon of d coordinates into k^2 d "
     text += "epsilon (paper: this, from the exact epsilon of one coordinate)"
     why = (
-        f"One coordinate has D_2 = {single:.5f} at the mid-points. k^2 epsilon is an O() statement "
-        "for small epsilon; the exact value is log(1 + k^2 (exp(epsilon) - 1))."
+        f"One coordinate has D_2 = {round_down(single)} at the mid-points. k^2 epsilon is an O() "
+        "statement for small epsilon; the exact value is log(1 + k^2 (exp(epsilon) - 1))."
     )
     joint = sampled(single, DIMENSION, RATE)
     return [
-        Claim(f"{text}, d = 1", f"{RATE**2 * single:.6f}", one, "does not hold", why),
+        Claim(f"{text}, d = 1", f"{RATE**2 * single:.6f}", round_down(one), "does not hold", why),
         Claim(
             f"{text}, d = {DIMENSION}",
             f"{RATE**2 * DIMENSION * single:.4f}",
-            joint,
+            round_down(joint),
             "does not hold",
             "All coordinates come from one example, so all are sampled together: the exact value "
             "is log(1 + k^2 (exp(d epsilon) - 1)). Amplifying coordinate by coordinate, even "
-            f"exactly, gives {DIMENSION * one:.3f} and is no bound either.",
+            f"exactly, gives {round_down(DIMENSION * one)} and is no bound either.",
         ),
     ]
 

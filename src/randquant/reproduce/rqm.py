@@ -103,7 +103,8 @@ def _ends(name: str, orders: list[float], worst: list[Interval], ends: list[Inte
         verdict = "does not hold"
         why = (
             f"Fails at orders from {wrong[0]:.3g} to {wrong[-1]:.3g}; at {orders[most]:.3g} the "
-            f"worst pair has {worst[most].lower:.6f}, (clip, -clip) {ends[most].upper:.6f}."
+            f"worst pair has {round_down(worst[most].lower, 7)}, (clip, -clip) "
+            f"{round_up(ends[most].upper, 7)}."
         )
     return Claim(f"{name}: (clip, -clip) is RQM's worst pair", None, worst[most], verdict, why)
 
@@ -224,7 +225,7 @@ def _not_at_order_8(channel: Channel) -> Claim:
         worst.epsilon,
         "does not hold",
         f"At order 8 the pair ({worst.witness[0]:g}, {worst.witness[1]:g}) has "
-        f"{worst.epsilon.lower:.6f}, (clip, -clip) only {ends.upper:.6f}.",
+        f"{round_down(worst.epsilon.lower, 7)}, (clip, -clip) only {round_up(ends.upper, 7)}.",
     )
 
 
@@ -296,9 +297,9 @@ def sums() -> Reproduction:
         ends, _ = worst_sum(channel, clients, order, ends_only=True)
         text = f"keep {keep}, {clients} clients, order {order:g}: inputs ±clip are the worst"
         fails = anywhere.lower > ends.upper
-        why = f"With every input at ±clip at most {ends.upper:.8f}" + (
-            f"; {anywhere.lower:.8f} with x, x' = {where[0]:g}, {where[1]:g} and the others at "
-            f"{', '.join(f'{x:g}' for x in where[2:])}."
+        why = f"With every input at ±clip at most {round_up(ends.upper, 9)}" + (
+            f"; {round_down(anywhere.lower, 9)} with x, x' = {where[0]:g}, {where[1]:g} and the "
+            f"others at {', '.join(f'{x:g}' for x in where[2:])}."
             if fails
             else ", and no other levels have more."
         )

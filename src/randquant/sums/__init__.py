@@ -16,7 +16,7 @@ import numpy as np
 from randquant import _validate
 from randquant.channel import Channel
 from randquant.divergence import LARGEST_ORDER, UNIT
-from randquant.privacy import Interval, round_up
+from randquant.privacy import Interval, round_down, round_up
 from randquant.sums.attack import Attack, attack
 from randquant.sums.bounds import Plan, by_blanket, by_search
 from randquant.sums.rows import Neighboring, Rows
@@ -55,7 +55,7 @@ class SumCertificate:
         around = ", ".join(f"{count} at {value:g}" for value, count in self.others.items())
         return (
             f"order {self.order}: epsilon <= {round_up(self.epsilon.upper, 9)} per coordinate of a "
-            f"sum of {self.clients} ({self.method}); >= {self.epsilon.lower:.6g}: x={x:g}, "
+            f"sum of {self.clients} ({self.method}); >= {round_down(self.epsilon.lower)}: x={x:g}, "
             f"x'={other:g}, others {around or 'none'}"
         )
 

@@ -12,7 +12,7 @@ from randquant._scatter import Mark
 from randquant._svg import minus
 from randquant.records import write_atomic
 from randquant.report import EMPTY
-from randquant.run_status import Status
+from randquant.run_status import Status, fitted_notes
 from randquant.sweep.results import CAUTION, Results, cells, counted, series
 from randquant.sweep.script import SCRIPT, STYLE
 
@@ -97,7 +97,12 @@ def _aside(found: Results) -> str:
     """Beside the chart: the run that is pointed at, and below it the frontier."""
     kept = [run for run in found.measured if run.folder.name in found.best]
     rows = [
-        (_text.spent(run.epsilon), _accuracy(run), _described(run, found.varied)) for run in kept
+        (
+            _text.spent(run.epsilon, run.covered),
+            _accuracy(run),
+            _described(run, found.varied),
+        )
+        for run in kept
     ]
     columns = ("ε ≤", "accuracy, %", "settings")
     table = _table.html("The frontier of all runs", columns, rows, "numbers compared")
@@ -120,6 +125,8 @@ def _reading(found: Results) -> str:
                 "mechanism: runs under different trust are not promises of the same kind.",
             )
         )
+    for note in fitted_notes(found.measured):
+        paragraphs.append(("Features.", f"{note}."))
     paragraphs.append(("Chosen runs look better than they are.", CAUTION))
     paragraphs.append(
         (
@@ -145,7 +152,7 @@ def _runs_table(drawn: dict[str, list[Status]], found: Results) -> str:
         on = "all" if name in found.best else "mechanism" if name in own else ""
         shown = [
             _accuracy(run),
-            _text.spent(run.epsilon),
+            _text.spent(run.epsilon, run.covered),
             *cells(run, names),
             f"{run.bytes_per_upload:,}",
             f"{run.rounds:,}",
@@ -172,7 +179,7 @@ def _averages_table(found: Results) -> list[str]:
             str(len(each.runs)),
             _text.number(each.accuracy, 2, scale=100),
             _text.number(each.deviation, 2, scale=100),
-            "none" if each.epsilon is None else _text.spent(each.epsilon),
+            "none" if each.epsilon is None else _text.spent(each.epsilon, each.runs[0].covered),
             "yes" if each.best else "",
         )
         for each in found.averages
@@ -231,4 +238,6 @@ def _accuracy(run: Status) -> str:
 
 
 def _bound(run: Status) -> str:
-    return WITHOUT if run.epsilon is None else _text.bound(run.epsilon)
+    if run.epsilon is None:
+        return WITHOUT
+    return _text.bound(run.epsilon) + _text.MARK * (not run.covered)

@@ -13,7 +13,7 @@ from typing import Any
 from randquant import _table, _text, settings
 from randquant.privacy import round_up
 from randquant.records import to_json
-from randquant.run_status import Status, sorted_by_epsilon
+from randquant.run_status import Status, fitted_notes, sorted_by_epsilon
 from randquant.sweep.averages import Average, averages
 from randquant.sweep.pareto import frontier
 
@@ -121,6 +121,7 @@ def _run_json(run: Status, found: Results) -> dict[str, Any]:
         "accuracy": run.accuracy,
         "epsilon": run.epsilon,
         "guarantee": run.guarantee and to_json(run.guarantee),
+        "fitted": run.fitted,
         "bytes_per_upload": run.bytes_per_upload,
         "rounds": run.rounds,
         "on_frontier": run.folder.name in found.best,
@@ -129,16 +130,17 @@ def _run_json(run: Status, found: Results) -> dict[str, Any]:
 
 
 def cells(run: Status, names: Sequence[str]) -> list[str]:
-    """A run's settings of these names as text, numbers to six digits."""
+    """A run's settings of these names as text, numbers to six digits, an epsilon as it is."""
     assert run.config is not None
     values = settings.flat(run.config)
-    return [_short(values.get(name)) for name in names]
+    return [_short(name, values.get(name)) for name in names]
 
 
-def _short(value: object) -> str:
+def _short(name: str, value: object) -> str:
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else _text.plain(value)
+    rounded = isinstance(value, float) and not name.endswith("epsilon")
+    return f"{value:.6g}" if rounded else _text.plain(value)
 
 
 def as_text(folder: Path, found: Results) -> list[str]:
@@ -147,6 +149,7 @@ def as_text(folder: Path, found: Results) -> list[str]:
     for run in (run for run in found.runs if run.state == "failed"):
         lines.append(f"failed         {run.folder.name}: {run.error}")
     lines.append(f"runs           {counted(found)}")
+    lines += [f"features       {note}" for note in fitted_notes(found.measured)]
     if found.measured:
         note = f"note           {CAUTION}"
         lines += textwrap.wrap(note, 100, subsequent_indent=" " * 15)
@@ -203,4 +206,7 @@ def _averages_table(found: Results) -> list[str]:
 def _epsilon(run: Status | Average) -> str:
     if run.epsilon is None:
         return "-"
-    return "infinite" if math.isinf(run.epsilon) else round_up(run.epsilon)
+    if math.isinf(run.epsilon):
+        return "infinite"
+    first = run if isinstance(run, Status) else run.runs[0]
+    return round_up(run.epsilon) + _text.MARK * (not first.covered)
