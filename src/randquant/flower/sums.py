@@ -33,7 +33,7 @@ class Sum(Protocol):
         ...
 
     def add(self, replies: Iterable[Message]) -> int:
-        """Take what came; how many of them are good."""
+        """Take what came; of how many clients the mean will be."""
         ...
 
     def mean(self) -> np.ndarray:
@@ -120,8 +120,8 @@ class SecureSum:
         return {client: _request(head, inbox) for client, inbox in forwarded.items()}
 
     def add(self, replies: Iterable[Message]) -> int:
-        """Add up masked vectors as they come."""
-        known = _checked(
+        """Add up masked vectors, and close the sum: how many are in it."""
+        _checked(
             replies,
             self.terms.clients,
             messages.UPLOAD,
@@ -129,7 +129,7 @@ class SecureSum:
             lambda client, content: self._server.add(client, messages.read_payload(content)),
             self.refused,
         )
-        return len(known)
+        return len(self._server.close())
 
     def mean(self) -> np.ndarray:
         """Run the steps after the upload."""
@@ -144,7 +144,8 @@ class SecureSum:
         relayed = self._server.relay(tags)
         head = Head(messages.REVEAL, self.terms.session)
         shares = self._ask({c: _request(head, inbox) for c, inbox in relayed.items()}, head)
-        totals = self._server.unmask(shares).astype(np.int64)
+        largest = self.offer.mechanism.channel.levels - 1
+        totals = self._server.unmask(shares, largest).astype(np.int64)
         return self.offer.mechanism.decode(totals, len(survivors), self.offer.dimension)
 
     def _ask(
