@@ -43,7 +43,7 @@ class Round:
     def _ask(self, step, inboxes, work):
         answers = {}
         for c, inbox in inboxes.items():
-            arrived = inbox if step == "advertise" else self.down(step, c, inbox)
+            arrived = self.down(step, c, inbox)
             if arrived is None:
                 continue
             try:
@@ -58,7 +58,7 @@ class Round:
     def shared(self):
         """What the server forwards after the first two steps."""
         clients, server = self.clients, self.server
-        everyone = dict.fromkeys(self.terms.clients)
+        everyone = {c: {} for c in self.terms.clients}
         adverts = self._ask("advertise", everyone, lambda c, _: clients[c].advertise())
         at = server.introduce(adverts)
         return server.forward(self._ask("share", at, lambda c, inbox: clients[c].share(inbox)))

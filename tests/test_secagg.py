@@ -182,7 +182,7 @@ def test_it_stays_uniform_without_the_masks_with_others():
 def test_a_missing_self_mask_is_caught(monkeypatch):
     class Faulty(Client):
         def mask(self, vector, sealed):
-            added = masks.add
+            added, pairs = masks.add, set(self._masks.values())
             with monkeypatch.context() as patch:
                 patch.setattr(
                     masks,
