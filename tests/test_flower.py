@@ -802,17 +802,22 @@ def test_a_node_sets_its_own_delta():
     assert 3 in refusals(grid)
 
 
-def test_shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing():
+def test_shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing(caplog):
     def fault(step, node, reply):
         if step == "share" and node == 2:
             inbox = reply.content[INBOX]
             inbox.update({n: bytes(len(m)) for n, m in inbox.items() if n != "2"})
         return [reply]
 
-    found, grid, _ = one_round(exact(), fault=fault)
-    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
+    result = run(QuantizedStrategy(fedavg(), exact()), grid)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), mean_of([1, 3, 4, 5]), atol=1e-6)
+    assert result.train_metrics_clientapp[1]["clients"] == 4
     assert not refusals(grid)
     assert [node for step, node, *_ in grid.seen if step == "confirm"] == [1, 3, 4, 5]
+    warnings = [r.getMessage() for r in caplog.records if "randquant: client" in r.getMessage()]
+    assert len(warnings) == 1
+    assert "client 2: Expected shares that open" in warnings[0]
 
 
 def test_shares_of_all_that_do_not_open_stop_a_client_before_it_is_charged():

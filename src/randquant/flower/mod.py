@@ -58,11 +58,11 @@ class QuantizeMod:
             no server can ask for less.
 
     A SuperNode's `--node-config` goes before these arguments: `randquant-epsilon`,
-    `randquant-delta`, `randquant-all-neighbours`, `randquant-threshold`. It may also name files of the client's:
-    `randquant-ledger`, in which its account is kept over runs (without it, for one run), and
-    `randquant-identity` with `randquant-directory`: its Ed25519 key in PEM, and the public keys of
-    all clients, in JSON by node number in 64 hexadecimal digits, so that no server can stand
-    between them.
+    `randquant-delta`, `randquant-all-neighbours`, `randquant-threshold`. It may also name files of
+    the client's: `randquant-ledger`, in which its account is kept over runs (without it, for one
+    run), and `randquant-identity` with `randquant-directory`: its Ed25519 key in PEM, and the
+    public keys of all clients, in JSON by node number in 64 hexadecimal digits, so that no server
+    can stand between them.
 
     Example:
         >>> from flwr.clientapp import ClientApp

@@ -11,7 +11,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from randquant import wire
 from randquant.secagg import group, masks, messages, sharing
 from randquant.secagg.crypto import sealing_key
-from randquant.secagg.messages import SEALED_BYTES, Advert, Dealing, exactly_bytes
+from randquant.secagg.messages import (
+    NUMBER_BYTES,
+    SEALED_BYTES,
+    Advert,
+    Dealing,
+    exactly_bytes,
+)
 from randquant.secagg.terms import ProtocolError, Terms
 from randquant.secagg.unmasking import Unmasking
 
@@ -175,6 +181,8 @@ class Server:
         """A masked vector, and whom its client accuses; ValueError for anything else."""
         form, dimension = messages.masked_format(self.terms, client), self.terms.dimension
         size = wire.HEADER_BYTES + -(-dimension * self.terms.bits // 8)
+        if len(payload) > size + NUMBER_BYTES * self.terms.neighbours:
+            raise ProtocolError(f"Expected a masked vector in {size} bytes, got {len(payload)}.")
         accused = messages.read_accusation(payload[size:])
         if not accused <= set(self.terms.neighbours_of(client)).intersection(self._dealt):
             raise ProtocolError("Expected a client to accuse neighbours only, got others.")
