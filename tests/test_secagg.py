@@ -2,6 +2,8 @@
 
 import math
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,31 @@ from randquant.secagg import Client, ProtocolError, Server, Terms, masks
 from randquant.secagg.messages import masked_format
 
 NEVER = frozenset()
+TESTS = Path(__file__).parent
+PAGE = (TESTS.parent / "docs" / "secure-aggregation.md").read_text()
+
+
+def test_the_example_of_the_page_prints_what_it_says(capsys):
+    code, shown = re.findall(r"```(?:python|text)\n(.*?)```", PAGE, flags=re.DOTALL)
+    exec(compile(code, "docs/secure-aggregation.md", "exec"), {})
+    assert capsys.readouterr().out == shown
+
+
+def test_the_tests_that_the_page_names_exist():
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert len(named) > 25
+    text = "".join(path.read_text() for path in TESTS.glob("test_*.py"))
+    assert not {name for name in named if f"def {name}(" not in text}
+
+
+def test_the_figures_of_the_page_are_those_of_terms():
+    most = {count: terms_of(count, neighbours=100).most_accusers for count in range(2, 41)}
+    assert (most[2], most[3], most[40]) == (0, 0, 7)
+    assert {most[count] for count in range(4, 8)} == {1}
+    forty = terms_of(40, neighbours=100)
+    assert (2 * forty.threshold - forty.neighbours, forty.neighbours) == (13, 39)
+    ten = terms_of(60)
+    assert 2 * ten.threshold - ten.neighbours == 4
 
 
 def terms_of(count, dimension=5, bits=10, **others):
