@@ -51,7 +51,8 @@ EXTRAS = {
     "matplotlib": set(),
     "dp_accounting": {"events"},
     "attr": {"events"},
-    "Crypto": {"secagg"},
+    "Crypto": set(),
+    "nacl": {"secagg"},
     "optuna": {"sweep"},
     "tensorboard": set(),
 }

@@ -32,7 +32,7 @@ from randquant.flower.ledger import SPENT
 from randquant.flower.messages import HEAD, INBOX, PAYLOAD, STYPE, read_terms
 from randquant.flower.strategy import RoundsFailed
 from randquant.keys import Key
-from randquant.secagg import ProtocolError
+from randquant.secagg import Client, ProtocolError
 
 # Values -1, 0, 1 are encoded as they are: sums can be checked bit for bit.
 EXACT = rq.stochastic_rounding(clip=1.0, levels=3, margin=0.0)
@@ -352,6 +352,87 @@ def test_a_client_refuses_sums_that_it_does_not_trust(mod, mechanism, options, r
         run(QuantizedStrategy(fedavg(), mechanism, patience=1, **options), grid)
     assert len(refusals(grid)) == 5
     assert all(reason in text for text in refusals(grid).values())
+
+
+def lower_threshold(message):
+    terms_of(message, threshold=5)  # of 9; two thirds are 6
+
+
+def test_no_server_lowers_the_threshold_below_a_clients_own_word():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 11))
+    changed_request(grid, "advertise", lower_threshold)
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    assert len(refusals(grid)) == 10
+    assert all(
+        "threshold of 6 of 9 neighbours or more, got 5" in r for r in refusals(grid).values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "config", "refused"), [(0.5, None, 0), (2 / 3, 0.5, 0), (0.5, 0.6, 10), (0.5, "x", 10)]
+)
+def test_a_client_may_agree_to_a_lower_threshold(own, config, refused):
+    grid = InProcessGrid(client_app(QuantizeMod(math.inf, threshold=own), mover), range(1, 11))
+    for context in grid.contexts.values():
+        context.node_config |= {} if config is None else {"randquant-threshold": config}
+    changed_request(grid, "advertise", lower_threshold)
+    strategy = QuantizedStrategy(fedavg(), exact())
+    run(strategy, grid)
+    steps = {step for step, *_ in grid.seen}
+    assert len(refusals(grid)) == refused
+    assert ("share" in steps) == (refused == 0)
+    with pytest.raises(ValueError, match="threshold"):
+        QuantizeMod(math.inf, threshold=0)
+
+
+def hostile_codes(monkeypatch, number, code):
+    """One client masks `code` in place of every code of its update."""
+    honest = Client.mask
+
+    def mask(self, vector, sealed):
+        return honest(self, vector * 0 + code if self.number == number else vector, sealed)
+
+    monkeypatch.setattr(Client, "mask", mask)
+
+
+def test_a_mean_that_no_codes_have_is_refused(monkeypatch):
+    """One client of five sends 4 where codes are 0 to 2: the mean would be beyond all updates."""
+    hostile_codes(monkeypatch, 2, np.uint8(4))
+    grid = InProcessGrid(client_app(ANYTHING, lambda node, name, a: a + 1), range(1, 6))
+    strategy = QuantizedStrategy(fedavg(), exact(), patience=1)
+    with pytest.raises(RoundsFailed, match="totals of 10 at most, got 12"):
+        run(strategy, grid)
+
+
+def test_the_most_that_one_client_can_do_to_a_mean_is_to_make_it_the_largest(monkeypatch):
+    """From the lowest of all honest means to the highest, and no further; docs say so."""
+    hostile_codes(monkeypatch, 2, np.uint8(10))
+    grid = InProcessGrid(client_app(ANYTHING, lambda node, name, a: a - 1), range(1, 6))
+    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+    assert found.tolist() == [1.0] * 5
+
+
+def test_secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    again = []
+
+    def wrong(message):
+        node = message.metadata.dst_node_id
+        if node != 3:
+            return
+        right = message_copy(message)
+        message.content[HEAD]["survivors"] = ["1", "2"]
+        message.metadata.__dict__["_message_id"] = "wrong"
+        first = grid.app(message_copy(message), grid.contexts[node])
+        assert "this client among" in first.error.reason
+        assert set(grid.contexts[node].state) == {SPENT}
+        again.append(grid.app(right, grid.contexts[node]).error.reason)
+
+    changed_request(grid, "confirm", wrong)
+    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+    np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
+    assert again == ["Expected a message of the sum that this client is in, got another."]
 
 
 def test_without_our_strategy_a_client_sends_nothing():
@@ -721,19 +802,40 @@ def test_a_node_sets_its_own_delta():
     assert 3 in refusals(grid)
 
 
-def test_shares_that_do_not_open_name_their_sender_and_cost_nothing():
+def test_shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing(caplog):
     def fault(step, node, reply):
         if step == "share" and node == 2:
-            reply.content[INBOX].update({n: bytes(100) for n in reply.content[INBOX]})
+            inbox = reply.content[INBOX]
+            inbox.update({n: bytes(len(m)) for n, m in inbox.items() if n != "2"})
         return [reply]
 
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
-    with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
-    assert set(refusals(grid)) == {1, 3, 4, 5}
-    assert all(reason.startswith("Client 2: ") for reason in refusals(grid).values())
-    for node in (1, 3, 4, 5):
-        assert json.loads(grid.contexts[node].state[SPENT]["state"])["clients"] == {}
+    result = run(QuantizedStrategy(fedavg(), exact()), grid)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), mean_of([1, 3, 4, 5]), atol=1e-6)
+    assert result.train_metrics_clientapp[1]["clients"] == 4
+    assert not refusals(grid)
+    assert [node for step, node, *_ in grid.seen if step == "confirm"] == [1, 3, 4, 5]
+    warnings = [r.getMessage() for r in caplog.records if "randquant: client" in r.getMessage()]
+    assert len(warnings) == 1
+    assert "client 2: Expected shares that open" in warnings[0]
+
+
+def test_shares_of_all_that_do_not_open_stop_a_client_before_it_is_charged():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+
+    def changed(message):
+        inbox = message.content[INBOX]
+        if message.metadata.dst_node_id == 3:
+            inbox.update({n: bytes(len(m)) for n, m in inbox.items()})
+
+    changed_request(grid, "upload", changed)
+    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+    np.testing.assert_allclose(found, mean_of([1, 2, 4, 5]), atol=1e-6)
+    assert set(refusals(grid)) == {3}
+    assert "They, or whoever relays, are at fault" in refusals(grid)[3]
+    for node in range(1, 6):
+        counts = json.loads(grid.contexts[node].state[SPENT]["state"])["clients"]
+        assert bool(counts) == (node != 3)
 
 
 def test_a_confirmation_that_does_not_fit_is_not_counted():

@@ -2,6 +2,8 @@
 
 import math
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,31 @@ from randquant.secagg import Client, ProtocolError, Server, Terms, masks
 from randquant.secagg.messages import masked_format
 
 NEVER = frozenset()
+TESTS = Path(__file__).parent
+PAGE = (TESTS.parent / "docs" / "secure-aggregation.md").read_text()
+
+
+def test_the_example_of_the_page_prints_what_it_says(capsys):
+    code, shown = re.findall(r"```(?:python|text)\n(.*?)```", PAGE, flags=re.DOTALL)
+    exec(compile(code, "docs/secure-aggregation.md", "exec"), {})
+    assert capsys.readouterr().out == shown
+
+
+def test_the_tests_that_the_page_names_exist():
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert len(named) > 25
+    text = "".join(path.read_text() for path in TESTS.glob("test_*.py"))
+    assert not {name for name in named if f"def {name}(" not in text}
+
+
+def test_the_figures_of_the_page_are_those_of_terms():
+    most = {count: terms_of(count, neighbours=100).most_accusers for count in range(2, 41)}
+    assert (most[2], most[3], most[40]) == (0, 0, 7)
+    assert {most[count] for count in range(4, 8)} == {1}
+    forty = terms_of(40, neighbours=100)
+    assert (2 * forty.threshold - forty.neighbours, forty.neighbours) == (13, 39)
+    ten = terms_of(60)
+    assert 2 * ten.threshold - ten.neighbours == 4
 
 
 def terms_of(count, dimension=5, bits=10, **others):
@@ -23,9 +50,9 @@ def terms_of(count, dimension=5, bits=10, **others):
     return Terms(os.urandom(8), tuple(range(count)), dimension, bits, **others)
 
 
-def started(terms, **identities):
-    """Clients and a server, keys exchanged."""
-    return {c: Client(terms, c, **identities) for c in terms.clients}, Server(terms)
+def started(terms, **options):
+    """Clients and a server."""
+    return {c: Client(terms, c, **options) for c in terms.clients}, Server(terms)
 
 
 def masked(terms, vectors, gone=(NEVER, NEVER, NEVER)):
@@ -182,12 +209,12 @@ def test_it_stays_uniform_without_the_masks_with_others():
 def test_a_missing_self_mask_is_caught(monkeypatch):
     class Faulty(Client):
         def mask(self, vector, sealed):
-            added = masks.add
+            added, pairs = masks.add, set(self._masks.values())
             with monkeypatch.context() as patch:
                 patch.setattr(
                     masks,
                     "add",
-                    lambda t, secret, sign: secret == self._seed or added(t, secret, sign),
+                    lambda t, secret, sign: secret not in pairs or added(t, secret, sign),
                 )
                 return super().mask(vector, sealed)
 
@@ -201,22 +228,26 @@ def test_a_mask_that_is_used_twice_is_caught(monkeypatch):
     assert not uniform(seen(stripped=True))
 
 
-def seeds_are_whole(seeds):
-    """Whether each of 256 bits takes both values: a false alarm has a chance of 2^(9 - clients)."""
-    bits = np.unpackbits(np.frombuffer(b"".join(seeds), dtype=np.uint8).reshape(-1, 32), axis=1)
+def secrets_are_whole(secrets):
+    """Whether each of 252 bits takes both values: a false alarm has a chance of 2^(9 - clients)."""
+    whole = b"".join(secret.to_bytes(32, "big") for secret in secrets)
+    bits = np.unpackbits(np.frombuffer(whole, dtype=np.uint8).reshape(-1, 32), axis=1)[:, 4:]
     return bool((bits.min(axis=0) == 0).all() and (bits.max(axis=0) == 1).all())
 
 
-def test_seeds_have_all_their_bits():
+def test_secrets_have_all_their_bits():
     terms = terms_of(60)
-    assert seeds_are_whole([Client(terms, c)._seed for c in terms.clients])
+    clients = [Client(terms, c) for c in terms.clients]
+    assert secrets_are_whole([client._seed for client in clients])
+    assert secrets_are_whole([client._masking for client in clients])
+    assert len({client._seed for client in clients} | {c._masking for c in clients}) == 120
 
 
-def test_seeds_of_32_bits_are_caught(monkeypatch):
+def test_secrets_of_32_bits_are_caught(monkeypatch):
     real = os.urandom
     monkeypatch.setattr(os, "urandom", lambda n: real(4) + bytes(n - 4))
     terms = terms_of(60)
-    assert not seeds_are_whole([Client(terms, c)._seed for c in terms.clients])
+    assert not secrets_are_whole([Client(terms, c)._seed for c in terms.clients])
 
 
 # --- a server or a client that cheats -----------------------------------------------------------
@@ -352,7 +383,7 @@ def test_keys_must_be_of_different_neighbours_and_signed():
         return made, {n: shown[n] for n in terms.neighbours_of(0)}
 
     made, shown = adverts()
-    assert set(made[0].share(shown)) == {1, 2, 3}
+    assert set(made[0].share(shown)) == {0, 1, 2, 3}
     for change in (
         lambda a: {**a, 1: a[2]},  # another client's keys
         lambda a: {**a, 1: a[1][:96]},  # unsigned
@@ -372,19 +403,21 @@ def test_keys_must_be_of_different_neighbours_and_signed():
 
 
 def test_sealed_shares_are_of_this_sum_and_this_pair():
-    terms = terms_of(4)
+    terms = terms_of(8)
     clients, server = started(terms)
     at = server.introduce({c: k.advertise() for c, k in clients.items()})
     messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
-    swapped = {**messages[0], 1: messages[0][2]}
-    with pytest.raises(ProtocolError, match="forged"):
-        clients[0].mask(np.zeros(5, dtype=np.uint8), swapped)
+    swapped = {**messages[0], 1: messages[0][2], 2: messages[1][2]}
+    payload = clients[0].mask(np.zeros(5, dtype=np.uint8), swapped)
+    assert clients[0].accused == {1, 2}
+    server.add(0, payload)
+    assert server._accused[0] == {1, 2}
 
 
 def test_what_is_wrong_is_left_out_or_fails_loudly():
     terms = terms_of(10, neighbours=100, threshold=5)
     vectors = vectors_of(terms, 4)
-    clients, server = started(terms)
+    clients, server = started(terms, threshold=0.5)
     adverts = {c: k.advertise() for c, k in clients.items()}
     at = server.introduce({**adverts, 9: b"short", 77: adverts[3]})
     assert set(server.refused) == {9, 77}
@@ -456,8 +489,8 @@ def test_other_terms_do_not_fit():
     server = Server(one)
     at = server.introduce({c: k.advertise() for c, k in clients.items()})
     messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
-    with pytest.raises(ProtocolError, match="forged"):
-        clients[1].mask(np.zeros(5, dtype=np.uint8), messages[1])
+    assert set(messages) == {1, 2, 3}
+    assert set(server.refused) == {0}
 
 
 @pytest.mark.parametrize("bits", [9, 10, 16, 17, 31, 32])

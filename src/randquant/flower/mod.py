@@ -27,6 +27,7 @@ from randquant.flower.updates import Layout
 from randquant.keys import Key
 from randquant.privacy import NEIGHBORINGS, Neighboring, Trust, round_up
 from randquant.secagg import Client, ProtocolError, Terms
+from randquant.secagg.terms import TWO_THIRDS
 
 SUM = "randquant.sum"
 """Record of a client's own state, which never leaves it: its part in the sum."""
@@ -53,13 +54,15 @@ class QuantizeMod:
         colluders: how many of the others in a sum may tell the server all they know: refuse offers
             that count on the noise of more than `least` minus so many, and sums whose threshold
             so many could get around.
+        threshold: the least part of its neighbours that must answer to take a client's mask off;
+            no server can ask for less.
 
     A SuperNode's `--node-config` goes before these arguments: `randquant-epsilon`,
-    `randquant-delta`, `randquant-all-neighbours`. It may also name files of the client's:
-    `randquant-ledger`, in which its account is kept over runs (without it, for one run), and
-    `randquant-identity` with `randquant-directory`: its Ed25519 key in PEM, and the public keys of
-    all clients, in JSON by node number in 64 hexadecimal digits, so that no server can stand
-    between them.
+    `randquant-delta`, `randquant-all-neighbours`, `randquant-threshold`. It may also name files of
+    the client's: `randquant-ledger`, in which its account is kept over runs (without it, for one
+    run), and `randquant-identity` with `randquant-directory`: its Ed25519 key in PEM, and the
+    public keys of all clients, in JSON by node number in 64 hexadecimal digits, so that no server
+    can stand between them.
 
     Example:
         >>> from flwr.clientapp import ClientApp
@@ -74,6 +77,7 @@ class QuantizeMod:
     trust: Trust = "aggregate"
     all_neighbours: bool = True
     colluders: int = 0
+    threshold: float = TWO_THIRDS
 
     def __post_init__(self) -> None:
         if self.epsilon != math.inf:
@@ -82,6 +86,7 @@ class QuantizeMod:
         _validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
         _validate.choice("trust", self.trust, ("local", "aggregate"))
         _validate.whole("colluders", self.colluders, low=0)
+        _validate.real("threshold", self.threshold, above=0, high=1)
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message; a refusal is an error reply that says why, and nothing of the data.
@@ -140,7 +145,9 @@ class QuantizeMod:
         if head.step == messages.ADVERTISE:
             offer = Offer.from_text(head.offer)
             terms = messages.read_terms(head.terms, head.session, offer.size)
-            client = Client(terms, context.node_id, *_identity(context.node_config))
+            threshold = float(context.node_config.get("randquant-threshold", self.threshold))
+            identity = _identity(context.node_config)
+            client = Client(terms, context.node_id, *identity, threshold)
             with ledger.held():
                 self._check(offer, terms, ledger, context)
                 ledger.take(head.session, head.step)

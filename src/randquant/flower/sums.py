@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -22,6 +22,8 @@ from randquant.secagg import ProtocolError, Server, Terms
 
 SESSION_BYTES = 16
 
+Result = TypeVar("Result")
+
 
 class Sum(Protocol):
     """One round's updates on their way to a mean."""
@@ -33,7 +35,7 @@ class Sum(Protocol):
         ...
 
     def add(self, replies: Iterable[Message]) -> int:
-        """Take what came; how many of them are good."""
+        """Take what came; of how many clients the mean will be."""
         ...
 
     def mean(self) -> np.ndarray:
@@ -112,16 +114,17 @@ class SecureSum:
             messages.terms_text(self.terms),
         )
         adverts = self._ask({c: {messages.HEAD: head.record()} for c in self.terms.clients}, head)
-        keys = self._server.introduce({c: own[c] for c, own in adverts.items() if c in own})
+        own = {c: found[c] for c, found in adverts.items() if c in found}
+        keys = self._named(self._server.introduce, own)
         head = Head(messages.SHARE, self.terms.session)
         sealed = self._ask({c: _request(head, inbox) for c, inbox in keys.items()}, head)
-        forwarded = self._server.forward(sealed)
+        forwarded = self._named(self._server.forward, sealed)
         head = Head(messages.UPLOAD, self.terms.session)
         return {client: _request(head, inbox) for client, inbox in forwarded.items()}
 
     def add(self, replies: Iterable[Message]) -> int:
-        """Add up masked vectors as they come."""
-        known = _checked(
+        """Add up masked vectors, and close the sum: how many are in it."""
+        _checked(
             replies,
             self.terms.clients,
             messages.UPLOAD,
@@ -129,7 +132,7 @@ class SecureSum:
             lambda client, content: self._server.add(client, messages.read_payload(content)),
             self.refused,
         )
-        return len(known)
+        return len(self._named(self._server.close))
 
     def mean(self) -> np.ndarray:
         """Run the steps after the upload."""
@@ -144,8 +147,19 @@ class SecureSum:
         relayed = self._server.relay(tags)
         head = Head(messages.REVEAL, self.terms.session)
         shares = self._ask({c: _request(head, inbox) for c, inbox in relayed.items()}, head)
-        totals = self._server.unmask(shares).astype(np.int64)
+        largest = self.offer.mechanism.channel.levels - 1
+        totals = self._named(self._server.unmask, shares, largest).astype(np.int64)
         return self.offer.mechanism.decode(totals, len(survivors), self.offer.dimension)
+
+    def _named(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """Do the server's part of a step; whom it refuses then is in the log, whatever follows."""
+        before = dict(self.refused)
+        try:
+            return work(*arguments)
+        finally:
+            for client, reason in self.refused.items():
+                if before.get(client) != reason:
+                    log(WARNING, "randquant: client %s: %s", client, reason)
 
     def _ask(
         self, requests: Mapping[int, Mapping[str, ConfigRecord]], head: Head

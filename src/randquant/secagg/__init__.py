@@ -1,7 +1,8 @@
 """Secure aggregation: the server learns the sum of clients' vectors modulo 2**bits, and no more.
 
 SecAgg+ of Bell, Bonawitz, Gascón, Lepoint and Raykova 2020, with what Bonawitz et al. 2017 add
-against a server that lies about who is left. Threat model: `docs/secure-aggregation.md`.
+against a server that lies about who is left, and shares that can be checked against clients that
+deal or reveal wrong ones. Threat model: `docs/secure-aggregation.md`.
 """
 
 from randquant.secagg.client import Client

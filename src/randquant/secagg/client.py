@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hmac
 import json
-import os
 from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
@@ -14,19 +13,23 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from randquant import wire
-from randquant.secagg import masks
-from randquant.secagg.crypto import SECRET_BYTES, agree, seal, split, unseal
+from randquant import _validate, wire
+from randquant.secagg import crypto, group, masks, sharing
+from randquant.secagg.group import POINT_BYTES, SCALAR_BYTES
 from randquant.secagg.messages import (
+    SEALED_BYTES,
     Advert,
-    commitment,
+    Dealing,
+    accusation,
     confirmation,
     context,
     exactly_bytes,
     masked_format,
+    pair_context,
     survivors_digest,
+    view_digest,
 )
-from randquant.secagg.terms import ProtocolError, Terms
+from randquant.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
 
 STAGES = ("advertise", "share", "mask", "confirm", "reveal", "done")
 
@@ -34,8 +37,9 @@ STAGES = ("advertise", "share", "mask", "confirm", "reveal", "done")
 class Client:
     """One client in one sum: `advertise`, `share`, `mask`, `confirm`, `reveal`, in order, once.
 
-    Its keys are made anew for every object, and leave it only as shares of a seed or of a key,
-    never both of one neighbour. An object serves one sum; an error ends its part in it.
+    Its secrets are made anew for every object, and leave it only as shares. Of a neighbour it
+    reveals a share of the seed, or else what takes off the neighbour's masks with others: never
+    both. An object serves one sum; an error ends its part in it.
 
     Args:
         terms: what all agreed on; `terms.clients` contains `number`.
@@ -44,6 +48,9 @@ class Client:
         directory: each client's public identity, 32 bytes of Ed25519: keys that it did not sign
             are refused. Without it nobody notices a server that makes up clients, or stands
             between them.
+        threshold: the least `terms.threshold` that this client agrees to, as a share of its
+            neighbours: below two thirds fewer of them, if they collude with a server that lies,
+            get the others' vectors.
 
     Raises:
         ProtocolError: what came is not what the protocol allows; nothing is revealed.
@@ -55,17 +62,25 @@ class Client:
         number: int,
         identity: Ed25519PrivateKey | None = None,
         directory: Mapping[int, bytes] | None = None,
+        threshold: float = TWO_THIRDS,
     ) -> None:
         if number not in terms.clients:
             raise ValueError(f"Expected one of the sum's clients, got {number}.")
+        wanted = part_of(terms.neighbours, _validate.real("threshold", threshold, above=0, high=1))
+        if terms.threshold < wanted:
+            raise ProtocolError(
+                f"Expected a threshold of {wanted} of {terms.neighbours} neighbours or more, got "
+                f"{terms.threshold}: this client's own setting may allow it, the server may not."
+            )
         self.terms, self.number = terms, number
         self._identity, self._directory = identity, directory
         self._stage = STAGES[0]
-        self._sealing, self._masking = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-        self._seed = os.urandom(SECRET_BYTES)
+        self._sealing = X25519PrivateKey.generate()
+        self._masking, self._seed = group.random_scalar(), group.random_scalar()
         self._keys: dict[int, bytes] = {}  # with each neighbour, to seal and to confirm
         self._masks: dict[int, bytes] = {}  # with each neighbour, the secret of their mask
-        self._shares: dict[int, bytes] = {}  # of neighbours' seeds and keys, both, 32 bytes each
+        # Of neighbours' seeds and keys, both, 32 bytes each; b"" where they are of no use.
+        self._shares: dict[int, bytes] = {}
         self._survivors: frozenset[int] = frozenset()
 
     def to_bytes(self) -> bytes:
@@ -80,8 +95,8 @@ class Client:
             "stage": self._stage,
             "number": self.number,
             "sealing": self._sealing.private_bytes_raw().hex(),
-            "masking": self._masking.private_bytes_raw().hex(),
-            "seed": self._seed.hex(),
+            "masking": group.scalar_bytes(self._masking).hex(),
+            "seed": group.scalar_bytes(self._seed).hex(),
             "survivors": sorted(self._survivors),
             **{name: _to_hex(getattr(self, f"_{name}")) for name in ("keys", "masks", "shares")},
         }
@@ -101,11 +116,13 @@ class Client:
             raise ValueError("Expected the terms of the sum that was saved, got others.")
         if state["directory"] != (directory is not None):
             raise ValueError("Expected a directory exactly where the saved client had one.")
-        client = cls(terms, state["number"], identity, directory)
-        client._stage, client._seed = state["stage"], bytes.fromhex(state["seed"])
-        client._sealing, client._masking = (
-            X25519PrivateKey.from_private_bytes(bytes.fromhex(state[name]))
-            for name in ("sealing", "masking")
+        # The terms are those that it agreed to when it was made.
+        agreed = terms.threshold / terms.neighbours
+        client = cls(terms, state["number"], identity, directory, agreed)
+        client._stage = state["stage"]
+        client._sealing = X25519PrivateKey.from_private_bytes(bytes.fromhex(state["sealing"]))
+        client._masking, client._seed = (
+            group.read_scalar(bytes.fromhex(state[name])) for name in ("masking", "seed")
         )
         client._keys, client._masks, client._shares = (
             {int(n): bytes.fromhex(text) for n, text in state[name].items()}
@@ -117,49 +134,60 @@ class Client:
     def advertise(self) -> bytes:
         """This client's fresh public keys, for its neighbours."""
         with self._step("advertise"):
-            sealing, masking = (
-                key.public_key().public_bytes_raw() for key in (self._sealing, self._masking)
-            )
-            advert = Advert(sealing, masking, commitment(self._seed))
-            if self._identity is not None:
-                signature = self._identity.sign(advert.signed(self.terms, self.number))
-                advert = dataclasses.replace(advert, signature=signature)
-            return advert.to_bytes()
+            return self._advert().to_bytes()
 
     def share(self, adverts: Mapping[int, bytes]) -> dict[int, bytes]:
         """Split what takes this client's masks off, and seal one share for each neighbour.
 
         Args:
             adverts: of the neighbours who are still there.
+
+        Returns:
+            Sealed shares by neighbour, and under its own number what each is to fit.
         """
         with self._step("share"):
-            neighbours = self.terms.neighbours_of(self.number)
-            found = {n: Advert.from_bytes(advert) for n, advert in adverts.items()}
-            self._enough(found, neighbours, "public keys")
-            for n, advert in found.items():
+            terms, neighbours = self.terms, self.terms.neighbours_of(self.number)
+            seen = {n: Advert.from_bytes(advert) for n, advert in adverts.items()}
+            self._enough(seen, neighbours, "public keys")
+            own = self._advert()
+            for n, advert in seen.items():
                 self._check_signature(n, advert)
-                pair = context(self.terms, *sorted((self.number, n)))
-                self._keys[n] = agree(self._sealing, advert.sealing, b"seal", pair)
-                self._masks[n] = agree(self._masking, advert.masking, b"mask", pair)
-            count, threshold = len(neighbours), self.terms.threshold
-            seeds = split(self._seed, threshold, count)
-            private = split(self._masking.private_bytes_raw(), threshold, count)
-            return {
-                n: seal(
+                # Of both whole adverts: if the two have seen different ones, nothing opens.
+                pair = pair_context(terms, {self.number: own, n: advert})
+                self._keys[n] = crypto.sealing_key(self._sealing, advert.sealing, pair)
+                self._masks[n] = crypto.masking_key(self._masking, advert.masking, pair)
+            places = [terms.place_of(n) for n in neighbours]
+            seeds, keys = (
+                dict(zip(neighbours, sharing.split(secret, terms.threshold, places), strict=True))
+                for secret in (self._seed, self._masking)
+            )
+            dealing = Dealing(
+                view_digest(terms, {self.number: own, **seen}),
+                {n: group.base(share) for n, share in seeds.items()},
+                {n: group.base(share) for n, share in keys.items()},
+            )
+            sealed = {
+                n: crypto.seal(
                     self._keys[n],
-                    seeds[place] + private[place],
-                    context(self.terms, self.number, n),
+                    group.scalar_bytes(seeds[n]) + group.scalar_bytes(keys[n]),
+                    context(terms, self.number, n),
                 )
-                for place, n in enumerate(neighbours)
-                if n in found
+                for n in seen
             }
+            return {self.number: dealing.to_bytes(), **sealed}
+
+    @property
+    def accused(self) -> frozenset[int]:
+        """Neighbours whose shares do not open or do not fit; known once it has masked."""
+        return frozenset(n for n, share in self._shares.items() if not share)
 
     def mask(self, vector: np.ndarray, sealed: Mapping[int, bytes]) -> bytes:
         """Hide a vector: the payload whose sum with the others' is the sum of vectors.
 
         Args:
             vector: (d,) unsigned integers below 2**bits, so few that the sum of all stays below.
-            sealed: shares from the neighbours who are still there.
+            sealed: shares from the neighbours who are still there, and what they must fit. It
+                shares masks with all of these; whose shares are of no use, the payload says.
         """
         with self._step("mask"):
             terms = self.terms
@@ -174,12 +202,14 @@ class Client:
                 )
             self._shares = self._open(sealed)
             total = vector.astype(masks.dtype(terms.bits))
-            masks.add(total, self._seed, +1)
+            own = context(terms, self.number, self.number)
+            masks.add(total, crypto.self_masking_key(self._seed, own), +1)
             for n in self._shares:
                 masks.add(total, self._masks[n], +1 if self.number < n else -1)
             code = total & total.dtype.type((1 << terms.bits) - 1)
             form = masked_format(terms, self.number)
-            return wire.pack(form, code.astype(np.uint8 if terms.bits <= 8 else np.uint32))
+            packed = wire.pack(form, code.astype(np.uint8 if terms.bits <= 8 else np.uint32))
+            return packed + accusation(self.accused)
 
     def look_at(self, sealed: Mapping[int, bytes]) -> None:
         """Raise as `mask` would for these sealed shares, before there is a vector."""
@@ -212,7 +242,10 @@ class Client:
             return {n: confirmation(self._keys[n], self.number, digest) for n in self._shares}
 
     def reveal(self, confirmations: Mapping[int, bytes]) -> dict[int, bytes]:
-        """One share of each neighbour: of its seed if it survived, of its key if not, never both.
+        """For each neighbour, what takes its masks off the sum.
+
+        Of one who is in the sum a share of its seed. Of one who is not, the secret of the mask that
+        the two share, and a share of its key. Never what takes off both kinds of mask.
 
         Args:
             confirmations: from neighbours who survived; `threshold` of them must have been told the
@@ -231,26 +264,52 @@ class Client:
                     f"Expected {self.terms.threshold} neighbours to confirm the survivors, got "
                     f"{agreed}."
                 )
-            return {
-                n: share[:SECRET_BYTES] if n in self._survivors else share[SECRET_BYTES:]
+            survived = {
+                n: s[:SCALAR_BYTES] for n, s in self._shares.items() if n in self._survivors
+            }
+            return {n: share for n, share in survived.items() if share} | {
+                n: self._masks[n] + share[SCALAR_BYTES:]
                 for n, share in self._shares.items()
+                if n not in survived
             }
 
+    def _advert(self) -> Advert:
+        """The public sides of its secrets: the same whenever it is asked, for Ed25519 signs so."""
+        sealing = self._sealing.public_key().public_bytes_raw()
+        advert = Advert(sealing, group.base(self._masking), group.base(self._seed))
+        if self._identity is not None:
+            signature = self._identity.sign(advert.signed(self.terms, self.number))
+            advert = dataclasses.replace(advert, signature=signature)
+        return advert
+
     def _open(self, sealed: Mapping[int, bytes]) -> dict[int, bytes]:
-        """The shares of neighbours, two of 32 bytes each."""
+        """The shares of neighbours, two of 32 bytes each, or b"" where they are of no use."""
         self._enough(sealed, tuple(self._keys), "sealed shares")
-        shares = {}
+        shares, wrong = {}, {}
         for n, message in sealed.items():
             try:
-                share = unseal(
-                    self._keys[n], exactly_bytes(message), context(self.terms, n, self.number)
-                )
+                shares[n] = self._open_one(n, exactly_bytes(message))
             except ProtocolError as error:
-                raise ProtocolError(f"Client {n}: {error}") from None
-            if len(share) != 2 * SECRET_BYTES:
-                raise ProtocolError(f"Client {n}: Expected two shares of 32 bytes, got others.")
-            shares[n] = share
+                shares[n], wrong[n] = b"", str(error)
+        if len(shares) - len(wrong) < self.terms.threshold:
+            raise ProtocolError(
+                f"Expected shares of {self.terms.threshold} neighbours that open and fit, got "
+                f"{len(shares) - len(wrong)}; of clients {sorted(wrong)[:9]} they do not. They, or "
+                "whoever relays, are at fault."
+            )
         return shares
+
+    def _open_one(self, n: int, message: bytes) -> bytes:
+        if len(message) != 2 * POINT_BYTES + SEALED_BYTES:
+            raise ProtocolError("Expected two commitments and two sealed shares, got others.")
+        commitments, sealed = message[: 2 * POINT_BYTES], message[2 * POINT_BYTES :]
+        share = crypto.unseal(self._keys[n], sealed, context(self.terms, n, self.number))
+        seed, key = (
+            group.read_scalar(part) for part in (share[:SCALAR_BYTES], share[SCALAR_BYTES:])
+        )
+        if group.base(seed) + group.base(key) != commitments:
+            raise ProtocolError("Expected shares that fit their commitments, got others.")
+        return share
 
     @contextlib.contextmanager
     def _step(self, stage: str) -> Iterator[None]:

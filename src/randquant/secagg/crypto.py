@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
-from Crypto.Protocol.SecretSharing import Shamir
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from randquant.secagg import group
 from randquant.secagg.terms import ProtocolError
 
-SECRET_BYTES, NONCE_BYTES = 32, 12
-_HALF = 16  # bytes that the library shares at a time
+KEY_BYTES, NONCE_BYTES, TAG_BYTES = 32, 12, 16
 
 
-def agree(private: X25519PrivateKey, public: bytes, *context: bytes) -> bytes:
-    """32 bytes that only the holders of the two keys know: X25519, then HKDF-SHA256."""
+def derive(secret: bytes, *context: bytes) -> bytes:
+    """A key of 32 bytes for one purpose: HKDF-SHA256."""
+    info = b"".join(len(part).to_bytes(8, "big") + part for part in context)
+    return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)
+
+
+def sealing_key(private: X25519PrivateKey, public: bytes, pair: bytes) -> bytes:
+    """What only the holders of the two keys know: X25519, then HKDF."""
     try:
         shared = private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise ProtocolError("Expected another client's public key, got one of no use.") from None
-    info = b"".join(len(part).to_bytes(8, "big") + part for part in context)
-    return HKDF(SHA256(), SECRET_BYTES, salt=None, info=info).derive(shared)
+    return derive(shared, b"seal", pair)
+
+
+def masking_key(private: int, public: bytes, pair: bytes) -> bytes:
+    """The same in the group whose scalars are shared; ProtocolError where `public` is no point."""
+    return derive(group.times(private, public), b"mask", pair)
+
+
+def self_masking_key(seed: int, own: bytes) -> bytes:
+    """Of the mask that hides a client's vector even where all its masks with others are known."""
+    return derive(group.scalar_bytes(seed), b"self", own)
 
 
 def seal(key: bytes, message: bytes, context: bytes) -> bytes:
@@ -40,21 +53,3 @@ def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
         return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context)
     except (InvalidTag, ValueError):
         raise ProtocolError("Expected a neighbour's sealed shares, got forged ones.") from None
-
-
-def split(secret: bytes, threshold: int, count: int) -> list[bytes]:
-    """Shamir's shares 1 to count of 32 bytes: `threshold` give it back, fewer say nothing."""
-    halves = [
-        Shamir.split(threshold, count, secret[at : at + _HALF], ssss=False) for at in (0, _HALF)
-    ]
-    return [first[1] + second[1] for first, second in zip(*halves, strict=True)]
-
-
-def combine(shares: Mapping[int, bytes]) -> bytes:
-    """The secret of these shares, by their numbers: exactly `threshold` of them."""
-    return b"".join(
-        Shamir.combine(
-            [(number, share[at : at + _HALF]) for number, share in shares.items()], ssss=False
-        )
-        for at in (0, _HALF)
-    )

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from randquant import wire
-from randquant.secagg import masks
-from randquant.secagg.crypto import SECRET_BYTES, agree, combine
-from randquant.secagg.messages import Advert, commitment, context, exactly_bytes, masked_format
+from randquant.secagg import group, masks, messages, sharing
+from randquant.secagg.crypto import sealing_key
+from randquant.secagg.messages import (
+    NUMBER_BYTES,
+    SEALED_BYTES,
+    Advert,
+    Dealing,
+    exactly_bytes,
+)
 from randquant.secagg.terms import ProtocolError, Terms
-
-MOST_TRIES = 150
-"""Sets of shares that are tried where some of them are wrong: of 10, all of 7."""
+from randquant.secagg.unmasking import Unmasking
 
 
 class Server:
@@ -36,7 +37,9 @@ class Server:
         self.terms = terms
         self.refused: dict[int, str] = {}  # clients whose message was not used, and why
         self._adverts: dict[int, Advert] = {}
-        self._sharing: frozenset[int] = frozenset()
+        self._dealt: dict[int, Dealing] = {}  # of those who shared
+        self._uploads: dict[int, bytes] = {}
+        self._accused: dict[int, frozenset[int]] = {}  # by whom: those with shares of no use
         self._survivors: frozenset[int] = frozenset()
         self._closed = False
         self._total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
@@ -46,55 +49,64 @@ class Server:
         found = {}
         for client, message in self._known(adverts, self.terms.clients, bytes).items():
             try:
-                advert = Advert.from_bytes(message)
-                for key in (advert.sealing, advert.masking):
-                    agree(X25519PrivateKey.generate(), key)  # refuses keys that are of no use
-                found[client] = advert
+                found[client] = _usable(Advert.from_bytes(message))
             except ProtocolError as error:
                 self.refused[client] = str(error)
         self._adverts = {c: found[c] for c in self._connected(found)}
-        return self._relay({c: found[c].to_bytes() for c in self._adverts})
+        return {
+            client: {n: self._adverts[n].to_bytes() for n in self._present(client)}
+            for client in self._adverts
+        }
 
     def forward(self, sealed: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """For each client the shares that its neighbours sealed for it."""
-        known = self._known(sealed, self._adverts)
-        whole = {}
-        for client, messages in known.items():
-            wanted = set(self.terms.neighbours_of(client)) & set(self._adverts)
-            if set(messages) != wanted:
-                self.refused[client] = "Expected shares for all neighbours, got others."
-            elif not all(isinstance(message, bytes) for message in messages.values()):
-                self.refused[client] = "Expected shares in bytes, got something else."
-            else:
-                whole[client] = messages
-        self._sharing = self._connected(whole)
+        """For each client the shares that its neighbours sealed for it, and what they must fit.
+
+        A client whose commitments are not those of one secret each, the ones that it advertised,
+        is left out here, before anything is masked.
+        """
+        dealt, terms = {}, self.terms
+        word = sharing.random_word(terms.neighbours + 1, terms.threshold)
+        for client, inbox in self._known(sealed, self._adverts).items():
+            try:
+                dealt[client] = self._dealing(client, inbox, word)
+            except ProtocolError as error:
+                self.refused[client] = str(error)
+        self._dealt = {client: dealt[client] for client in self._connected(dealt)}
         return {
             client: {
-                n: whole[n][client] for n in self.terms.neighbours_of(client) if n in self._sharing
+                n: self._dealt[n].seeds[client] + self._dealt[n].keys[client] + sealed[n][client]
+                for n in terms.neighbours_of(client)
+                if n in self._dealt
             }
-            for client in self._sharing
+            for client in self._dealt
         }
 
     def add(self, client: int, payload: bytes) -> None:
         """Add one masked vector; ProtocolError where it is none, came before, or comes too late."""
-        if self._closed or client not in self._sharing or client in self._survivors:
+        if self._closed or client not in self._dealt or client in self._uploads:
             raise ProtocolError(
                 "Expected one masked vector of each client that shared, before the sum is closed; "
                 f"got another of {client}."
             )
-        form = masked_format(self.terms, client)
         try:
-            vector = wire.unpack(form, exactly_bytes(payload), self.terms.dimension)
+            vector, accused = self._read(client, exactly_bytes(payload))
         except ValueError as error:
             self.refused[client] = str(error)
             raise ProtocolError(f"Client {client}: {error}") from None
         self.refused.pop(client, None)
-        self._total += vector.astype(self._total.dtype)
-        self._survivors |= {client}
+        self._total += vector
+        self._uploads[client], self._accused[client] = payload, accused
 
     def close(self) -> frozenset[int]:
-        """Take no more vectors: the clients that are in the sum, to tell every one of them."""
-        self._closed = True
+        """Take no more vectors: the clients that are in the sum, to tell every one of them.
+
+        Those whose shares more than `terms.most_accusers` neighbours could not use are left out.
+        """
+        if not self._closed:
+            self._closed = True
+            for client in (wrong := self._wrong_dealers()):
+                self._total -= self._read(client, self._uploads[client])[0]
+            self._survivors = frozenset(self._uploads) - wrong
         return self._survivors
 
     def relay(
@@ -111,14 +123,19 @@ class Server:
             for client in known
         }
 
-    def unmask(self, revealed: Mapping[int, Mapping[int, bytes]]) -> np.ndarray:
+    def unmask(
+        self, revealed: Mapping[int, Mapping[int, bytes]], largest: int | None = None
+    ) -> np.ndarray:
         """The sum of the survivors' vectors modulo 2**bits, (d,) uint8, uint16 or uint32.
 
         Args:
-            revealed: of each client that answered, one share for each of its neighbours.
+            revealed: of each client that answered, what it has for each of its neighbours.
+            largest: the largest entry of an honest vector: a total that survivors with such
+                entries cannot have is refused.
 
         Raises:
-            ProtocolError: too few are left to take some mask off: there is no sum, of anyone.
+            ProtocolError: too few are left to take some mask off, or a total is impossible: there
+                is no sum, of anyone.
         """
         terms = self.terms
         if not self._closed or len(self._survivors) < terms.least:
@@ -127,63 +144,80 @@ class Server:
                 f"{len(self._survivors)}."
             )
         known = self._known(revealed, self._survivors)
-        secrets = {c: self._secret(c, known) for c in sorted(self._sharing)}  # before any mask
+        unmasking = Unmasking(terms, self._adverts, self._dealt, self._survivors, self.refused)
         total = self._total.copy()
-        for client, secret in secrets.items():
-            if client in self._survivors:
-                masks.add(total, secret, -1)
-                continue
-            private = X25519PrivateKey.from_private_bytes(secret)
-            for n in set(terms.neighbours_of(client)) & self._survivors:
-                pair = context(terms, *sorted((client, n)))
-                shared = agree(private, self._adverts[n].masking, b"mask", pair)
-                masks.add(total, shared, -1 if n < client else +1)
+        for sign, secret in unmasking.masks(known):
+            masks.add(total, secret, sign)
         total &= total.dtype.type((1 << terms.bits) - 1)
+        if largest is not None and int(total.max()) > (most := len(self._survivors) * largest):
+            raise ProtocolError(
+                f"Expected totals of {most} at most, got {int(total.max())}: some client sent "
+                "what is no vector of the sum; nothing of it is used."
+            )
         return total
 
-    def _secret(self, client: int, revealed: Mapping[int, Mapping[int, bytes]]) -> bytes:
-        """A survivor's seed, or the key of one that left after it had shared."""
-        shares = {
-            place: revealed[n][client]
-            for place, n in enumerate(self.terms.neighbours_of(client), start=1)
-            if n in revealed and _is_share(revealed[n].get(client))
-        }
-        threshold = self.terms.threshold
-        if len(shares) < threshold:
+    def _dealing(self, client: int, inbox: Mapping[int, bytes], word: list[int]) -> Dealing:
+        """A client's commitments; ProtocolError unless they and what is sealed are well formed."""
+        terms, present = self.terms, self._present(client)
+        if set(inbox) != {client, *present}:
+            raise ProtocolError("Expected shares for all neighbours, got others.")
+        if any(len(exactly_bytes(inbox[n])) != SEALED_BYTES for n in present):
+            raise ProtocolError("Expected two sealed shares for each neighbour, got others.")
+        neighbours = terms.neighbours_of(client)
+        dealing, own = Dealing.from_bytes(inbox[client], neighbours), self._adverts[client]
+        seen = {n: self._adverts[n] for n in (client, *present)}
+        if dealing.view != messages.view_digest(terms, seen):
             raise ProtocolError(
-                f"Expected {threshold} neighbours of client {client} to answer, got {len(shares)}: "
-                "too many left to take its mask off; run the round again."
+                "Expected this client to have seen the keys that are relayed, its own among them; "
+                "on the way some were changed."
             )
-        for chosen in _choices(sorted(shares), threshold):
-            secret = combine({place: shares[place] for place in chosen})
-            if self._fits(client, secret):
-                return secret
-        raise ProtocolError(
-            f"Expected shares that fit what client {client} committed to, got wrong ones: some "
-            "client does not keep to the protocol; run the round again without it."
-        )
+        every = tuple(range(len(terms.clients) + 1))
+        for public, commitments in ((own.seed, dealing.seeds), (own.masking, dealing.keys)):
+            points = {0: public, **{terms.place_of(n): commitments[n] for n in neighbours}}
+            sharing.check(points, word, known=every)
+        return dealing
 
-    def _fits(self, client: int, secret: bytes) -> bool:
-        """Whether it is the seed, or the private key, that a client showed the other side of."""
-        advert = self._adverts[client]
-        if client in self._survivors:
-            return commitment(secret) == advert.commitment
-        private = X25519PrivateKey.from_private_bytes(secret)
-        return private.public_key().public_bytes_raw() == advert.masking
+    def _read(self, client: int, payload: bytes) -> tuple[np.ndarray, frozenset[int]]:
+        """A masked vector, and whom its client accuses; ValueError for anything else."""
+        form, dimension = messages.masked_format(self.terms, client), self.terms.dimension
+        size = wire.HEADER_BYTES + -(-dimension * self.terms.bits // 8)
+        if len(payload) > size + NUMBER_BYTES * self.terms.neighbours:
+            raise ProtocolError(f"Expected a masked vector in {size} bytes, got {len(payload)}.")
+        accused = messages.read_accusation(payload[size:])
+        if not accused <= set(self.terms.neighbours_of(client)).intersection(self._dealt):
+            raise ProtocolError("Expected a client to accuse neighbours only, got others.")
+        vector = wire.unpack(form, payload[:size], dimension)
+        return vector.astype(self._total.dtype), accused
+
+    def _wrong_dealers(self) -> frozenset[int]:
+        """Those in the sum whom too many accuse; `refused` says so."""
+        most, wrong = self.terms.most_accusers, set()
+        for client in self._uploads:
+            accusers = sum(client in accused for accused in self._accused.values())
+            if accusers > most > 0:  # where not even one may lie, one cannot be believed either
+                wrong.add(client)
+                self.refused[client] = (
+                    "Expected shares that open and fit their commitments, but "
+                    f"{accusers} neighbours say otherwise: it is left out."
+                )
+        return frozenset(wrong)
+
+    def _present(self, client: int) -> list[int]:
+        return [n for n in self.terms.neighbours_of(client) if n in self._adverts]
 
     def _known(
-        self, messages: Mapping[int, Any], allowed: Collection[int], kind: type = Mapping
+        self, found: Mapping[int, Any], allowed: Collection[int], kind: type = Mapping
     ) -> dict[int, Any]:
         """The messages of those who may send one now, and one of this kind."""
-        found = {}
-        for client, message in messages.items():
+        known = {}
+        for client, message in found.items():
             if client not in allowed:
                 self.refused[client] = "Expected no message of this client at this step."
             elif not isinstance(message, kind):
                 self.refused[client] = f"Expected another message, got {type(message).__name__}."
             else:
-                found[client] = message
-        return found
+                known[client] = message
+        return known
 
     def _connected(self, found: Collection[int]) -> frozenset[int]:
         """Those with `threshold` neighbours left, among themselves; ProtocolError if too few."""
@@ -201,22 +235,10 @@ class Server:
             )
         return frozenset(left)
 
-    def _relay(self, messages: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
-        return {
-            client: {n: messages[n] for n in self.terms.neighbours_of(client) if n in messages}
-            for client in messages
-        }
 
-
-def _is_share(share: object) -> bool:
-    return isinstance(share, bytes) and len(share) == SECRET_BYTES
-
-
-def _choices(places: Sequence[int], threshold: int) -> Iterator[tuple[int, ...]]:
-    """Sets of shares to try: all, or where there are too many, the first and some at random."""
-    if math.comb(len(places), threshold) <= MOST_TRIES:
-        yield from itertools.combinations(places, threshold)
-        return
-    yield tuple(places[:threshold])
-    for _ in range(MOST_TRIES):
-        yield tuple(random.sample(places, threshold))
+def _usable(advert: Advert) -> Advert:
+    """The advert; ProtocolError where a key in it is of no use."""
+    sealing_key(X25519PrivateKey.generate(), advert.sealing, b"")
+    group.read_point(advert.masking)
+    group.read_point(advert.seed)
+    return advert

@@ -8,11 +8,18 @@ import hashlib
 import hmac
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 from randquant import _validate
 
 NEIGHBOURS = 10
 """Neighbours of a client where nothing else is asked for."""
+
+MOST_CLIENTS, MOST_NEIGHBOURS = 2**16, 2**12
+"""Beyond these a server's terms would cost a client minutes before it has seen one key."""
+
+TWO_THIRDS = 2 / 3
+"""Of its neighbours: so many must answer for a client, unless the client itself asks for less."""
 
 
 class ProtocolError(ValueError):
@@ -58,23 +65,37 @@ class Terms:
         _validate.kind("clients", self.clients, tuple)
         clients = tuple(_validate.whole("client", c, low=0, high=2**64 - 1) for c in self.clients)
         count = len(clients)
-        if len(set(self.clients)) < count or count < 2:
-            raise ValueError(f"Expected two clients or more, none twice, got {self.clients}.")
+        if len(set(clients)) < count or not 2 <= count <= MOST_CLIENTS:
+            raise ValueError(
+                f"Expected two clients or more, {MOST_CLIENTS} at most, none twice, got "
+                f"{clients[:9]}{'...' if count > 9 else ''}."
+            )
         dimension = _validate.whole("dimension", self.dimension, low=1, high=2**40)
         bits = _validate.whole("bits", self.bits, low=1, high=32)
         least = _validate.whole("least", self.least, low=2, high=count)
         degree = min(_validate.whole("neighbours", self.neighbours, low=1), count - 1)
+        _validate.whole("neighbours", degree, low=1, high=MOST_NEIGHBOURS)
         if degree < count - 1 and degree % 2:
             raise ValueError(f"Expected an even number of neighbours, got {degree}.")
         # More than half: no two disjoint groups of neighbours can each take a mask off. Where not
-        # all are neighbours that is too few: a lying server would need no colluder.
-        two_thirds = math.ceil(2 * degree / 3)
+        # all are neighbours that is too few: a lying server would need no colluder. Where all are,
+        # it would need one: clients demand two thirds too, unless told to demand less.
+        two_thirds = part_of(degree, TWO_THIRDS)
         low = degree // 2 + 1 if degree == count - 1 else two_thirds
-        threshold = self.threshold or max(low, two_thirds)
+        threshold = self.threshold or two_thirds
         threshold = _validate.whole("threshold", threshold, low=low, high=degree)
         facts = (clients, dimension, bits, least, degree, threshold)  # plain ints, for the digest
         for field, value in zip(dataclasses.fields(self)[1:], facts, strict=True):
             object.__setattr__(self, field.name, value)
+
+    @property
+    def most_accusers(self) -> int:
+        """Neighbours that may say a client's shares are of no use before it is left out.
+
+        Where at most so many clients are hostile, an honest client is never left out, and who is
+        not left out has `threshold` honest neighbours with shares that are right.
+        """
+        return (self.neighbours + 1 - self.threshold) // 2
 
     @property
     def digest(self) -> bytes:
@@ -85,11 +106,25 @@ class Terms:
         """The others that a client shares masks with, in rising order."""
         return _neighbours(self, client)
 
+    def place_of(self, client: int) -> int:
+        """Where everyone's shares for a client are taken, 1 or more."""
+        return _places(self)[client]
+
+
+def part_of(neighbours: int, share: float) -> int:
+    """How many neighbours are a share of them, rounded up; 2/3 of 39 is 26."""
+    return math.ceil(Fraction(share).limit_denominator(10**6) * neighbours)
+
 
 @functools.lru_cache(maxsize=16)
 def _digest(terms: Terms) -> bytes:
     facts = repr(dataclasses.astuple(terms)).encode()
-    return hashlib.sha256(b"randquant secure sum v1\0" + facts).digest()
+    return hashlib.sha256(b"randquant secure sum v2\0" + facts).digest()
+
+
+@functools.lru_cache(maxsize=16)
+def _places(terms: Terms) -> dict[int, int]:
+    return {client: place for place, client in enumerate(terms.clients, start=1)}
 
 
 @functools.lru_cache(maxsize=16)
