@@ -208,7 +208,7 @@ def _change_array(rng: random.Random, records: RecordDict) -> None:
             array.stype = rng.choice(["", "numpy.ndarray", "torch", "randquant.payload.v1"])
         case 5:
             value = rng.choice([math.nan, math.inf, 1e39, 1 + 1j, True])
-            record[name] = Array(np.full(array.shape if len(array.data) < 999 else (1,), value))
+            record[name] = Array(np.full(rng.choice([(), (1,), (2, 2)]), value))
         case 6:
             record[rng.choice(["", "w", "more", "a.running_mean", "x" * 300])] = record[name]
         case _:
