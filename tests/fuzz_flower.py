@@ -69,7 +69,9 @@ FILES_OF_ARRAYS = [
     _npy(_shape("(5,)"), version=2, size=2**32 - 1), _npy(_shape("(" + "1," * 40 + ")")),
     _npy(_shape("(5,)", "'<c8'")), _npy(_shape("(5,)", "'<U9'")), _npy(_shape("(5,)", "'<M8[s]'")),
     _npy(_shape("(5,)", "'<f3'")), _npy(_shape("(5,)", "'<f16'")), _npy(_shape("('5',)")),
-    _npy(_shape("(2.5,)")), _npy(_shape("(9999999999999999999999,)")), _npy(_shape("(True,)")),
+    _npy(_shape("(2.5,)")), _npy(_shape("(5)"), bytes(20)), _npy(_shape("(05,)"), bytes(20)),
+    _npy(_shape("(5,)"), bytes(20)).replace(b"Y\x01\x00", b"Y\x01\x07"), b"\x93NUMPY\x02\x00",
+    _npy(_shape("(5,)"), bytes(20)).replace(b"<f4", b"<f\xb2"), _npy(" " * 9990 + "\n", bytes(20)), _npy(_shape("(9999999999999999999999,)")), _npy(_shape("(True,)")),
 ]  # fmt: skip
 
 
@@ -233,7 +235,7 @@ def train(message: Message, context: Context) -> Message:
     """A train function that takes what comes."""
     [model] = message.content.array_records.values()
     moved = {
-        name: Array(a + a.dtype.type(1) if a.dtype.kind == "f" else a)
+        name: Array(np.asarray(a + a.dtype.type(1)) if a.dtype.kind == "f" else a)
         for name, a in ((name, array.numpy()) for name, array in model.items())
     }
     return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)

@@ -13,9 +13,11 @@ STYPE = "numpy.ndarray"
 """Flower's name for arrays that `numpy.save` wrote."""
 
 MAGIC, LONGEST_HEADER = b"\x93NUMPY", 10_000
+WIDTHS = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}
+"""Bytes of the header's length, by the file's version."""
 HEADER = re.compile(
     rb"\{'descr': '([<>|][biuf][0-9]{1,2})', 'fortran_order': (True|False), "
-    rb"'shape': \(((?:[0-9]{1,13}, ?)*(?:[0-9]{1,13},?)?)\), \} *\n"
+    rb"'shape': \((|SIDE,|SIDE(?:, SIDE)+)\), \} *\n".replace(b"SIDE", rb"(?:0|[1-9][0-9]{0,12})")
 )
 DTYPES = frozenset("?bBhHiIlLqQefd")
 MOST = 2**40
@@ -45,7 +47,7 @@ def read(array: Array) -> np.ndarray:
 
 def _header(data: bytes) -> tuple[np.dtype, Literal["C", "F"], tuple[int, ...], int]:
     """(dtype, order, shape, where the numbers begin) of what `numpy.save` wrote."""
-    width = {1: 2, 2: 4, 3: 4}.get(data[6], 0) if data[:6] == MAGIC and len(data) > 8 else 0
+    width = WIDTHS.get(data[6:8], 0) if data[:6] == MAGIC else 0
     start = 8 + width + int.from_bytes(data[8 : 8 + width], "little")
     found = HEADER.fullmatch(data[8 + width : start]) if start <= LONGEST_HEADER else None
     if not width or found is None:
