@@ -9,23 +9,24 @@ its bytes; soon, and in memory that those bytes justify.
 from __future__ import annotations
 
 import contextlib
-import copy
 import gzip
 import hashlib
 import json
+import logging
 import random
 import signal
 import sys
 import tempfile
 import tracemalloc
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import fuzz_flower
 import numpy as np
 import safetensors.numpy
+from damage import damaged, damaged_json
 from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam
 
@@ -34,8 +35,9 @@ from randquant import _idx, run_folder, wire
 from randquant.aggregate import ChannelMechanism, VectorMechanism
 from randquant.compress import compress, decompress
 from randquant.federate import State
-from randquant.flower import Offer, RoundEvent, RunAccountant, state
-from randquant.flower.ledger import Ledger
+from randquant.flower import Offer, RoundEvent, RunAccountant, accountant, state
+from randquant.flower import ledger as account_file
+from randquant.flower.ledger import OWN, Ledger
 from randquant.records import TrainConfig, to_json
 
 SECONDS = 10
@@ -47,85 +49,19 @@ CHANNELS = [
     rq.stochastic_rounding(clip=1.0, levels=60, margin=0.5),
 ]
 WIDE = wire.Format.of(2**18, "fuzz")
-NUMBERS = [0, 1, 2, 3, 7, 8, 127, 128, 255, 256, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**63, 2**64 - 1]
-VALUES = [
-    None, True, False, 0, -1, 1, 2, 256, 2**31, 2**53 + 1, 2**63, 2**64, 10**400, -(10**30), 0.5,
-    -0.0, 1e-320, 1e308, float("inf"), float("-inf"), float("nan"), "", "x", "inf", "1", "\ud800",
-    [], [[]], {}, {"a": 1}, [0] * 50, "9" * 5000,
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Target:
-    """A parser: good inputs, how to damage one, and what reads and checks it."""
+    """A parser: good inputs, how to damage one, and what reads and checks it.
+
+    One input takes `cost` times as long as most: tests try so many fewer.
+    """
 
     seeds: Callable[[], list[bytes]]
     damage: Callable[[random.Random, bytes], bytes]
     read: Callable[[bytes, Path], None]
-
-
-def damaged(rng: random.Random, data: bytes) -> bytes:
-    """Some of: a bit, a byte, a number, a cut, a splice, an insertion, a repetition."""
-    out = bytearray(data)
-    for _ in range(rng.choice([1, 1, 1, 2, 4, 16])):
-        at = rng.randrange(len(out) + 1)
-        match rng.randrange(8):
-            case 0 if at < len(out):
-                out[at] ^= 1 << rng.randrange(8)
-            case 1 if at < len(out):
-                out[at] = rng.randrange(256)
-            case 2:
-                size = rng.choice([1, 2, 4, 8])
-                number = rng.choice(NUMBERS) % 256**size
-                out[at : at + size] = number.to_bytes(size, rng.choice(["little", "big"]))
-            case 3:
-                del out[at:]
-            case 4:
-                out[at:at] = rng.randbytes(rng.randrange(1, 64))
-            case 5:
-                other = rng.randrange(len(out) + 1)
-                out[at:at] = out[min(at, other) : max(at, other)][:4096]
-            case 6:
-                del out[at : at + rng.randrange(1, 64)]
-            case _:
-                out += bytes(rng.randrange(64))
-    return bytes(out)
-
-
-def damaged_json(rng: random.Random, data: bytes) -> bytes:
-    """A value, a key or the text."""
-    if rng.random() < 0.3:
-        return damaged(rng, data)
-    if rng.random() < 0.01:
-        return rng.choice([b"[", b'{"a":']) * 50_000
-    holder = {"": json.loads(data)}
-    for _ in range(rng.choice([1, 1, 2, 5])):
-        places = list(_places(holder))
-        place, key = rng.choice(places[1:] or places)
-        match rng.randrange(6):
-            case 0 if place is not holder:
-                del place[key]
-            case 1 if isinstance(place, dict) and place is not holder:
-                place[rng.choice(["", "x", "levels", "clip", "format"])] = _value(rng)
-            case 2 if isinstance(place, list):
-                place.insert(key, _value(rng))
-            case 3 if isinstance(place[key], int) and not isinstance(place[key], bool):
-                place[key] += rng.choice([-1, 1, 2**62])
-            case _:
-                place[key] = _value(rng)
-    return json.dumps(holder[""]).encode(errors="surrogatepass")
-
-
-def _value(rng: random.Random) -> Any:
-    return copy.deepcopy(rng.choice(VALUES))
-
-
-def _places(record: dict | list) -> Iterator[tuple[dict | list, Any]]:
-    """Everywhere in a record of JSON."""
-    for key in record if isinstance(record, dict) else range(len(record)):
-        yield record, key
-        if isinstance(record[key], dict | list):
-            yield from _places(record[key])
+    cost: int = 1
 
 
 def _payloads() -> list[bytes]:
@@ -275,14 +211,12 @@ def _read_offer(data: bytes, _folder: Path) -> None:
     offer = Offer.from_text(data.decode(errors="replace"))
     said, mechanism = json.loads(data), offer.mechanism
     assert offer.dimension == said["dimension"] <= offer.size, "another dimension"
+    assert list(offer.buffers) == said["buffers"], "other buffers"
     assert mechanism.channel.fingerprint.hex() == said["channel"]["fingerprint"], "another channel"
     for name in ("trust", "cohort", "clip_norm", "norm", "rotation_seed"):
         if name in said:
             assert getattr(mechanism, name) == said[name], f"another {name}"
     assert Offer.from_text(offer.to_text()) == offer, "no way back"
-
-
-NODE = 5
 
 
 def _accountant() -> RunAccountant:
@@ -292,7 +226,7 @@ def _accountant() -> RunAccountant:
 def _account() -> RunAccountant:
     found = _accountant()
     for offer, count in zip(OFFERS, (3, 2), strict=True):
-        found.compose(RoundEvent(offer, frozenset({NODE})), count)
+        found.compose(RoundEvent(offer, frozenset({OWN})), count)
     return found
 
 
@@ -308,40 +242,56 @@ def _ledgers() -> list[bytes]:
 
 def _ledger(path: Path, accountant: RunAccountant) -> Ledger:
     config = {"randquant-ledger": str(path)}
-    return Ledger(accountant, Context(1, NODE, config, RecordDict(), {}))  # type: ignore[arg-type]
+    return Ledger(accountant, Context(1, 5, config, RecordDict(), {}))  # type: ignore[arg-type]
+
+
+def _damaged_ledger(rng: random.Random, data: bytes) -> bytes:
+    """The bytes, or the JSON of its account; mostly with right checksums."""
+    start = account_file.START + 16
+    end = start + int.from_bytes(data[start - 8 : start], "little")
+    if rng.random() < 0.5:
+        out = damaged(rng, data)
+    else:
+        text = damaged_json(rng, data[start:end])
+        with contextlib.suppress(Exception):  # of the account too, where it is still a record
+            record = json.loads(text)
+            told = {name: part for name, part in record.items() if name != "checksum"}
+            record["checksum"] = accountant._checksum(told)
+            text = json.dumps(record).encode()
+        out = data[: start - 8] + len(text).to_bytes(8, "little") + text + data[end:]
+    if rng.random() < 0.8:
+        body = out[account_file.START :]
+        out = account_file.MAGIC + hashlib.sha256(body).digest() + body
+    return out
 
 
 def _read_ledger(data: bytes, folder: Path) -> None:
-    path, accountant = folder / "account", _accountant()
+    path, found = folder / "account", _accountant()
     path.write_bytes(data)
-    ledger = _ledger(path, accountant)
+    ledger = _ledger(path, found)
     with ledger.held():
-        for session, steps in json.loads(data)["taken"].items():
-            for step in steps:
-                _refused(lambda s=session, t=step: ledger.take(bytes.fromhex(s), t))
+        taken = list(ledger._taken)
         ledger.save()
-    _same_counts(json.loads(data), accountant)
-    _same_counts(json.loads(path.read_bytes()), accountant)
+    start = account_file.START + 16
+    end = start + int.from_bytes(data[start - 8 : start], "little")
+    assert b"".join(taken) == data[end:], "other steps"
+    assert len(set(taken)) == len(taken), "a step twice"
+    _same_counts(json.loads(data[start:end]), found)
+    again = _accountant()
+    with _ledger(path, again).held():
+        assert again.state_dict() == found.state_dict(), "no way back"
 
 
-def _same_counts(said: dict, accountant: RunAccountant) -> None:
+def _same_counts(said: dict, found: RunAccountant) -> None:
     """What an account says is what is counted: none is lost, none of another offer."""
     clients = list(said["clients"].values())
     total = sum(sum(counts.values()) for counts in clients)
-    assert accountant.answers(NODE) == total, "another number of answers"
-    [spent] = accountant.state_dict()["clients"].values() if clients else [{}]
-    texts = accountant.state_dict()["offers"]
-    counted = {texts[int(n)]: count for n, count in spent.items()}
+    assert found.answers(OWN) == total, "another number of answers"
+    state = found.state_dict()
+    [spent] = state["clients"].values() if clients else [{}]  # type: ignore[union-attr]
+    counted = {state["offers"][int(n)]: count for n, count in spent.items()}  # type: ignore[index]
     for n, count in clients[0].items() if clients else ():
         assert counted[Offer.from_text(said["offers"][int(n)]).to_text()] == count, "another offer"
-
-
-def _refused(work: Callable[[], object]) -> None:
-    try:
-        work()
-    except ValueError:
-        return
-    raise AssertionError("a step was taken twice")
 
 
 def _adam(size: int) -> FedAdam:
@@ -397,7 +347,10 @@ TARGETS = {
     "IDX file": Target(_idx_files, damaged, _read_idx),
     "configuration": Target(_configs, damaged_json, _read_config),
     "offer": Target(_offers, damaged_json, _read_offer),
-    "account of a client": Target(_ledgers, damaged_json, _read_ledger),
+    "account of a client": Target(_ledgers, _damaged_ledger, _read_ledger, cost=5),
+    "message to a client on Flower": Target(
+        fuzz_flower.seeds, fuzz_flower.damage, fuzz_flower.read, cost=5
+    ),
     "state of a server": Target(_states, _damaged_state, _read_state),
 }
 
@@ -458,6 +411,7 @@ def fuzz(name: str, inputs: int, seed: int, folder: Path, weigh_every: int = 10)
 
 
 if __name__ == "__main__":
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # which logs every refusal
     total = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     start = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32)
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,4 +1,4 @@
-"""Hostile bytes: ten thousand inputs, the same each time; `make fuzz` tries a million new ones."""
+"""Hostile bytes: some thousand inputs, the same each time; `make fuzz` tries a million new ones."""
 
 import fuzz
 import pytest
@@ -6,8 +6,8 @@ import pytest
 
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_damaged_inputs_are_refused_or_read_rightly(name, tmp_path):
-    accepted = fuzz.fuzz(name, 10_000 // len(fuzz.TARGETS), 1, tmp_path)
-    assert accepted < 5_000 // len(fuzz.TARGETS)  # most must be damaged
+    inputs = 10_000 // len(fuzz.TARGETS) // fuzz.TARGETS[name].cost
+    assert fuzz.fuzz(name, inputs, 1, tmp_path) < inputs / 2  # most must be damaged
 
 
 def test_a_parser_that_crashes_or_hangs_or_lies_is_caught(tmp_path, monkeypatch):

@@ -146,7 +146,7 @@ class Deployment:
                 "partition-id": client,
                 "randquant-all-neighbours": True,
                 "randquant-epsilon": epsilon,
-                "randquant-ledger": str(self.folder / f"account{client}.json"),
+                "randquant-ledger": str(self.folder / f"account{client}"),
                 "randquant-identity": str(self.folder / f"identity{client}.pem"),
                 "randquant-directory": str(self.folder / "directory.json"),
             }

@@ -16,8 +16,9 @@ import numpy as np
 
 from randquant import _validate, upload, wire
 from randquant.aggregate.gaussian import clip_to_norm
-from randquant.aggregate.payloads import enough, some
+from randquant.aggregate.payloads import counted
 from randquant.aggregate.rotation import Rotation
+from randquant.encode.inputs import vector
 from randquant.keys import Key
 from randquant.mechanisms.noise import NOISES, Noise
 from randquant.privacy import Neighboring, Trust
@@ -67,7 +68,8 @@ class AdditiveMechanism:
         modulo 2**bits of at least `cohort` clients who all follow the protocol: the norm of the
         rounded update is checked in integers, so no rounding of floats before it matters, and the
         distance between the tables that noise is drawn from and its law is part of the release.
-        `mean` refuses fewer payloads than `cohort`. It adds payloads up itself, as a simulation
+        `mean` refuses fewer payloads than `cohort`, and copies where two clients would send the
+        same with a probability below 1e-9. It adds payloads up itself, as a simulation
         may; deployed, secure aggregation modulo 2**bits must do that.
         `mean` is unbiased for the mean of the clipped updates but for two things. Rounding is
         repeated until the norm is within its bound, which shifts a client's mean by at most
@@ -126,6 +128,7 @@ class AdditiveMechanism:
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """Clip, rotate, round, add noise, reduce modulo 2**bits, pack."""
+        update = vector(update)
         plan = self.plan(update.size)
         steps = plan.rotation.forward(clip_to_norm(update, self.clip_norm)) * plan.scale
         key.claim()
@@ -136,8 +139,8 @@ class AdditiveMechanism:
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """Sum modulo 2**bits, lift to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back."""
-        enough(len(some(payloads)), self.cohort)
         plan = self.plan(dimension)
+        counted(payloads, self.cohort, plan.rotation.size * self._log_equal(plan))
         totals = np.zeros(plan.rotation.size, dtype=np.int64)
         for payload in payloads:
             wire.add(self.format, payload, totals)
@@ -149,6 +152,17 @@ class AdditiveMechanism:
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
         """A vector masked for a sum modulo 2**bits, however many are summed."""
         return upload.masked(Rotation(dimension, self.rotation_seed).size, self.bits)
+
+    def _log_equal(self, plan: Plan) -> float:
+        """Log of the largest probability that a coordinate of two payloads is equal.
+
+        A log-concave law on the integers has no mass above 2 / sqrt(1 + 4 · variance) (Bobkov,
+        Marsiglietti and Melbourne 2022, theorem 1.1); modulo 2**bits at most two that large and
+        2**-bits of all others fall together (`docs/theory/encoding.md`). 3 stands for 4, since the
+        discrete Gaussian's variance is a little below its parameter.
+        """
+        largest = 2 / math.sqrt(1 + 3 * plan.noise.variance)
+        return min(math.log(2 * largest + 2.0**-self.bits), 0.0)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"

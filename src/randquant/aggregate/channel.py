@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from randquant import upload, wire
-from randquant.aggregate.payloads import enough, some
+from randquant.aggregate.payloads import counted, enough
 from randquant.channel import Channel
 from randquant.encode import encode_payload
 from randquant.keys import Key
@@ -33,7 +35,8 @@ class ChannelMechanism:
         `mean` is unbiased for the mean of the clipped updates when the channel is unbiased.
         Under `aggregate` trust the bound of `release` holds whatever the other clients' updates
         are, as long as at least `cohort` clients draw their codes as agreed; `mean` refuses fewer
-        payloads. It adds up codes itself, as a simulation may.
+        payloads, and copies of one where two clients would send the same codes with a
+        probability below 1e-9. It adds up codes itself, as a simulation may.
 
     Raises:
         ValueError: trust is another word, or `aggregate` with unevenly spaced values.
@@ -58,14 +61,14 @@ class ChannelMechanism:
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
-        enough(len(some(payloads)), self.cohort)
+        counted(payloads, self.cohort, dimension * log_equal_codes(self.channel))
         if self.channel.lattice is None:
             total = np.zeros(dimension, dtype=np.float64)
-            for payload in some(payloads):
+            for payload in payloads:
                 total += self.channel.values[wire.unpack(self.channel, payload, dimension)]
             return (total / len(payloads)).astype(np.float32)
         totals = np.zeros(dimension, dtype=np.int64)
-        for payload in some(payloads):
+        for payload in payloads:
             wire.add(self.channel, payload, totals)
         return self.decode(totals, len(payloads), dimension)
 
@@ -97,3 +100,19 @@ class ChannelMechanism:
     ) -> Release:
         """Every coordinate of every round that the client takes part in."""
         return ChannelRelease(self.channel, dimension, rounds, self.trust, neighboring, self.cohort)
+
+
+@functools.lru_cache(maxsize=64)
+def log_equal_codes(channel: Channel) -> float:
+    """Log of the largest probability that two codes drawn on their own are equal.
+
+    The largest sum of squared probabilities of a row (`docs/theory/encoding.md`), rounded up.
+
+    Example:
+        >>> import randquant as rq
+        >>> coin = rq.stochastic_rounding(clip=0.001, levels=2, margin=1.0)
+        >>> round(float(np.exp(log_equal_codes(coin))), 5)
+        0.5
+    """
+    largest = float(np.square(channel.probabilities).sum(axis=1).max())
+    return min(math.log(largest) + 1e-12, 0.0)

@@ -13,6 +13,7 @@ import numpy as np
 
 from randquant import _validate, upload, wire
 from randquant.aggregate.payloads import finite, mean_of_floats, some
+from randquant.encode.inputs import vector
 from randquant.keys import Key
 from randquant.privacy import Neighboring, Trust
 from randquant.releases import GaussianRelease, Norm, Release
@@ -46,6 +47,7 @@ class ClippedSGD:
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """The clipped update, 4 bytes a coordinate."""
+        update = vector(update)
         if self.clip_norm is not None:
             return clip_to_norm(update, self.clip_norm, self.norm).astype("<f4").tobytes()
         assert self.clip is not None
@@ -160,6 +162,7 @@ class LocalGaussian:
 
     def noisy(self, update: np.ndarray, key: Key) -> np.ndarray:
         """The clipped update plus noise, (d,) float64."""
+        update = vector(update)
         return clip_to_norm(update, self.clip_norm) + self.deviation * _normals(update.size, key)
 
     @property

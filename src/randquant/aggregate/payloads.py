@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+
+BY_CHANCE = math.log(1e-9)
+"""Below this log probability equal payloads are taken for copies."""
 
 
 def some(payloads: Sequence[bytes]) -> Sequence[bytes]:
@@ -21,6 +25,33 @@ def enough(clients: int, cohort: int) -> None:
             f"Expected at least {cohort} payloads in a sum, got {clients}: with the noise of "
             "fewer clients the guarantee does not hold."
         )
+
+
+def counted(payloads: Sequence[bytes], cohort: int, log_equal: float) -> Sequence[bytes]:
+    """Return the payloads of a sum, if they are of as many clients as a guarantee counts on.
+
+    A payload that comes twice is one client's: its update would weigh twice, and its noise, summed
+    with itself, hide less. It is told by its value, and so only where two clients hardly ever send
+    the same by chance.
+
+    Args:
+        payloads: of one sum.
+        cohort: how many clients are counted on; 1 counts on nobody.
+        log_equal: upper bound of the log of the probability that the payloads of two clients are
+            equal, whatever their updates are.
+
+    Raises:
+        ValueError: there are fewer, or there is none; or one comes twice, where any two of them
+            would be equal with a probability below BY_CHANCE.
+    """
+    enough(len(some(payloads)), cohort)
+    copies = len(payloads) - len(set(payloads))
+    if cohort > 1 and copies and log_equal + math.log(math.comb(len(payloads), 2)) < BY_CHANCE:
+        raise ValueError(
+            f"Expected each client's payload once in a sum, got {copies} of {len(payloads)} again: "
+            "copies add no noise, and the guarantee does not hold."
+        )
+    return payloads
 
 
 def finite(update: np.ndarray) -> np.ndarray:

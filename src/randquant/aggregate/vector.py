@@ -16,6 +16,7 @@ from randquant.aggregate.gaussian import clip_to_norm
 from randquant.aggregate.rotation import Rotation
 from randquant.channel import Channel
 from randquant.encode import encode_payload
+from randquant.encode.inputs import vector
 from randquant.keys import Key
 from randquant.privacy import Neighboring, Trust
 from randquant.releases import Norm, Release, VectorRelease
@@ -37,8 +38,9 @@ class VectorMechanism:
     Guarantees:
         The bound of `release` holds for what is sent: against a server that sees the sum of at
         least `cohort` clients' codes under `aggregate` trust, whatever the others' updates are, as
-        long as they draw their codes as agreed. `mean` then refuses fewer payloads. It adds up
-        codes itself, as a simulation may; deployed, secure aggregation must do that.
+        long as they draw their codes as agreed. `mean` then refuses fewer payloads, and copies
+        (as `ChannelMechanism`). It adds up codes itself, as a simulation may; deployed, secure
+        aggregation must do that.
         `mean` is unbiased, where the channel is, for the mean of the updates as they are after
         clipping to the norm, rotation and clipping to `channel.clip`. A coordinate of a rotated
         update has about a normal law with a deviation of at most clip_norm / sqrt(size): beyond
@@ -80,6 +82,7 @@ class VectorMechanism:
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """Clip the norm, rotate, clip coordinates, draw codes, pack: the client's payload."""
+        update = vector(update)
         clipped = clip_to_norm(update, self.clip_norm, self.norm)
         rotation = self.rotation(update.size)
         sent = clipped if rotation is None else rotation.forward(clipped)

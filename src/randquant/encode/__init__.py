@@ -12,7 +12,7 @@ import numpy as np
 
 from randquant import wire
 from randquant.channel import Channel
-from randquant.encode.inputs import Widen, floats, not_finite
+from randquant.encode.inputs import Widen, floats, not_finite, one_vector
 from randquant.encode.rows import encode_payloads
 from randquant.encode.segments import CHUNK, SEGMENT, Encoder, cores
 from randquant.encode.stream import encode_to
@@ -69,10 +69,11 @@ def encode_payload(channel: Channel, x: Any, key: Key, *, threads: int | None = 
         Equal to wire.pack(channel, encode(channel, x, key)), and like `encode` otherwise.
 
     Raises:
-        ValueError, TypeError: as in `encode`.
+        ValueError, TypeError: as in `encode`; or x is no vector.
     """
     encoder = Encoder(channel, key, packed=True)
     array, widen = floats(x)
+    one_vector(array)
     body = np.empty(wire.body_bytes(channel, array.size), dtype=np.uint8)
     _run(encoder, array, widen, body, threads)
     return wire.frame(channel, array.size, body)

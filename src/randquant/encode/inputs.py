@@ -26,7 +26,12 @@ def floats(x: Any) -> tuple[np.ndarray, Widen]:
         x = x.detach().cpu()
         if x.dtype == torch.bfloat16:
             return x.contiguous().view(torch.int16).numpy().view(np.uint16), _from_bfloat16
-    x = np.asarray(x)
+    try:
+        x = np.asarray(x)
+    except ValueError:
+        raise TypeError(
+            "Expected x to be one array of floats, got lists of uneven lengths."
+        ) from None
     if x.dtype.name == "bfloat16":
         return np.ascontiguousarray(x).view(np.uint16), _from_bfloat16
     if x.dtype.kind != "f" or x.dtype.itemsize > 8:
@@ -34,6 +39,30 @@ def floats(x: Any) -> tuple[np.ndarray, Widen]:
             f"Expected x of dtype float16, float32, float64 or bfloat16, got {x.dtype}."
         )
     return x, _as_is if x.dtype.itemsize >= 4 and x.dtype.isnative else _widened
+
+
+def vector(x: Any) -> np.ndarray:
+    """One client's update as NumPy's float32 or float64, its numbers as they were.
+
+    Args:
+        x: (d,), as `floats` takes it; a list of floats too.
+
+    Raises:
+        TypeError: x is something else.
+        ValueError: it is no vector.
+    """
+    array, widen = floats(x)
+    return widen(one_vector(array))
+
+
+def one_vector(array: np.ndarray) -> np.ndarray:
+    """The array; ValueError unless it is a vector."""
+    if array.ndim != 1:
+        raise ValueError(
+            f"Expected an update (d,), got shape {array.shape}: flatten it, and encode one "
+            "client's update at a time."
+        )
+    return array
 
 
 def not_finite(value: float, *index: int) -> ValueError:

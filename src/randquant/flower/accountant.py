@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,7 @@ from randquant.account import account
 from randquant.flower.offer import Offer
 from randquant.privacy import NEIGHBORINGS, Guarantee, Neighboring, Trust
 
-SCHEMA = 1
+SCHEMA = 2
 MOST = 2**53
 """Rounds that can be accounted."""
 
@@ -141,10 +143,10 @@ class RunAccountant:
         return not self._worst(after, self.delta) <= limit  # what is no number is too much
 
     def state_dict(self) -> dict[str, object]:
-        """Everything counted so far, as JSON data."""
+        """Everything counted so far, as JSON data with a checksum."""
         offers = list({offer: None for spent in self._spent.values() for offer in spent})
         place = {offer: str(n) for n, offer in enumerate(offers)}
-        return {
+        state = {
             "schema": SCHEMA,
             "delta": self.delta,
             "neighboring": self.neighboring,
@@ -155,10 +157,14 @@ class RunAccountant:
                 for client, spent in self._spent.items()
             },
         }
+        return {**state, "checksum": _checksum(state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`; ValueError unless of the same delta and neighbours."""
+        """Undo `state_dict`; ValueError unless whole, and of the same delta and neighbours."""
         try:
+            told = {name: part for name, part in state.items() if name != "checksum"}
+            if state["checksum"] != _checksum(told):
+                raise ValueError("it was damaged or changed")
             same = (state["schema"], state["delta"], state["neighboring"])
             if same != (SCHEMA, self.delta, self.neighboring):
                 raise ValueError(f"it is of schema, delta and neighbours {same}")
@@ -186,6 +192,11 @@ class RunAccountant:
             for spent in _distinct(many)
         )
         return max(found, default=0.0)
+
+
+def _checksum(state: Mapping[str, Any]) -> str:
+    """64 characters that differ wherever two states do."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _client(text: str) -> int:

@@ -1,10 +1,22 @@
-"""A client's own account: what it has answered, and which steps of which sums it has taken."""
+"""A client's own account: what it has answered, and which steps of which sums it has taken.
+
+One file, written whole and on the disk before anything that it counts is sent:
+
+offset  bytes  field
+0       8      magic "RQSPENT2"
+8       32     SHA-256 of what follows
+40      8      how often it was written
+48      8      n
+56      n      JSON: the account
+56 + n  16·k   each step that was taken, in order
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,82 +24,103 @@ from flwr.app import ConfigRecord, Context
 
 from randquant import locks
 from randquant.flower.accountant import RunAccountant
-from randquant.records import write_atomic
+from randquant.flower.files import DamagedFile, write_durable
+from randquant.secagg import ProtocolError
 
 SPENT = "randquant.spent"
-"""Record of the account in a client's state, where it has no file for it."""
+"""Record in a client's state: its account where it has no file for it, else how old that is."""
 
-REMEMBERED = 100
-"""Sums whose steps are remembered: a client has part in one at a time."""
+OWN = 0
+"""The client's number in its own account, whatever number it has in a run."""
+
+MAGIC = b"RQSPENT2"
+START = len(MAGIC) + 32
+STEP_BYTES = 16
 
 
 class Ledger:
     """The account of one client, held while it is looked at and changed.
 
     Attributes:
-        accountant: what it has answered, under its present number.
+        accountant: what it has answered, as client OWN.
+
+    Guarantees:
+        A step that was taken is refused for ever: 16 bytes each are kept. Processes that share the
+        file take each step once, and count every answer.
+        Whenever a process ends, the file is the one before a step or the one after it. It is the
+        one after it, on the disk, once `save` has returned.
+        A file with any other content is refused, and so is one that is older than this run has
+        seen. What is not noticed: a copy from before this run that is put back, and a file whose
+        checksum was computed anew.
     """
 
     def __init__(self, accountant: RunAccountant, context: Context) -> None:
         self.accountant = accountant
         self._context = context
-        self._taken: dict[str, list[str]] = {}
+        config = context.node_config
+        self._path = Path(str(config["randquant-ledger"])) if "randquant-ledger" in config else None
+        self._taken: dict[bytes, None] = {}
+        self._written = 0
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Read it, and keep others of this client from it until the end; ValueError if damaged."""
-        config = self._context.node_config
-        self._path = Path(str(config["randquant-ledger"])) if "randquant-ledger" in config else None
+        """Read it, and keep others of this client from it until the end.
+
+        Raises:
+            DamagedFile: it is not whole, or older than this run has seen.
+        """
+        record = self._context.state.get(SPENT)
+        seen: dict[str, Any] = dict(record) if isinstance(record, ConfigRecord) else {}
         if self._path is None:
-            record = self._context.state.get(SPENT)
-            self._load(str(record["state"]) if isinstance(record, ConfigRecord) else None)
+            self._load(seen.get("account"))
             yield
             return
         with locks.exclusive(self._path.with_name(self._path.name + ".lock"), wait=True):
             self._load(self._path.read_bytes() if self._path.exists() else None)
+            if self._written < seen.get("written", 0):
+                raise DamagedFile("Expected this client's newest account, got an older one.")
             yield
 
     def take(self, session: bytes, step: str) -> None:
-        """Note a step of a sum; ValueError if it was taken before."""
-        steps = self._taken.setdefault(session.hex(), [])
-        if step in steps:
-            raise ValueError(f"Expected each step of a sum once, got {step!r} again.")
-        steps.append(step)
-        for oldest in list(self._taken)[:-REMEMBERED]:
-            del self._taken[oldest]
+        """Note a step of a sum; ProtocolError if it was taken before."""
+        name = hashlib.sha256(repr((session, step)).encode()).digest()[:STEP_BYTES]
+        if name in self._taken:
+            raise ProtocolError(f"Expected each step of a sum once, got {step!r} again.")
+        self._taken[name] = None
 
     def save(self) -> None:
         """Write it down, before anything that it counts is sent."""
-        text = json.dumps({**self.accountant.state_dict(), "taken": self._taken})
-        if self._path is not None:
-            write_atomic(self._path, text.encode())
-        else:
-            self._context.state[SPENT] = ConfigRecord({"state": text})
+        self._written += 1
+        data = self._to_bytes()
+        if self._path is None:
+            self._context.state[SPENT] = ConfigRecord({"account": data})
+            return
+        write_durable(self._path, data)
+        self._context.state[SPENT] = ConfigRecord({"written": self._written})
 
-    def _load(self, text: str | bytes | None) -> None:
-        if text is None:
+    def _to_bytes(self) -> bytes:
+        account = json.dumps(self.accountant.state_dict()).encode()
+        numbers = (number.to_bytes(8, "little") for number in (self._written, len(account)))
+        body = b"".join([*numbers, account, *self._taken])
+        return MAGIC + hashlib.sha256(body).digest() + body
+
+    def _load(self, data: bytes | None) -> None:
+        if data is None:
             return
         try:
-            state: dict[str, Any] = json.loads(text)
-            self._taken = {_session(s): _steps(steps) for s, steps in state["taken"].items()}
-            counts: Mapping[str, Any] = state["clients"]
-            if len(counts) > 1:
-                raise ValueError("it is of several clients")
-            number = str(self._context.node_id)  # it may have had another then
-            own = dict(zip([number], counts.values(), strict=False))
-            self.accountant.load_state_dict({**state, "clients": own})
+            body = data[START:]
+            if data[:START] != MAGIC + hashlib.sha256(body).digest():
+                raise ValueError("it is damaged, or of another version")
+            end = 16 + int.from_bytes(body[8:16], "little")
+            steps = range(end, len(body), STEP_BYTES)
+            taken = {body[start : start + STEP_BYTES]: None for start in steps}
+            if len(body) != end + STEP_BYTES * len(taken):
+                raise ValueError("its steps are not whole, or one comes twice")
+            state: dict[str, Any] = json.loads(body[16:end])
+            if not set(state["clients"]) <= {str(OWN)}:
+                raise ValueError("it is of other clients")
+            self.accountant.load_state_dict(state)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
-            raise ValueError(f"Expected this client's account, but: {reason}.") from error
-
-
-def _session(text: str) -> str:
-    if bytes.fromhex(text).hex() != text:
-        raise ValueError(f"{text!r} is no session")
-    return text
-
-
-def _steps(steps: Any) -> list[str]:
-    if not (isinstance(steps, list) and all(isinstance(step, str) for step in steps)):
-        raise ValueError("the steps of a session are no list of names")
-    return steps
+            raise DamagedFile(f"Expected this client's account, but: {reason}.") from error
+        self._taken, self._written = taken, int.from_bytes(body[:8], "little")

@@ -13,12 +13,18 @@ from randquant.secagg import ProtocolError, Terms
 from randquant.wire import Format
 
 ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL = "advertise", "share", "upload", "confirm", "reveal"
+STEPS = (ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL)
 
 HEAD, INBOX, PAYLOAD = "randquant", "randquant.inbox", "randquant.payload"
 OURS = (HEAD, INBOX, PAYLOAD)
 
 STYPE = "randquant.payload.v1"
 """Of payload arrays; Flower refuses to read them as numbers, so nobody averages codes."""
+
+LONGEST_TEXT = 2**23
+"""Characters of an offer or of terms: a channel of 1000 inputs and 256 levels has 5 million."""
+
+LONGEST_SESSION = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +66,12 @@ class Head:
         offer, terms = found.get("offer", ""), found.get("terms", "")
         if not (isinstance(step, str) and isinstance(session, bytes) and session):
             raise ProtocolError("Expected the step and session of a message, got none.")
+        if len(session) > LONGEST_SESSION or step not in STEPS:
+            raise ProtocolError("Expected a step of the protocol, and a session of 64 bytes.")
         if not (isinstance(offer, str) and isinstance(terms, str)):
             raise ProtocolError("Expected an offer and terms in text, got something else.")
+        if max(len(offer), len(terms)) > LONGEST_TEXT:
+            raise ProtocolError(f"Expected texts of at most {LONGEST_TEXT} characters, got more.")
         survivors = found.get("survivors", [])
         if not isinstance(survivors, list):
             raise ProtocolError("Expected a list of survivors, got something else.")
@@ -114,8 +124,18 @@ def read_terms(text: str, session: bytes, size: int) -> Terms:
         fields = json.loads(text)
         return Terms(session, tuple(fields.pop("clients")), size, **fields)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        reason = str(error).rstrip(".")
-        raise ProtocolError(f"Expected the terms of a secure sum, but: {reason}.") from error
+        raise ProtocolError("Expected the terms of a secure sum, but they are none.") from error
+
+
+def read_offer(text: str) -> Offer:
+    """As `Offer.from_text`; ProtocolError where it is none."""
+    try:
+        return Offer.from_text(text)
+    except (ArithmeticError, MemoryError, ValueError) as error:
+        raise ProtocolError(
+            "Expected an offer of this package's version, with the certificate that its channel "
+            "has, got something else."
+        ) from error
 
 
 def upload_format(offer: Offer, session: bytes, client: int) -> Format:

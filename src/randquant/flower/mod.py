@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from pathlib import Path
@@ -20,7 +20,8 @@ from flwr.common.constant import ErrorCode
 from randquant import _validate, wire
 from randquant.flower import messages
 from randquant.flower.accountant import RoundEvent, RunAccountant
-from randquant.flower.ledger import SPENT, Ledger
+from randquant.flower.files import DamagedFile
+from randquant.flower.ledger import OWN, SPENT, Ledger
 from randquant.flower.messages import Head
 from randquant.flower.offer import Offer
 from randquant.flower.updates import Layout
@@ -31,6 +32,12 @@ from randquant.secagg.terms import TWO_THIRDS
 
 SUM = "randquant.sum"
 """Record of a client's own state, which never leaves it: its part in the sum."""
+
+FILES = "This client's files cannot be used; its log says why."
+NOTHING = "This client has no update to send; its log says why."
+REFUSED = "This client refuses the message; its log says why."
+LOGGED = 500
+"""Characters of an error that are logged: it may repeat what a server has sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,9 @@ class QuantizeMod:
             so many could get around.
         threshold: the least part of its neighbours that must answer to take a client's mask off;
             no server can ask for less.
+        buffers: names of arrays of floating-point numbers that are not trained, beside running
+            statistics (`docs/flower.md`): refuse offers of other buffers. None takes those of the
+            offer.
 
     A SuperNode's `--node-config` goes before these arguments: `randquant-epsilon`,
     `randquant-delta`, `randquant-all-neighbours`, `randquant-threshold`. It may also name files of
@@ -78,6 +88,7 @@ class QuantizeMod:
     all_neighbours: bool = True
     colluders: int = 0
     threshold: float = TWO_THIRDS
+    buffers: Collection[str] | None = None
 
     def __post_init__(self) -> None:
         if self.epsilon != math.inf:
@@ -91,19 +102,25 @@ class QuantizeMod:
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message; a refusal is an error reply that says why, and nothing of the data.
 
-        What is no train message is passed on: evaluation is not covered by any guarantee.
+        Other message types are passed through: evaluation is not covered by any guarantee.
         """
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
         try:
-            head = Head.read(message.content)
-            if head.step != messages.UPLOAD:
-                return _reply(message, head, self._key_step(head, message.content, context))
-            offer, client = self._begin(head, message.content, context)
-        except OSError as error:  # its text may name files of this machine
-            return _refusal(message, "This client's files cannot be used; its log says why.", error)
-        except ValueError as error:
-            return _refusal(message, str(error))
+            return self._answer(message, context, call_next)
+        except ProtocolError as error:
+            return _refusal(message, str(error), error.__cause__)
+        except (OSError, DamagedFile) as error:  # its text may name files of this machine
+            return _refusal(message, FILES, error)
+        except Exception as error:  # whatever a server has made up
+            return _refusal(message, REFUSED, error)
+
+    def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """As `__call__`, of train messages; what is wrong with them is raised."""
+        head = Head.read(message.content)
+        if head.step != messages.UPLOAD:
+            return _reply(message, head, self._key_step(head, message.content, context))
+        offer, client = self._begin(head, message.content, context)
         old, inbox = (
             _only_arrays(message.content, "the request"),
             message.content.get(messages.INBOX),
@@ -116,11 +133,10 @@ class QuantizeMod:
             if answer.has_error():
                 raise RuntimeError(answer.error.reason)
             new = _only_arrays(answer.content, "the train function's reply")
-            update = Layout.of(old).update(old, new)
+            update = Layout.of(old, offer.buffers).update(old, new)
             payload = offer.mechanism.encode(update, Key.generate())
         except Exception as error:
-            text = "This client has no update to send; its log says why."
-            return _refusal(message, text, error)
+            return _refusal(message, NOTHING, error)
         finally:  # whatever the train function did to it
             if client is not None:
                 context.state.pop(SUM, None)
@@ -143,15 +159,14 @@ class QuantizeMod:
         """The steps of a secure sum beside the upload; each is taken once."""
         ledger = self._ledger(context)
         if head.step == messages.ADVERTISE:
-            offer = Offer.from_text(head.offer)
+            offer = messages.read_offer(head.offer)
             terms = messages.read_terms(head.terms, head.session, offer.size)
             threshold = float(context.node_config.get("randquant-threshold", self.threshold))
             identity = _identity(context.node_config)
             client = Client(terms, context.node_id, *identity, threshold)
             with ledger.held():
                 self._check(offer, terms, ledger, context)
-                ledger.take(head.session, head.step)
-                ledger.save()
+            # Not remembered: keys are made anew for each, and a server may ask for any number.
             answer = {context.node_id: client.advertise()}
         else:
             offer, client = _recall(context, head.session)
@@ -163,11 +178,9 @@ class QuantizeMod:
                 answer = client.share(messages.read_inbox(content))
             elif head.step == messages.CONFIRM:
                 answer = client.confirm(head.survivors)
-            elif head.step == messages.REVEAL:
+            else:
                 answer = client.reveal(messages.read_inbox(content))
                 client = None  # what is forgotten cannot be stolen
-            else:
-                raise ProtocolError(f"Expected a step of the protocol, got {head.step!r}.")
         _remember(context, head.session, offer, client)
         return {messages.INBOX: messages.inbox_record(answer)}
 
@@ -177,24 +190,18 @@ class QuantizeMod:
         """What to send an update through, and the part in a secure sum; it is charged here."""
         client, terms = None, None
         if head.offer:  # without secure aggregation it comes with the request
-            offer = Offer.from_text(head.offer)
+            offer = messages.read_offer(head.offer)
         else:
             offer, client = _recall(context, head.session)
             client.look_at(messages.read_inbox(content))
             terms = client.terms
-        layout = Layout.of(_only_arrays(content, "the request"))
-        if layout.dimension != offer.dimension:
-            raise ProtocolError(
-                f"Expected {offer.dimension} coordinates as offered, got {layout.dimension}."
-            )
-        if layout.left_out:
-            log(INFO, "randquant: no update is sent of %s.", ", ".join(layout.left_out))
+        self._check_layout(offer, _only_arrays(content, "the request"))
         ledger = self._ledger(context)
         with ledger.held():
             self._check(offer, terms, ledger, context)
             if client is not None:
                 ledger.take(head.session, head.step)
-            ledger.accountant.compose(RoundEvent(offer, frozenset({context.node_id})))
+            ledger.accountant.compose(RoundEvent(offer, frozenset({OWN})))
             ledger.save()
         return offer, client
 
@@ -208,7 +215,7 @@ class QuantizeMod:
         if terms is not None:
             self._check_terms(offer, terms, context)
         accountant = ledger.accountant
-        event = RoundEvent(offer, frozenset({context.node_id}))
+        event = RoundEvent(offer, frozenset({OWN}))
         if accountant.would_exceed(event):
             accountant.compose(event)
             raise ProtocolError(
@@ -216,6 +223,24 @@ class QuantizeMod:
                 f"got {_shown(accountant.get_epsilon(accountant.delta))} with all that it "
                 f"has answered before, at delta {accountant.delta}."
             )
+
+    def _check_layout(self, offer: Offer, model: ArrayRecord) -> None:
+        """ProtocolError unless the model is what the offer is about."""
+        layout = Layout.of(model, offer.buffers)
+        if layout.dimension != offer.dimension:
+            raise ProtocolError(
+                f"Expected {offer.dimension} coordinates as offered, got {layout.dimension}."
+            )
+        own = layout if self.buffers is None else Layout.of(model, self.buffers)
+        if not layout.buffers == own.buffers == offer.buffers:
+            raise ProtocolError(
+                f"Expected {len(own.buffers)} buffers that are not trained, as this client's "
+                f"model has, got an offer of {len(offer.buffers)} or of others."
+            )
+        if not layout.finite(model):
+            raise ProtocolError("Expected finite numbers in the model, got others.")
+        if left_out := (*layout.counters, *layout.buffers):
+            log(INFO, "randquant: no update is sent of %s.", ", ".join(left_out)[:LOGGED])
 
     def _check_terms(self, offer: Offer, terms: Terms, context: Context) -> None:
         """ProtocolError unless the sum hides what the offer counts on, whoever colludes."""
@@ -253,13 +278,16 @@ def _identity(
 ) -> tuple[Ed25519PrivateKey | None, dict[int, bytes] | None]:
     """This client's key and all clients' public keys, from the files that the SuperNode names."""
     key = directory = None
-    if "randquant-identity" in config:
-        key = load_pem_private_key(Path(str(config["randquant-identity"])).read_bytes(), None)
-        if not isinstance(key, Ed25519PrivateKey):
-            raise ValueError("Expected an Ed25519 key in randquant-identity, got another.")
-    if "randquant-directory" in config:
-        record = json.loads(Path(str(config["randquant-directory"])).read_text())
-        directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
+    try:
+        if "randquant-identity" in config:
+            key = load_pem_private_key(Path(str(config["randquant-identity"])).read_bytes(), None)
+            if not isinstance(key, Ed25519PrivateKey):
+                raise ValueError("Expected an Ed25519 key in randquant-identity, got another.")
+        if "randquant-directory" in config:
+            record = json.loads(Path(str(config["randquant-directory"])).read_text())
+            directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DamagedFile("Expected this client's key and the directory, got others.") from error
     return key, directory
 
 
@@ -281,7 +309,7 @@ def _recall(context: Context, session: bytes) -> tuple[Offer, Client]:
     saved = context.state.get(SUM)
     if not isinstance(saved, ConfigRecord) or saved["session"] != session:
         raise ProtocolError("Expected a message of the sum that this client is in, got another.")
-    offer = Offer.from_text(str(saved["offer"]))
+    offer = messages.read_offer(str(saved["offer"]))
     terms = messages.read_terms(str(saved["terms"]), session, offer.size)
     state = saved["client"]
     assert isinstance(state, bytes)
@@ -300,9 +328,10 @@ def _reply(message: Message, head: Head, records: Mapping[str, Any]) -> Message:
     return Message(RecordDict({messages.HEAD: own.record(), **records}), reply_to=message)
 
 
-def _refusal(message: Message, reason: str, why: Exception | None = None) -> Message:
+def _refusal(message: Message, reason: str, why: BaseException | None = None) -> Message:
     """An error reply; what is behind it stays in this client's log."""
-    log(WARNING, "randquant: refused: %s", reason if why is None else f"{reason} {why!r}")
+    told = "" if why is None else f" {why!r}"[:LOGGED]
+    log(WARNING, "randquant: refused: %s%s", reason, told)
     return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=message)
 
 

@@ -15,7 +15,7 @@ from randquant.privacy import Neighboring, Trust
 from randquant.records import to_json
 from randquant.releases import Release
 
-FORMAT = "randquant offer, version 1"
+FORMAT = "randquant offer, version 2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Offer:
     Args:
         mechanism: how updates are protected, and the trust and cohort that this counts on.
         dimension: coordinates of an update.
+        buffers: names of the model's arrays of floating-point numbers that are no part of it.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or out of bounds.
@@ -39,6 +40,7 @@ class Offer:
 
     mechanism: ChannelMechanism | VectorMechanism
     dimension: int
+    buffers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, ChannelMechanism | VectorMechanism):
@@ -47,6 +49,11 @@ class Offer:
                 f"{type(self.mechanism).__name__}: baselines are for simulation."
             )
         _validate.whole("dimension", self.dimension, low=1, high=2**40)
+        _validate.kind("buffers", self.buffers, tuple)
+        if not all(isinstance(name, str) for name in self.buffers):
+            raise TypeError("Expected buffers by their names, got something else.")
+        if len(set(self.buffers)) < len(self.buffers):
+            raise ValueError("Expected each buffer once, got one twice.")
         self.size  # noqa: B018 - what is rotated has fewer coordinates
 
     @property
@@ -78,6 +85,7 @@ class Offer:
             **fields,
             "channel": channel_record(self.mechanism.channel),
             "dimension": self.dimension,
+            "buffers": self.buffers,
         }
         return json.dumps(to_json(record), sort_keys=True)
 
@@ -93,9 +101,11 @@ class Offer:
             if record.pop("format") != FORMAT:
                 raise ValueError("its format is another")
             channel, _ = channel_from_record(record.pop("channel"), "in an offer")
-            dimension = record.pop("dimension")
+            dimension, buffers = record.pop("dimension"), record.pop("buffers")
+            if not isinstance(buffers, list):
+                raise ValueError("its buffers are no list of names")
             kind = VectorMechanism if "clip_norm" in record else ChannelMechanism
-            return cls(kind(channel, **record), dimension)
+            return cls(kind(channel, **record), dimension, tuple(buffers))
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(

@@ -23,7 +23,8 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from randquant import _validate
-from randquant.records import write_atomic
+from randquant.flower.arrays import read
+from randquant.flower.files import write_durable
 
 MAGIC, MODEL, INNER = b"RQSTATE1", "model/", "inner/"
 HEAD = len(MAGIC) + 32
@@ -32,7 +33,7 @@ DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
 
 def save(path: Path, record: Mapping[str, Any], model: ArrayRecord, inner: Strategy) -> None:
     """Write a record of JSON data, a model, and the arrays that a strategy steps with."""
-    arrays = {MODEL + name: array.numpy() for name, array in model.items()}
+    arrays = {MODEL + name: read(array) for name, array in model.items()}
     for name, value in vars(inner).items():
         for key, array in _arrays_in(value).items():
             arrays[f"{INNER}{name}/{key}"] = array
@@ -43,7 +44,7 @@ def save(path: Path, record: Mapping[str, Any], model: ArrayRecord, inner: Strat
     for part in parts:
         digest.update(part)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, b"".join([MAGIC, digest.digest(), *parts]))
+    write_durable(path, b"".join([MAGIC, digest.digest(), *parts]))
 
 
 def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
-from logging import ERROR, INFO
+from collections.abc import Callable, Collection, Iterable
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,8 @@ class QuantizedStrategy(Strategy):
         step_timeout: seconds for each step of secure aggregation beside the upload.
         folder: where the model, the strategy's moments and the account are kept, after every round
             and before anything is asked of clients. A run that is started again with it goes on.
+        buffers: names of arrays of floating-point numbers that are not trained and not sent, beside
+            running statistics (`running_mean`, `running_var`), which never are.
         patience: how many rounds in a row may fail before `start` raises RoundsFailed.
 
     Guarantees:
@@ -95,8 +97,10 @@ class QuantizedStrategy(Strategy):
         step_timeout: float = 600.0,
         folder: str | Path | None = None,
         patience: int = 3,
+        buffers: Collection[str] = (),
     ) -> None:
         _check_inner(strategy)
+        self.buffers = buffers
         Offer(mechanism, 1)  # checks it
         self.strategy, self.mechanism = strategy, mechanism
         self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
@@ -120,7 +124,7 @@ class QuantizedStrategy(Strategy):
         """Let the strategy choose clients, and set up the round with them."""
         self._base, self._sum = arrays, None
         number = server_round + self._done
-        offer = Offer(self.mechanism, Layout.of(arrays).dimension)
+        offer = self._offer(arrays)
         view = EligibleGrid(grid, offer, self.accountant)
         if self.stopped or self._exhausted(view, number):
             return []
@@ -157,7 +161,7 @@ class QuantizedStrategy(Strategy):
         if current is None:
             return None, None
         number, replies = server_round + self._done, list(replies)
-        layout = Layout.of(self._base)
+        layout = Layout.of(self._base, self.buffers)
         try:
             good = current.add(replies)
             moved = layout.moved(self._base, current.mean())
@@ -222,6 +226,7 @@ class QuantizedStrategy(Strategy):
             if self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locks.folder(self._path.parent))
+            _warn_of_statistics(Layout.of(initial_arrays, self.buffers))
             arrays = self._restore(initial_arrays)
             done = self._done
 
@@ -239,6 +244,10 @@ class QuantizedStrategy(Strategy):
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
             log(INFO, "randquant: %s", self.accountant.get_privacy_spent())
             return result
+
+    def _offer(self, arrays: ArrayRecord) -> Offer:
+        layout = Layout.of(arrays, self.buffers)
+        return Offer(self.mechanism, layout.dimension, layout.buffers)
 
     def _begin(self, offer: Offer, clients: list[int], grid: Grid, kind: str, group: str) -> Sum:
         if self.mechanism.trust == "local":
@@ -285,7 +294,7 @@ class QuantizedStrategy(Strategy):
             return
         record: dict[str, Any] = {
             "rounds": rounds,
-            "offer": Offer(self.mechanism, Layout.of(arrays).dimension).digest,
+            "offer": self._offer(arrays).digest,
             "strategy": type(self.strategy).__name__,
             "accountant": self.accountant.state_dict(),
         }
@@ -297,7 +306,7 @@ class QuantizedStrategy(Strategy):
         if self._path is None or not self._path.exists():
             return initial
         record, arrays = state.load(self._path, self.strategy)
-        offer = Offer(self.mechanism, Layout.of(initial).dimension).digest
+        offer = self._offer(initial).digest
         found = (record.get("offer"), record.get("strategy"), Layout.of(arrays))
         if found != (offer, type(self.strategy).__name__, Layout.of(initial)):
             raise ValueError(
@@ -309,6 +318,18 @@ class QuantizedStrategy(Strategy):
         self._done = done
         log(INFO, "randquant: going on after round %d.", self._done)
         return arrays
+
+
+def _warn_of_statistics(layout: Layout) -> None:
+    if running := layout.running:
+        log(
+            WARNING,
+            "randquant: running statistics are no parameters: no update of %s%s is sent, and the "
+            "model is evaluated with the first ones. Normalise by GroupNorm, or train with frozen "
+            "statistics (a batch norm in eval mode).",
+            running[0],
+            f" and {len(running) - 1} others" if len(running) > 1 else "",
+        )
 
 
 def _check_inner(strategy: Strategy) -> None:

@@ -21,6 +21,9 @@ from randquant.keys import Key
 from randquant.secagg import ProtocolError, Server, Terms
 
 SESSION_BYTES = 16
+UNREADABLE = "Expected a reply of this protocol, got something else."
+LOGGED = 500
+"""Characters of a reply's error that are kept: clients write them."""
 
 Result = TypeVar("Result")
 
@@ -202,7 +205,7 @@ def _checked(
     for reply in replies:
         client = reply.metadata.src_node_id
         if reply.has_error() and client not in asked:  # in the name of a client that is gone
-            log(WARNING, "randquant: no reply to %r: %s", step, reply.error.reason)
+            log(WARNING, "randquant: no reply to %r: %s", step, str(reply.error.reason)[:LOGGED])
             continue
         try:
             if reply.has_error():
@@ -216,10 +219,11 @@ def _checked(
                 raise ProtocolError("Expected a reply of this step and round, got another's.")
             take(client, reply.content)
             known.add(client)
-        except ValueError as error:
+        except Exception as error:  # whatever a client has made up: the others' round goes on
+            text = str(error)[:LOGGED] if isinstance(error, ValueError) else UNREADABLE
             if client not in known:
-                refused[client] = str(error)
-            log(WARNING, "randquant: reply of client %s to %r dropped: %s", client, step, error)
+                refused[client] = text
+            log(WARNING, "randquant: reply of client %s to %r dropped: %s", client, step, text)
     for client in sorted(asked - known - refused.keys()):
         refused[client] = f"Expected a reply to {step!r} in time, got none."
         log(WARNING, "randquant: client %s: no reply to %r in time.", client, step)
