@@ -68,7 +68,9 @@ def chosen(mutant: Mutant, module: str | None) -> bool:
 def run(mutants: list[Mutant], workers: int) -> list[Judged]:
     """What becomes of each; tests must pass on code without a fault first."""
     real = [mutant for mutant in mutants if not mutant.equivalent]
-    tests = tuple(sorted({test for mutant in real for test in mutant.tests}))
+    # The package's own files last: pytest would import them before the package, and shadow names.
+    named = {test for mutant in real for test in mutant.tests}
+    tests = tuple(sorted(named, key=lambda test: (test.startswith("src"), test)))
     spaces: queue.Queue[Workspace] = queue.Queue()
     with ExitStack() as stack:
         for _ in range(max(1, min(workers, len(real)))):
