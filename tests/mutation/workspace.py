@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import compileall
-import contextlib
+import json
 import os
 import py_compile
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -54,9 +53,19 @@ class Workspace:
         checked = py_compile.PycInvalidationMode.CHECKED_HASH
         compileall.compile_dir(self.folder / "src", quiet=1, invalidation_mode=checked)
         self._check_path()
+        self.server = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("server.py"))],
+            cwd=self.folder,
+            env=self._environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         return self
 
     def __exit__(self, *_) -> None:
+        self.server.kill()
+        self.server.communicate()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(self, mutant: Mutant, limit: float) -> Verdict:
@@ -77,38 +86,27 @@ class Workspace:
     def test(self, tests: tuple[str, ...], limit: float, cache: str = "numba") -> Verdict:
         """Run tests on the copy as it is, for `limit` seconds at most."""
         started = time.perf_counter()
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-        with tempfile.TemporaryFile("w+") as output:
-            process = subprocess.Popen(
-                [*command, "--tb=line", "-rfE", *tests],
-                cwd=self.folder,
-                env=self._environment(cache),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                code = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                _stop(process)
-            output.seek(0)
-            text = output.read()
+        output = self.folder / "output.txt"
+        asked = {"tests": tests, "output": str(output), "limit": limit}
+        asked["cache"] = str(self.folder / cache)
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        print(json.dumps(asked), file=self.server.stdin, flush=True)
+        code, text = json.loads(self.server.stdout.readline()), output.read_text()
         seconds = time.perf_counter() - started
         if code is None:
             return Verdict("timed out", "", seconds)
-        if code not in (0, 1, 2):  # 2: a module that can no longer be imported
+        if code not in (0, 1, 2) and code >= 0:  # 2: a module that can no longer be imported
             raise RuntimeError(f"pytest ended with {code} for {tests}:\n{text}")
         failed = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR "))]
         return Verdict("killed" if code else "survived", "; ".join(failed), seconds)
 
-    def _environment(self, cache: str) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         return {
             **os.environ,
             "PYTHONPATH": str(self.folder / "src"),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "NUMBA_CACHE_DIR": str(self.folder / cache),
+            "NUMBA_CACHE_DIR": str(self.folder / "numba"),
             "HYPOTHESIS_PROFILE": "steady",
         }
 
@@ -118,17 +116,10 @@ class Workspace:
         found = subprocess.run(
             [sys.executable, "-c", code],
             cwd=self.folder,
-            env=self._environment("numba"),
+            env=self._environment(),
             capture_output=True,
             text=True,
             check=True,
         ).stdout
         if not Path(found).is_relative_to(self.folder):
             raise RuntimeError(f"Expected to import the copy in {self.folder}, got {found}.")
-
-
-def _stop(process: subprocess.Popen) -> None:
-    """End the tests and whatever processes they have left behind."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
