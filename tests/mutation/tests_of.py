@@ -14,9 +14,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "divergence.py": ("test_divergence.py", "test_certify.py"),
     "events.py": ("test_events.py",),
     "geometry.py": ("test_geometry.py",),
-    "ledger.py": ("test_account.py", "test_schedule.py"),
+    "ledger.py": ("test_releases.py",),
     "privacy.py": ("test_certify.py", "test_account.py"),
-    "releases.py": ("test_account.py", "test_vector.py"),
+    "releases.py": ("test_releases.py", "test_account.py"),
     "sampling.py": ("test_sampling.py",),
     "vector.py": ("test_vector.py",),
 }
