@@ -295,20 +295,36 @@ def test_triples_that_show_a_missing_part_of_the_bound(case):
         assert exact <= amplified(replaced, float(rate), at, "replace_one", away)
 
 
+def moment(renyi, k):
+    """V_k of the theory; the divergence of order 2 is above that of order 1."""
+    if k == 1:
+        return min(moment(renyi, 2), mpmath.mpf(renyi(2.0)))
+    return mpmath.expm1((k - 1) * mpmath.mpf(renyi(float(k)))) / (k * (k - 1))
+
+
+def between(renyi, order):
+    """V of the whole orders around one, mixed."""
+    least = int(mpmath.floor(order))
+    upper = (order - least) * moment(renyi, least + 1) if order > least else 0
+    return (1 + least - order) * moment(renyi, least) + upper
+
+
+def convex(renyi, rate, order):
+    """What M - 1 is at most by convexity in the rate alone."""
+    if order < 2:
+        return rate * mpmath.expm1((order - 1) * mpmath.mpf(renyi(float(order))))
+    return rate * order * (order - 1) * between(renyi, order)
+
+
 def theorem(renyi, rate, order):
     """`replace_one` as the theory states it, in mpmath: no logarithms, nothing rounded."""
     rate, order = mpmath.mpf(rate), mpmath.mpf(order)
-
-    def moment(k):  # V_k; the divergence of order 2 is above that of order 1
-        if k == 1:
-            return min(moment(2), mpmath.mpf(renyi(2.0)))
-        return mpmath.expm1((k - 1) * mpmath.mpf(renyi(float(k)))) / (k * (k - 1))
 
     def tilt(y):
         return y**y / (1 + y) ** (1 + y) if y > 0 else mpmath.mpf(1)
 
     def remainder(x):
-        return min(tilt(x + by) * moment(2 + by) for by in SHIFTS)
+        return min(tilt(x + by) * moment(renyi, 2 + by) for by in SHIFTS)
 
     def weights(trials):
         least = int(mpmath.floor(trials))
@@ -321,34 +337,40 @@ def theorem(renyi, rate, order):
             for k in range(least + 2)
         ]
 
-    main = sum(w * moment(k + 1) for k, w in enumerate(weights(order - 1)))
+    main = sum(w * moment(renyi, k + 1) for k, w in enumerate(weights(order - 1)))
     rest = remainder(1 + rate * order) + remainder(rate * (order + 1))
     if order < 2:
         rest += remainder(rate * (2 - order))
     else:
         ws = enumerate(weights(order - 2))
-        rest += sum(w * min(tilt(mpmath.mpf(by)) * moment(2 + by + k) for by in SHIFTS)
+        rest += sum(w * min(tilt(mpmath.mpf(by)) * moment(renyi, 2 + by + k) for by in SHIFTS)
                     for k, w in ws)  # fmt: skip
     joint = order * (order - 1) * rate**2 * (main + (1 - rate) * rest)
+    return mpmath.log1p(min(joint, convex(renyi, rate, order))) / (order - 1)
+
+
+def present(renyi, rate, order):
+    """Of a world where the client may take part against one where it does not."""
+    rate, order = mpmath.mpf(rate), mpmath.mpf(order)
     if order < 2:
-        convex = rate * mpmath.expm1((order - 1) * mpmath.mpf(renyi(float(order))))
-    else:  # between whole orders the moments are mixed
-        least = int(mpmath.floor(order))
-        between = (1 + least - order) * moment(least) + (order - least) * moment(least + 1)
-        convex = rate * order * (order - 1) * between
-    return mpmath.log1p(min(joint, convex)) / (order - 1)
+        total = between(renyi, 2 - rate * (2 - order))
+    else:
+        least = int(order) - 2
+        assert order == least + 2
+        total = sum(
+            mpmath.binomial(least, k) * rate**k * (1 - rate) ** (least - k) * moment(renyi, k + 2)
+            for k in range(least + 1)
+        )
+    total = min(order * (order - 1) * rate**2 * total, convex(renyi, rate, order))
+    return mpmath.log1p(total) / (order - 1)
 
 
-def zeroed_theorem(renyi, rate, order):
-    """`zero_out` at whole orders: every moment, weighted by how many take part."""
-    rate = mpmath.mpf(rate)
-    moments = [mpmath.expm1((k - 1) * mpmath.mpf(renyi(float(k)))) / (k * (k - 1))
-               for k in range(2, order + 1)]  # fmt: skip
-    total = sum(
-        mpmath.binomial(order - 2, k) * rate**k * (1 - rate) ** (order - 2 - k) * moments[k]
-        for k in range(order - 1)
-    )
-    return mpmath.log1p(order * (order - 1) * rate**2 * total) / (order - 1)
+def absent(renyi, rate, order):
+    """Of a world without the client against one where it may take part."""
+    rate, order = mpmath.mpf(rate), mpmath.mpf(order)
+    total = order * (order - 1) * rate**2 * between(renyi, max(2, rate * (order + 1) - 1))
+    total = min(total, convex(renyi, rate, order))
+    return min(mpmath.log1p(total) / (order - 1), -mpmath.log1p(-rate))
 
 
 @pytest.mark.parametrize("order", [1.05, 1.5, 1.9, 2.0, 2.4, 2.9, 3.0])
@@ -361,10 +383,28 @@ def test_the_bound_is_the_theorems_to_nine_digits(order, rate, noise):
     exact = theorem(gaussian, rate, order)
     found = amplified(gaussian, rate, order, "replace_one")
     assert exact * (1 - mpmath.mpf(1e-15)) <= found <= exact * (1 + mpmath.mpf(1e-9))
-    if order == 3.0:
-        zeroed = min(zeroed_theorem(gaussian, rate, 3), theorem(gaussian, rate, 3))
-        found = amplified(gaussian, rate, order, "zero_out")
-        assert zeroed * (1 - mpmath.mpf(1e-15)) <= found <= zeroed * (1 + mpmath.mpf(1e-9))
+
+
+@pytest.mark.parametrize("order", [1.05, 1.2, 1.5, 1.9, 2.0, 3.0])
+@pytest.mark.parametrize("rate", [1e-4, 0.01, 0.2, 0.7])
+@pytest.mark.parametrize("noise", [0.7, 3.0])
+def test_the_bounds_by_absence_are_the_theorems_to_nine_digits(order, rate, noise):
+    def gaussian(at):
+        return min(at / (2 * noise**2), 1e3)
+
+    def closer(at):
+        return gaussian(at) / 4
+
+    ways = max(present(gaussian, rate, order), absent(gaussian, rate, order))
+    exact = min(ways, theorem(gaussian, rate, order))
+    found = amplified(gaussian, rate, order, "zero_out")
+    assert exact * (1 - mpmath.mpf(1e-15)) <= found <= exact * (1 + mpmath.mpf(1e-9))
+    if 1.5 < order < 2:
+        return  # twice the order less one is beyond 2 and no whole number
+    first = 2 * mpmath.mpf(order) / (2 * order - 1) * present(closer, rate, 2 * order - 1)
+    exact = min(theorem(gaussian, rate, order), first + absent(closer, rate, 2 * order))
+    found = amplified(gaussian, rate, order, "replace_one", closer)
+    assert exact * (1 - mpmath.mpf(1e-15)) <= found <= exact * (1 + mpmath.mpf(1e-9))
 
 
 def test_a_sampled_release_keeps_what_its_release_says():
