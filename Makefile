@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo flower-demo test fuzz explore check format bench gallery clean
+.PHONY: demo flower-demo test fuzz mutants explore check format bench gallery clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -21,6 +21,13 @@ test: .venv/ready            ## every test, on all cores
 
 fuzz: .venv/ready            ## a million hostile inputs for the parsers
 	$(BIN)/python tests/fuzz.py
+
+.venv/mutation: .venv/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
+	touch $@
+
+mutants: .venv/mutation      ## how many planted faults do the tests notice? (hours)
+	$(BIN)/python tests/mutation/run.py --mechanical 25 --save
 
 explore: .venv/ready         ## the property tests on many new examples
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest

@@ -2,8 +2,12 @@
 
 import os
 
+import pytest
 from hypothesis import settings
+from tolerances import watched
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=500, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+pytest.approx = watched(pytest.approx)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from strategies import mechanism_channels
 
 import randquant as rq
-from randquant.account import ORDERS, RESERVE, account
+from randquant.account import ORDERS, RESERVE, _to_epsilon, account
+from randquant.composition import compose
 from randquant.mechanisms.noise import Skellam
 from randquant.privacy import round_up
 from randquant.releases import ChannelRelease, GaussianRelease, NoiseRelease
@@ -92,7 +93,7 @@ def test_coordinates_and_rounds_multiply_and_releases_add():
     whole = account([ChannelRelease(PAPER, 600, 20)], 1e-5)
     assert whole.epsilon == pytest.approx(account([ChannelRelease(PAPER, 12000, 1)], 1e-5).epsilon)
     parts = account([ChannelRelease(PAPER, 600, 5), ChannelRelease(PAPER, 600, 15)], 1e-5)
-    assert parts.epsilon == pytest.approx(whole.epsilon, rel=1e-12)
+    assert parts.epsilon == pytest.approx(whole.epsilon, rel=1e-12, abs=0)
     assert parts.releases == whole.releases == 12000
 
 
@@ -144,9 +145,10 @@ class CloseRelease:
     trust: str = "aggregate"
     neighboring = "replace_one"
     releases: int = 1
+    spread: float = 2.0
 
     def renyi(self, order: float) -> float:
-        return order / (2 * 2.0**2)
+        return order / (2 * self.spread**2)
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01])
@@ -169,7 +171,7 @@ def test_noise_is_spent_by_every_round_and_nothing_by_none():
     assert (release.distance, release.renyi(2.0)) == (0.0, 0.0)
     once, thrice = (NoiseRelease(Skellam(100.0), 40, 4 * 100, 16, n) for n in (1, 3))
     assert thrice.renyi(2.0) == pytest.approx(3 * once.renyi(2.0))
-    assert thrice.distance == pytest.approx(3 * once.distance)
+    assert thrice.distance == pytest.approx(3 * once.distance, rel=1e-12, abs=0)
     assert once.renyi(math.inf) == math.inf
     parts = account([once, once, once], 1e-5)
     assert parts.epsilon == pytest.approx(account([thrice], 1e-5).epsilon)
@@ -200,3 +202,66 @@ def test_wrong_arguments_are_refused():
         account([ChannelRelease(PAPER, 1, 1), GaussianRelease(1.0, 1, 1)], 1e-5)
     with pytest.raises(ValueError, match="one trust"):
         account([], 1e-5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.floats(1e-12, 1e12) | st.just(0.0),
+    st.sampled_from(ORDERS) | st.floats(1.0000001, 1e5),
+    st.floats(1e-300, 0.999) | st.sampled_from([1e-5, 1e-9]),
+)
+def test_the_conversion_is_rounded_up_from_the_exact_one(divergence, order, delta):
+    exact = max(oracle.rdp_to_epsilon(divergence, order, delta), 0)
+    found = _to_epsilon(divergence, order, delta)
+    terms = divergence + (abs(math.log(delta)) + math.log(order)) / (order - 1) + 1
+    assert exact <= found <= exact + 1e-14 * terms * 3 + 1e-14 / (order - 1)
+
+
+def test_different_releases_add_up_and_so_do_their_distances():
+    two = [GaussianRelease(2.0, 5, 3), GaussianRelease(1.0, 7, 1)]
+    guarantee = account(two, 1e-5)
+    exact = min(
+        oracle.rdp_to_epsilon(order * (3 / (2 * 4) + 1 / 2), order, 1e-5) for order in ORDERS
+    )
+    assert exact <= guarantee.epsilon <= exact * (1 + 1e-9)
+    assert guarantee.releases == 3 * 5 + 7
+    close = [CloseRelease(1e-12), CloseRelease(2e-12)]
+    left = account([CloseRelease(0.0)] * 2, 1e-5 * (1 - RESERVE)).epsilon
+    most = 1e-5 * RESERVE / (1 + math.exp(left))
+    assert account(close, 1e-5).epsilon == left
+    assert account([CloseRelease(most * 0.49)] * 2, 1e-5).epsilon == left
+    assert account([CloseRelease(most * 0.6)] * 2, 1e-5).epsilon == math.inf
+
+
+def test_closeness_is_paid_in_both_directions():
+    """Small epsilons: of (1 + e^epsilon) · distance neither part may be left out."""
+    release = CloseRelease(0.0, spread=400.0)
+    left = account([release], 1e-5 * (1 - RESERVE)).epsilon
+    assert left < 0.02
+    most = 1e-5 * RESERVE / (1 + math.exp(left))
+    for part in (1.01, 1.5, 1.9):
+        assert account([CloseRelease(most * part, spread=400.0)], 1e-5).epsilon == math.inf
+    assert account([CloseRelease(most * 0.99, spread=400.0)], 1e-5).epsilon == left
+
+
+def test_releases_for_different_neighbours_do_not_compose():
+    mixed = [ChannelRelease(PAPER, 1, 1), ChannelRelease(PAPER, 1, 1, neighboring="zero_out")]
+    with pytest.raises(ValueError, match="one neighboring"):
+        account(mixed, 1e-5)
+
+
+def test_zero_out_has_no_lower_end_of_other_neighbours():
+    for releases in (1, 50):
+        zeroed = account([ChannelRelease(PAPER, releases, 1, neighboring="zero_out")], 1e-5)
+        assert zeroed.lower == 0
+        assert zeroed.epsilon < account([ChannelRelease(PAPER, releases, 1)], 1e-5).lower
+
+
+def test_every_release_of_a_channel_counts():
+    for releases in (1, 2):
+        guarantee = account([ChannelRelease(PAPER, releases, 1)], 1e-5)
+        composed = compose(PAPER, releases, 1e-5).epsilon
+        assert guarantee.lower == composed.lower
+        assert composed.lower < guarantee.epsilon <= composed.upper
+    guarantee = account([ChannelRelease(PAPER, 600, 1)], 1e-5, quick=True)
+    assert guarantee.epsilon == compose(PAPER, 600, 1e-5, quick=True).epsilon.upper

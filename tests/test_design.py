@@ -92,8 +92,8 @@ def test_no_known_mechanism_on_the_same_levels_is_better():
 def test_it_scales_with_clip():
     unit = design.optimal(1.0, [-3, -0.5, 0.5, 3], 1.0, "mse")
     tiny = design.optimal(1e-3, [-3e-3, -5e-4, 5e-4, 3e-3], 1.0, "mse")
-    assert tiny.value == pytest.approx(1e-6 * unit.value, rel=1e-9)
-    assert tiny.dual_bound == pytest.approx(1e-6 * unit.dual_bound, rel=1e-9)
+    assert tiny.value == pytest.approx(1e-6 * unit.value, rel=1e-9, abs=0)
+    assert tiny.dual_bound == pytest.approx(1e-6 * unit.dual_bound, rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize("values", [[-3.0, 3.0], [-2.0, 0.3, 5.0]])
@@ -104,7 +104,7 @@ def test_the_least_epsilon_is_the_limit_of_what_is_feasible(values):
         design.optimal(1.0, values, least * 0.999)
     outer = rq.rqm(1.0, 2.0, 2, 1.0)  # the two outermost levels ±3 alone
     assert rq.certify(outer).epsilon.upper == pytest.approx(
-        design.least_epsilon(1.0, [-3, 3]), rel=1e-12
+        design.least_epsilon(1.0, [-3, 3]), rel=1e-12, abs=0
     )
 
 

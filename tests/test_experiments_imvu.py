@@ -169,7 +169,7 @@ FULL = Setting(seeds=2)
 )
 def test_verdicts_on_planted_outcomes(gaps, spread, alike, better):
     found = planted(gaps, spread)
-    assert np.allclose(found.gaps(ONE, OTHER), gaps)
+    assert np.allclose(found.gaps(ONE, OTHER), gaps, atol=1e-12)
     assert frontiers.alike("", ONE, OTHER, found, FULL).verdict == alike
     assert frontiers.better("", ONE, OTHER, found, FULL).verdict == better
 

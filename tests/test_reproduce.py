@@ -118,7 +118,9 @@ def test_rqms_figure_2_against_closed_forms(found):
             order, pbm = row[0], upper(row[-1])
             one = [Fraction(1, 2) + Fraction(theta), Fraction(1, 2) - Fraction(theta)]
             # The least weights are some 2**22 units of 2**-62.
-            assert pbm == pytest.approx(15 * float(divergence(one, one[::-1], order)), rel=1e-8)
+            assert pbm == pytest.approx(
+                15 * float(divergence(one, one[::-1], order)), rel=1e-8, abs=0
+            )
     verdicts = [c.verdict for c in result.claims]
     assert verdicts == ["holds", "holds", "holds", "does not hold", "holds", "holds"]
     low, high = rqm_rows(-1.5, 1.5)
@@ -139,12 +141,14 @@ def test_rqms_figure_3_against_enumeration(found):
             codes = oracle.binomial_row(3, success)
             scale = Fraction(3, 2) / (3 * Fraction(theta))
             theirs += sum(w * ((k - Fraction(3, 2)) * scale - x) ** 2 for k, w in enumerate(codes))
-        assert error == pytest.approx(float(mine / 30), rel=1e-9)
-        assert other == pytest.approx(float(theirs / 30), rel=1e-9)
+        assert error == pytest.approx(float(mine / 30), rel=1e-9, abs=0)
+        assert other == pytest.approx(float(theirs / 30), rel=1e-9, abs=0)
         assert ratio == other / error > 1
     epsilon, _, _, theta, _, _ = table.rows[5]
     one = [Fraction(1, 2) + Fraction(theta), Fraction(1, 2) - Fraction(theta)]
-    assert upper(epsilon) == pytest.approx(3 * float(divergence(one, one[::-1], 1.5)), rel=1e-12)
+    assert upper(epsilon) == pytest.approx(
+        3 * float(divergence(one, one[::-1], 1.5)), rel=1e-12, abs=0
+    )
     assert {c.verdict for c in found["rqm-fig3"].claims} == {"holds"}
 
 
@@ -222,7 +226,7 @@ def test_qmgeos_equation_24_is_not_the_divergence_of_its_rows(levels, p, order):
     channel = qmgeo_paper._at_middles(levels, float(p), order)
     # The least weight is 10**-14 for 16 levels: 2**16 units of the channel's 2**-62.
     assert channel.upper == pytest.approx(exact, rel=1e-6 if levels == 16 else 1e-9)
-    assert corrected_24(levels, float(p), order) == pytest.approx(exact, rel=1e-9)
+    assert corrected_24(levels, float(p), order) == pytest.approx(exact, rel=1e-9, abs=0)
     assert abs(qmgeo_paper.equation_24(levels, float(p), order) - exact) > 0.4
     whole = [p * (1 - p) ** k for k in range(levels)]
     truncated = [mass / sum(whole) for mass in whole]
@@ -247,7 +251,9 @@ def test_a_sampled_example_against_the_whole_joint_distribution(dimension):
         moment += ((1 - rate) * absent + rate * present) ** 2 / absent
     exact = math.log(moment)
     single = float(divergence(p, q, 2.0))
-    assert qmgeo_paper.sampled(single, dimension, float(rate)) == pytest.approx(exact, rel=1e-9)
+    assert qmgeo_paper.sampled(single, dimension, float(rate)) == pytest.approx(
+        exact, rel=1e-9, abs=0
+    )
     assert exact > 10 * float(rate) ** 2 * dimension * single  # equation 26
 
 
@@ -331,7 +337,7 @@ def test_a_gaussian_average_against_quadrature(deviation):
     top, _ = integrate.quad(lambda x: float(error(x)) * density(x), -1, 1, points=edges)
     bottom, _ = integrate.quad(density, -1, 1, points=edges)
     got = optm_paper.average(channel, error, 0.5, deviation)
-    assert got == pytest.approx(top / bottom, rel=1e-9)
+    assert got == pytest.approx(top / bottom, rel=1e-9, abs=0)
 
 
 def test_values_are_printed_on_the_safe_side():

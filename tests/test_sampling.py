@@ -6,12 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import oracle
 import pytest
 
 import randquant as rq
-from randquant.amplification import LARGEST_ORDER, amplified
+from randquant.amplification import LARGEST_ORDER, SHIFTS, amplified
 from randquant.mechanisms.noise import Skellam
 from randquant.releases import NoiseRelease, VectorRelease
 from randquant.sampling import Sampled
@@ -180,7 +181,7 @@ def test_hidden_participation_is_within_the_bound_for_whole_updates(neighboring)
 def test_rounds_add_up_and_account_composes_them():
     release = rq.GaussianRelease(noise_multiplier=1.0, dimension=10, rounds=1)
     one, many = Sampled(release, 0.01, rounds=1), Sampled(release, 0.01, rounds=50)
-    assert many.renyi(4.0) == pytest.approx(50 * one.renyi(4.0), rel=1e-12)
+    assert many.renyi(4.0) == pytest.approx(50 * one.renyi(4.0), rel=1e-12, abs=0)
     assert (many.releases, many.trust, many.neighboring) == (500, "central", "replace_one")
     assert Sampled(release, 0.01, rounds=0).renyi(2.0) == 0
     all_rounds = rq.GaussianRelease(noise_multiplier=1.0, dimension=10, rounds=50)
@@ -221,7 +222,7 @@ def test_extremes_stay_proven_and_finite(neighboring, order):
 
 def test_the_bound_at_order_infinity_is_attained():
     assert amplified(lambda _: math.log(3), 0.25, math.inf, "zero_out") == pytest.approx(
-        math.log(1.5), rel=1e-13
+        math.log(1.5), rel=1e-13, abs=0
     )
 
 
@@ -263,3 +264,190 @@ def test_a_fixed_size_is_a_rate_rounded_up():
     assert Sampled.of_cohort(release, 7, 7, 2).rate == 1
     with pytest.raises(ValueError, match="population"):
         Sampled.of_cohort(release, population=3, cohort=4, rounds=2)
+
+
+PLANTED = {
+    "two remainders matter": (
+        (0.008265, 0.982097, 0.009638),
+        (0.024188, 0.022861, 0.952951),
+        (0.878032, 0.016047, 0.105921),
+        0.0011954848,
+        4.7,
+    ),
+    "absence is rare where presence is not": ((999, 1), (500, 500), (1, 999), 1 / 128, 1.9),
+    "presence is rare where absence is not": ((500, 500), (999, 1), (1, 999), 1 / 128, 1.05),
+    "alike": ((356, 371, 273), (340, 380, 280), (372, 362, 266), 0.16, 60.5),
+}
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_triples_that_show_a_missing_part_of_the_bound(case):
+    *laws, rate, order = PLANTED[case]
+    laws = [[Fraction(w) / sum(map(Fraction, law)) for w in map(Fraction, law)] for law in laws]
+    absent, present, other = laws
+    rate = Fraction(rate)
+    world, another = mixed(absent, present, rate), mixed(absent, other, rate)
+    replaced = curve(list(itertools.combinations(laws, 2)))
+    away = curve([(absent, present), (absent, other)])
+    for at in (order, 1.3, 2.0, 3.5):
+        exact = max(divergence(world, another, at), divergence(another, world, at))
+        assert exact <= amplified(replaced, float(rate), at, "replace_one")
+        assert exact <= amplified(replaced, float(rate), at, "replace_one", away)
+
+
+def moment(renyi, k):
+    """V_k of the theory; the divergence of order 2 is above that of order 1."""
+    if k == 1:
+        return min(moment(renyi, 2), mpmath.mpf(renyi(2.0)))
+    return mpmath.expm1((k - 1) * mpmath.mpf(renyi(float(k)))) / (k * (k - 1))
+
+
+def between(renyi, order):
+    """V of the whole orders around one, mixed."""
+    least = int(mpmath.floor(order))
+    upper = (order - least) * moment(renyi, least + 1) if order > least else 0
+    return (1 + least - order) * moment(renyi, least) + upper
+
+
+def convex(renyi, rate, order):
+    """What M - 1 is at most by convexity in the rate alone."""
+    if order < 2:
+        return rate * mpmath.expm1((order - 1) * mpmath.mpf(renyi(float(order))))
+    return rate * order * (order - 1) * between(renyi, order)
+
+
+def theorem(renyi, rate, order):
+    """`replace_one` as the theory states it, in mpmath: no logarithms, nothing rounded."""
+    rate, order = mpmath.mpf(rate), mpmath.mpf(order)
+
+    def tilt(y):
+        return y**y / (1 + y) ** (1 + y) if y > 0 else mpmath.mpf(1)
+
+    def remainder(x):
+        return min(tilt(x + by) * moment(renyi, 2 + by) for by in SHIFTS)
+
+    def weights(trials):
+        least = int(mpmath.floor(trials))
+        part = trials - least
+        return [
+            (1 - part) * mpmath.binomial(least, k) * rate**k * (1 - rate) ** (least - k)
+            + part * mpmath.binomial(least + 1, k) * rate**k * (1 - rate) ** (least + 1 - k)
+            if k <= least
+            else part * rate**k
+            for k in range(least + 2)
+        ]
+
+    main = sum(w * moment(renyi, k + 1) for k, w in enumerate(weights(order - 1)))
+    rest = remainder(1 + rate * order) + remainder(rate * (order + 1))
+    if order < 2:
+        rest += remainder(rate * (2 - order))
+    else:
+        ws = enumerate(weights(order - 2))
+        rest += sum(w * min(tilt(mpmath.mpf(by)) * moment(renyi, 2 + by + k) for by in SHIFTS)
+                    for k, w in ws)  # fmt: skip
+    joint = order * (order - 1) * rate**2 * (main + (1 - rate) * rest)
+    return mpmath.log1p(min(joint, convex(renyi, rate, order))) / (order - 1)
+
+
+def present(renyi, rate, order):
+    """Of a world where the client may take part against one where it does not."""
+    rate, order = mpmath.mpf(rate), mpmath.mpf(order)
+    if order < 2:
+        total = between(renyi, 2 - rate * (2 - order))
+    else:
+        least = int(order) - 2
+        assert order == least + 2
+        total = sum(
+            mpmath.binomial(least, k) * rate**k * (1 - rate) ** (least - k) * moment(renyi, k + 2)
+            for k in range(least + 1)
+        )
+    total = min(order * (order - 1) * rate**2 * total, convex(renyi, rate, order))
+    return mpmath.log1p(total) / (order - 1)
+
+
+def absent(renyi, rate, order):
+    """Of a world without the client against one where it may take part."""
+    rate, order = mpmath.mpf(rate), mpmath.mpf(order)
+    total = order * (order - 1) * rate**2 * between(renyi, max(2, rate * (order + 1) - 1))
+    total = min(total, convex(renyi, rate, order))
+    return min(mpmath.log1p(total) / (order - 1), -mpmath.log1p(-rate))
+
+
+@pytest.mark.parametrize("order", [1.05, 1.5, 1.9, 2.0, 2.4, 2.9, 3.0])
+@pytest.mark.parametrize("rate", [1e-4, 0.01, 0.2, 0.7])
+@pytest.mark.parametrize("noise", [0.7, 3.0])
+def test_the_bound_is_the_theorems_to_nine_digits(order, rate, noise):
+    def gaussian(at):
+        return min(at / (2 * noise**2), 1e3)
+
+    exact = theorem(gaussian, rate, order)
+    found = amplified(gaussian, rate, order, "replace_one")
+    assert exact * (1 - mpmath.mpf(1e-15)) <= found <= exact * (1 + mpmath.mpf(1e-9))
+
+
+@pytest.mark.parametrize("order", [1.05, 1.2, 1.5, 1.9, 2.0, 3.0])
+@pytest.mark.parametrize("rate", [1e-4, 0.01, 0.2, 0.7])
+@pytest.mark.parametrize("noise", [0.7, 3.0])
+def test_the_bounds_by_absence_are_the_theorems_to_nine_digits(order, rate, noise):
+    def gaussian(at):
+        return min(at / (2 * noise**2), 1e3)
+
+    def closer(at):
+        return gaussian(at) / 4
+
+    ways = max(present(gaussian, rate, order), absent(gaussian, rate, order))
+    exact = min(ways, theorem(gaussian, rate, order))
+    found = amplified(gaussian, rate, order, "zero_out")
+    assert exact * (1 - mpmath.mpf(1e-15)) <= found <= exact * (1 + mpmath.mpf(1e-9))
+    if 1.5 < order < 2:
+        return  # twice the order less one is beyond 2 and no whole number
+    first = 2 * mpmath.mpf(order) / (2 * order - 1) * present(closer, rate, 2 * order - 1)
+    exact = min(theorem(gaussian, rate, order), first + absent(closer, rate, 2 * order))
+    found = amplified(gaussian, rate, order, "replace_one", closer)
+    assert exact * (1 - mpmath.mpf(1e-15)) <= found <= exact * (1 + mpmath.mpf(1e-9))
+
+
+def test_a_sampled_release_keeps_what_its_release_says():
+    release = rq.ChannelRelease(CHANNEL, dimension=3, rounds=1, neighboring="zero_out")
+    sampled = Sampled(release, 0.25, rounds=4, hidden=True)
+    assert (sampled.trust, sampled.neighboring, sampled.releases) == ("local", "zero_out", 12)
+    summed = Sampled(rq.ChannelRelease(CHANNEL, 3, 1, "aggregate"), 0.25, rounds=4, hidden=True)
+    assert (summed.trust, summed.neighboring) == ("aggregate", "replace_one")
+
+
+def test_absence_of_a_channels_client_is_known_without_being_given():
+    release = rq.ChannelRelease(CHANNEL, dimension=2, rounds=1)
+    zeroed = rq.ChannelRelease(CHANNEL, dimension=2, rounds=1, neighboring="zero_out")
+    sampled = Sampled(release, 0.125, rounds=1, hidden=True)
+    for order in (1.5, 3.0):
+        told = amplified(release.renyi, 0.125, order, "replace_one", zeroed.renyi)
+        untold = amplified(release.renyi, 0.125, order, "replace_one")
+        assert sampled.renyi(order) == pytest.approx(told, rel=1e-12, abs=0)
+        assert told < untold
+
+
+GAUSSIAN = rq.GaussianRelease(1.0, 5, 1)
+CLOSER = {"noise_multiplier": 2.0, "dimension": 5, "rounds": 1, "neighboring": "zero_out"}
+
+
+@pytest.mark.parametrize(
+    ("release", "absent"),
+    [
+        (GAUSSIAN, {"rounds": 2}),
+        (GAUSSIAN, {"rounds": 0}),
+        (GAUSSIAN, {"trust": "local"}),
+        (GAUSSIAN, {"neighboring": "replace_one"}),
+        (rq.GaussianRelease(1.0, 5, 1, neighboring="zero_out"), {}),
+    ],
+)
+def test_an_absent_release_must_be_about_the_same_round_and_adversary(release, absent):
+    Sampled(GAUSSIAN, 0.1, rounds=3, absent=rq.GaussianRelease(**CLOSER))
+    with pytest.raises(ValueError, match=r"absent|rounds=1"):
+        Sampled(release, 0.1, rounds=3, absent=rq.GaussianRelease(**{**CLOSER, **absent}))
+
+
+@pytest.mark.parametrize("population", [3, 7, 10, 49, 1000])
+def test_no_rate_of_a_fixed_size_is_below_its_fraction(population):
+    for cohort in range(1, min(population, 60)):
+        sampled = Sampled.of_cohort(GAUSSIAN, population, cohort, rounds=1)
+        assert Fraction(cohort, population) <= Fraction(sampled.rate) < 1.0001 * cohort / population

@@ -110,7 +110,7 @@ def test_all_pairs_are_bounded_at_once(channel, order, data):
     upper, close = lines.curvature(order), lines.close(order)
     assert lines.curvature(order, enough=upper) == upper
     assert upper == 0 or lines.curvature(order, enough=upper * 0.999) == math.inf
-    assert close == pytest.approx(order / 2 * rq.fisher_information(channel).lower, rel=1e-9)
+    assert close == pytest.approx(order / 2 * rq.fisher_information(channel).lower, rel=1e-9, abs=0)
     for _ in range(5):
         x, other = data.draw(pairs(channel))
         if x != other:
@@ -132,7 +132,7 @@ def test_the_lower_end_is_attained(channel, order):
         assert steepness(channel, x, other, order) >= found.lower
         return
     fisher = rq.fisher_information(channel)
-    assert found.lower == pytest.approx(order / 2 * fisher.lower, rel=1e-14)
+    assert found.lower == pytest.approx(order / 2 * fisher.lower, rel=1e-14, abs=0)
     if fisher.lower > 0:  # approached from one side or the other
         step = Fraction(float(channel.clip)) / 2**80
         close = [
@@ -189,8 +189,8 @@ def test_chords_between_any_cells():
         cells, positions = channel.locate(np.array([x, other]))
         gap, slope = lines.chords(cells, *positions)
         mine = abs(row(channel, Fraction(x))[0] - row(channel, Fraction(other))[0])
-        assert gap == pytest.approx(abs(x - other), rel=1e-12)
-        assert slope == pytest.approx(float(mine) / abs(x - other), rel=1e-12)
+        assert gap == pytest.approx(abs(x - other), rel=1e-12, abs=0)
+        assert slope == pytest.approx(float(mine) / abs(x - other), rel=1e-12, abs=0)
     at = lines.chords(np.array([0, 1]), np.array(1.0), np.array(0.0))
     assert at[0] == 0
     assert (at[1] == 0).all()
@@ -282,9 +282,9 @@ def test_the_encoder_moves_an_input_by_at_most_half_a_step(channel, share):
 
 def test_squared_distance_grows_with_the_dimension():
     channel = rq.stochastic_rounding(1.0, 3)  # cells of width 1
-    assert squared_distance(channel, 2.0, 1) == pytest.approx((2 + 2.0**-32) ** 2, rel=1e-14)
+    assert squared_distance(channel, 2.0, 1) == pytest.approx((2 + 2.0**-32) ** 2, rel=1e-14, abs=0)
     step = squared_distance(channel, 0.0, 10**6)
-    assert step == pytest.approx((1000 * 2.0**-32) ** 2, rel=1e-4)
+    assert step == pytest.approx((1000 * 2.0**-32) ** 2, rel=1e-4, abs=0)
     with pytest.raises(ValueError, match="distance"):
         squared_distance(channel, -1.0, 1)
     with pytest.raises(ValueError, match="dimension"):

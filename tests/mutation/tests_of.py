@@ -1,0 +1,40 @@
+"""Which tests are run for a mutant that names none: file of the package -> files in tests/."""
+
+ZERO = "test_certify.py::test_zero_out_is_worst_at_an_inner_vertex_in_either_direction"
+WAY = "test_certify.py::test_zero_out_where_the_loss_is_from_vertex_to_zero"
+INNER = "test_certify.py::test_replace_one_is_found_between_inner_vertices_in_either_direction"
+PAIR = "test_certify.py::test_a_pair_is_certified_in_its_own_direction"
+PRINTED = "test_certify.py::test_no_printed_figure_is_rounded_to_nearest"
+ROUNDED = "test_certify.py::test_rounded_figures_stay_on_their_side_of_the_number_itself"
+STICK = "test_composition.py::test_hockey_stick_holds_the_exact_value"
+THEOREM = "test_sampling.py::test_the_bound_is_the_theorems_to_nine_digits"
+ABSENCE = "test_sampling.py::test_the_bounds_by_absence_are_the_theorems_to_nine_digits"
+COMPOSITION = (
+    "test_composition.py::test_one_release_is_exact",
+    "test_composition.py::test_the_grid_moves_the_loss_to_its_side",
+    "test_composition.py::test_the_error_of_the_transform_is_bounded",
+    "test_composition.py::test_both_methods_hold_the_binomial_sum",
+    "test_composition.py",
+)
+
+# Quick tests that notice much stand first: the first that fails ends a run.
+TESTS: dict[str, tuple[str, ...]] = {
+    "account.py": ("test_account.py",),
+    "amplification.py": (THEOREM, ABSENCE, "test_sampling.py"),
+    "calibrate.py": ("test_calibrate.py",),
+    "certify.py": (ZERO, WAY, INNER, PAIR, PRINTED, "test_certify.py"),
+    "composition/__init__.py": COMPOSITION,
+    "composition/envelope.py": COMPOSITION,
+    "composition/fourier.py": COMPOSITION,
+    "composition/loss.py": COMPOSITION,
+    "composition/normal.py": COMPOSITION,
+    "curvature.py": ("test_vector.py",),
+    "divergence.py": (PAIR, STICK, "test_divergence.py", "test_certify.py"),
+    "events.py": ("test_events.py",),
+    "geometry.py": ("test_geometry.py",),
+    "ledger.py": ("test_releases.py",),
+    "privacy.py": (ROUNDED, "test_certify.py", "test_account.py"),
+    "releases.py": ("test_releases.py", "test_account.py"),
+    "sampling.py": ("test_sampling.py",),
+    "vector.py": ("test_vector.py",),
+}
