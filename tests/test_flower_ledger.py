@@ -22,9 +22,10 @@ from test_flower import ANYTHING, ask, exact, fedavg, message_copy, mover, noisy
 from randquant.account import account
 from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, RoundEvent, RunAccountant, state
 from randquant.flower import messages as wire_messages
-from randquant.flower.files import DamagedFile, write_durable
+from randquant.flower.files import DamagedFile
 from randquant.flower.ledger import OWN, SPENT, STEP_BYTES, Ledger
 from randquant.privacy import round_up
+from randquant.records import write_atomic
 from randquant.secagg import ProtocolError, Terms
 
 OFFER = Offer(noisy("local"), 5)
@@ -382,7 +383,7 @@ def test_file_and_name_are_on_the_disk_before_anything_is_sent(tmp_path, monkeyp
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", renamed)
     wanted = lambda path: [f"{path}.partial", (f"{path}.partial", str(path)), str(tmp_path)]  # noqa: E731
-    write_durable(tmp_path / "a", b"x")
+    write_atomic(tmp_path / "a", b"x")
     assert done == wanted(tmp_path / "a")
     done.clear()
     answer(a_context(tmp_path / "b"))

@@ -24,7 +24,8 @@ from flwr.app import ConfigRecord, Context
 
 from randquant import locks
 from randquant.flower.accountant import RunAccountant
-from randquant.flower.files import DamagedFile, write_durable
+from randquant.flower.files import DamagedFile
+from randquant.records import write_atomic
 from randquant.secagg import ProtocolError
 
 SPENT = "randquant.spent"
@@ -95,7 +96,7 @@ class Ledger:
         if self._path is None:
             self._context.state[SPENT] = ConfigRecord({"account": data})
             return
-        write_durable(self._path, data)
+        write_atomic(self._path, data)
         self._context.state[SPENT] = ConfigRecord({"written": self._written})
 
     def _to_bytes(self) -> bytes:

@@ -24,7 +24,7 @@ from flwr.serverapp.strategy import Strategy
 
 from randquant import _validate
 from randquant.flower.arrays import read
-from randquant.flower.files import write_durable
+from randquant.records import write_atomic
 
 MAGIC, MODEL, INNER = b"RQSTATE1", "model/", "inner/"
 HEAD = len(MAGIC) + 32
@@ -44,7 +44,7 @@ def save(path: Path, record: Mapping[str, Any], model: ArrayRecord, inner: Strat
     for part in parts:
         digest.update(part)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_durable(path, b"".join([MAGIC, digest.digest(), *parts]))
+    write_atomic(path, b"".join([MAGIC, digest.digest(), *parts]))
 
 
 def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord]:
