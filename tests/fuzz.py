@@ -31,14 +31,16 @@ from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
-from randquant import _idx, run_folder, wire
+from randquant import _idx, run_folder, run_log, sealed, wire
 from randquant.aggregate import ChannelMechanism, VectorMechanism
 from randquant.compress import compress, decompress
 from randquant.federate import State
 from randquant.flower import Offer, RoundEvent, RunAccountant, accountant, state
 from randquant.flower import ledger as account_file
 from randquant.flower.ledger import OWN, Ledger
-from randquant.records import TrainConfig, to_json
+from randquant.privacy import Interval
+from randquant.records import RoundMetrics, Sent, TrainConfig, to_json
+from randquant.reproduce import Claim, Reproduction, Table, as_json, gallery
 
 SECONDS = 10
 BYTES_PER_BYTE, SPARE = 400, 4_000_000  # JSON takes many times its text
@@ -147,7 +149,7 @@ def _read_channel(data: bytes, folder: Path) -> None:
     assert (channel.weights.sum(axis=1) == channel.denominator).all(), "no distribution"
 
 
-MADE_WITH = np.arange(32, dtype=np.uint8)
+MADE_WITH = bytes(range(32)).hex()
 
 
 def _checkpoints() -> list[bytes]:
@@ -185,16 +187,89 @@ def _read_idx(data: bytes, folder: Path) -> None:
     assert items.shape == (int.from_bytes(raw[4:8], "big"), *SHAPE), "another shape"
 
 
-def _configs() -> list[bytes]:
-    config = TrainConfig("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
-    return [json.dumps(to_json(config)).encode()]
+def _damaged_sealed(rng: random.Random, data: bytes) -> bytes:
+    """What a sealed record says, half of the time with a right checksum, or the bytes of it."""
+    if rng.random() < 0.5:
+        return damaged_json(rng, data)
+    plain = json.dumps({k: v for k, v in json.loads(data).items() if k != sealed.CHECKSUM})
+    try:
+        return json.dumps(sealed.seal(json.loads(damaged_json(rng, plain.encode())))).encode()
+    except (AttributeError, OverflowError, RecursionError, TypeError, ValueError):
+        return damaged(rng, data)  # it cannot be sealed
+
+
+def _sealed(record: Any) -> list[bytes]:
+    return [json.dumps(sealed.seal(record)).encode()]
+
+
+CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
+SENT = Sent(run_folder.settings(CONFIG), "ab" * 32, 3, 2, 1.5, 1e-5, "replace_one")
 
 
 def _read_config(data: bytes, folder: Path) -> None:
     (folder / "config.json").write_bytes(data)
     config = run_folder.read_config(folder)
-    again = json.loads(json.dumps(to_json(config)))
+    again = json.loads(json.dumps(sealed.seal(config)))
     assert again.keys() >= json.loads(data).keys(), "a field was lost"
+
+
+def _read_sent(data: bytes, folder: Path) -> None:
+    (folder / "sent.json").write_bytes(data)
+    sent = run_folder.read_sent(folder, CONFIG)
+    assert 0 <= sent.participations <= sent.round, "more participations than rounds"
+    assert sent.settings == SENT.settings, "another run"
+    assert {**sealed.seal(sent), "epsilon": 0} == {**json.loads(data), "epsilon": 0}, "another"
+
+
+ROUNDS = [
+    RoundMetrics(n, 0.5, 1.0, 1.0, 100, 0.1, 0.1, 0.0, n, 0.5 * n, 1e-5, "replace_one")
+    for n in (1, 2, 3)
+]
+
+
+def _logs() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        run_log.begin(path)
+        log = run_log.RunLog(path, SENT.identity)
+        for each in ROUNDS:
+            log.append(each)
+        return [path.read_bytes()]
+
+
+def _damaged_log(rng: random.Random, data: bytes) -> bytes:
+    """Lines that are dropped, doubled or moved, or their bytes."""
+    lines = data.splitlines(keepends=True)
+    match rng.randrange(4):
+        case 0:
+            return b"".join(rng.choices(lines, k=rng.randrange(1, 6)))
+        case 1:
+            return b"".join(rng.sample(lines, k=len(lines)))
+        case _:
+            return damaged(rng, data)
+
+
+def _read_log(data: bytes, folder: Path) -> None:
+    path = folder / "log"
+    path.write_bytes(data)
+    found = run_log.read(path, SENT.identity)
+    assert list(found.metrics) == ROUNDS[: len(found.metrics)], "another log"
+    assert found.size + found.torn == len(data), "bytes that nobody has read"
+    assert data[found.size :].count(b"\n") == 0, "a whole line was left out"
+
+
+RESULT = Reproduction(
+    "made-up", "title", "source", "setting", [Claim("c", "7", Interval(1.0, 2.0), "holds", "why")],
+    [Table("t", ["n"], [[1.5], [None]])], [],
+)  # fmt: skip
+
+
+def _read_reproduction(data: bytes, folder: Path) -> None:
+    path = folder / "made-up.json"
+    path.write_bytes(data)
+    found = gallery.load(path)
+    assert as_json(gallery.load(path), figures=True) == as_json(found, figures=True)
+    assert as_json(found, figures=True).keys() <= json.loads(data).keys(), "a field was made up"
 
 
 OFFERS = [
@@ -345,7 +420,12 @@ TARGETS = {
     "channel file": Target(_channels, damaged_json, _read_channel),
     "checkpoint": Target(_checkpoints, damaged, _read_checkpoint),
     "IDX file": Target(_idx_files, damaged, _read_idx),
-    "configuration": Target(_configs, damaged_json, _read_config),
+    "configuration": Target(lambda: _sealed(CONFIG), _damaged_sealed, _read_config),
+    "what was sent": Target(lambda: _sealed(SENT), _damaged_sealed, _read_sent),
+    "log of a run": Target(_logs, _damaged_log, _read_log),
+    "saved reproduction": Target(
+        lambda: _sealed(as_json(RESULT, figures=True)), _damaged_sealed, _read_reproduction
+    ),
     "offer": Target(_offers, damaged_json, _read_offer),
     "account of a client": Target(_ledgers, _damaged_ledger, _read_ledger, cost=5),
     "message to a client on Flower": Target(

@@ -259,10 +259,9 @@ def test_a_run_is_bound_to_its_settings_before_its_first_round(tmp_path):
     runs.create(folder, CONFIG, baseline=False, overwrite=False)
     other = dataclasses.replace(CONFIG, parameters={"clip_norm": 0.5, "noise_multiplier": 40.0})
     good = (folder / "config.json").read_bytes()
-    for name in ("config.json",):
-        (folder / name).write_bytes(good.replace(b"4.0", b"40.0"))
-        with pytest.raises(ValueError, match=r"config.json as it was written.*train --resume"):
-            runs.execute(folder)
+    (folder / "config.json").write_bytes(good.replace(b"4.0", b"40.0"))
+    with pytest.raises(ValueError, match=r"config.json as it was written.*train --resume"):
+        runs.execute(folder)
     sealed.write(folder / "config.json", other)
     with pytest.raises(ValueError, match="Expected the configuration that the run"):
         runs.execute(folder)
@@ -458,7 +457,7 @@ def largest_file(size):
 def logged(folder) -> float:
     """The largest epsilon that was written down by whole rounds."""
     found = run_status.read(folder).metrics
-    return max((m.epsilon for m in found), default=0.0)
+    return max((m.epsilon or 0.0 for m in found), default=0.0)
 
 
 @pytest.mark.parametrize("size", [100, 700, 1500, 2600])

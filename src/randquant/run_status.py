@@ -27,18 +27,18 @@ class Status:
             up) or `damaged` (its files cannot be read).
         config: what was asked for; None where that is damaged.
         metrics: the rounds that are done.
-        sent: what was sent, the round under way included; None where that cannot be read.
         summary: what came out; None before the end.
         error: why it failed, or what is damaged.
+        sent: what was sent, the round under way included; None where that cannot be read.
     """
 
     folder: Path
     state: State
     config: TrainConfig | None = None
     metrics: tuple[RoundMetrics, ...] = ()
-    sent: Sent | None = None
     summary: RunSummary | None = None
     error: str = ""
+    sent: Sent | None = None
 
     @property
     def rounds(self) -> int:
@@ -126,11 +126,12 @@ def read(folder: Path) -> Status:
         return Status(folder, "damaged", config, error=" ".join(str(error).split()))
     metrics = tuple(_stated(each, config) for each in lines.metrics)
     if held:
-        return Status(folder, "being trained", config, metrics, sent)
+        return Status(folder, "being trained", config, metrics, sent=sent)
     ended = summary is not None and (bool(summary.stopped) or sent.round >= config.rounds)
     if summary is not None and ended and run_folder.is_stated(summary, config):
-        return Status(folder, "finished", config, metrics, sent, summary)
-    return Status(folder, "failed" if error else "unfinished", config, metrics, sent, error=error)
+        return Status(folder, "finished", config, metrics, summary, sent=sent)
+    state = "failed" if error else "unfinished"
+    return Status(folder, state, config, metrics, error=error, sent=sent)
 
 
 def _stated(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:
