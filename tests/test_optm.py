@@ -149,7 +149,7 @@ def test_bins_are_searched_within_reach():
     [
         ({"bins": [-0.9, 0, 3]}, "cover"),
         ({"bins": [3, 0, -3]}, "increasing"),
-        ({"epsilon": 0.5}, r"above 0\.693147, the least of any unbiased"),
+        ({"epsilon": 0.5}, r"above 0\.693148, the least of any unbiased"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"programme": "third"}, "full, reduced"),
         ({"density": []}, "samples"),

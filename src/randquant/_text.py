@@ -47,6 +47,16 @@ def plain(value: object) -> str:
     return str(value).replace("e-0", "e-") if isinstance(value, float) else str(value)
 
 
+def exact(value: float) -> str:
+    """A number that was asked for, not rounded.
+
+    Example:
+        >>> exact(8.0), exact(0.1), exact(8.0000001)
+        ('8', '0.1', '8.0000001')
+    """
+    return repr(float(value)).removesuffix(".0")
+
+
 def count(number: int, noun: str) -> str:
     """How many there are of a thing with a regular plural."""
     return f"{number:,} {noun}" + "s" * (number != 1)

@@ -268,9 +268,8 @@ class _Search:
     def out_of_reach(self, delta: float, rounds: int) -> OutOfReach:
         """What to say where no noise is enough."""
         found = {noise: value for noise, value in self.tried.items() if value is not None}
-        start = (
-            f"epsilon <= {self.target} at delta = {delta:g} over {rounds} rounds is out of reach"
-        )
+        target = repr(float(self.target)).removesuffix(".0")
+        start = f"epsilon <= {target} at delta = {delta:g} over {rounds} rounds is out of reach"
         if not found:
             reason = next(iter(self.reasons.values()))
             return OutOfReach(f"{start}: no noise can be built. {reason}", math.inf, None)

@@ -299,17 +299,20 @@ def as_text(comparison: Comparison) -> list[str]:
 def caption(comparison: Comparison) -> str:
     """What the table shows."""
     if comparison.target is None:
-        return "One coordinate, one release; privacy in nats, exact errors, input uniform"
+        return (
+            "One coordinate, one release; privacy in nats, exact errors, input uniform; bits of "
+            "one code, not masked for a sum"
+        )
     objective = (comparison.objective or "").upper()
     return (
-        f"Certified epsilon at most {_text.plain(comparison.target)}, least {objective} found; "
-        "one coordinate, one release; input uniform"
+        f"Certified epsilon at most {_text.exact(comparison.target)}, least {objective} found; "
+        "one coordinate, one release; input uniform; bits of one code, not masked for a sum"
     )
 
 
 def notes(comparison: Comparison) -> list[str]:
     """What stands below the table."""
-    said = ["bits: of one code alone; masked for a secure sum it takes those of the sum."]
+    said = []
     values = [v for entry in comparison.entries for v in entry.parameters.values()]
     if any(isinstance(value, list) and len(value) > 4 for value in values):
         said.append("Lists of more than four values are shortened; --json has them in full.")

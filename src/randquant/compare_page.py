@@ -57,7 +57,7 @@ def _title(comparison: Comparison) -> str:
     bits = f"{', '.join(map(str, counts))} bit{'s' * (counts != [1])} per coordinate"
     if comparison.target is None:
         return f"Given channels, {bits}"
-    return f"{bits}, ε at most {_text.plain(comparison.target)}"
+    return f"{bits}, ε at most {_text.exact(comparison.target)}"
 
 
 def _lead(comparison: Comparison) -> str:
