@@ -834,3 +834,17 @@ def test_confirmations_for_some_neighbours_only_are_relayed_to_these():
     played = Round(terms_of(6), up=up)
     assert played.exact()
     assert not played.server.refused
+
+
+def test_a_wrong_share_of_the_key_of_one_who_left_is_named_and_no_other():
+    def up(step, client, message):
+        if (step, client) == ("mask", 0):
+            return None
+        if (step, client) == ("reveal", 3):
+            return {**message, 0: message[0][:32] + group.scalar_bytes(9)}
+        return message
+
+    played = Round(terms_of(7), up=up)
+    assert played.exact()
+    assert set(played.server.refused) == {3}
+    assert "share of client 0" in played.server.refused[3]
