@@ -848,3 +848,36 @@ def test_a_wrong_share_of_the_key_of_one_who_left_is_named_and_no_other():
     assert played.exact()
     assert set(played.server.refused) == {3}
     assert "share of client 0" in played.server.refused[3]
+
+
+def test_a_clients_own_confirmations_sent_back_count_for_nothing():
+    played = Round(terms_of(6))
+    survivors = played.closed()
+    tags = played.clients[0].confirm(survivors)
+    with pytest.raises(ProtocolError, match="confirm the survivors, got 0"):
+        played.clients[0].reveal(tags)
+
+
+def test_keys_are_of_one_pair_and_nonces_of_one_message():
+    point = group.base(7)
+    assert crypto.masking_key(5, point, b"one") != crypto.masking_key(5, point, b"other")
+    assert crypto.self_masking_key(5, b"one") != crypto.self_masking_key(5, b"other")
+    sealed = {crypto.seal(bytes(32), b"x", b"")[: crypto.NONCE_BYTES] for _ in range(5)}
+    assert len(sealed) == 5
+
+
+def test_digests_differ_for_any_survivors():
+    terms = terms_of(6)
+    sets = [{0, 1, 2}, {0, 1}, {1, 2}, {0, 2}, {3, 1, 2}, set(range(6)), set(range(1, 6))]
+    digests = {messages.survivors_digest(terms, each) for each in sets}
+    assert len(digests | {messages.survivors_digest(terms_of(6), sets[0])}) == len(sets) + 1
+
+
+def test_an_advert_is_signed_whole_and_for_one_client_of_one_sum():
+    terms, other = terms_of(4), terms_of(4)
+    advert = Advert.from_bytes(Client(terms, 0).advertise())
+    signed = {advert.signed(terms, 0), advert.signed(terms, 1), advert.signed(other, 0)}
+    for name in ("sealing", "masking", "seed"):
+        fields = {n: getattr(advert, n) for n in ("sealing", "masking", "seed")}
+        signed.add(Advert(**{**fields, name: bytes(32)}).signed(terms, 0))
+    assert len(signed) == 6
