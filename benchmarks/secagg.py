@@ -46,7 +46,7 @@ def one_round(mechanism: ChannelMechanism, update: np.ndarray, degree: int, cloc
     server = Server(terms)
     at = server.introduce({c: clock("advertise", k.advertise) for c, k in clients.items()})
     sealed = {c: clock("share", clients[c].share, a) for c, a in at.items()}
-    messages = clock("server: forward", server.forward, sealed)
+    messages = clock("server: check and forward", server.forward, sealed)
     size, wanted = 0, np.zeros(DIMENSION, dtype=np.uint32)
     for c in range(LOST, CLIENTS):
         key = rq.Key.generate()
@@ -58,7 +58,7 @@ def one_round(mechanism: ChannelMechanism, update: np.ndarray, degree: int, cloc
     tags = {c: clock("confirm", clients[c].confirm, survivors) for c in survivors}
     relayed = server.relay(tags)
     shares = {c: clock("reveal", clients[c].reveal, t) for c, t in relayed.items()}
-    total = clock("server: unmask", server.unmask, shares)
+    total = clock("server: unmask", server.unmask, shares, channel.levels - 1)
     assert np.array_equal(total, wanted), "the sum is not that of the codes"
     clock("server: decode", mechanism.decode, total, len(survivors), DIMENSION)
     return size
@@ -128,7 +128,7 @@ def measured(mechanism: ChannelMechanism, update: np.ndarray, degree: int) -> di
         copy("copy", update.copy)
     each = {name: statistics.median(found) for name, found in clock.spent.items()}
     client = sum(seconds for name, seconds in each.items() if not name.startswith("server"))
-    round_ = ("server: forward", "server: unpack and add", "server: decode")
+    round_ = ("server: check and forward", "server: unpack and add", "server: decode")
     return {
         "milliseconds": {name: 1e3 * seconds for name, seconds in each.items()},
         "client_milliseconds": 1e3 * client,

@@ -9,6 +9,7 @@ its bytes; soon, and in memory that those bytes justify.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import hashlib
 import json
@@ -39,9 +40,12 @@ from randquant.federate import State
 from randquant.flower import Offer, RoundEvent, RunAccountant, accountant, state
 from randquant.flower import ledger as account_file
 from randquant.flower.ledger import OWN, Ledger
+from randquant.flower.messages import read_terms, terms_text
 from randquant.privacy import Interval
 from randquant.records import RoundMetrics, Sent, TrainConfig, to_json
 from randquant.reproduce import Claim, Reproduction, Table, as_json, gallery
+from randquant.secagg import Client, Server, Terms
+from randquant.secagg.sharing import random_word
 
 SECONDS = 10
 BYTES_PER_BYTE, SPARE = 400, 4_000_000  # JSON takes many times its text
@@ -415,6 +419,62 @@ def _read_state(data: bytes, folder: Path) -> None:
     assert repr(vars(other)) == repr(vars(strategy))
 
 
+TERMS = Terms(b"fuzz", (3, 5, 8, 13), DIMENSION, bits=6, least=3)
+
+
+def _terms() -> list[bytes]:
+    return [terms_text(TERMS).encode()]
+
+
+def _read_terms(data: bytes, _folder: Path) -> None:
+    terms = read_terms(data.decode(errors="replace"), TERMS.session, DIMENSION)
+    said = json.loads(data)
+    assert terms.neighbours < len(terms.clients) == len(set(said["clients"])), "other clients"
+    assert 3 * terms.threshold >= 2 * terms.neighbours or terms.threshold == said["threshold"]
+    assert terms.most_accusers <= terms.neighbours - terms.threshold + 1
+    assert read_terms(terms_text(terms), TERMS.session, DIMENSION) == terms, "no way back"
+
+
+class _Sum:
+    """A secure sum as far as its masked vectors, and what one client sent at each step."""
+
+    def __init__(self) -> None:
+        clients = {c: Client(TERMS, c) for c in TERMS.clients}
+        self.server, self.word = Server(TERMS), random_word(4, TERMS.threshold)
+        self.adverts = {c: client.advertise() for c, client in clients.items()}
+        at = self.server.introduce(self.adverts)
+        self.sealed = {c: clients[c].share(inbox) for c, inbox in at.items()}
+        inboxes = self.server.forward(self.sealed)
+        self.payload = clients[3].mask(np.zeros(DIMENSION, dtype=np.uint8), inboxes[3])
+
+    def read(self, data: bytes) -> None:
+        kind, message = data[:1], data[1:]
+        if kind == b"a":
+            server = Server(TERMS)
+            relayed = server.introduce({**self.adverts, 3: message})
+            if 3 in server.refused:
+                raise ValueError(server.refused[3])
+            assert relayed[5][3] == message, "another advert"
+        elif kind == b"d":
+            self.server._dealing(3, {**self.sealed[3], 3: message}, self.word)
+            assert message == self.sealed[3][3], "commitments to something else"
+        else:
+            _, accused = self.server._read(3, message)
+            assert message[: len(self.payload)] == self.payload, "another vector"
+            assert accused <= {5, 8, 13}, "an accusation of strangers"
+
+
+_sum = functools.cache(_Sum)
+
+
+def _sums() -> list[bytes]:
+    return [b"a" + _sum().adverts[3], b"d" + _sum().sealed[3][3], b"p" + _sum().payload]
+
+
+def _read_sum(data: bytes, _folder: Path) -> None:
+    _sum().read(data)
+
+
 TARGETS = {
     "payload": Target(_payloads, _damaged_payload, _read_payload),
     "compressed payload": Target(_compressed, _damaged_compressed, _read_compressed),
@@ -433,6 +493,8 @@ TARGETS = {
         fuzz_flower.seeds, fuzz_flower.damage, fuzz_flower.read, cost=5
     ),
     "state of a server": Target(_states, _damaged_state, _read_state),
+    "terms of a secure sum": Target(_terms, damaged_json, _read_terms),
+    "messages of a secure sum": Target(_sums, damaged, _read_sum),
 }
 
 

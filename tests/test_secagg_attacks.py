@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from secure_sums import STEPS, Round, terms_of, vectors_of, wanted
 
 from randquant import wire
-from randquant.secagg import Client, ProtocolError, Server, Terms, crypto, group, masks, sharing
+from randquant.secagg import (
+    Client,
+    ProtocolError,
+    Server,
+    Terms,
+    crypto,
+    group,
+    masks,
+    messages,
+    sharing,
+)
 from randquant.secagg.group import ORDER
 from randquant.secagg.messages import (
     SEALED_BYTES,
@@ -712,3 +722,162 @@ def test_a_thousand_places_take_no_time():
         shares = {x: x for x in every[1:] if x != dealer}  # of p(x) = x: the secret is 0
         assert sharing.combine(shares, every) == 0
     assert time.process_time() - start < 3
+
+
+# --- what else a careless change would let through ----------------------------------------------
+
+
+def test_survivors_are_at_least_so_many_clients_of_the_sum():
+    for wrong in ({0, 1, 2, 3}, {0, 1, 2, 3, 99}, {1, 2, 3, 4, 5}):
+        played = Round(terms_of(6, least=5))
+        played.closed()
+        with pytest.raises(ProtocolError, match="Expected"):
+            played.clients[0].confirm(wrong)
+    assert played.clients[1].confirm(range(5))
+
+
+def test_only_those_in_the_sum_confirm_it():
+    """Client 5 is not in it: its word does not make up for one that is missing."""
+    played = Round(terms_of(6), up=lambda s, c, m: None if (s, c) == ("mask", 5) else m)
+    survivors = played.closed()
+    assert survivors == {0, 1, 2, 3, 4}
+    tags = {c: played.clients[c].confirm(survivors) for c in (0, 1, 2, 3)}
+    held = played.clients[5]._keys[0]
+    digest = messages.survivors_digest(played.terms, survivors)
+    stranger = messages.confirmation(held, 5, digest)
+    with pytest.raises(
+        ProtocolError, match="Expected 4 neighbours to confirm the survivors, got 3"
+    ):
+        played.clients[0].reveal({1: tags[1][0], 2: tags[2][0], 3: tags[3][0], 5: stranger})
+
+
+def test_keys_of_strangers_and_of_clients_without_an_identity_are_refused():
+    adverts = {c: Client(terms := terms_of(4), c).advertise() for c in range(4)}
+    first = Client(terms, 0)
+    first.advertise()
+    with pytest.raises(ProtocolError, match="public keys of neighbours only"):
+        first.share({1: adverts[1], 2: adverts[2], 3: adverts[3], 9: adverts[1]})
+    first = Client(terms, 0, directory={})
+    first.advertise()
+    with pytest.raises(ProtocolError, match="keys signed by client 1"):
+        first.share({1: adverts[1], 2: adverts[2], 3: adverts[3]})
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_where_nobody_may_lie_one_accusation_stops_the_sum_and_names_nobody(count):
+    class Accuser(Client):
+        def _open(self, sealed):
+            return dict.fromkeys(super()._open(sealed), b"")
+
+    played = Round(terms_of(count), make={0: Accuser})
+    with pytest.raises(ProtocolError, match="run the round again"):
+        played.total()
+    assert played.survivors == set(range(count))
+    assert not played.server.refused
+
+
+def test_accusations_are_of_bounded_size():
+    def up(step, client, message):
+        return message + bytes(10**6) if (step, client) == ("mask", 2) else message
+
+    played = Round(terms_of(5), up=up)
+    assert played.exact()
+    assert "Expected a masked vector in" in played.server.refused[2]
+
+
+def test_the_server_unmasks_no_sum_of_too_few_or_that_is_open():
+    played = Round(terms_of(5, least=4), up=lambda s, c, m: None if s == "mask" and c < 2 else m)
+    assert played.closed() == {2, 3, 4}
+    with pytest.raises(ProtocolError, match="closed sum of 4 vectors or more, got 3"):
+        played.server.unmask({})
+    played = Round(terms_of(5))
+    played.shared()
+    with pytest.raises(ProtocolError, match="closed sum"):
+        played.server.unmask({})
+
+
+def test_whoever_stays_has_enough_neighbours_among_those_who_stay():
+    draw = np.random.default_rng(5)
+    chains = 0
+    for _ in range(60):
+        server = Server(terms := terms_of(14, neighbours=4))
+        found = {c for c in terms.clients if draw.random() < 0.8}
+
+        def enough(c, left, terms=terms):
+            return len(left.intersection(terms.neighbours_of(c))) >= terms.threshold
+
+        once = {c for c in found if enough(c, found)}
+        chains += any(not enough(c, once) for c in once)
+        try:
+            left = server._connected(found)
+        except ProtocolError:
+            continue
+        assert all(enough(c, left) for c in left)
+    assert chains > 5
+
+
+@pytest.mark.parametrize("sealing", [bytes(32), bytes([1, *bytes(31)])])
+def test_a_sealing_key_of_no_use_leaves_its_sender_out(sealing):
+    def up(step, client, message):
+        return sealing + message[32:] if (step, client) == ("advertise", 3) else message
+
+    played = Round(terms_of(5), up=up)
+    assert played.exact()
+    assert played.survivors == {0, 1, 2, 4}
+    assert set(played.server.refused) == {3}
+
+
+def test_confirmations_for_some_neighbours_only_are_relayed_to_these():
+    def up(step, client, message):
+        return {1: message[1], 99: b"x"} if (step, client) == ("confirm", 3) else message
+
+    played = Round(terms_of(6), up=up)
+    assert played.exact()
+    assert not played.server.refused
+
+
+def test_a_wrong_share_of_the_key_of_one_who_left_is_named_and_no_other():
+    def up(step, client, message):
+        if (step, client) == ("mask", 0):
+            return None
+        if (step, client) == ("reveal", 3):
+            return {**message, 0: message[0][:32] + group.scalar_bytes(9)}
+        return message
+
+    played = Round(terms_of(7), up=up)
+    assert played.exact()
+    assert set(played.server.refused) == {3}
+    assert "share of client 0" in played.server.refused[3]
+
+
+def test_a_clients_own_confirmations_sent_back_count_for_nothing():
+    played = Round(terms_of(6))
+    survivors = played.closed()
+    tags = played.clients[0].confirm(survivors)
+    with pytest.raises(ProtocolError, match="confirm the survivors, got 0"):
+        played.clients[0].reveal(tags)
+
+
+def test_keys_are_of_one_pair_and_nonces_of_one_message():
+    point = group.base(7)
+    assert crypto.masking_key(5, point, b"one") != crypto.masking_key(5, point, b"other")
+    assert crypto.self_masking_key(5, b"one") != crypto.self_masking_key(5, b"other")
+    sealed = {crypto.seal(bytes(32), b"x", b"")[: crypto.NONCE_BYTES] for _ in range(5)}
+    assert len(sealed) == 5
+
+
+def test_digests_differ_for_any_survivors():
+    terms = terms_of(6)
+    sets = [{0, 1, 2}, {0, 1}, {1, 2}, {0, 2}, {3, 1, 2}, set(range(6)), set(range(1, 6))]
+    digests = {messages.survivors_digest(terms, each) for each in sets}
+    assert len(digests | {messages.survivors_digest(terms_of(6), sets[0])}) == len(sets) + 1
+
+
+def test_an_advert_is_signed_whole_and_for_one_client_of_one_sum():
+    terms, other = terms_of(4), terms_of(4)
+    advert = Advert.from_bytes(Client(terms, 0).advertise())
+    signed = {advert.signed(terms, 0), advert.signed(terms, 1), advert.signed(other, 0)}
+    for name in ("sealing", "masking", "seed"):
+        fields = {n: getattr(advert, n) for n in ("sealing", "masking", "seed")}
+        signed.add(Advert(**{**fields, name: bytes(32)}).signed(terms, 0))
+    assert len(signed) == 6

@@ -183,9 +183,6 @@ MUTANTS = [
      "one liar spoils the masks of one who left", UNIT),
     (UNMASKING, ".get(n, b\"\")) != KEY_BYTES:", ".get(n, b\"\")) == KEY_BYTES:",
      "a neighbour's word is not taken", UNIT),
-    (UNMASKING, "            if dealer not in self.dealt or dealer not in answer:",
-     "            if dealer not in answer:", "shares of one who dealt nothing end the server",
-     UNIT),
     # Shares, group, primitives, messages
     (SHARING, "for _ in range(threshold - 1))]", "for _ in range(threshold - 2))]",
      "one share fewer gives the secret", UNIT),
@@ -200,8 +197,7 @@ MUTANTS = [
     (SHARING, "return [group.random_scalar() for _ in range(commitments - threshold)]",
      "return [k + 1 for k in range(commitments - threshold)]",
      "a dealer can foresee the check", UNIT),
-    (SHARING, "math.prod(x - y for y in gone)", "math.prod(y - x for y in gone)",
-     "weights of the wrong sign", UNIT),
+    (SHARING, "math.prod(x - y for y in gone)", "1", "weights of places that are gone", UNIT),
     (SHARING, "    if len(gone) > NEAR or not set(places) <= set(known):",
      "    if not set(places) <= set(known) or True:", "time grows with the cube of clients", UNIT),
     (SHARING, "    if len(gone) > NEAR or not set(places) <= set(known):",
@@ -247,7 +243,8 @@ MUTANTS = [
     (TERMS, "(self.neighbours + 1 - self.threshold) // 2", "self.neighbours - self.threshold",
      "a wrong dealer stops a round", UNIT),
     (TERMS, "(self.neighbours + 1 - self.threshold) // 2",
-     "(self.neighbours - self.threshold) // 2", "one liar among four gets an honest client left out", UNIT),
+     "(self.neighbours - self.threshold) // 2",
+     "one liar among four gets an honest client left out", UNIT),
     (TERMS, "low = degree // 2 + 1 if degree == count - 1 else two_thirds",
      "low = degree // 2 if degree == count - 1 else two_thirds",
      "two halves can each take masks off", UNIT),
@@ -294,4 +291,7 @@ MUTANTS = [
      "secrets of a sum are kept after it", FLOWER),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    (SHARING, "math.prod(x - y for y in gone)", "math.prod(y - x for y in gone)",
+     "all weights change their sign at once: their ratios, and sums that are 0, stay", UNIT),
+]  # fmt: skip

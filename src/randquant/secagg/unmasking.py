@@ -45,7 +45,7 @@ class Unmasking:
     def _read(self, client: int, answer: Mapping[int, bytes]) -> None:
         """Take what one client has for its neighbours; what is malformed does not count."""
         for dealer in self.terms.neighbours_of(client):
-            if dealer not in self.dealt or dealer not in answer:
+            if dealer not in answer:
                 continue
             try:
                 message = exactly_bytes(answer[dealer])
