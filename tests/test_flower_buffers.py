@@ -73,6 +73,14 @@ def test_the_dimension_is_that_of_the_parameters():
     assert layout.counters == ("1.num_batches_tracked",)
 
 
+def test_buffers_that_a_strategy_moves_are_put_back():
+    start = arrays(w=0.0, stem=5.0)
+    moved = arrays(w=1.0, stem=6.0)
+    Layout.of(start, ("stem",)).settled(start, moved)
+    assert moved["w"].numpy().tolist() == [1.0] * 3
+    assert moved["stem"].numpy().tolist() == [5.0] * 3
+
+
 def test_what_is_named_is_left_out_on_both_sides():
     start = arrays(w=0.0, stem=5.0, scale=7.0)
     found, grid = trained(start, mechanism=exact(), buffers=("scale", "stem"))

@@ -28,7 +28,7 @@ from fuzz_flower import FILES_OF_ARRAYS, MOD, NODE, counted, sentences, train
 from test_flower import ANYTHING, exact, fedavg, mean_of, model, mover, noisy, run
 
 import randquant as rq
-from randquant.flower import Offer, QuantizedStrategy, arrays, sums
+from randquant.flower import Offer, QuantizedStrategy, arrays, messages, sums
 from randquant.flower import mod as mod_module
 from randquant.flower.messages import HEAD, INBOX, LONGEST_SESSION, LONGEST_TEXT, PAYLOAD
 from randquant.flower.mod import FILES, REFUSED
@@ -178,8 +178,13 @@ def test_heads_that_are_none_are_refused(changes):
     assert is_refused(message) < 4_000_000 + 100 * size
 
 
-def test_a_session_may_have_64_bytes():
+def test_texts_and_sessions_are_as_long_as_they_may_be(monkeypatch):
     assert answer_to(an_upload(session=bytes(LONGEST_SESSION)))[:2] == ("", 1)
+    size = len(OFFER.to_text())
+    monkeypatch.setattr(messages, "LONGEST_TEXT", size)
+    assert answer_to(an_upload())[:2] == ("", 1)
+    monkeypatch.setattr(messages, "LONGEST_TEXT", size - 1)
+    assert f"texts of at most {size - 1} characters" in answer_to(an_upload())[0]
 
 
 @pytest.mark.parametrize(

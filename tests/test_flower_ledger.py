@@ -17,13 +17,25 @@ import pytest
 from flower_grid import InProcessGrid, client_app
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam
-from test_flower import ANYTHING, ask, exact, fedavg, message_copy, mover, noisy, run, saved_state
+from test_flower import (
+    ANYTHING,
+    ask,
+    changed_request,
+    exact,
+    fedavg,
+    message_copy,
+    mover,
+    noisy,
+    run,
+    saved_state,
+)
 
 from randquant.account import account
 from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, RoundEvent, RunAccountant, state
 from randquant.flower import messages as wire_messages
 from randquant.flower.files import DamagedFile
 from randquant.flower.ledger import OWN, SPENT, STEP_BYTES, Ledger
+from randquant.flower.strategy import RoundsFailed
 from randquant.privacy import round_up
 from randquant.records import write_atomic
 from randquant.secagg import ProtocolError, Terms
@@ -121,6 +133,34 @@ def test_a_step_costs_sixteen_bytes_and_is_kept_for_ever(tmp_path):
             with pytest.raises(ProtocolError, match="each step of a sum once"):
                 ledger.take(b"session %d" % number, KINDS[number % 4])
             ledger.take(b"session %d" % number, KINDS[(number + 1) % 4])
+
+
+def test_a_share_is_remembered_too(tmp_path):
+    """Shares sealed twice, under keys that a server has made up, would be its own."""
+    path, again = tmp_path / "account", []
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
+    grid.contexts[1].node_config["randquant-ledger"] = str(path)
+
+    def twice(message):
+        context = grid.contexts[message.metadata.dst_node_id]
+        before = RecordDict(dict(context.state))
+        grid.app(message_copy(message), context)
+        context.state = RecordDict({**before, SPENT: context.state[SPENT]})
+        again.append(grid.app(message_copy(message), context))
+
+    changed_request(grid, "share", lambda m: m.metadata.dst_node_id == 1 and twice(m))
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(cohort=3), patience=1), grid)
+    [reply] = again
+    assert reply.error.reason == "Expected each step of a sum once, got 'share' again."
+
+
+def test_a_limit_is_not_exceeded_by_anything():
+    cost = account([noisy("local").release(5, 2)], 1e-5, quick=True).epsilon
+    for limit, answers in ((cost, 2), (cost * (1 - 1e-4), 1)):
+        grid = InProcessGrid(client_app(QuantizeMod(epsilon=limit), mover), [1])
+        replies = [ask(grid, 1, "upload", offer=OFFER.to_text()) for _ in range(3)]
+        assert sum(reply.has_content() for reply in replies) == answers
 
 
 def test_what_is_not_saved_is_not_counted(tmp_path):

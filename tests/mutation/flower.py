@@ -1,0 +1,647 @@
+"""Faults planted in Flower's parts and in what mechanisms check: file, before, after, why, tests.
+
+`before` occurs exactly once in its file. EQUIVALENT are those that change nothing that can be seen.
+"""
+
+F, A = "flower", "aggregate"
+
+
+def of(name: str, *tests: str) -> tuple[str, ...]:
+    """Tests of one file, by their names."""
+    return tuple(f"tests/test_{name}.py::test_{test}" for test in tests)
+
+
+MUTANTS = [
+    # ledger.py
+    (
+        f"{F}/ledger.py",
+        "        if name in self._taken:\n",
+        "        if False:\n",
+        "a step can be taken twice",
+        of("flower_ledger", "adverts_are_free_and_make_nobody_forget"),
+    ),
+    (
+        f"{F}/ledger.py",
+        "repr((session, step))",
+        "repr(session)",
+        "one step of a sum uses up all",
+        of("flower_ledger", "a_step_costs_sixteen_bytes_and_is_kept_for_ever"),
+    ),
+    (
+        f"{F}/ledger.py",
+        "repr((session, step))",
+        "repr(step)",
+        "a step of one sum uses up that of all",
+        of("flower_ledger", "a_step_costs_sixteen_bytes_and_is_kept_for_ever"),
+    ),
+    (
+        f"{F}/ledger.py",
+        "        self._written += 1\n",
+        "",
+        "an older account is not noticed",
+        of("flower_ledger", "an_account_older_than_this_run_has_seen_is_refused"),
+    ),
+    (
+        f"{F}/ledger.py",
+        "if self._written < seen.get",
+        "if self._written > seen.get",
+        "an account that others have written since is refused",
+        of("flower_ledger", "a_client_with_another_number_has_the_same_account"),
+    ),
+    (
+        f"{F}/ledger.py",
+        "        write_durable(self._path, data)\n",
+        "        self._path.write_bytes(data)\n",
+        "a kill leaves half an account",
+        of("flower_ledger", "file_and_name_are_on_the_disk_before_anything_is_sent"),
+    ),
+    (
+        f"{F}/ledger.py",
+        '            if not set(state["clients"]) <= {str(OWN)}:\n',
+        "            if False:\n",
+        "an account of several clients is believed",
+        of("flower_ledger", "an_account_of_something_else_is_refused"),
+    ),
+    (
+        f"{F}/ledger.py",
+        "            if data[:START] != MAGIC + hashlib.sha256(body).digest():\n",
+        "            if data[:8] != MAGIC:\n",
+        "no checksum",
+        of("flower_ledger", "no_changed_byte_or_digit_is_believed"),
+    ),
+    (
+        f"{F}/ledger.py",
+        "            if len(body) != end + STEP_BYTES * len(taken):\n",
+        "            if False:\n",
+        "half a step, or one twice, is believed",
+        of("flower_ledger", "a_step_that_is_deleted_doubled_or_moved_is_noticed"),
+    ),
+    (
+        f"{F}/ledger.py",
+        "*self._taken])",
+        "*list(self._taken)[-50:]])",
+        "steps are forgotten after a hundred sums",
+        of("flower_ledger", "a_step_costs_sixteen_bytes_and_is_kept_for_ever"),
+    ),
+    (
+        f"{F}/ledger.py",
+        (
+            '        with locks.exclusive(self._path.with_name(self._path.name + ".lock"), '
+            "wait=True):\n"
+        ),
+        "        with contextlib.nullcontext():\n",
+        "two processes count one answer",
+        of("flower_ledger", "processes_of_one_client_take_each_step_once_and_count_every_answer"),
+    ),
+    (
+        f"{F}/ledger.py",
+        "            self.accountant.load_state_dict(state)\n",
+        "            pass\n",
+        "what was answered before is forgotten",
+        of("flower_ledger", "what_is_not_saved_is_not_counted"),
+    ),
+    (
+        f"{F}/ledger.py",
+        '        self._context.state[SPENT] = ConfigRecord({"written": self._written})\n',
+        "",
+        "a run does not know how new its account is",
+        of("flower_ledger", "an_account_older_than_this_run_has_seen_is_refused"),
+    ),
+    (
+        f"{F}/ledger.py",
+        "self._load(self._path.read_bytes() if self._path.exists() else None)",
+        "self._load(None)",
+        "the file is not read",
+        of("flower_ledger", "what_is_not_saved_is_not_counted"),
+    ),
+    (
+        f"{F}/ledger.py",
+        '            self._context.state[SPENT] = ConfigRecord({"account": data})\n',
+        "",
+        "without a file nothing is counted",
+        of("flower_ledger", "a_client_with_another_number_has_the_same_account"),
+    ),
+    # files.py, state.py
+    (
+        f"{F}/files.py",
+        "        os.fsync(folder)\n",
+        "        pass\n",
+        "a power cut brings the old account back",
+        of("flower_ledger", "file_and_name_are_on_the_disk_before_anything_is_sent"),
+    ),
+    (
+        f"{F}/state.py",
+        "    write_durable(path,",
+        "    Path.write_bytes(path,",
+        "a kill leaves half a state",
+        of("flower_ledger", "file_and_name_are_on_the_disk_before_anything_is_sent"),
+    ),
+    # arrays.py
+    (
+        f"{F}/arrays.py",
+        "    if array.stype != STYPE:\n",
+        "    if False:\n",
+        "arrays of another kind are read",
+        of("flower_hostile", "an_array_is_what_the_message_says_of_it"),
+    ),
+    (
+        f"{F}/arrays.py",
+        "    if (str(dtype), shape) != (array.dtype, tuple(array.shape)):\n",
+        "    if False:\n",
+        "an app and the mod read different arrays",
+        of("flower_hostile", "an_array_is_what_the_message_says_of_it"),
+    ),
+    (
+        f"{F}/arrays.py",
+        "!= math.prod(shape) * dtype.itemsize",
+        "< math.prod(shape) * dtype.itemsize",
+        "what comes behind an array is passed on",
+        of("flower_hostile", "an_array_is_what_the_message_says_of_it"),
+    ),
+    (
+        f"{F}/arrays.py",
+        "    if dtype is None or dtype.char not in DTYPES:\n",
+        "    if dtype is None:\n",
+        "floats that differ from machine to machine are read",
+        of("flower_hostile", "arrays_of_anything_but_numbers_are_refused"),
+    ),
+    (
+        f"{F}/arrays.py",
+        '"F" if found[2] == b"True" else "C"',
+        '"C"',
+        "columns are read as rows",
+        of("flower_hostile", "every_array_of_numbers_is_read_as_numpy_reads_it"),
+    ),
+    (
+        f"{F}/arrays.py",
+        'b"\\1\\0": 2, ',
+        'b"\\1\\0": 2, b"\\1\\7": 2, ',
+        "files that NumPy refuses reach the train function",
+        of("flower_hostile", "arrays_that_are_none_are_refused"),
+    ),
+    (
+        f"{F}/arrays.py",
+        "if start <= LONGEST_HEADER else None",
+        "",
+        "headers that NumPy refuses reach the train function",
+        of("flower_hostile", "arrays_that_are_none_are_refused"),
+    ),
+    # mod.py
+    (
+        f"{F}/mod.py",
+        "        except Exception as error:  # whatever a server has made up\n"
+        "            return _refusal(message, REFUSED, error)\n",
+        "        except ValueError as error:\n            return _refusal(message, str(error))\n",
+        "raw errors, and texts of NumPy's",
+        of("flower_hostile", "whatever_goes_wrong_before_the_charge_is_one_sentence"),
+    ),
+    (
+        f"{F}/mod.py",
+        "            return _refusal(message, FILES, error)\n",
+        "            return _refusal(message, str(error), error)\n",
+        "a server is told the names of files",
+        of("flower", "an_account_that_cannot_be_used_is_refused_and_named_to_nobody"),
+    ),
+    (
+        f"{F}/mod.py",
+        "            return _refusal(message, NOTHING, error)\n",
+        "            return _refusal(message, str(error), error)\n",
+        "a server is told what went wrong in training",
+        of("flower", "what_goes_wrong_in_training_stays_with_the_client"),
+    ),
+    (
+        f"{F}/mod.py",
+        "        if not layout.finite(model):\n",
+        "        if False:\n",
+        "a client is charged for a model of NaN",
+        of("flower_hostile", "a_model_that_is_not_finite_is_refused_before_it_is_charged"),
+    ),
+    (
+        f"{F}/mod.py",
+        "        if not layout.buffers == own.buffers == offer.buffers:\n",
+        "        if False:\n",
+        "running statistics are trained if a server says so",
+        of("flower_buffers", "a_server_that_would_train_running_statistics_is_refused"),
+    ),
+    (
+        f"{F}/mod.py",
+        "layout.buffers == own.buffers == offer.buffers",
+        "layout.buffers == offer.buffers",
+        "a client's own buffers do not count",
+        of("flower_buffers", "a_client_with_buffers_of_its_own_refuses_other_offers"),
+    ),
+    (
+        f"{F}/mod.py",
+        "layout.buffers == own.buffers == offer.buffers",
+        "own.buffers == offer.buffers or own is layout",
+        "an offer need not name its buffers",
+        of("flower_buffers", "a_server_that_would_train_running_statistics_is_refused"),
+    ),
+    (
+        f"{F}/mod.py",
+        "        if layout.dimension != offer.dimension:\n",
+        "        if False:\n",
+        "a model of another dimension is trained",
+        of("flower", "a_request_of_another_model_is_refused"),
+    ),
+    (
+        f"{F}/mod.py",
+        "            ledger.accountant.compose(RoundEvent(offer, frozenset({OWN})))\n"
+        "            ledger.save()\n",
+        "            ledger.save()\n",
+        "answers are not counted",
+        of("flower", "a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered"),
+    ),
+    (
+        f"{F}/mod.py",
+        "            if client is not None:\n                ledger.take(head.session, head.step)\n"
+        "            ledger.accountant",
+        "            ledger.accountant",
+        "an upload may be repeated with an old state",
+        of("flower", "steps_are_remembered_where_a_state_is_lost"),
+    ),
+    (
+        f"{F}/mod.py",
+        "            with ledger.held():\n                ledger.take(head.session, head.step)\n"
+        "                ledger.save()\n            del context",
+        "            with ledger.held():\n                ledger.take(head.session, head.step)\n"
+        "            del context",
+        "a step is not remembered",
+        of("flower_ledger", "a_share_is_remembered_too"),
+    ),
+    (
+        f"{F}/mod.py",
+        (
+            "            del context.state[SUM]  # a step that fails is this client's last in "
+            "the sum\n"
+        ),
+        "",
+        "a part in a sum outlives it",
+        of("flower", "a_sum_is_forgotten_when_it_is_over"),
+    ),
+    (
+        f"{F}/mod.py",
+        "            if account is not None:\n",
+        "            if False:\n",
+        "a train function can wipe the account",
+        of("flower", "an_account_that_a_train_function_throws_away_is_kept"),
+    ),
+    (
+        f"{F}/mod.py",
+        (
+            "        own = {key: r for key, r in message.content.items() if key not in "
+            "messages.OURS}\n"
+        ),
+        "        own = dict(message.content)\n",
+        "our records reach the train function",
+        of("flower", "the_step_is_the_exact_mean_of_the_updates"),
+    ),
+    (
+        f"{F}/mod.py",
+        '        if terms is None and mechanism.trust != "local":\n',
+        "        if False:\n",
+        "an offer that counts on a sum is answered without one",
+        of("flower", "without_secure_aggregation_an_offer_that_counts_on_it_is_refused"),
+    ),
+    (
+        f"{F}/mod.py",
+        "        if accountant.would_exceed(event):\n",
+        "        if False:\n",
+        "no limit",
+        of("flower", "a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered"),
+    ),
+    (
+        f"{F}/mod.py",
+        "            accountant.compose(event)\n            raise",
+        "            raise",
+        "a refusal tells the figure before the offer",
+        of("flower", "a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered"),
+    ),
+    (
+        f"{F}/mod.py",
+        "        if offer.mechanism.cohort > counted:\n",
+        "        if offer.mechanism.cohort > len(terms.clients):\n",
+        "noise of clients that may be missing is counted on",
+        of("flower", "a_changed_offer_is_refused"),
+    ),
+    (
+        f"{F}/mod.py",
+        "        if terms.bits < offer.bits(len(terms.clients)):\n",
+        "        if False:\n",
+        "a sum that wraps around",
+        of("flower", "a_changed_offer_is_refused"),
+    ),
+    (
+        f"{F}/mod.py",
+        "terms.least - self.colluders",
+        "terms.least",
+        "noise of colluders is counted on",
+        of("flower", "a_client_refuses_sums_that_it_does_not_trust"),
+    ),
+    (
+        f"{F}/mod.py",
+        '    return "infinity" if math.isinf(value) else round_up(value)',
+        '    return "infinity" if math.isinf(value) else f"{value:.6g}"',
+        "a figure that is below what was proven",
+        of("flower_ledger", "a_refusal_beyond_the_limit_rounds_up_what_it_says"),
+    ),
+    (
+        f"{F}/mod.py",
+        'told = "" if why is None else f" {why!r}"[:LOGGED]',
+        'told = "" if why is None else f" {why!r}"',
+        "a log of megabytes",
+        of("flower_hostile", "what_is_logged_of_a_hostile_message_is_short"),
+    ),
+    (
+        f"{F}/mod.py",
+        '        delta = float(config.get("randquant-delta", self.delta))\n',
+        "        delta = self.delta\n",
+        "a node's delta is ignored",
+        of("flower", "a_node_sets_its_own_delta"),
+    ),
+    # accountant.py
+    (
+        f"{F}/accountant.py",
+        '            if state["checksum"] != _checksum(told):\n',
+        "            if False:\n",
+        "a changed count is believed",
+        of("flower_ledger", "no_changed_digit_or_byte_of_an_accountants_state_is_believed"),
+    ),
+    (
+        f"{F}/accountant.py",
+        "                worst |= spent",
+        "                worst = spent",
+        "a newcomer inherits of one client only",
+        of("flower", "a_newcomer_inherits_the_most_of_each_offer"),
+    ),
+    (
+        f"{F}/accountant.py",
+        "            if len(set(offers.values())) < len(offers):\n",
+        "            if False:\n",
+        "of an offer that comes twice one count is lost",
+        of("flower", "an_account_that_could_lose_a_count_is_refused"),
+    ),
+    (
+        f"{F}/accountant.py",
+        "        return not self._worst(after, self.delta) <= limit",
+        "        return self._worst(after, self.delta) > 1.01 * limit",
+        "a limit may be exceeded by a little",
+        of("flower_ledger", "a_limit_is_not_exceeded_by_anything"),
+    ),
+    (
+        f"{F}/accountant.py",
+        "            self._spent.get(client, Counter()) + Counter({event.offer: count})\n",
+        "            Counter({event.offer: count})\n",
+        "answers before do not count",
+        of("flower", "a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered"),
+    ),
+    (
+        f"{F}/accountant.py",
+        '"aggregate" if any(o.mechanism',
+        '"aggregate" if all(o.mechanism',
+        "codes that were seen count as a sum's trust",
+        of("flower", "trust_is_that_of_all_clients"),
+    ),
+    (
+        f"{F}/accountant.py",
+        "        return max(found, default=0.0)",
+        "        return min(found, default=0.0)",
+        "the guarantee is that of the best off",
+        of("flower", "the_accountant_composes_what_clients_answered"),
+    ),
+    (
+        f"{F}/accountant.py",
+        "        if not self.stable:\n",
+        "        if self.stable:\n",
+        "newcomers begin at zero",
+        of("flower", "a_newcomer_inherits_the_most_of_each_offer"),
+    ),
+    # updates.py
+    (
+        f"{F}/updates.py",
+        "            elif name in buffers or name.endswith(RUNNING):\n",
+        "            elif name in buffers:\n",
+        "running statistics are noised",
+        of("flower_buffers", "running_statistics_are_left_as_they_were"),
+    ),
+    (
+        f"{F}/updates.py",
+        "            elif name in buffers or name.endswith(RUNNING):\n",
+        "            elif name.endswith(RUNNING):\n",
+        "named buffers are noised",
+        of("flower_buffers", "what_is_named_is_left_out_on_both_sides"),
+    ),
+    (
+        f"{F}/updates.py",
+        "        if missing := sorted(set(buffers) - set(kept)):\n",
+        "        if missing := []:\n",
+        "a buffer that is misspelt is trained",
+        of("flower_buffers", "a_buffer_that_the_model_does_not_have_is_refused_at_the_start"),
+    ),
+    (
+        f"{F}/updates.py",
+        "        for name in (*self.counters, *self.buffers):\n",
+        "        for name in self.counters:\n",
+        "a strategy moves the buffers",
+        of("flower_buffers", "buffers_that_a_strategy_moves_are_put_back"),
+    ),
+    (
+        f"{F}/updates.py",
+        '("running_mean", "running_var")',
+        '("running_mean",)',
+        "variances are noised",
+        of("flower_buffers", "the_dimension_is_that_of_the_parameters"),
+    ),
+    (
+        f"{F}/updates.py",
+        '            if found is None or found.shape != shape or found.dtype.kind != "f":\n',
+        "            if found is None:\n",
+        "an update of another shape",
+        of("flower", "an_update_that_cannot_be_sent_is_not_and_the_server_does_not_learn_why"),
+    ),
+    (
+        f"{F}/updates.py",
+        "            if not np.isfinite(value).all():\n",
+        "            if False:\n",
+        "a step that diverges is taken",
+        of("flower", "a_step_that_diverges_is_not_taken"),
+    ),
+    # offer.py, messages.py, sums.py
+    (
+        f"{F}/offer.py",
+        '            "buffers": self.buffers,\n',
+        '            "buffers": [],\n',
+        "buffers do not travel",
+        of("flower_buffers", "offers_differ_with_their_buffers"),
+    ),
+    (
+        f"{F}/offer.py",
+        "        if len(set(self.buffers)) < len(self.buffers):\n",
+        "        if False:\n",
+        "a buffer twice",
+        of("flower_buffers", "offers_differ_with_their_buffers"),
+    ),
+    (
+        f"{F}/offer.py",
+        "(clients * (self.mechanism.channel.levels - 1)).bit_length()",
+        "(clients * self.mechanism.channel.levels).bit_length() - 1",
+        "sums that wrap around",
+        of("flower", "an_offer_travels_whole"),
+    ),
+    (
+        f"{F}/offer.py",
+        '            if record.pop("format") != FORMAT:\n',
+        '            if record.pop("format") == "":\n',
+        "offers of another version",
+        of("flower", "a_changed_offer_is_refused"),
+    ),
+    (
+        f"{F}/messages.py",
+        "        if max(len(offer), len(terms)) > LONGEST_TEXT:\n",
+        "        if False:\n",
+        "texts of any length are parsed",
+        of("flower_hostile", "texts_and_sessions_are_as_long_as_they_may_be"),
+    ),
+    (
+        f"{F}/messages.py",
+        "len(session) > LONGEST_SESSION or step",
+        "step",
+        "sessions of any length",
+        of("flower_hostile", "heads_that_are_none_are_refused"),
+    ),
+    (
+        f"{F}/messages.py",
+        "    if array is None or array.stype != STYPE:\n",
+        "    if array is None:\n",
+        "arrays of numbers are taken for codes",
+        of("flower", "a_reply_of_another_kind_is_dropped"),
+    ),
+    (
+        f"{F}/sums.py",
+        (
+            "        except Exception as error:  # whatever a client has made up: the others' "
+            "round goes on\n"
+        ),
+        "        except ValueError as error:\n",
+        "one client's reply stops the round",
+        of("flower_hostile", "any_error_of_a_reply_drops_that_reply_alone"),
+    ),
+    (
+        f"{F}/sums.py",
+        "            text = str(error)[:LOGGED] if isinstance(error, ValueError) else UNREADABLE\n",
+        "            text = str(error)\n",
+        "a log of megabytes, from a client",
+        of("flower_hostile", "any_error_of_a_reply_drops_that_reply_alone"),
+    ),
+    (
+        f"{F}/strategy.py",
+        "            _warn_of_statistics(Layout.of(initial_arrays, self.buffers))\n",
+        "",
+        "no warning of a batch norm",
+        of("flower_buffers", "a_model_with_a_batch_norm_gets_a_warning_with_the_way_out"),
+    ),
+    # aggregate
+    (
+        f"{A}/payloads.py",
+        "    if clients < cohort:\n",
+        "    if clients + 1 < cohort:\n",
+        "a mean of fewer than are counted on",
+        of("aggregate_inputs", "one_payload_forty_times_is_no_cohort_of_forty"),
+    ),
+    (
+        f"{A}/payloads.py",
+        "    enough(len(some(payloads)), cohort)\n    copies",
+        "    some(payloads)\n    copies",
+        "a mean of fewer than are counted on",
+        of("aggregate_inputs", "one_payload_forty_times_is_no_cohort_of_forty"),
+    ),
+    (
+        f"{A}/payloads.py",
+        "    if cohort > 1 and copies and",
+        "    if False and",
+        "one payload forty times",
+        of("aggregate_inputs", "one_payload_forty_times_is_no_cohort_of_forty"),
+    ),
+    (
+        f"{A}/payloads.py",
+        "    if cohort > 1 and copies and",
+        "    if copies and",
+        "replays stop a round that counts on nobody",
+        of("aggregate_inputs", "payloads_that_may_be_equal_by_chance_are_added_up"),
+    ),
+    (
+        f"{A}/payloads.py",
+        "math.log(math.comb(len(payloads), 2))",
+        "0.0",
+        "pairs do not count",
+        of(
+            "aggregate_inputs",
+            "copies_are_refused_where_chance_makes_one_in_a_billion_sums_have_them",
+        ),
+    ),
+    (
+        f"{A}/payloads.py",
+        "< BY_CHANCE:\n",
+        "< 0:\n",
+        "honest short payloads are refused",
+        of("aggregate_inputs", "payloads_that_may_be_equal_by_chance_are_added_up"),
+    ),
+    (
+        f"{A}/channel.py",
+        "np.square(channel.probabilities).sum(axis=1).max()",
+        "np.square(channel.probabilities).sum(axis=1).min()",
+        "equal codes are taken for less likely than they are",
+        of("aggregate_inputs", "no_two_inputs_draw_equal_codes_more_often_than_is_said"),
+    ),
+    (
+        f"{A}/channel.py",
+        "np.square(channel.probabilities).sum(axis=1).max()",
+        "channel.probabilities.max(axis=1).max()",
+        "copies are added up for longer",
+        of("aggregate_inputs", "no_two_inputs_draw_equal_codes_more_often_than_is_said"),
+    ),
+    (
+        f"{A}/channel.py",
+        "        counted(payloads, self.cohort, dimension * log_equal_codes(self.channel))\n",
+        "        enough(len(payloads), self.cohort)\n",
+        "one payload forty times",
+        of("aggregate_inputs", "one_payload_forty_times_is_no_cohort_of_forty"),
+    ),
+    (
+        f"{A}/vector.py",
+        "        update = vector(update)\n",
+        "",
+        "tensors fail for no true reason",
+        of("aggregate_inputs", "the_same_numbers_are_encoded_the_same_whatever_holds_them"),
+    ),
+    (
+        f"{A}/vector.py",
+        "rotation is None else rotation.forward(clipped)",
+        "rotation is None else rotation.forward(update)",
+        "the norm is not clipped",
+        ("tests/test_aggregate.py",),
+    ),
+    (
+        f"{A}/additive.py",
+        "        counted(payloads, self.cohort, plan.rotation.size * self._log_equal(plan))\n",
+        "        counted(payloads, self.cohort, 0.0)\n",
+        "one payload forty times",
+        of("aggregate_inputs", "one_payload_forty_times_is_no_cohort_of_forty"),
+    ),
+    (
+        "encode/inputs.py",
+        "    if array.ndim != 1:\n",
+        "    if array.ndim > 2:\n",
+        "a matrix is encoded as a vector",
+        of("aggregate_inputs", "what_is_no_update_is_refused_for_the_true_reason"),
+    ),
+    (
+        "encode/inputs.py",
+        "    return widen(one_vector(array))",
+        "    return one_vector(array)",
+        "bfloat16 is read as integers",
+        of("aggregate_inputs", "the_same_numbers_are_encoded_the_same_whatever_holds_them"),
+    ),
+]
+
+EQUIVALENT = []
