@@ -9,6 +9,15 @@ ROUNDED = "test_certify.py::test_rounded_figures_stay_on_their_side_of_the_numbe
 STICK = "test_composition.py::test_hockey_stick_holds_the_exact_value"
 THEOREM = "test_sampling.py::test_the_bound_is_the_theorems_to_nine_digits"
 ABSENCE = "test_sampling.py::test_the_bounds_by_absence_are_the_theorems_to_nine_digits"
+CALIBRATE = (
+    "test_calibrate.py::test_what_is_returned_belongs_together",
+    "test_calibrate.py::test_the_nearest_epsilon_is_printed_rounded_up",
+    "test_calibrate.py::test_a_guarantee_that_changes_when_asked_again_is_not_returned",
+    "test_calibrate.py::test_no_target_is_exceeded_by_less_than_the_tolerance",
+    "test_calibrate.py::test_more_privacy_than_asked_for_is_said",
+    "test_calibrate.py::test_the_dimension_counts_where_inputs_are_rounded_one_by_one",
+    "test_calibrate.py",
+)
 COMPOSITION = (
     "test_composition.py::test_one_release_is_exact",
     "test_composition.py::test_the_grid_moves_the_loss_to_its_side",
@@ -21,7 +30,7 @@ COMPOSITION = (
 TESTS: dict[str, tuple[str, ...]] = {
     "account.py": ("test_account.py",),
     "amplification.py": (THEOREM, ABSENCE, "test_sampling.py"),
-    "calibrate.py": ("test_calibrate.py",),
+    "calibrate.py": CALIBRATE,
     "certify.py": (ZERO, WAY, INNER, PAIR, PRINTED, "test_certify.py"),
     "composition/__init__.py": COMPOSITION,
     "composition/envelope.py": COMPOSITION,
