@@ -732,7 +732,7 @@ MUTANTS = [
         "release = mechanism.release(dimension, rounds, neighboring)",
         "release = mechanism.release(1, rounds, neighboring)",
         "dimension forgotten",
-        ("tests/test_calibrate.py",),
+        (),
     ),
     (
         "calibrate.py",
