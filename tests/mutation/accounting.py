@@ -232,13 +232,6 @@ MUTANTS = [
     ),
     (
         "sampling.py",
-        'if self.absent is None and self.scheme == "poisson" and',
-        "if self.absent is None and",
-        "absence for cohorts of a fixed size",
-        (),
-    ),
-    (
-        "sampling.py",
         "return self.release.distance * self.rounds * (1 + 8 * UNIT)",
         "return self.release.distance * (1 + 8 * UNIT)",
         "distance of one round",
@@ -764,13 +757,6 @@ MUTANTS = [
     ),
     (
         "calibrate.py",
-        "return self.target * (1 - TOLERANCE / 2)",
-        "return self.target * (1 + TOLERANCE / 2)",
-        "aims above the target",
-        (),
-    ),
-    (
-        "calibrate.py",
         'return float(f"{value:.6g}")',
         'return float(f"{value:.2g}")',
         "two digits of noise",
@@ -983,4 +969,17 @@ MUTANTS = [
     ),
 ]
 
-EQUIVALENT: list[tuple[str, str, str, str]] = []
+EQUIVALENT = [
+    (
+        "sampling.py",
+        'if self.absent is None and self.scheme == "poisson" and',
+        "if self.absent is None and",
+        "a cohort of a fixed size needs central trust, and no channel is released under it",
+    ),
+    (
+        "calibrate.py",
+        "return self.target * (1 - TOLERANCE / 2)",
+        "return self.target * (1 + TOLERANCE / 2)",
+        "only says where to look next: what is returned is checked against the target",
+    ),
+]
