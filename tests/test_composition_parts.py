@@ -12,7 +12,7 @@ from strategies import weight_rows
 from test_composition import binary_log_delta
 
 from randquant.channel import Channel
-from randquant.composition import compose
+from randquant.composition import _single, compose
 from randquant.composition.envelope import SLIP, dominating_pair, strongest_pairs
 from randquant.composition.fourier import _reach, _shift, by_fourier, on_grid
 from randquant.composition.loss import PrivacyLoss, Tilted, best_tilt, crossing
@@ -245,3 +245,14 @@ def test_the_search_for_a_crossing_returns_both_sides_of_it():
         assert low is not None
         assert high is not None
         assert low < 3.0 <= high <= low + 1e-8
+
+
+def test_the_dominating_loss_is_above_the_dominating_pairs_by_its_slip():
+    """The pair's codes may be sorted wrongly by as much."""
+    weights = np.array([[8, 8, 16], [15, 1, 16], [12, 15, 5]])
+    channel = Channel(np.linspace(-1, 1, 3), np.arange(3.0), weights, 32)
+    p, q = dominating_pair(channel)
+    above = _single(channel, 1e-5)[1]
+    assert above.upward
+    for loss, (exact, _) in zip(above.losses, exact_loss(p, q, 32)[0], strict=True):
+        assert mpmath.mpf(float(loss)) >= exact + SLIP
