@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
-from randquant.aggregate import CentralGaussian, ClippedSGD, LocalGaussian
+from randquant.aggregate import CentralGaussian, ClippedSGD, LocalGaussian, update_mechanism
 from randquant.calibrate import TOLERANCE, OutOfReach, calibrate
 from randquant.limits import gaussian_multiplier
 from randquant.mechanisms.noise import NOISES
+from randquant.releases import of_one_example
 from randquant.schemes import Setting, mechanism, names, scheme
 
 
@@ -225,3 +226,68 @@ def test_arguments_are_checked(change, wanted):
     arguments = {"epsilon": 1.0, "delta": 1e-6, "dimension": 10, "rounds": 1, **change}
     with pytest.raises(ValueError, match=wanted):
         calibrate(local_gaussian, **arguments)
+
+
+def test_what_is_returned_belongs_together():
+    """The mechanism is the returned number's, and the guarantee is the mechanism's."""
+    for neighboring, examples in (("replace_one", None), ("zero_out", None), ("replace_one", 10)):
+        found = calibrate(
+            local_gaussian, 3.0, 1e-6, 50, 4, neighboring=neighboring, examples=examples
+        )
+        assert found.mechanism == local_gaussian(found.noise)
+        release = found.mechanism.release(50, 4, neighboring)
+        if examples is not None:
+            release = of_one_example(release, examples)
+        assert found.guarantee == rq.account([release], 1e-6)
+        assert found.tight == (3.0 * (1 - TOLERANCE) <= found.guarantee.epsilon <= 3.0)
+        assert found.tight
+
+
+class Counting(LocalGaussian):
+    """Says less noise than it adds, once it has been asked often enough."""
+
+    asked = 0
+
+    def release(self, dimension, rounds, neighboring="replace_one"):
+        Counting.asked += 1
+        multiplier = self.noise_multiplier / (2 if Counting.asked == Counting.last else 1)
+        return rq.GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
+
+
+def test_a_guarantee_that_changes_when_asked_again_is_not_returned():
+    Counting.asked, Counting.last = 0, -1
+    calls = calibrate(lambda z: Counting(1.0, z), 2.0, 1e-6, 10, 1).calls
+    Counting.asked, Counting.last = 0, calls + 1
+    with pytest.raises(ArithmeticError, match="gave less before"):
+        calibrate(lambda z: Counting(1.0, z), 2.0, 1e-6, 10, 1)
+
+
+@pytest.mark.parametrize("rounds", range(1, 9))
+def test_the_nearest_epsilon_is_printed_rounded_up(rounds):
+    least = rq.account([local_gaussian(2.0).release(10, rounds)], 1e-6).epsilon
+    with pytest.raises(OutOfReach) as refused:
+        calibrate(local_gaussian, least / 2, 1e-6, 10, rounds, reach=(0.5, 2.0))
+    printed = float(str(refused.value).split("epsilon = ")[1].split(",")[0])
+    assert least <= refused.value.nearest == printed <= least * (1 + 1e-5)
+
+
+def test_the_dimension_counts_where_inputs_are_rounded_one_by_one():
+    def bits(noise: float):
+        parameters = {"clip": 0.1, "levels": 2, "margin": noise}
+        return update_mechanism("stochastic-rounding", parameters, clip_norm=0.5)
+
+    found = calibrate(bits, 2.0, 1e-6, 64, 2, reach=(1e-3, 1e3))
+    assert found.guarantee == rq.account([found.mechanism.release(64, 2)], 1e-6)
+    assert found.guarantee.releases == 128
+
+
+def test_no_target_is_exceeded_by_less_than_the_tolerance():
+    """Epsilon jumps over the target: what is a hair above it is not enough."""
+
+    def steps(noise: float) -> LocalGaussian:
+        return LocalGaussian(1.0, 2.0 ** round(math.log2(noise) * 4))
+
+    powers = [LocalGaussian(1.0, 2.0**k).release(10, 1) for k in range(-4, 5)]
+    above = min(e for e in (rq.account([each], 1e-6).epsilon for each in powers) if e > 1)
+    target = above * (1 - TOLERANCE / 3)
+    assert calibrate(steps, target, 1e-6, 10, 1).guarantee.epsilon <= target

@@ -12,7 +12,8 @@ from dp_accounting.rdp import RdpAccountant as TheirRdpAccountant
 
 import randquant as rq
 from randquant.amplification import amplified
-from randquant.events import PldAccountant, RdpAccountant, ReleaseEvent
+from randquant.composition import dominating_pair
+from randquant.events import PldAccountant, RdpAccountant, ReleaseEvent, _dots, _Foreign
 from randquant.mechanisms.noise import Skellam
 from randquant.privacy import round_up
 from randquant.releases import NoiseRelease, VectorRelease
@@ -300,3 +301,66 @@ def test_a_release_that_does_not_say_its_rounds_is_refused():
 
     with pytest.raises(dpa.UnsupportedEventError, match="how many rounds"):
         RdpAccountant().compose(ReleaseEvent(Mine()))
+
+
+def test_releases_and_other_events_add_up_in_every_figure():
+    release = rq.GaussianRelease(3.0, dimension=7, rounds=4, neighboring="zero_out")
+    both = RdpAccountant([2.0, 8.0], "zero_out", "central")
+    both.compose(ReleaseEvent(release), 3).compose(dpa.GaussianDpEvent(2.0))
+    wanted = [12 * order / (2 * 9) + order / (2 * 4) for order in (2.0, 8.0)]
+    assert both.rdp == pytest.approx(wanted, rel=1e-12, abs=0)
+    theirs = TheirRdpAccountant([2.0, 8.0], REPLACE_SPECIAL)
+    theirs.compose(dpa.GaussianDpEvent(3.0), 12).compose(dpa.GaussianDpEvent(2.0))
+    assert both.get_delta(3.0) == pytest.approx(theirs.get_delta(3.0), rel=1e-9, abs=0)
+
+
+def test_a_foreign_curve_is_above_its_chords_and_ends_where_it_ends():
+    orders, neighbours = np.array([2.0, 4.0, 8.0]), ("zero_out", "central")
+    foreign = _Foreign(orders, orders / 2, *neighbours)
+    for order in (2.0, 4.0, 8.0):
+        assert order / 2 <= foreign.renyi(order) <= order / 2 * (1 + 1e-12)
+    for order in (1.5, 3.0, 6.0):  # (order - 1) · divergence is convex: chords are above it
+        low, high = (
+            max(k for k in (1.0, 2.0, 4.0) if k < order),
+            min(k for k in orders if k > order),
+        )
+        part = (order - low) / (high - low)
+        chord = (1 - part) * (low - 1) * low / 2 + part * (high - 1) * high / 2
+        assert foreign.renyi(order) == pytest.approx(chord / (order - 1), rel=1e-12, abs=0)
+        assert foreign.renyi(order) > order / 2
+    assert foreign.renyi(8.5) == foreign.renyi(math.inf) == math.inf
+
+
+def test_half_of_a_rate_or_another_scheme_is_another_release():
+    poisson = dpa.PoissonSampledDpEvent(0.05, ReleaseEvent(CENTRAL))
+    accountant = RdpAccountant([4.0], trust="central").compose(poisson)
+    assert accountant.rdp == pytest.approx([Sampled(CENTRAL, 0.05, 1).renyi(4.0)], rel=1e-12, abs=0)
+    zeroed = rq.GaussianRelease(2.0, 20, 1, neighboring="zero_out")
+    fixed = dpa.SampledWithoutReplacementDpEvent(100, 5, ReleaseEvent(zeroed))
+    with pytest.raises(dpa.UnsupportedEventError, match="another takes its place"):
+        RdpAccountant(neighboring="zero_out", trust="central").compose(fixed)
+
+
+def test_loss_distributions_count_coordinates_rounds_and_repetitions():
+    once = PldAccountant(value_discretization_interval=1e-3)
+    once.compose(ReleaseEvent(rq.ChannelRelease(CHANNEL, 6, 4)), 2)
+    flat = PldAccountant(value_discretization_interval=1e-3)
+    flat.compose(ReleaseEvent(rq.ChannelRelease(CHANNEL, 48, 1)))
+    assert once.get_epsilon(DELTA) == flat.get_epsilon(DELTA)
+
+
+def test_a_loss_distribution_is_of_the_worse_direction():
+    """Code 1 is rare in one row: only one way is the loss large, and one way is the other code."""
+    weights = np.array([[8, 8], [15, 1]])
+    channel = rq.Channel(np.array([-1.0, 1.0]), np.array([-1.0, 1.0]), weights, 16)
+    p, q = dominating_pair(channel)
+    points, deltas = _dots(channel, 0.25)
+    for point, delta in zip(points, deltas, strict=True):
+        ratio = math.exp(point * 0.25)
+        exact = max(
+            sum(max(0.0, float(a) - ratio * float(b)) for a, b in zip(*pair, strict=True)) / 16
+            for pair in (weights, weights[::-1])
+        )
+        assert exact * (1 - 1e-12) <= delta
+        mine = sum(max(0.0, float(a) - ratio * float(b)) for a, b in zip(p, q, strict=True))
+        assert delta <= mine / p.sum() * (1 + 1e-9) + 1e-12

@@ -232,13 +232,6 @@ MUTANTS = [
     ),
     (
         "sampling.py",
-        'if self.absent is None and self.scheme == "poisson" and',
-        "if self.absent is None and",
-        "absence for cohorts of a fixed size",
-        (),
-    ),
-    (
-        "sampling.py",
         "return self.release.distance * self.rounds * (1 + 8 * UNIT)",
         "return self.release.distance * (1 + 8 * UNIT)",
         "distance of one round",
@@ -732,7 +725,7 @@ MUTANTS = [
         "release = mechanism.release(dimension, rounds, neighboring)",
         "release = mechanism.release(1, rounds, neighboring)",
         "dimension forgotten",
-        ("tests/test_calibrate.py",),
+        (),
     ),
     (
         "calibrate.py",
@@ -760,13 +753,6 @@ MUTANTS = [
         "mechanism, guarantee = check(noise)\n",
         "mechanism, guarantee = check(noise * 1.0005)\n",
         "another mechanism than the returned number's",
-        (),
-    ),
-    (
-        "calibrate.py",
-        "return self.target * (1 - TOLERANCE / 2)",
-        "return self.target * (1 + TOLERANCE / 2)",
-        "aims above the target",
         (),
     ),
     (
@@ -983,4 +969,17 @@ MUTANTS = [
     ),
 ]
 
-EQUIVALENT: list[tuple[str, str, str, str]] = []
+EQUIVALENT = [
+    (
+        "sampling.py",
+        'if self.absent is None and self.scheme == "poisson" and',
+        "if self.absent is None and",
+        "a cohort of a fixed size needs central trust, and no channel is released under it",
+    ),
+    (
+        "calibrate.py",
+        "return self.target * (1 - TOLERANCE / 2)",
+        "return self.target * (1 + TOLERANCE / 2)",
+        "only says where to look next: what is returned is checked against the target",
+    ),
+]

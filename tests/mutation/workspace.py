@@ -107,7 +107,7 @@ class Workspace:
             "PYTHONPATH": str(self.folder / "src"),
             "PYTHONDONTWRITEBYTECODE": "1",
             "NUMBA_CACHE_DIR": str(self.folder / "numba"),
-            "HYPOTHESIS_PROFILE": "steady",
+            "HYPOTHESIS_PROFILE": "mutants",
         }
 
     def _check_path(self) -> None:
