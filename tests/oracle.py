@@ -53,9 +53,7 @@ def binomial_row(trials: int, success: Fraction) -> list[Fraction]:
 
 def unpack(body: bytes, levels: int, count: int) -> np.ndarray:
     """Codes of a packed body: whole numbers of Python, cut from one long one."""
-    each, bits = 1, (levels - 1).bit_length()
-    if levels != 2**bits:
-        each = next(k for k in range(1, 200) if _size(levels, k) <= 1.01 * k * math.log2(levels))
+    each = _together(levels)
     number, codes = int.from_bytes(body, "little"), []
     for start in range(0, count, each):
         here = min(each, count - start)
@@ -64,6 +62,19 @@ def unpack(body: bytes, levels: int, count: int) -> np.ndarray:
         codes += [block // levels**k % levels for k in range(here - 1, -1, -1)]
     assert number == 0
     return np.array(codes)
+
+
+def body_bytes(levels: int, count: int) -> int:
+    """How many bytes packed codes take: whole blocks, then what the rest of them needs."""
+    each = _together(levels)
+    return -(-(count // each * _size(levels, each) + _size(levels, count % each)) // 8)
+
+
+def _together(levels: int) -> int:
+    """Codes in a block: one of a power of two, else the fewest that waste at most 1 %."""
+    if levels & (levels - 1) == 0:
+        return 1
+    return next(k for k in range(1, 200) if _size(levels, k) <= 1.01 * k * math.log2(levels))
 
 
 def _size(levels: int, codes: int) -> int:

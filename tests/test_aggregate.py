@@ -428,6 +428,16 @@ def test_sums_of_codes_decode_by_themselves_only_if_values_are_even():
         uneven.decode(np.zeros(3, dtype=np.int64), 2, 3)
 
 
+@pytest.mark.parametrize("clients", [1, 2, 5])
+def test_uneven_values_are_decoded_client_by_client(clients):
+    mechanism = ChannelMechanism(rq.erm(clip=1.0, bins=[-3.0, -0.5, 0.5, 3.0], gamma=1.0))
+    x = updates(clients, 30)
+    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
+    codes = [wire.unpack(mechanism.channel, payload, 30) for payload in payloads]
+    expected = np.mean([mechanism.channel.values[row] for row in codes], axis=0)
+    assert np.abs(mechanism.mean(payloads, 30, ROOT) - expected).max() < 1e-6
+
+
 def test_small_updates_are_not_lost_in_a_sum_of_floats():
     payloads = [np.array([value], dtype="<f4").tobytes() for value in (2.0**25, 1, 1, 1, 1)]
     mean = ClippedSGD(clip_norm=1.0).mean(payloads, 1, ROOT)

@@ -101,6 +101,21 @@ def test_a_channel_that_has_no_bound_says_so(tmp_path):
         rq.load_channel(path)
 
 
+@pytest.mark.parametrize("name", ["inputs", "values", "weights"])
+def test_numbers_must_be_numbers(tmp_path, name):
+    """Text and truth values would be taken for numbers."""
+    path = tmp_path / "channel.json"
+    rq.save_channel(path, rq.rqm(**RQM))
+    for kind in (str, bool, lambda number: [number]):
+        record = json.loads(path.read_text())
+        rows = record[name]
+        record[name] = [list(map(kind, row)) if name == "weights" else kind(row) for row in rows]
+        other = tmp_path / "other.json"
+        other.write_text(json.dumps(record))
+        with pytest.raises(ValueError, match="not lists of numbers"):
+            rq.load_channel(other)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"format": 1}'])
 def test_what_is_no_channel_file_is_refused(tmp_path, content):
     path = tmp_path / "channel.json"

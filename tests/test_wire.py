@@ -56,8 +56,24 @@ def test_a_number_that_is_no_codes_is_refused(levels):
         body = np.frombuffer(number.to_bytes(-(-bits // 8), "little"), dtype=np.uint8)
         with pytest.raises(ValueError, match=f"codes below {levels}"):
             wire.unpack(channel, wire.frame(channel, codes, body), codes)
+        for place in range(3):  # whichever block it is in
+            numbers = [0, 0, 0]
+            numbers[place] = number
+            joined = sum(each << index * bits for index, each in enumerate(numbers))
+            body = np.frombuffer(joined.to_bytes(-(-3 * bits // 8), "little"), dtype=np.uint8)
+            with pytest.raises(ValueError, match=f"codes below {levels}"):
+                wire.unpack(channel, wire.frame(channel, 3 * codes, body), 3 * codes)
     most = np.full(codes, levels - 1, dtype=np.uint8)
     assert (wire.unpack(channel, wire.pack(channel, most), codes) == most).all()
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4, 5, 16, 60, 61, 127, 128, 253, 256])
+def test_payloads_have_no_byte_too_many(levels):
+    form, each = wire.Format.of(levels, "test"), block(levels)[0]
+    for count in (0, 1, 2, each - 1, each, each + 1, 8 * each, 8 * each + 1, 1001):
+        payload = wire.pack(form, np.full(count, levels - 1, dtype=np.uint8))
+        assert len(payload) == 40 + oracle.body_bytes(levels, count)
+        assert (wire.unpack(form, payload, count) == levels - 1).all()
 
 
 @settings(max_examples=30, deadline=None)
