@@ -22,7 +22,8 @@ from randquant.reproduce.optm_vectors import BALL, UNIFORM, Measured
 CANCER = TrainConfig(
     "breast-cancer", "softmax", "optm",
     {"clip": 0.1, "bins": [-0.22, -0.04, 0.04, 0.22], "epsilon": 1.0},
-    population=455, cohort=100, rounds=9, max_participations=2, evaluate_every=9, threads=1,
+    fitted_on="all", population=455, cohort=100, rounds=9, max_participations=2, evaluate_every=9,
+    threads=1,
 )  # fmt: skip
 
 
