@@ -320,8 +320,6 @@ EQUIVALENT = [
     (SUMS + "mixed.py", "if lost and rows.apart:", "if False:",
      "of every pair that counts the reverse counts: where a value is lost in one row, the moment "
      "of the pair whose second row it is is infinite already", ()),
-    (SUMS + "chain.py", "LOST = 1e-300", "LOST = 1e-290",
-     "entries lose less than 1e-284, still below 1e-3 units of the least that is used", ()),
     (SUMS + "independent.py", "yield share * (1 + 8 * UNIT), powers.of(low)",
      "yield share, powers.of(low)",
      "the error of the laws, doubled, has room for 8 units of the chances", ()),
