@@ -461,6 +461,7 @@ def test_what_is_wrong_is_left_out_or_fails_loudly():
         ({"neighbours": 5}, "even"),
         ({"neighbours": 4, "threshold": 2}, "threshold"),
         ({"neighbours": 6, "threshold": 3}, "threshold"),
+        ({"neighbours": 7, "threshold": 3}, "threshold"),
         ({"neighbours": 10, "clients": tuple(range(20)), "threshold": 6}, "threshold"),
         ({"session": "text"}, "session"),
     ],
