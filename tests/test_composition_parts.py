@@ -256,3 +256,14 @@ def test_the_dominating_loss_is_above_the_dominating_pairs_by_its_slip():
     assert above.upward
     for loss, (exact, _) in zip(above.losses, exact_loss(p, q, 32)[0], strict=True):
         assert mpmath.mpf(float(loss)) >= exact + SLIP
+
+
+@SIDES
+def test_a_poor_tilt_leaves_rounding_alone_and_is_right_all_the_same(upward):
+    """Without a tilt the tail is all error of the transform: neither side may lean on it."""
+    p, q = np.array([9, 7]), np.array([7, 9])
+    loss = PrivacyLoss.of(p, q, 16, upward=upward)
+    log_delta, centre = by_fourier(loss, 200, 1e-6)
+    for epsilon in np.linspace(centre, 200 * math.log(9 / 7), 40)[:-1]:
+        exact = binary_log_delta(9, 16, 200, float(epsilon))
+        assert (log_delta(epsilon) >= exact) if upward else (log_delta(epsilon) <= exact)

@@ -95,13 +95,6 @@ MUTANTS = [
     ),
     (
         "divergence.py",
-        "error = 20 * largest + 1.01 * (codes + 12)",
-        "error = 0 * largest + 1.01 * (codes + 12)",
-        "far from one: rounding of exponents not counted",
-        (),
-    ),
-    (
-        "divergence.py",
         "return log_moment, UNIT * error",
         "return log_moment, 0 * error",
         "far from one: rounding not counted",
@@ -646,4 +639,11 @@ MUTANTS = [
     ),
 ]
 
-EQUIVALENT: list[tuple[str, str, str, str]] = []
+EQUIVALENT = [
+    (
+        "divergence.py",
+        "error = 20 * largest + 1.01 * (codes + 12)",
+        "error = 0 * largest + 1.01 * (codes + 12)",
+        "a part of the proof only: it counts 16 units for a logarithm that errs by one, and the 10 units of the shift that are left cover that",
+    ),
+]
