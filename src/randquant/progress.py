@@ -197,7 +197,7 @@ def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
 
 def _spent(config: TrainConfig, epsilon: float) -> str:
     mark = "" if config.fitted_on == "public" else _text.MARK * features.is_fitted(config)
-    shown = round_up(epsilon) if math.isfinite(epsilon) else "infinity"
+    shown = round_up(epsilon, 4) if math.isfinite(epsilon) else "infinity"
     return f"epsilon <= {shown}{mark}"
 
 
