@@ -132,7 +132,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
                 label,
                 _text.number(run.accuracy, 2, scale=100),
                 "none" if run.epsilon is None else _text.spent(run.epsilon, run.covered),
-                _text.plain(promised.get("delta", "")),
+                "" if run.delta is None else _text.plain(run.delta),
                 _hidden(run),
                 str(promised.get("trust", "")),
                 f"{run.rounds:,} of {run.config.rounds:,}",
