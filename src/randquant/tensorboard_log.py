@@ -89,7 +89,9 @@ def _write(writer: Any, metrics: RoundMetrics) -> None:
 def _above(value: float) -> float:
     """The least float32 that is not below: event files hold no other numbers."""
     nearest = np.float32(value)
-    return float(nearest if nearest >= value else np.nextafter(nearest, np.float32(math.inf)))
+    return float(
+        nearest if float(nearest) >= value else np.nextafter(nearest, np.float32(math.inf))
+    )
 
 
 def _writer_class() -> Any:
