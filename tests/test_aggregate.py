@@ -140,6 +140,16 @@ def test_a_clipped_update_has_at_most_the_l1_norm(update, clip_norm):
     assert kept >= min(whole, Fraction(clip_norm)) * (1 - Fraction(1, 2**20)) - Fraction(1, 10**40)
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_updates_near_the_largest_float64_leave_the_norm_within_its_bound(norm):
+    """The threshold over such a number is no float with 53 bits any more."""
+    for clip_norm in np.geomspace(1e-30, 1e-12, 200):
+        for update in ([1e308, 0.0], [-1.2e301, 1.7e248], [8.9e302, 9.2e302]):
+            clipped = clip_to_norm(np.array(update), float(clip_norm), norm)
+            assert length(clipped, norm) <= Fraction(clip_norm) ** (1 if norm == "l1" else 2)
+            assert float(np.abs(clipped).max()) >= clip_norm / 3
+
+
 @given(st.floats(1e-30, 1e-29) | st.floats(1e-30, 1e30), st.integers(1, 2**30) | st.just(2**30))
 def test_denormals_that_are_rounded_up_leave_the_norm_within_its_bound(clip_norm, size):
     """All coordinates alike, the sum as wrong as float64 may make it, rounded up by a hair less

@@ -10,7 +10,7 @@ import sys
 import pytest
 from pages import Page, check_charts, check_self_contained
 
-from randquant import cli, locks, run_status, runs, runs_page, sealed, settings
+from randquant import cli, features, locks, run_status, runs, runs_page, sealed, settings
 from randquant.privacy import round_up
 from randquant.records import RoundMetrics, TrainConfig
 from randquant.run_status import Status
@@ -221,6 +221,19 @@ def test_event_files_hold_every_round_once(tmp_path):
         assert found == [(step, pytest.approx(value)) for step, value in lines]
         assert [e.step for e in scalars.Scalars("train_loss")] == [1, 2, 3, 4, 5, 6]
     assert "epsilon" not in events(folder / "baseline" / "tensorboard").Tags()["scalars"]
+    stated = [m.epsilon for m in run_status.read(folder).metrics]
+    found = [e.value for e in events(folder / "tensorboard").Scalars("epsilon")]
+    assert all(value >= epsilon for value, epsilon in zip(found, stated, strict=True))
+
+
+def test_event_files_say_what_their_epsilon_does_not_cover(tmp_path):
+    folder = tmp_path / "run"
+    config = dataclasses.replace(CONFIG, dataset="breast-cancer", fitted_on="all", rounds=1)
+    runs.create(folder, config, baseline=False, overwrite=False)
+    with TensorboardLog(folder) as log:
+        runs.execute(folder, log.round)
+    texts = events(folder / "tensorboard").Tensors("features/text_summary")
+    assert features.NOT_COVERED in texts[0].tensor_proto.string_val[0].decode()
 
 
 def test_without_tensorboard_nothing_is_trained(tmp_path, monkeypatch, capsys):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import math
 import os
 import random
 import resource
@@ -193,6 +194,18 @@ def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
     assert runs.load_parameters(folder).tobytes() == parameters(tmp_path / "whole")
 
 
+def test_what_hides_zeros_is_not_stated_for_any_two_updates(tmp_path, capsys):
+    """Between the new setting and the first round that goes on with it there may be a kill."""
+    folder = begun(tmp_path / "run", 2, dataclasses.replace(CONFIG, neighboring="zero_out"))
+    run_folder.write_config(folder, dataclasses.replace(CONFIG, neighboring="replace_one"))
+    assert run_status.read(folder).epsilon == math.inf
+    assert cli.main(["runs", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["epsilon"] == "inf"
+    with pytest.raises(Killed):
+        runs.execute(folder, after(3))
+    assert math.isfinite(run_status.read(folder).epsilon)
+
+
 def parameters(folder) -> bytes:
     return runs.load_parameters(folder).tobytes()
 
@@ -209,6 +222,27 @@ def test_a_finished_run_that_goes_on_is_not_finished_any_more(run):
         run_page.rebuild(run)
     assert runs.execute(run).summary.rounds == 12
     assert run_folder.read_finished(run / "baseline").summary.rounds == 12
+
+
+def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, monkeypatch):
+    """Its checksum follows from the log, which holds no more than when it was written."""
+    spent = [1.02, 1.49]  # epsilon of one round and of two of one client is 1.014 and 1.481
+    folder = tmp_path / "run"
+    config = dataclasses.replace(CONFIG, stop_at_epsilon=spent[0])
+    runs.create(folder, config, baseline=False, overwrite=False)
+    assert runs.execute(folder).summary.stopped
+    old, rounds = (folder / "summary.json").read_bytes(), run_status.read(folder).rounds
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "distributed_sgd", stopping(rounds + 1, runs.distributed_sgd))
+        with pytest.raises(Killed):
+            runs.execute(folder, changes={"stop_at_epsilon": spent[1]})
+    assert sent_by(folder).epsilon > spent[0]
+    (folder / "summary.json").write_bytes(old)
+    found = run_status.read(folder)
+    assert (found.state, found.epsilon) == ("damaged", None)
+    with pytest.raises(ValueError, match=r"speak of all .* rounds that were sent"):
+        run_page.rebuild(folder)
+    assert spent[0] < runs.execute(folder).summary.guarantee["epsilon"] <= spent[1]
 
 
 def test_the_twin_keeps_the_rounds_it_has_done(tmp_path):

@@ -237,12 +237,14 @@ def _design(options: argparse.Namespace) -> None:
     }
     searched = "" if options.levels is None else " (levels: the best of several local optima)"
     lines = [
-        f"optimal {found.objective}: {found.value:.7g}, at most {max(found.gap, 0):.1e} above the "
-        f"best unbiased channel on these levels with {len(channel.inputs)} vertices{searched}",
+        f"optimal {found.objective}: {found.value:.7g}, at most "
+        f"{round_up(max(found.gap, 0.0), 2)} above the best unbiased channel on these levels with "
+        f"{len(channel.inputs)} vertices{searched}",
         "values " + ", ".join(f"{value:.6g}" for value in channel.values),
         str(found.certificate),
         f"bias at most {round_up(measured.bias_max, 3)}, MAE {measured.mae:.6g}, "
-        f"MSE {measured.mse:.6g} (input uniform), variance at most {measured.variance_max:.6g}",
+        f"MSE {measured.mse:.6g} (input uniform), variance at most "
+        f"{round_up(measured.variance_max)}",
     ]
     if options.save is not None:
         rq.save_channel(options.save, channel, found.certificate)

@@ -161,16 +161,21 @@ def open_log(folder: Path, sent: Sent) -> RunLog:
     return log
 
 
-def read_summary(folder: Path, lines: Lines) -> RunSummary | None:
+def read_summary(folder: Path, lines: Lines, sent: Sent) -> RunSummary | None:
     """Return what came out of a run with that log; None where it is not finished.
 
     Raises:
-        ValueError: it was changed, or is that of other rounds.
+        ValueError: it was changed, or is that of other rounds than were sent.
     """
     try:
         found = sealed.read(folder / SUMMARY, _ANEW.format(folder), lines.last)
     except FileNotFoundError:
         return None
+    if len(lines.metrics) != sent.round:
+        raise ValueError(
+            f"Expected {folder / SUMMARY} to speak of all {sent.round} rounds that were sent, got "
+            f"that of {len(lines.metrics)}. {_ANEW.format(folder)}"
+        )
     return from_json(RunSummary, found)
 
 
@@ -195,8 +200,8 @@ def read_finished(folder: Path) -> Run:
         ValueError: the folder holds no run, its files are damaged, or it is not finished.
     """
     config = read_config(folder)
-    lines, _ = read_log(folder, config)
-    summary = read_summary(folder, lines)
+    lines, sent = read_log(folder, config)
+    summary = read_summary(folder, lines, sent)
     if summary is None or not is_stated(summary, config):
         raise ValueError(
             f"Expected a finished run in {folder}, got one without a summary: go on with it by "

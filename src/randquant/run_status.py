@@ -53,11 +53,21 @@ class Status:
 
     @property
     def epsilon(self) -> float | None:
-        """A proven upper bound for all that was sent, perhaps infinite; None without privacy."""
+        """A proven upper bound for all that was sent, perhaps infinite; None without privacy.
+
+        Infinite too where a run is to state it for other neighbours, and has not gone on yet.
+        """
         if self.summary is not None:
             guarantee = self.summary.guarantee
             return None if guarantee is None else float(guarantee["epsilon"])
-        return None if self.sent is None or self.sent.round == 0 else self.sent.epsilon
+        if self.sent is None or self.sent.round == 0 or self.sent.epsilon is None:
+            return None
+        # A bound for any two updates holds for an update and zeros, but not the other way round.
+        known = self.config is None or self.config.neighboring in (
+            self.sent.neighboring,
+            "zero_out",
+        )
+        return self.sent.epsilon if known else math.inf
 
     @property
     def delta(self) -> float | None:
@@ -120,7 +130,7 @@ def read(folder: Path) -> Status:
         config = run_folder.read_config(folder)
         lines, sent = run_folder.read_log(folder, config)
         held = locks.held(folder) or (locks.held(folder.parent) and folder.name == BASELINE)
-        summary = None if held else run_folder.read_summary(folder, lines)
+        summary = None if held else run_folder.read_summary(folder, lines, sent)
         error = failure(folder)
     except (ValueError, TypeError, KeyError, OSError) as error:
         return Status(folder, "damaged", config, error=" ".join(str(error).split()))

@@ -86,6 +86,7 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:
     spent = lines(lambda m: m.epsilon)
     if any(math.isfinite(y) for line in spent for _, y in line.points):
         note = "A proven upper bound of the client called most often, each at its run's δ."
+        note = " ".join([note, *(f"{each}." for each in fitted_notes(runs))])
         name = "Epsilon so far, per round"
         axes = ("round", "epsilon (log scale)")
         charts.append(_svg.line_chart(name, spent, *axes, log_y=True, note=note))
@@ -132,7 +133,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
                 label,
                 _text.number(run.accuracy, 2, scale=100),
                 "none" if run.epsilon is None else _text.spent(run.epsilon, run.covered),
-                _text.plain(promised.get("delta", "")),
+                "" if run.delta is None else _text.plain(run.delta),
                 _hidden(run),
                 str(promised.get("trust", "")),
                 f"{run.rounds:,} of {run.config.rounds:,}",

@@ -13,7 +13,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from randquant import run_folder
+import numpy as np
+
+from randquant import features, run_folder
 from randquant.records import RoundMetrics, TrainConfig, to_json
 
 FOLDER = "tensorboard"
@@ -61,6 +63,8 @@ class TensorboardLog:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         writer = self._writers[folder] = _writer_class()(str(folder / FOLDER))
         writer.add_text("config", f"```json\n{json.dumps(to_json(config), indent=2)}\n```")
+        if fitted := features.statement(config):  # it stands beside every epsilon
+            writer.add_text("features", fitted)
         for metrics in run_folder.read_log(folder, config)[0].metrics[:rounds]:
             _write(writer, metrics)
 
@@ -78,7 +82,16 @@ def _write(writer: Any, metrics: RoundMetrics) -> None:
         if field.name in ("round", "delta", "neighboring") or value is None:
             continue
         if math.isfinite(value):
-            writer.add_scalar(field.name, value, metrics.round)
+            shown = _above(value) if field.name == "epsilon" else value
+            writer.add_scalar(field.name, shown, metrics.round)
+
+
+def _above(value: float) -> float:
+    """The least float32 that is not below: event files hold no other numbers."""
+    nearest = np.float32(value)
+    return float(
+        nearest if float(nearest) >= value else np.nextafter(nearest, np.float32(math.inf))
+    )
 
 
 def _writer_class() -> Any:

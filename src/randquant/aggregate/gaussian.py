@@ -287,7 +287,7 @@ def clip_to_norm(update: np.ndarray, clip_norm: float, norm: Norm = "l2") -> np.
         return exact.astype(np.float32)
     exact /= largest  # squares of the very large and the very small would not be floats
     length = math.sqrt(float(exact @ exact)) if norm == "l2" else float(np.abs(exact).sum())
-    return (exact * (largest * min(1.0, limit / largest / length))).astype(np.float32)
+    return (exact * min(largest, limit / length)).astype(np.float32)
 
 
 def _room(clip_norm: float, size: int) -> float:

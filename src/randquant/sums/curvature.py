@@ -95,14 +95,14 @@ class _Ends:
     """A channel with no vertex but its ends: the others are at one or the other end."""
 
     def __init__(self, channel: Channel, clients: int, order: float):
-        used = channel.weights.any(axis=0)
-        rows = channel.weights[:, used] / channel.denominator
+        rows = channel.weights / channel.denominator  # codes keep their places: places add up
+        self.used = rows.any(axis=0)
         self.channel, self.clients, self.order = channel, clients, order
         self.left, self.right = rows
         self.width = float(channel.inputs[1] - channel.inputs[0])
         self.length = clients * (channel.levels - 1) + 1
         self.error = rounding(clients, channel.levels)
-        self.ratio, self.loss = largest_ratio(rows)
+        self.ratio, self.loss = largest_ratio(rows[:, self.used])
         self.log_keep = log_keep(self.length, self.loss, order)
         self.slack = slack(self.error, self.loss, order)
 
@@ -175,13 +175,15 @@ class _Ends:
     def _bent(self, parts: int) -> np.ndarray:
         """(parts,): cosh^(2 (order - 2)) of half the largest log-ratio within each part."""
         at = np.arange(parts + 1)[:, None] / parts
-        logs = np.log((1 - at) * self.left + at * self.right)
+        left, right = self.left[self.used], self.right[self.used]
+        logs = np.log((1 - at) * left + at * right)
         spread = np.abs(np.diff(logs, axis=0)).max(axis=1)
         return np.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (self.order - 2)) * (1 + 512 * UNIT)
 
     def _parts(self) -> int:
         """As fine as the bound's looseness about the diagonal asks for."""
-        steepest = (self.right - self.left) ** 2 / np.minimum(self.left, self.right)
+        left, right = self.left[self.used], self.right[self.used]
+        steepest = (right - left) ** 2 / np.minimum(left, right)
         moment = self.order * (self.order - 1) / 4 * float(steepest.sum()) / self.clients
         least = 4 if 2 < self.order < 3 else 1  # where pairs are bounded less closely
         return min(max(math.ceil(math.sqrt(moment / (4 * LOOSE))), least), MOST_PARTS)
