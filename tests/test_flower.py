@@ -587,6 +587,12 @@ def test_signed_keys_keep_a_server_from_standing_between(tmp_path):
         run(QuantizedStrategy(fedavg(), exact(), patience=1), bad)
     assert all("keys signed by client" in reason for reason in refusals(bad).values())
 
+    unsigned = grid()
+    unsigned.contexts[2].node_config.pop("randquant-identity")
+    known = {int(n): bytes.fromhex(key) for n, key in directory.items()}
+    found = run(QuantizedStrategy(fedavg(), exact(), directory=known), unsigned).arrays["w"].numpy()
+    np.testing.assert_allclose(found, mean_of({1, 3, 4, 5}), atol=1e-6)
+
 
 def ask(grid, node, step, session=b"s", **fields):
     """One request of ours, beside those of a strategy."""

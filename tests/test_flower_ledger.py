@@ -135,6 +135,19 @@ def test_a_step_costs_sixteen_bytes_and_is_kept_for_ever(tmp_path):
             ledger.take(b"session %d" % number, KINDS[(number + 1) % 4])
 
 
+def test_a_link_stays_a_link_to_one_account(tmp_path):
+    (tmp_path / "disk").mkdir()
+    path, link = tmp_path / "disk" / "account", tmp_path / "account"
+    link.symlink_to(path)
+    answer(a_context(link), b"one")
+    answer(a_context(path), b"two")
+    assert link.is_symlink()
+    for name in (path, link):
+        assert answered(a_context(name))[0] == 2
+        with pytest.raises(ProtocolError, match="each step of a sum once"):
+            answer(a_context(name), b"one")
+
+
 def test_a_share_is_remembered_too(tmp_path):
     """Shares sealed twice, under keys that a server has made up, would be its own."""
     path, again = tmp_path / "account", []

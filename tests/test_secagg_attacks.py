@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from secure_sums import STEPS, Round, terms_of, vectors_of, wanted
@@ -881,3 +882,29 @@ def test_an_advert_is_signed_whole_and_for_one_client_of_one_sum():
         fields = {n: getattr(advert, n) for n in ("sealing", "masking", "seed")}
         signed.add(Advert(**{**fields, name: bytes(32)}).signed(terms, 0))
     assert len(signed) == 6
+
+
+# --- identities -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [lambda m: m[:96], lambda m: m[:-1] + bytes([m[-1] ^ 1])])
+def test_a_client_without_a_signature_is_left_out_where_the_server_has_the_directory(change):
+    identities = {c: Ed25519PrivateKey.generate() for c in range(6)}
+    directory = {c: key.public_key().public_bytes_raw() for c, key in identities.items()}
+
+    def up(step, client, message):
+        return change(message) if (step, client) == ("advertise", 3) else message
+
+    terms = terms_of(6)
+    for known in (directory, None):
+        played = Round(terms, up=up)
+        played.clients = {c: Client(terms, c, identities[c], directory) for c in terms.clients}
+        played.server = Server(terms, known)
+        if known is not None:
+            assert played.exact()
+            assert played.survivors == {0, 1, 2, 4, 5}
+            assert played.server.refused == {3: "Expected keys signed by client 3, got others."}
+            continue
+        with pytest.raises(ProtocolError, match="too many have left"):
+            played.total()
+        assert set(played.errors.values()) == {"Expected keys signed by client 3, got others."}

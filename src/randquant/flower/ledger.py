@@ -59,7 +59,12 @@ class Ledger:
         self.accountant = accountant
         self._context = context
         config = context.node_config
-        self._path = Path(str(config["randquant-ledger"])) if "randquant-ledger" in config else None
+        # Without links: of two names of one file only one would go on to be it.
+        self._path = (
+            Path(str(config["randquant-ledger"])).resolve()
+            if "randquant-ledger" in config
+            else None
+        )
         self._taken: dict[bytes, None] = {}
         self._written = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,9 @@ class QuantizedStrategy(Strategy):
             and before anything is asked of clients. A run that is started again with it goes on.
         buffers: names of arrays of floating-point numbers that are not trained and not sent, beside
             running statistics (`running_mean`, `running_var`), which never are.
+        directory: public keys of all clients' identities by node number, 32 bytes of Ed25519, as in
+            the clients' `randquant-directory`: a client whose keys are not signed is left out of a
+            sum, which it could stop otherwise.
         patience: how many rounds in a row may fail before `start` raises RoundsFailed.
 
     Guarantees:
@@ -98,9 +101,10 @@ class QuantizedStrategy(Strategy):
         folder: str | Path | None = None,
         patience: int = 3,
         buffers: Collection[str] = (),
+        directory: Mapping[int, bytes] | None = None,
     ) -> None:
         _check_inner(strategy)
-        self.buffers = buffers
+        self.buffers, self.directory = buffers, directory
         Offer(mechanism, 1)  # checks it
         self.strategy, self.mechanism = strategy, mechanism
         self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
@@ -262,7 +266,7 @@ class QuantizedStrategy(Strategy):
             os.urandom(SESSION_BYTES), tuple(clients), offer.size, offer.bits(len(clients)),
             self.least, others if self.neighbours is None else min(self.neighbours, others),
         )  # fmt: skip
-        return SecureSum(offer, terms, grid, self.step_timeout, kind, group)
+        return SecureSum(offer, terms, grid, self.step_timeout, kind, group, self.directory)
 
     def _exhausted(self, view: EligibleGrid, number: int) -> bool:
         """Whether too few clients may still take part."""

@@ -94,6 +94,7 @@ class SecureSum:
         timeout: seconds that each of them may take.
         kind: type of its messages.
         group: Flower's label of the round.
+        directory: of all clients' identities, where they have them.
     """
 
     offer: Offer
@@ -102,10 +103,11 @@ class SecureSum:
     timeout: float
     kind: str
     group: str
+    directory: Mapping[int, bytes] | None = None
     refused: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._server = Server(self.terms)
+        self._server = Server(self.terms, self.directory)
         self._server.refused = self.refused  # one list of both
 
     def requests(self) -> dict[int, dict[str, ConfigRecord]]:

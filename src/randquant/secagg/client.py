@@ -9,8 +9,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from randquant import _validate, wire
@@ -151,7 +150,7 @@ class Client:
             self._enough(seen, neighbours, "public keys")
             own = self._advert()
             for n, advert in seen.items():
-                self._check_signature(n, advert)
+                advert.check_signed(terms, n, self._directory)
                 # Of both whole adverts: if the two have seen different ones, nothing opens.
                 pair = pair_context(terms, {self.number: own, n: advert})
                 self._keys[n] = crypto.sealing_key(self._sealing, advert.sealing, pair)
@@ -327,15 +326,6 @@ class Client:
             raise ProtocolError(
                 f"Expected {what} of {self.terms.threshold} neighbours or more, got {len(found)}."
             )
-
-    def _check_signature(self, number: int, advert: Advert) -> None:
-        if self._directory is None:
-            return
-        try:
-            public = Ed25519PublicKey.from_public_bytes(self._directory[number])
-            public.verify(advert.signature, advert.signed(self.terms, number))
-        except (KeyError, ValueError, InvalidSignature):
-            raise ProtocolError(f"Expected keys signed by client {number}, got others.") from None
 
 
 def _to_hex(parts: Mapping[int, bytes]) -> dict[str, str]:

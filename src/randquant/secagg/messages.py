@@ -7,6 +7,9 @@ import hmac
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
 from randquant.secagg.crypto import NONCE_BYTES, TAG_BYTES
 from randquant.secagg.group import POINT_BYTES, SCALAR_BYTES
 from randquant.secagg.terms import ProtocolError, Terms
@@ -50,6 +53,18 @@ class Advert:
         """What a client's identity signs."""
         keys = self.sealing + self.masking + self.seed
         return b"randquant secure sum keys" + context(terms, client, client) + keys
+
+    def check_signed(
+        self, terms: Terms, client: int, directory: Mapping[int, bytes] | None
+    ) -> None:
+        """ProtocolError unless the identity that a directory has of a client signed this."""
+        if directory is None:
+            return
+        try:
+            public = Ed25519PublicKey.from_public_bytes(directory[client])
+            public.verify(self.signature, self.signed(terms, client))
+        except (KeyError, ValueError, InvalidSignature):
+            raise ProtocolError(f"Expected keys signed by client {client}, got others.") from None
 
 
 @dataclass(frozen=True, slots=True)

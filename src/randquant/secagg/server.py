@@ -31,10 +31,12 @@ class Server:
 
     Args:
         terms: what all agreed on.
+        directory: each client's public identity, the same that clients have: whose keys are not
+            signed is left out at once. Without it every client that has one refuses the sum.
     """
 
-    def __init__(self, terms: Terms) -> None:
-        self.terms = terms
+    def __init__(self, terms: Terms, directory: Mapping[int, bytes] | None = None) -> None:
+        self.terms, self._directory = terms, directory
         self.refused: dict[int, str] = {}  # clients whose message was not used, and why
         self._adverts: dict[int, Advert] = {}
         self._dealt: dict[int, Dealing] = {}  # of those who shared
@@ -49,7 +51,9 @@ class Server:
         found = {}
         for client, message in self._known(adverts, self.terms.clients, bytes).items():
             try:
-                found[client] = _usable(Advert.from_bytes(message))
+                advert = _usable(Advert.from_bytes(message))
+                advert.check_signed(self.terms, client, self._directory)
+                found[client] = advert
             except ProtocolError as error:
                 self.refused[client] = str(error)
         self._adverts = {c: found[c] for c in self._connected(found)}
