@@ -11,6 +11,7 @@ import randquant as rq
 from randquant import design
 from randquant.design.constraint import Fisher, Metric, Pure, Renyi
 from randquant.design.objective import MeanError, WorstVariance
+from randquant.privacy import round_up
 
 LEVELS = np.array([-2.6, -0.7, 0.9, 2.4])
 VERTICES = np.linspace(-1, 1, 3)
@@ -227,7 +228,7 @@ def test_a_cap_is_needed_for_the_mean_absolute_error_and_kept():
 def test_no_channel_can_do_with_less_than_the_least_epsilon(constraint, order):
     least = design.least_epsilon(1.0, LEVELS, constraint, order, inputs=5)
     asked = {"constraint": constraint, "order": order, "inputs": 5, "objective": "mse"}
-    with pytest.raises(ValueError, match=f"above {least:.6g}"):
+    with pytest.raises(ValueError, match=f"above {round_up(least)}"):
         design.optimal(1.0, LEVELS, least * 0.999, **asked)
     assert design.optimal(1.0, LEVELS, least * 1.01, **asked).certificate.epsilon.upper <= (
         least * 1.01

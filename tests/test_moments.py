@@ -137,7 +137,7 @@ def test_the_largest_variance_lies_inside_a_cell():
     weights = np.array([[2, 0, 2], [0, 0, 4]])
     channel = rq.Channel(np.array([-1.0, 1.0]), np.array([-1.0, 0.0, 1.0]), weights, 4)
     # Means 0 and 1, variances 1 and 0: 1 - t + t·(1 - t), largest at t = 0.
-    assert rq.moments(channel).variance_max == pytest.approx(1.0, rel=1e-14)
+    assert rq.moments(channel).variance_max == pytest.approx(1.0, rel=1e-14, abs=0)
     weights = np.array([[3, 1, 0], [0, 0, 4]])
     channel = rq.Channel(np.array([-1.0, 1.0]), np.array([-1.0, 0.0, 1.0]), weights, 4)
     # Means -3/4 and 1, variances 3/16 and 0: 3/16·(1 - t) + 49/16·t·(1 - t): largest at t = 23/49.

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from randquant import runs
+from randquant import run_page, runs
 from randquant.aggregate import BASELINES
 from randquant.mechanisms import MECHANISMS
 from randquant.records import TrainConfig
@@ -71,7 +71,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(name, tmp_path):
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_what_is_not_refused_trains(name, tmp_path, monkeypatch):
     """Poisson rounds have any number of clients, and none of them stops a run."""
-    monkeypatch.setattr(runs, "_write_report", lambda *_: None)  # longer than the training
+    monkeypatch.setattr(run_page, "write", lambda *_: None)  # longer than the training
     for sampling in ("fixed", "poisson"):
         if not can_work(name, "", sampling):
             continue

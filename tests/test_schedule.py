@@ -151,7 +151,7 @@ def test_a_limit_needs_a_mechanism_that_can_keep_it():
 def test_what_was_spent_cannot_be_taken_back():
     config = a_config(*MECHANISMS[4][:2], stop_at_epsilon=2.0)
     calls = np.full(12, 30, dtype=np.int64)
-    with pytest.raises(ValueError, match=r"which the 30 rounds that are done have cost, got 2.0"):
+    with pytest.raises(ValueError, match=r"which the 30 rounds that were sent have cost, got 2.0"):
         schedule_of(config, 9).step(30, calls)
 
 

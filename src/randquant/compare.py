@@ -108,7 +108,7 @@ def at_equal_epsilon(
     Example:
         >>> found = at_equal_epsilon(1.0, [2], 1.0, mechanisms=["rqm", "pbm", "qmgeo"])
         >>> [entry.mechanism for entry in found.entries], found.entries[2].remark
-        (['rqm', 'pbm', 'qmgeo'], 'no parameters: the least epsilon found is 1.09961')
+        (['rqm', 'pbm', 'qmgeo'], 'no parameters: the least epsilon found is 1.09962')
     """
     chosen = _chosen(mechanisms)
     _validate.renyi_order(order)

@@ -276,8 +276,8 @@ MUTANTS = [
     ),
     (
         "aggregate/gaussian.py",
-        "limit = clip_norm * (1 - 2.0**-22) / largest",
-        "limit = clip_norm / largest",
+        "return clip_norm * (1 - 2.0**-22) - size * 2.0**-150",
+        "return clip_norm - size * 2.0**-150",
         "rounding takes an update beyond its norm",
         AGGREGATE,
     ),

@@ -164,8 +164,9 @@ def agrees(paper: str, ours: float) -> bool:
 
 def as_text(result: Reproduction) -> list[str]:
     """Lay a reproduction out for a terminal."""
-    lines = [result.title, *labels(result)]
-    lines += textwrap.wrap(f"{result.source}. {result.setting}", WIDTH)
+    lines = [result.title]
+    for said in (*labels(result), f"{result.source}. {result.setting}"):
+        lines += textwrap.wrap(said, WIDTH)
     claims = [(c.paper or "-", shown(c.ours), c.verdict, c.text, c.why) for c in result.claims]
     lines += ["", *_explained(("paper", "ours", "verdict", "claim"), claims)]
     if result.guarantees:
