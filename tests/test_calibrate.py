@@ -126,6 +126,12 @@ def test_an_infinite_epsilon_is_out_of_reach():
         calibrate(local_gaussian, 1.0, 0.0, 10, 1)
 
 
+def test_delta_is_named_as_it_was_asked_for():
+    """Six digits of it would be a smaller one, at which less is in reach."""
+    with pytest.raises(OutOfReach, match=r"at delta = 1\.2345612e-12 over"):
+        calibrate(local_gaussian, 1e-4, 1.2345612e-12, 650, 10, reach=(0.1, 1.0))
+
+
 def test_what_cannot_be_built_is_out_of_reach():
     def nothing(noise: float) -> LocalGaussian:
         raise ValueError("Expected a better day.")

@@ -269,7 +269,7 @@ class _Search:
         """What to say where no noise is enough."""
         found = {noise: value for noise, value in self.tried.items() if value is not None}
         target = repr(float(self.target)).removesuffix(".0")
-        start = f"epsilon <= {target} at delta = {delta:g} over {rounds} rounds is out of reach"
+        start = f"epsilon <= {target} at delta = {delta} over {rounds} rounds is out of reach"
         if not found:
             reason = next(iter(self.reasons.values()))
             return OutOfReach(f"{start}: no noise can be built. {reason}", math.inf, None)

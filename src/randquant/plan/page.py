@@ -89,7 +89,7 @@ def _asked(plan: Plan) -> list[str]:
     return [
         f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
         f"{need.rounds:,} rounds, updates of L2 norm {need.clip_norm:g}, {need.bits} bits at most",
-        f"epsilon <= {_text.exact(need.epsilon)} at delta = {need.delta:g} for one client's whole "
+        f"epsilon <= {_text.exact(need.epsilon)} at delta = {need.delta} for one client's whole "
         f"participation ({need.neighboring}, {need.trust} trust)",
         f"a client takes part in at most {need.participations:,} rounds{least}: cohorts must be "
         "drawn so; nothing is counted on for the others not being known",

@@ -271,7 +271,7 @@ def stated(trained: Iterable[Trained]) -> list[Stated]:
             continue
         promised = (
             f"One {config.unit}'s whole run: {summary.dimension:,} coordinates, "
-            f"{_text.count(summary.participations, 'round')} at most, delta {config.delta:g}, "
+            f"{_text.count(summary.participations, 'round')} at most, delta {config.delta}, "
             f"{config.neighboring.replace('_', ' ')}, {summary.guarantee['trust']} trust."
         )
         beside = features.statement(config, summary)
