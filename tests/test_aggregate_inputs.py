@@ -59,6 +59,7 @@ SAME = {
     "tensor": torch.tensor(HALVES),
     "half tensor": torch.tensor(HALVES).half(),
     "bfloat16 tensor": torch.tensor(HALVES).bfloat16(),
+    "negated tensor": torch.complex(torch.zeros(5), torch.tensor(-HALVES)).conj().imag,
     "tensor with a gradient": torch.tensor(HALVES, requires_grad=True),
 }
 
@@ -81,6 +82,10 @@ REFUSED = {
     "nothing": (None, TypeError, "got object"),
     "text": (["0.5"], TypeError, "got <U3"),
     "complex": (np.zeros(5, complex), TypeError, "got complex128"),
+    "a complex tensor": (torch.zeros(5, dtype=torch.complex64).conj(), TypeError, "complex64"),
+    "a tensor of 8 bits": (torch.zeros(5, dtype=torch.float8_e4m3fn), TypeError, "float8_e4m3fn"),
+    "a tensor without memory": (torch.empty(5, device="meta"), TypeError, "dense tensor"),
+    "a sparse tensor": (torch.zeros(5).to_sparse(), TypeError, "got torch.float32, torch.sparse"),
     "a NaN": (torch.tensor([0.0, float("nan")]), ValueError, r"finite values .*nan at index \[1\]"),
     "an infinity": ([0.0, -math.inf], ValueError, r"finite values .*-inf at index \[1\]"),
     "a NaN in bfloat16": (torch.tensor([math.nan]).bfloat16(), ValueError, "got nan at index"),

@@ -350,6 +350,27 @@ def test_any_error_of_a_reply_drops_that_reply_alone(content, error, monkeypatch
     assert max(len(record.getMessage()) for record in caplog.records) < 1000
 
 
+FORGED = "refused\nWARNING: randquant: client 3: it lies\x1b[2K\r\u2028\u202e"
+
+
+def test_what_others_write_cannot_pass_for_lines_of_ours(caplog):
+    def at(node, error):
+        found = Message(Error(0, error), reply_to=an_upload())
+        found.metadata.__dict__["_src_node_id"] = node
+        return found
+
+    refused = {}
+    replies = [at(node, FORGED) for node in (2, 9)]
+    sums._checked(replies, {2}, "upload", b"s", lambda *_: None, refused)
+    message = an_upload()
+    message.content["arrays"]["\nWARNING: randquant: it lies"] = Array(np.zeros(1, dtype=int))
+    caplog.set_level(logging.INFO, logger="flwr")
+    assert answer_to(message)[0] == ""
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 3
+    assert all(text.isprintable() for text in [*said, *refused.values()])
+
+
 def test_the_largest_channel_fits_the_limit_of_texts():
     channel = rq.pbm(clip=1.5, theta=0.2, trials=255, inputs=1000)
     assert len(json.dumps(channel.weights.tolist())) < LONGEST_TEXT * 0.9

@@ -347,7 +347,7 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        'told = "" if why is None else f" {why!r}"[:LOGGED]',
+        'told = "" if why is None else messages.logged(f" {why!r}")',
         'told = "" if why is None else f" {why!r}"',
         "a log of megabytes",
         of("flower_hostile", "what_is_logged_of_a_hostile_message_is_short"),
@@ -528,7 +528,7 @@ MUTANTS = [
     ),
     (
         f"{F}/sums.py",
-        "            text = str(error)[:LOGGED] if isinstance(error, ValueError) else UNREADABLE\n",
+        "            text = messages.logged(error if isinstance(error, ValueError) else UNREADABLE)\n",
         "            text = str(error)\n",
         "a log of megabytes, from a client",
         of("flower_hostile", "any_error_of_a_reply_drops_that_reply_alone"),

@@ -23,9 +23,16 @@ def floats(x: Any) -> tuple[np.ndarray, Widen]:
     """
     torch = sys.modules.get("torch")  # whoever has a tensor has imported it
     if torch is not None and isinstance(x, torch.Tensor):
-        x = x.detach().cpu()
-        if x.dtype == torch.bfloat16:
-            return x.contiguous().view(torch.int16).numpy().view(np.uint16), _from_bfloat16
+        try:
+            x = x.detach().cpu().resolve_neg()  # a view may say that its numbers are to be negated
+            if x.dtype == torch.bfloat16:
+                return x.contiguous().view(torch.int16).numpy().view(np.uint16), _from_bfloat16
+            x = x.numpy()
+        except (RuntimeError, TypeError):  # sparse, nested, without memory, or of odd numbers
+            raise TypeError(
+                "Expected a dense tensor of dtype float16, float32, float64 or bfloat16, got "
+                f"{x.dtype}, {x.layout}."
+            ) from None
     try:
         x = np.asarray(x)
     except ValueError:

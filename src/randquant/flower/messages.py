@@ -26,6 +26,9 @@ LONGEST_TEXT = 2**23
 
 LONGEST_SESSION = 64
 
+LOGGED = 500
+"""Characters that are logged, or kept, of what somebody else wrote."""
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -76,6 +79,11 @@ class Head:
         if not isinstance(survivors, list):
             raise ProtocolError("Expected a list of survivors, got something else.")
         return cls(step, session, offer, terms, tuple(map(_number, survivors)))
+
+
+def logged(text: object) -> str:
+    """What somebody else wrote, as a part of one line: it cannot pass for lines of ours."""
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:LOGGED])
 
 
 def inbox_record(messages: Mapping[int, bytes]) -> ConfigRecord:

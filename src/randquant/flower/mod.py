@@ -36,8 +36,6 @@ SUM = "randquant.sum"
 FILES = "This client's files cannot be used; its log says why."
 NOTHING = "This client has no update to send; its log says why."
 REFUSED = "This client refuses the message; its log says why."
-LOGGED = 500
-"""Characters of an error that are logged: it may repeat what a server has sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +238,7 @@ class QuantizeMod:
         if not layout.finite(model):
             raise ProtocolError("Expected finite numbers in the model, got others.")
         if left_out := (*layout.counters, *layout.buffers):
-            log(INFO, "randquant: no update is sent of %s.", ", ".join(left_out)[:LOGGED])
+            log(INFO, "randquant: no update is sent of %s.", messages.logged(", ".join(left_out)))
 
     def _check_terms(self, offer: Offer, terms: Terms, context: Context) -> None:
         """ProtocolError unless the sum hides what the offer counts on, whoever colludes."""
@@ -330,7 +328,7 @@ def _reply(message: Message, head: Head, records: Mapping[str, Any]) -> Message:
 
 def _refusal(message: Message, reason: str, why: BaseException | None = None) -> Message:
     """An error reply; what is behind it stays in this client's log."""
-    told = "" if why is None else f" {why!r}"[:LOGGED]
+    told = "" if why is None else messages.logged(f" {why!r}")
     log(WARNING, "randquant: refused: %s%s", reason, told)
     return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=message)
 

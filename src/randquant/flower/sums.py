@@ -22,8 +22,6 @@ from randquant.secagg import ProtocolError, Server, Terms
 
 SESSION_BYTES = 16
 UNREADABLE = "Expected a reply of this protocol, got something else."
-LOGGED = 500
-"""Characters of a reply's error that are kept: clients write them."""
 
 Result = TypeVar("Result")
 
@@ -207,7 +205,8 @@ def _checked(
     for reply in replies:
         client = reply.metadata.src_node_id
         if reply.has_error() and client not in asked:  # in the name of a client that is gone
-            log(WARNING, "randquant: no reply to %r: %s", step, str(reply.error.reason)[:LOGGED])
+            reason = messages.logged(reply.error.reason)
+            log(WARNING, "randquant: no reply to %r: %s", step, reason)
             continue
         try:
             if reply.has_error():
@@ -222,7 +221,7 @@ def _checked(
             take(client, reply.content)
             known.add(client)
         except Exception as error:  # whatever a client has made up: the others' round goes on
-            text = str(error)[:LOGGED] if isinstance(error, ValueError) else UNREADABLE
+            text = messages.logged(error if isinstance(error, ValueError) else UNREADABLE)
             if client not in known:
                 refused[client] = text
             log(WARNING, "randquant: reply of client %s to %r dropped: %s", client, step, text)
