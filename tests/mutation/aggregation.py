@@ -304,13 +304,6 @@ MUTANTS = [
     ),
     (
         "releases.py",
-        "return 1.0 if examples is None else 1 / examples + ROUNDING",
-        "return 1.0 if examples is None else 1 / examples",
-        "float32 rounding of a mean of examples is not accounted for",
-        ("tests/test_local.py", "tests/test_aggregate.py"),
-    ),
-    (
-        "releases.py",
         "release.noise_multiplier / _share(examples) * (1 - 4 * UNIT)",
         "release.noise_multiplier / _share(examples)",
         "a multiplier rounded to nearest",
@@ -607,7 +600,13 @@ MUTANTS = [
         "the first group's losses only",
         ROUND,
     ),
-    ("collect.py", "sum(map(len, payloads))", "len(payloads[0])", "one client's bytes", ROUND),
+    (
+        "collect.py",
+        "        sent = len(cohort) * mechanism",
+        "        sent = mechanism",
+        "one client's bytes",
+        ROUND,
+    ),
     (
         "collect.py",
         'key.fold_in("clients", *clients).words(2)',
@@ -629,7 +628,13 @@ MUTANTS = [
         "a mean over groups, not clients",
         ROUND,
     ),
-    ("collect.py", "len(cohort) * size, seconds", "size, seconds", "one client's bytes", ROUND),
+    (
+        "collect.py",
+        "learner.dimension)\n    sent = len(cohort) * mechanism",
+        "learner.dimension)\n    sent = mechanism",
+        "one client's bytes",
+        ROUND,
+    ),
     (
         "collect.py",
         " and type(mechanism) is ChannelMechanism and mechanism.channel.lattice:",
@@ -705,20 +710,6 @@ MUTANTS = [
     ),
     (
         "ledger.py",
-        "self._dimension, participations, self._neighboring)",
-        "self._dimension, 1, self._neighboring)",
-        "rounds do not add up",
-        LEDGER,
-    ),
-    (
-        "ledger.py",
-        "self._dimension, participations, self._neighboring)",
-        "self._dimension, participations)",
-        "other neighbours",
-        LEDGER,
-    ),
-    (
-        "ledger.py",
         "return None if release is None else account([release], self._delta)",
         "return None if release is None else account([release], self._delta, quick=True)",
         "guarantees by quick accounting",
@@ -747,12 +738,6 @@ EQUIVALENT = [
         "totals = np.zeros(dimension, dtype=np.int64)",
         "totals = np.zeros(dimension, dtype=np.int32)",
         "seen from 8.4 million payloads in one sum on, more than any test can make",
-    ),
-    (
-        "aggregate/channel.py",
-        "        enough(len(some(payloads)), self.cohort)\n",
-        "        some(payloads)\n",
-        "`decode` asks again, and uneven values know no cohort: only the order of errors differs",
     ),
     (
         "cohorts.py",

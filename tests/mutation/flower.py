@@ -50,7 +50,7 @@ MUTANTS = [
     ),
     (
         f"{F}/ledger.py",
-        "        write_durable(self._path, data)\n",
+        "        write_atomic(self._path, data)\n",
         "        self._path.write_bytes(data)\n",
         "a kill leaves half an account",
         of("flower_ledger", "file_and_name_are_on_the_disk_before_anything_is_sent"),
@@ -123,7 +123,7 @@ MUTANTS = [
     ),
     # files.py, state.py
     (
-        f"{F}/files.py",
+        "records.py",
         "        os.fsync(folder)\n",
         "        pass\n",
         "a power cut brings the old account back",
@@ -131,7 +131,7 @@ MUTANTS = [
     ),
     (
         f"{F}/state.py",
-        "    write_durable(path,",
+        "    write_atomic(path,",
         "    Path.write_bytes(path,",
         "a kill leaves half a state",
         of("flower_ledger", "file_and_name_are_on_the_disk_before_anything_is_sent"),
@@ -483,8 +483,8 @@ MUTANTS = [
     ),
     (
         f"{F}/offer.py",
-        "(clients * (self.mechanism.channel.levels - 1)).bit_length()",
-        "(clients * self.mechanism.channel.levels).bit_length() - 1",
+        "upload.sum_bits(self.mechanism.channel.levels, clients)",
+        "upload.sum_bits(self.mechanism.channel.levels, clients) - 1",
         "sums that wrap around",
         of("flower", "an_offer_travels_whole"),
     ),
@@ -613,13 +613,6 @@ MUTANTS = [
         "",
         "tensors fail for no true reason",
         of("aggregate_inputs", "the_same_numbers_are_encoded_the_same_whatever_holds_them"),
-    ),
-    (
-        f"{A}/vector.py",
-        "rotation is None else rotation.forward(clipped)",
-        "rotation is None else rotation.forward(update)",
-        "the norm is not clipped",
-        ("tests/test_aggregate.py",),
     ),
     (
         f"{A}/additive.py",

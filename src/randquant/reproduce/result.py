@@ -176,7 +176,8 @@ def as_text(result: Reproduction) -> list[str]:
         lines += ["", "Guarantees of one client's whole run, as stated and as certified"]
         lines += _explained(("paper", "certified", "of"), stated)
     for table in result.tables:
-        lines += ["", table.title, *_table.text(table.columns, cells(table))]
+        lines += ["", *textwrap.wrap(table.title, WIDTH)]
+        lines += _table.text(table.columns, cells(table))
     return [*lines, "", f"command        {result.command}"]
 
 
