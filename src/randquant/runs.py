@@ -282,8 +282,8 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
 def _warm_up(prepared: Prepared, cohort: int) -> int:
     """Compile what encodes and sums, so that no round's time includes it: bytes of an upload."""
     dimension = prepared.learner.dimension
-    update = np.zeros(dimension, dtype=np.float32)
-    payloads = [prepared.mechanism.encode(update, Key.generate()) for _ in range(cohort)]
+    nothing = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
+    payloads = [prepared.mechanism.encode(nothing, Key.generate()) for _ in range(cohort)]
     prepared.mechanism.mean(payloads, dimension, Key.generate())
     return prepared.mechanism.upload_bytes(dimension, cohort)
 
