@@ -154,3 +154,9 @@ def test_wrong_arguments_are_named(changed, error):
     for rate in (0, 1.5):
         with pytest.raises(ValueError, match="rate"):
             sample_poisson(4, rate, 1, 0)
+
+
+def test_who_has_taken_part_beyond_the_cap_takes_no_place_of_the_others():
+    """A cap that was lowered while a run went on: what was too much is nobody else's loss."""
+    draw = {"rounds": 2, "max_participations": 2, "seed": 0}
+    assert sample_capped(np.array([9, 0, 0]), 2, round=1, **draw) == [1, 2]

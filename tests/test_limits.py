@@ -182,3 +182,11 @@ def test_sending_next_to_nothing_is_no_accuracy():
     ]
     assert deviations == sorted(deviations)
     assert deviations[-1] > 100 * deviations[0]
+
+
+def test_rounding_to_the_grid_counts_beside_the_noise():
+    """A coordinate of many steps falls anywhere between two of them: its rounding varies by 1/6."""
+    mechanism = AdditiveMechanism("discrete-gaussian", 1.0, 0.02, COHORT, bits=8)
+    plan = mechanism.plan(DIMENSION)
+    variance = deviation(mechanism, DIMENSION, COHORT) ** 2 * COHORT * plan.scale**2
+    assert variance - plan.noise.variance == pytest.approx(1 / 6, rel=0.02)

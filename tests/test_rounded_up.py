@@ -498,3 +498,43 @@ def test_orders_between_2_and_3_are_not_taken_for_convex():
     ]
     factor = math.cosh(math.log(80) / 2)  # to the power 2 (order - 2) = 1
     assert steep.curvature(2.5) >= math.exp(max(corners)) * factor * (1 - 1e-9)
+
+
+def moment_oracle(change, below, order):
+    """log of sum below·((1 + r)^a - a r) in 60 digits: the moment of a pair whose rows sum to 1."""
+    with mpmath.workdps(60):
+        excess = [((1 + mpf(r)) ** order - 1 - order * mpf(r)) / (order - 1) for r in change]
+        parts = (mpf(b) * part for b, part in zip(below, excess, strict=True))
+        return mpmath.log1p((order - 1) * sum(parts))
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 9.0])
+def test_a_moment_counts_both_ends_of_what_a_change_may_be(order):
+    """A change is known within its slack: the bounds hold wherever in it the truth is."""
+    ratio, slack, below = np.array([0.5, -0.4]), np.array([0.1, 0.05]), np.array([0.4, 0.6])
+    exponent = np.zeros(2, np.int64)
+    lower, upper = pair._bounds(ratio, slack, below, exponent, 1.0, order)
+    worlds = itertools.product((0.4, 0.5, 0.6), (-0.45, -0.4, -0.35))
+    exact = [moment_oracle(world, below, order) for world in worlds]
+    assert lower <= min(exact)
+    assert max(exact) <= upper <= max(exact) * (1 + mpf(1e-9))
+    assert min(exact) * (1 - mpf(1e-9)) <= lower
+
+
+@pytest.mark.parametrize("order", [1500.0, 2000.5])
+def test_moments_of_great_orders_are_summed_as_logarithms(order):
+    ratio, below = np.array([0.5, -0.4]), np.array([0.4, 0.6])
+    lower, upper = pair._bounds(ratio, np.zeros(2), below, np.zeros(2, np.int64), 1.0, order)
+    with mpmath.workdps(60):
+        exact = mpmath.log(mpf(0.4) * mpf(1.5) ** order + mpf(0.6) * mpf(0.6) ** order)
+    assert lower <= exact <= upper <= lower * (1 + 1e-9)
+
+
+def test_rows_are_apart_where_a_code_is_possible_in_one_of_them_only():
+    assert not Rows.of(SKEWED, "replace_one").apart
+    rows = np.array([[4, 4, 0], [1, 3, 4]])
+    levels = np.array([-2.0, 0.0, 2.0])
+    apart = rq.Channel(np.array([-1.0, 1.0]), levels, rows, 8)
+    assert Rows.of(apart, "replace_one").apart
+    never = rq.Channel(np.array([-1.0, 1.0]), levels, np.array([[4, 0, 4], [1, 0, 7]]), 8)
+    assert not Rows.of(never, "replace_one").apart
