@@ -538,3 +538,12 @@ def test_rows_are_apart_where_a_code_is_possible_in_one_of_them_only():
     assert Rows.of(apart, "replace_one").apart
     never = rq.Channel(np.array([-1.0, 1.0]), levels, np.array([[4, 0, 4], [1, 0, 7]]), 8)
     assert not Rows.of(never, "replace_one").apart
+
+
+def test_an_outcome_counts_that_is_likely_in_one_of_the_two_laws():
+    first, second = np.array([0.499, 0.5, 1e-3]), np.array([0.5, 0.5 - 1e-9, 1e-9])
+    found = np.empty((2, 3, 3))
+    for table, keep in zip(found, (1e-6, 1e-12), strict=True):
+        curvatures(first, second, keep, 1.0, 0.0, 2.0, 2, table)
+    assert found[0] == pytest.approx(found[1], rel=0, abs=0)
+    assert found[0].max() > 100  # what the third outcome adds

@@ -14,6 +14,7 @@ from strategies import channels
 
 import randquant as rq
 from randquant.divergence import UNIT
+from randquant.sums import blanket as shifted
 from randquant.sums import bounds, draws
 from randquant.sums.binomial import Binomial
 from randquant.sums.blanket import Blanket, shifted_blankets
@@ -291,6 +292,20 @@ def test_blankets_lie_below_every_row(channel):
             continue
         for row in np.unique(channel.weights, axis=0):
             assert fits(row / channel.denominator, blanket)
+
+
+@pytest.mark.parametrize("channel", [rq.rqm(1.0, 1.0, 6, 0.42), rq.pbm(1.0, 0.25, 5)])
+def test_blankets_fit_below_rows_whatever_the_search_says(channel, monkeypatch):
+    """A search that promises half as much again is cut down to what there is."""
+    honest = shifted._fitted
+
+    def boasting(table, shapes):
+        value, shares = honest(table, shapes)
+        return 1.5 * value, [1.5 * share for share in shares]
+
+    monkeypatch.setattr(shifted, "_fitted", boasting)
+    for found in shifted_blankets(channel):
+        assert all(fits(row / channel.denominator, found) for row in channel.weights)
 
 
 def fits(row, blanket) -> bool:
