@@ -547,3 +547,21 @@ def test_an_outcome_counts_that_is_likely_in_one_of_the_two_laws():
         curvatures(first, second, keep, 1.0, 0.0, 2.0, 2, table)
     assert found[0] == pytest.approx(found[1], rel=0, abs=0)
     assert found[0].max() > 100  # what the third outcome adds
+
+
+@pytest.mark.parametrize("order", [1.2, 2.0, 2.5, 9.0])
+def test_what_is_left_out_is_bounded_where_laws_differ_the_most(order):
+    """Outcomes of chance e^-20 in one law and e^3 times that in the other: M, and S's G(r)."""
+    outcomes, log_least, loss = 7, -20.0, 3.0
+    found = margins.left_out(outcomes, log_least, loss, order)
+    assert found >= outcomes * math.exp(log_least + (order - 1) * loss)
+    for ratio in (math.exp(loss), math.exp(-loss)):
+        share = (ratio**order - 1 - order * (ratio - 1)) / ((order - 1) * (ratio - 1) ** 2)
+        assert found >= outcomes * math.exp(log_least) * share
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4, 9])
+def test_every_arrangement_of_the_others_or_its_mirror_image_is_looked_at(clients):
+    mirrored = curvature._Ends(LEVEL, clients, 2.0)._neighbours()
+    assert len(list(mirrored)) == (clients + 1) // 2
+    assert len(list(curvature._Ends(SKEWED, clients, 2.0)._neighbours())) == clients
