@@ -565,3 +565,20 @@ def test_every_arrangement_of_the_others_or_its_mirror_image_is_looked_at(client
     mirrored = curvature._Ends(LEVEL, clients, 2.0)._neighbours()
     assert len(list(mirrored)) == (clients + 1) // 2
     assert len(list(curvature._Ends(SKEWED, clients, 2.0)._neighbours())) == clients
+
+
+def test_boxes_are_bounded_by_their_steepest_corner_at_their_least_distance():
+    """Box by box of the finest cut; S is great at the far corner alone, and linear between."""
+    parts, fine, order = 3, curvature.FINER, 4.0
+    found = np.zeros((parts + 1, parts + 1))
+    found[0, parts] = 1e6
+    worst = 0.0
+    cells = range(parts * fine)
+    for i, j in itertools.product(cells, cells):
+        in_corner_box = i < fine and j >= (parts - 1) * fine
+        corner = (1 - i / fine) * (j + 1 - (parts - 1) * fine) / fine if in_corner_box else 0.0
+        least = max(abs(i - j) - 1, 0) / (parts * fine)
+        scale = (order - 1) * least**2
+        worst = max(worst, math.log1p(scale * corner * 1e6) / scale if scale else corner * 1e6)
+    bound = curvature._Ends(LEVEL, 3, order)._bound(found)
+    assert worst <= bound <= worst * (1 + 1e-9)
