@@ -12,6 +12,7 @@ import pytest
 from mpmath import mpf
 
 import randquant as rq
+from randquant import releases
 from randquant.aggregate import (
     AdditiveMechanism,
     CentralGaussian,
@@ -39,7 +40,7 @@ from randquant.sums import search as searching
 from randquant.sums.chain import rounding
 from randquant.sums.chain_kernel import curvatures
 from randquant.sums.rows import Rows
-from randquant.vector import Kappa, kappa, squared_distance
+from randquant.vector import Kappa, Search, kappa, squared_distance
 
 ROOT = Key.from_seed(0)
 LEVEL = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
@@ -582,3 +583,25 @@ def test_boxes_are_bounded_by_their_steepest_corner_at_their_least_distance():
         worst = max(worst, math.log1p(scale * corner * 1e6) / scale if scale else corner * 1e6)
     bound = curvature._Ends(LEVEL, 3, order)._bound(found)
     assert worst <= bound <= worst * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 8.0])
+def test_a_search_that_settles_every_pair_at_once_still_bounds_them(order):
+    """What is not looked at again counts with the bound that it was settled by."""
+    lines = Lines.of(BENT)
+    settled = Search(lines, order, 0.0, 1e9).run()
+    exact = rq.certify_pair(BENT, 0.5, 1.0, order).epsilon.lower / 0.25
+    assert settled >= exact > 0
+
+
+def test_a_log_likelihood_changes_by_no_more_than_its_slope_is_rounded_to():
+    """At the steepest vertex: the slope of a cell over the probability of its code there."""
+    steepest = max(
+        abs(Fraction(int(b)) - int(a)) / (Fraction(end) - Fraction(start)) / min(int(a), int(b))
+        for start, end, low, high in zip(
+            BENT.inputs[:-1], BENT.inputs[1:], BENT.weights[:-1], BENT.weights[1:], strict=True
+        )
+        for a, b in zip(low, high, strict=True)
+    )
+    found = Fraction(releases._lipschitz(BENT))
+    assert steepest <= found <= steepest * (1 + Fraction(1, 10**12))
