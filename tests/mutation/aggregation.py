@@ -350,13 +350,6 @@ MUTANTS = [
     ),
     (
         "aggregate/hadamard.py",
-        "by = divisor if 8 * half > size else 1.0",
-        "by = divisor if 4 * half >= size else 1.0",
-        "divided in no step where one is left",
-        ROTATION,
-    ),
-    (
-        "aggregate/hadamard.py",
         "b[j] = difference_low + diff",
         "b[j] = difference_low - diff",
         "a sign in the middle steps",
@@ -744,5 +737,11 @@ EQUIVALENT = [
         "np.uint64(Fraction(rate) * 2**64 // 1)",
         "np.uint64(int(rate * 2.0**64))",
         "a product with a power of two is exact",
+    ),
+    (
+        "aggregate/hadamard.py",
+        "by = divisor if 8 * half > size else 1.0",
+        "by = divisor if 4 * half >= size else 1.0",
+        "4·half is a power of two at most size: above half of size it is size",
     ),
 ]
