@@ -267,3 +267,22 @@ def test_a_poor_tilt_leaves_rounding_alone_and_is_right_all_the_same(upward):
     for epsilon in np.linspace(centre, 200 * math.log(9 / 7), 40)[:-1]:
         exact = binary_log_delta(9, 16, 200, float(epsilon))
         assert (log_delta(epsilon) >= exact) if upward else (log_delta(epsilon) <= exact)
+
+
+@pytest.mark.parametrize("releases", [600, 10**6])
+def test_the_normal_bound_pays_for_all_of_berry_and_esseens_distance(releases):
+    """At the centre: the normal integral and twice the distance times the kernel's peak."""
+    loss = PrivacyLoss.of(np.array([13, 3]), np.array([3, 13]), 16, upward=True)
+    tilt = best_tilt(loss, releases, 1e-5)
+    tilted = Tilted.of(loss, releases, tilt)
+    mass = tilted.weights / tilted.weights.sum()
+    mean = mass @ loss.losses
+    variance, third = mass @ (loss.losses - mean) ** 2, mass @ np.abs(loss.losses - mean) ** 3
+    distance = 0.4748 * third / (variance**1.5 * math.sqrt(releases))
+    found = by_normal(loss, releases, tilt)
+    assert found is not None
+    log_delta, centre = found
+    value, _ = _smoothed(0.0, math.sqrt(releases * variance), tilt, tilted.peak)
+    whole = math.log(value + 2 * distance / (1 + tilt))
+    wanted = releases * tilted.constant - tilt * centre + whole
+    assert wanted <= log_delta(centre) <= wanted + 0.01

@@ -403,14 +403,18 @@ MUTANTS = [
         "/ (variance**1.5 * math.sqrt(releases))",
         "/ (variance**1.5 * releases)",
         "Berry-Esseen falls too fast",
-        ("tests/test_composition.py::test_both_methods_hold_the_binomial_sum",),
+        (
+            "tests/test_composition_parts.py::test_the_normal_bound_pays_for_all_of_berry_and_esseens_distance",
+        ),
     ),
     (
         "composition/normal.py",
         "error += 2 * tilted.peak * (distance",
         "error += tilted.peak * (distance",
         "Berry-Esseen: half of the distance",
-        (),
+        (
+            "tests/test_composition_parts.py::test_the_normal_bound_pays_for_all_of_berry_and_esseens_distance",
+        ),
     ),
     (
         "composition/normal.py",
@@ -431,7 +435,9 @@ MUTANTS = [
         "third = math.fsum(mass * np.abs(apart) ** 3)",
         "third = abs(math.fsum(mass * apart**3))",
         "Berry-Esseen: skewness",
-        (),
+        (
+            "tests/test_composition_parts.py::test_the_normal_bound_pays_for_all_of_berry_and_esseens_distance",
+        ),
     ),
     (
         "composition/normal.py",
