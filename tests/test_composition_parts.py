@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from strategies import weight_rows
 from test_composition import binary_log_delta
 
+from randquant import composition
 from randquant.channel import Channel
 from randquant.composition import _single, compose
 from randquant.composition.envelope import SLIP, dominating_pair, strongest_pairs
@@ -286,3 +287,42 @@ def test_the_normal_bound_pays_for_all_of_berry_and_esseens_distance(releases):
     whole = math.log(value + 2 * distance / (1 + tilt))
     wanted = releases * tilted.constant - tilt * centre + whole
     assert wanted <= log_delta(centre) <= wanted + 0.01
+
+
+# One release, and what is made of the ways there are.
+
+
+def weights(*values):
+    return np.array(values, dtype=object)
+
+
+def test_one_release_is_that_of_the_pair_in_its_direction():
+    """1/2 - e^epsilon / 10 = 1/10; the other way round it would be 9/10 - e^epsilon / 2."""
+    found = composition._one(weights(5, 5), weights(9, 1), 10, 0.1)
+    assert found.lower <= math.log(4) <= found.upper
+    assert found.width < 1e-6
+
+
+def test_one_release_with_a_code_that_the_other_input_never_sends_has_no_epsilon():
+    found = composition._one(weights(4, 12), weights(16, 0), 16, 0.1)
+    assert (found.lower, found.upper) == (math.inf, math.inf)
+
+
+@pytest.mark.parametrize("upward", [True, False])
+def test_without_a_way_nothing_is_known(monkeypatch, upward):
+    loss = PrivacyLoss.of(weights(5, 3), weights(3, 5), 8, upward=upward)
+    for way in ("by_fourier", "by_normal"):
+        monkeypatch.setattr(composition, way, lambda *_: None)
+    known = composition._epsilon(loss, composition.NORMAL_FROM, 1e-5, 1.0)
+    assert known == (math.inf if upward else 0.0)
+
+
+def test_every_way_counts_every_release(monkeypatch):
+    loss = PrivacyLoss.of(weights(5, 3), weights(3, 5), 8, upward=True)
+    counted = []
+    for way in ("by_fourier", "by_normal"):
+        monkeypatch.setattr(composition, way, lambda _, releases, __: counted.append(releases))
+    releases = composition.NORMAL_FROM
+    assert releases <= composition.FOURIER_UP_TO
+    composition._epsilon(loss, releases, 1e-5, 1.0)
+    assert counted == [releases, releases]
