@@ -2,7 +2,7 @@
 
 from results import save
 
-from randquant.bench import bench
+from randquant.cli.commands.bench import bench
 
 if __name__ == "__main__":
     measured = bench(coordinates=10_000_000, levels=16, repeats=10)

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from results import save
 
-from randquant import progress, runs
+from randquant import runs
+from randquant.cli import progress
 from randquant.records import TrainConfig
 
 CLIP = 0.003

@@ -17,7 +17,7 @@ from results import save
 import randquant as rq
 from randquant import wire
 from randquant.aggregate.hadamard import hadamard
-from randquant.bench import bench
+from randquant.cli.commands.bench import bench
 from randquant.encode import cores, encode_payload, encode_to
 
 COUNT, REPEATS = 10_000_000, 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from randquant.bench import machine
+from randquant.cli.commands.bench import machine
 from randquant.records import to_json, write_json
 
 FOLDER = Path(__file__).parent / "results"

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 import randquant as rq
-from randquant import arguments, cli
+from randquant import cli
 from randquant.account import account
+from randquant.cli.main import parser
 from randquant.mechanisms import imvu, stochastic_rounding
 from randquant.releases import VectorRelease
 
@@ -331,7 +332,7 @@ def test_help_shows_an_example_that_parses(capsys, command):
     code, out, _ = run(capsys, f"{command} --help")
     assert code == 0
     example = re.search(r"example: randquant (.*)", " ".join(out.split())).group(1)
-    options = arguments.parser().parse_args(example.split())
+    options = parser().parse_args(example.split())
     assert options.command == command
 
 
@@ -348,7 +349,7 @@ def test_the_core_commands_run_without_torch():
         code = f"{hide}from randquant.cli import main; raise SystemExit(main({line.split()!r}))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    code = f"{hide}from randquant.cli import main; raise SystemExit(main(['train']))"
+    code = f"{hide}from randquant.cli.main import main; raise SystemExit(main(['train']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert "train extra" in done.stderr

@@ -13,8 +13,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from randquant import arguments, cli
+from randquant import cli
 from randquant.aggregate import BASELINES
+from randquant.cli.main import parser
 from randquant.mechanisms import MECHANISMS
 from randquant.privacy import round_up
 from randquant.reproduce import ENTRIES
@@ -87,7 +88,7 @@ def test_the_sweeps_of_the_docs_are_sweeps():
 def test_the_commands_of_the_sweeps_page_are_commands(line):
     prompt, program, *rest = shlex.split(line)
     assert (prompt, program) == ("$", "randquant")
-    assert arguments.parser().parse_args(rest).command == rest[0]
+    assert parser().parse_args(rest).command == rest[0]
 
 
 def test_the_readme_names_every_mechanism():

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from randquant import cli, reproduce_command, run_status
+from randquant import cli, run_status
+from randquant.cli.commands import reproduce as reproduce_command
 from randquant.records import RoundMetrics, TrainConfig
 from randquant.reproduce import ENTRIES, EXPERIMENTS, experiment
 from randquant.reproduce.experiment import Curve, Setting, Trained

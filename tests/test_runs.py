@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from randquant import progress, run_folder, run_log, runs, sealed
+from randquant import run_folder, run_log, runs, sealed
 from randquant.account import account
+from randquant.cli import progress
 from randquant.federate import sample_cohort
 from randquant.mechanisms import build
 from randquant.records import TrainConfig, to_json

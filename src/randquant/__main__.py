@@ -1,6 +1,6 @@
 """python -m randquant: the command line."""
 
-from randquant.cli import main
+from randquant.cli.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

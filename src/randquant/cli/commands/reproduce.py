@@ -1,4 +1,4 @@
-"""The command that reproduces: from options to what is computed or trained, and what it prints."""
+"""`randquant reproduce`: a table or figure of a paper, beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,41 @@ from pathlib import Path
 from typing import Any
 
 from randquant import reproduce as reproducing
-from randquant.records import write_atomic
+from randquant.cli.command import Command, Output, written_page
+from randquant.cli.help import DATA_DIR
 from randquant.reproduce import ENTRIES, EXPERIMENTS, Reproduction, as_json, as_page, as_text
 from randquant.reproduce import gallery as site
 
-Printed = tuple[dict[str, Any], list[str], int]
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", help="what to reproduce; see --list")
+    parser.add_argument("--list", action="store_true", help="name everything there is")
+    parser.add_argument("--output", metavar="FILE", help="also write a page with the figures")
+    parser.add_argument(
+        "--gallery", metavar="FOLDER", help="keep the result in this site of all of them"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="everything, into the site (default: gallery)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="train less than the papers do: minutes in all"
+    )
+    parser.add_argument("--data-dir", metavar="DIR", help=DATA_DIR)
+    parser.add_argument(
+        "--stand-in", metavar="NAME", help="data set to train on where the paper's is not there"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="how often each curve is trained; default 1"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="runs at once; default 2")
+    parser.add_argument(
+        "--runs", metavar="FOLDER", default="runs/reproduce",
+        help="where runs are kept, and gone on with; default runs/reproduce",
+    )  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
 
 
-def reproduce(options: argparse.Namespace) -> Printed:
-    """Reproduce one entry, or all of them: what to print, as JSON and as lines, and the code."""
+def _run(options: argparse.Namespace) -> Output:
     if (options.name is not None) + options.list + options.all != 1:
         raise ValueError(
             "Expected one of NAME, --list and --all: see randquant reproduce --list for names."
@@ -24,22 +50,19 @@ def reproduce(options: argparse.Namespace) -> Printed:
     if options.list:
         titles = reproducing.titles()
         width = max(map(len, titles))
-        return titles, [f"{name:<{width}}  {text}" for name, text in titles.items()], 0
+        return Output(titles, [f"{name:<{width}}  {text}" for name, text in titles.items()])
     if options.all:
         return _all(options)
     found = _one(options.name, options)
-    written = []
-    if options.output is not None:
-        write_atomic(Path(options.output), as_page(found).encode("utf-8"))
-        written += ["", f"page           {options.output}"]
+    written = written_page(options.output, lambda: as_page(found))
     if options.gallery is not None:
         site.save(found, Path(options.gallery))
         written += [f"gallery        {site.build(Path(options.gallery))}"]
     files = {"output": options.output, "gallery": options.gallery}
-    return {**as_json(found), **files}, [*as_text(found), *written], 0
+    return Output({**as_json(found), **files}, [*as_text(found), *written])
 
 
-def _all(options: argparse.Namespace) -> Printed:
+def _all(options: argparse.Namespace) -> Output:
     """Every entry into the gallery; one that cannot be reproduced does not stop the others."""
     if options.output is not None:
         raise ValueError("Expected --gallery FOLDER with --all, got --output: it is one page.")
@@ -64,14 +87,15 @@ def _all(options: argparse.Namespace) -> Printed:
         labels = "; ".join(filter(None, (found.stand_in, "quick" * (found.scale == "quick"))))
         lines.append(f"{name:<13} {counted}" + f" ({labels})" * bool(labels))
     index = str(site.build(folder))
-    return {"entries": result, "gallery": index}, [*lines, "", f"gallery  {index}"], int(failed > 0)
+    result = {"entries": result, "gallery": index}
+    return Output(result, [*lines, "", f"gallery  {index}"], code=int(failed > 0))
 
 
 def _one(name: str, options: argparse.Namespace) -> Reproduction:
     if name not in EXPERIMENTS:
         return reproducing.reproduce(name)
     try:
-        from randquant import progress
+        from randquant.cli import progress
         from randquant.reproduce.experiment import Setting
     except ModuleNotFoundError as error:
         raise ImportError(
@@ -91,3 +115,11 @@ def _one(name: str, options: argparse.Namespace) -> Reproduction:
             on_end=display.ended,
         )
         return reproducing.reproduce(name, setting)
+
+
+COMMAND = Command(
+    help="a table or figure of a paper, beside the paper's numbers",
+    example="randquant reproduce rqm-fig8 --output rqm-fig8.html",
+    add_options=_add_options,
+    run=_run,
+)

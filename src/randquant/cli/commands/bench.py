@@ -1,4 +1,4 @@
-"""Throughput of encoding on this machine, against the way it is usually written.
+"""`randquant bench`: throughput of encoding on this machine, against the way it is usually written.
 
 All figures of one call are measured in one process, alternating, so that their ratios hold on a
 machine whose speed varies. The best of the repetitions is reported for every contender alike.
@@ -6,6 +6,7 @@ machine whose speed varies. The best of the repetitions is reported for every co
 
 from __future__ import annotations
 
+import argparse
 import platform
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from randquant import _validate, wire
+from randquant.cli.command import Command, Output
 from randquant.encode import cores, encode_payload
 from randquant.keys import Key
 from randquant.mechanisms import rqm
@@ -159,3 +161,39 @@ def _processor() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.machine()
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--coordinates", type=int, default=10_000_000, help="default 10 million")
+    parser.add_argument("--levels", type=int, default=16, help="RQM levels; default 16")
+    parser.add_argument("--repeats", type=int, default=5, help="the fastest counts; default 5")
+
+
+def _run(options: argparse.Namespace) -> Output:
+    result = bench(options.coordinates, options.levels, options.repeats)
+    encode, unpack = result["encode_pack"], result["unpack_sum"]
+    ratio = encode["ratio_to_naive"]
+    lines = [
+        f"{result['coordinates']:,} float32, {result['levels']} levels, "
+        f"on {result['machine']['processor']}",
+        f"encode + pack  {_millions(encode['coordinates_per_second_per_core'])} per core, "
+        f"{_millions(encode['coordinates_per_second'])} on {encode['threads']} threads",
+        f"unpack + sum   {_millions(unpack['coordinates_per_second_per_core'])} per core",
+        "plain torch    not installed"
+        if ratio is None
+        else f"plain torch    {_millions(result['naive']['coordinates_per_second_per_core'])} "
+        f"per core: {ratio:.1f} times slower than encode + pack",
+    ]
+    return Output(result, lines)
+
+
+def _millions(rate: float) -> str:
+    return f"{rate / 1e6:.0f} million a second"
+
+
+COMMAND = Command(
+    help="throughput on this machine, against the naive way",
+    example="randquant bench --coordinates 10000000 --json",
+    add_options=_add_options,
+    run=_run,
+)

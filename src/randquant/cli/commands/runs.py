@@ -1,4 +1,4 @@
-"""The commands about many runs: a sweep, a list, a comparison, a page."""
+"""`randquant runs`: list training runs, or compare those that are named."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from randquant import _table, _text, run_status, settings, sweep_command
+from randquant import _table, _text, run_status, settings
+from randquant.cli.command import Command, Output
 from randquant.privacy import round_up
 from randquant.records import to_json, write_atomic
 from randquant.run_status import Status
 
 
-def command(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
-    """Run `sweep`, `runs` or `report`: what to print, as JSON and as lines, and the exit code."""
-    if options.command == "sweep":
-        return sweep_command.sweep(options)
-    return (*(runs if options.command == "runs" else report)(options), 0)
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folders", metavar="FOLDER", nargs="*", help="runs to compare, or folders to look through"
+    )
+    parser.add_argument(
+        "--csv", metavar="FILE", help="also write one line per run, settings included"
+    )
 
 
-def runs(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """List runs, or compare those that are named: what to print, as JSON and as lines."""
+def _run(options: argparse.Namespace) -> Output:
     folders = [Path(folder) for folder in options.folders]
     named = len(folders) > 1 and all((folder / "config.json").exists() for folder in folders)
     found = folders if named else run_status.find(folders or [Path("runs")])
@@ -43,35 +45,7 @@ def runs(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     if options.csv is not None:
         write_atomic(Path(options.csv), _as_csv(statuses).encode())
         lines += ["", f"written  {options.csv}"]
-    return result, lines
-
-
-def report(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """Build the page of a run, of a sweep, or of several runs: what to print."""
-    folders = [Path(folder) for folder in options.folders]
-    output = None if options.output is None else Path(options.output)
-    written = _page(folders, output)
-    return {"runs": [str(folder) for folder in folders], "report": str(written)}, [
-        f"report         {written}"
-    ]
-
-
-def _page(folders: Sequence[Path], output: Path | None) -> Path:
-    from randquant import run_page, runs_page, sweep
-
-    if len(folders) == 1 and (folders[0] / "config.json").exists():
-        return run_page.rebuild(folders[0], output)
-    if len(folders) == 1 and sweep.is_sweep(folders[0]):
-        return sweep.write_page(folders[0], sweep.results(sweep.outcomes(folders[0])), output)
-    found = [
-        path
-        for folder in folders
-        for path in ([folder] if (folder / "config.json").exists() else run_status.find([folder]))
-    ]
-    path = output or Path("runs.html")
-    page = runs_page.render([run_status.read(folder) for folder in dict.fromkeys(found)])
-    write_atomic(path, page.encode("utf-8", "xmlcharrefreplace"))
-    return path
+    return Output(result, lines)
 
 
 COLUMNS = (
@@ -155,3 +129,11 @@ def _as_csv(statuses: Sequence[Status]) -> str:
     writer.writeheader()
     writer.writerows(to_json(row) for row in rows)
     return text.getvalue()
+
+
+COMMAND = Command(
+    help="list training runs, or compare those that are named",
+    example="randquant runs runs/demo runs/pbm",
+    add_options=_add_options,
+    run=_run,
+)

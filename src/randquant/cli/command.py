@@ -1,0 +1,77 @@
+"""What a command of the command line is, and how all of them are found."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from randquant.cli import commands
+from randquant.records import to_json, write_atomic
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a command prints, and its exit code.
+
+    Attributes:
+        result: the one JSON object of `--json`.
+        lines: what is printed without it.
+        code: 0, or 1 where what was asked is not so.
+    """
+
+    result: Mapping[str, Any]
+    lines: Sequence[str]
+    code: int = 0
+
+    def text(self, as_json: bool) -> str:
+        """Return what is printed on standard output."""
+        if as_json:
+            return json.dumps(to_json(dict(self.result)), allow_nan=False)
+        return "\n".join(self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: a file `commands/NAME.py` with `COMMAND = Command(...)` adds it.
+
+    Attributes:
+        help: what it does, as one clause.
+        example: a whole command line, shown by its help.
+        add_options: adds its options to a parser.
+        run: from the options that were given to what is printed.
+        resumable: whether `--resume` goes on after it was stopped.
+    """
+
+    help: str
+    example: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], Output]
+    resumable: bool = False
+
+
+def all_commands() -> dict[str, Command]:
+    """Every command by its name, in alphabetical order."""
+    names = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+    modules = {name: importlib.import_module(f"{commands.__name__}.{name}") for name in names}
+    return {name: module.COMMAND for name, module in modules.items()}
+
+
+def written_page(output: str | None, page: Callable[[], str]) -> list[str]:
+    """Write a page to the file `output`, if one was asked for; return the lines that say so."""
+    if output is None:
+        return []
+    write_atomic(Path(output), page().encode("utf-8"))
+    return ["", f"page           {output}"]
+
+
+def say(text: str) -> None:
+    """Show on standard error what is being done, if that is a terminal."""
+    if sys.stderr.isatty():
+        print(f"working on {text}", file=sys.stderr)

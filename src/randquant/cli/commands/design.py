@@ -1,0 +1,101 @@
+"""`randquant design`: the best unbiased channel on given levels, or with searched ones."""
+
+from __future__ import annotations
+
+import argparse
+
+from randquant.blocks import bits_per_code
+from randquant.channel_file import save_channel
+from randquant.cli.command import Command, Output, written_page
+from randquant.cli.help import PARAMETERS
+from randquant.cli.values import numbers
+from randquant.moments import moments
+from randquant.privacy import round_up
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--clip", type=float, required=True, help=PARAMETERS["clip"])
+    parser.add_argument(
+        "--values", type=numbers, metavar="A,B,...", help="what the codes decode to"
+    )
+    parser.add_argument("--levels", type=int, help="search for so many levels instead, 2 to 32")
+    parser.add_argument("--epsilon", type=float, required=True, help="target per coordinate")
+    parser.add_argument("--objective", default="mae", help="mae (default), mse or worst_variance")
+    parser.add_argument(
+        "--constraint",
+        default="pure",
+        help="what epsilon bounds: pure (default), renyi, l1, l2 (in units of clip), fisher",
+    )
+    parser.add_argument("--order", type=float, help="Renyi order, for --constraint renyi")
+    parser.add_argument(
+        "--inputs", type=int, help="vertices; default 33, and 129 where levels are searched"
+    )
+    parser.add_argument("--density", type=numbers, metavar="A,B,...", help=PARAMETERS["density"])
+    parser.add_argument("--reach", type=float, help=PARAMETERS["reach"])
+    parser.add_argument("--free", action="store_true", help="levels need not be symmetric")
+    parser.add_argument("--lattice", action="store_true", help="evenly spaced levels")
+    parser.add_argument("--save", metavar="FILE", help="write the channel and its certificate")
+    parser.add_argument("--output", metavar="FILE", help="also write a page with the figures")
+
+
+def _run(options: argparse.Namespace) -> Output:
+    from randquant import compare, compare_page, design  # slow to import
+
+    found = design.optimal(
+        options.clip,
+        options.values,
+        options.epsilon,
+        options.objective,
+        options.inputs,
+        options.density,
+        constraint=options.constraint,
+        order=options.order,
+        levels=options.levels,
+        reach=options.reach,
+        symmetric=not options.free,
+        lattice=options.lattice,
+    )
+    channel, measured = found.channel, moments(found.channel)
+    result = {
+        "objective": found.objective,
+        "value": found.value,
+        "dual_bound": found.dual_bound,
+        "gap": found.gap,
+        "constraint": options.constraint,
+        "epsilon": found.certificate.epsilon,
+        "bias_max": measured.bias_max,
+        "variance_max": measured.variance_max,
+        "mae": measured.mae,
+        "mse": measured.mse,
+        "levels": channel.levels,
+        "values": channel.values.tolist(),
+        "inputs": len(channel.inputs),
+        "bits_per_coordinate": bits_per_code(channel.levels),
+        "fingerprint": channel.fingerprint.hex(),
+    }
+    searched = "" if options.levels is None else " (levels: the best of several local optima)"
+    lines = [
+        f"optimal {found.objective}: {found.value:.7g}, at most "
+        f"{round_up(max(found.gap, 0.0), 2)} above the best unbiased channel on these levels with "
+        f"{len(channel.inputs)} vertices{searched}",
+        "values " + ", ".join(f"{value:.6g}" for value in channel.values),
+        str(found.certificate),
+        f"bias at most {round_up(measured.bias_max, 3)}, MAE {measured.mae:.6g}, "
+        f"MSE {measured.mse:.6g} (input uniform), variance at most "
+        f"{round_up(measured.variance_max)}",
+    ]
+    if options.save is not None:
+        save_channel(options.save, channel, found.certificate)
+        lines.append(f"channel        {options.save}")
+    shown = {"clip": options.clip, "values": channel.values.tolist()}
+    alone = compare.Comparison([compare.entry_of("optimal", channel, shown)], 2.0)
+    lines += written_page(options.output, lambda: compare_page.as_page(alone))
+    return Output({**result, "save": options.save, "output": options.output}, lines)
+
+
+COMMAND = Command(
+    help="the best unbiased channel on given levels",
+    example="randquant design --clip 1 --values -3,-0.5,0.5,3 --epsilon 1 --objective mae",
+    add_options=_add_options,
+    run=_run,
+)

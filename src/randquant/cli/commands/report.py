@@ -1,0 +1,53 @@
+"""`randquant report`: the page of a run or a sweep again, or one page for several runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from randquant import run_status
+from randquant.cli.command import Command, Output
+from randquant.records import write_atomic
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", metavar="RUN", nargs="+", help="folders of runs, or of a sweep")
+    parser.add_argument(
+        "--output", metavar="FILE",
+        help="the page (default: the run's own report.html; runs.html for several)",
+    )  # fmt: skip
+
+
+def _run(options: argparse.Namespace) -> Output:
+    folders = [Path(folder) for folder in options.folders]
+    output = None if options.output is None else Path(options.output)
+    written = _page(folders, output)
+    result = {"runs": [str(folder) for folder in folders], "report": str(written)}
+    return Output(result, [f"report         {written}"])
+
+
+def _page(folders: Sequence[Path], output: Path | None) -> Path:
+    from randquant import run_page, runs_page, sweep
+
+    if len(folders) == 1 and (folders[0] / "config.json").exists():
+        return run_page.rebuild(folders[0], output)
+    if len(folders) == 1 and sweep.is_sweep(folders[0]):
+        return sweep.write_page(folders[0], sweep.results(sweep.outcomes(folders[0])), output)
+    found = [
+        path
+        for folder in folders
+        for path in ([folder] if (folder / "config.json").exists() else run_status.find([folder]))
+    ]
+    path = output or Path("runs.html")
+    page = runs_page.render([run_status.read(folder) for folder in dict.fromkeys(found)])
+    write_atomic(path, page.encode("utf-8", "xmlcharrefreplace"))
+    return path
+
+
+COMMAND = Command(
+    help="a run's page again, or one page for several runs",
+    example="randquant report runs/demo runs/pbm --output both.html",
+    add_options=_add_options,
+    run=_run,
+)
