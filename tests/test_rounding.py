@@ -19,14 +19,14 @@ from randquant import (
     families,
     geometry,
     privacy,
-    progress,
     report,
-    run_commands,
     runs_page,
     schedule,
 )
 from randquant.audit import Audit
 from randquant.calibrate import _Search
+from randquant.cli import progress
+from randquant.cli.commands import runs as runs_command
 from randquant.plan import page as plan_page
 from randquant.plan.record import Entry, Limit, Need, Noise, Plan
 from randquant.privacy import Guarantee, Interval
@@ -157,8 +157,8 @@ UPPERS = {
     "progress bar of a sweep": sweep_bar,
     "table of a run": of_a_table,
     "page of a run": lambda: report.render(RUN, None, report.Curve([2.0], [1.0], UPPER), None),
-    "list of runs": lambda: "\n".join(run_commands._listed(FINISHED)),
-    "runs compared": lambda: "\n".join(run_commands._compared(FINISHED, ["stop_at_epsilon"])),
+    "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),
+    "runs compared": lambda: "\n".join(runs_command._compared(FINISHED, ["stop_at_epsilon"])),
     "page of runs": lambda: runs_page.render(FINISHED),
     "sweep": lambda: "\n".join(as_text(Path("s"), results(FINISHED))),
     "page of a sweep": lambda: sweep_page.render("s", results(FINISHED)),
