@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from randquant import run_arguments
-from randquant.aggregate import BASELINES
-from randquant.mechanisms import MECHANISMS
-from randquant.option_texts import NEIGHBORING, NORM, PARAMETERS, TRAIN_FIELDS, TRUST
+from randquant.aggregate import all_mechanisms
+from randquant.mechanisms import MechanismRecord, channel_mechanisms
+from randquant.mechanisms.record import CLIP, CLIP_NORM, DENSITY, REACH
+from randquant.option_texts import NEIGHBORING, NORM, TRAIN_FIELDS, TRUST
 from randquant.reading import channel, names, numbers, reader, whole_numbers
 from randquant.records import TrainConfig
 
@@ -75,11 +75,11 @@ def _add_train(commands: Any) -> None:
         commands, "train", "train a federated model on real data, with a report",
         "randquant train --dataset digits --mechanism rqm --clip 0.03 --rounds 100",
     )  # fmt: skip
-    known = ", ".join([*MECHANISMS, *BASELINES])
+    known = ", ".join(all_mechanisms())
     for name, (kind, text) in TRAIN_FIELDS.items():
         text = text.format(mechanisms=known) + _default(name)
         train.add_argument(_flag(name), type=kind, help=text)
-    _mechanism_options(train, {**MECHANISMS, **BASELINES})
+    _mechanism_options(train, all_mechanisms())
     train.add_argument("--run", help="folder of the run (default: a new one in runs/)")
     train.add_argument("--overwrite", action="store_true", help="replace a run that is there")
     train.add_argument("--no-baseline", action="store_true", help="skip the run without privacy")
@@ -99,8 +99,8 @@ def _add_certify(commands: Any) -> None:
         commands, "certify", "worst pair of inputs, epsilon and moments of a mechanism",
         "randquant certify rqm --clip 1.5 --margin 1.5 --levels 16 --keep 0.42 --order 8",
     )  # fmt: skip
-    certify.add_argument("mechanism", metavar="MECHANISM", help=", ".join(MECHANISMS))
-    _mechanism_options(certify, MECHANISMS)
+    certify.add_argument("mechanism", metavar="MECHANISM", help=", ".join(channel_mechanisms()))
+    _mechanism_options(certify, channel_mechanisms())
     certify.add_argument("--order", type=float, help="Renyi order in (1, inf]; default inf")
     certify.add_argument(
         "--pair", type=float, nargs=2, metavar=("X", "X'"), help="this pair of inputs only"
@@ -116,7 +116,7 @@ def _add_design(commands: Any) -> None:
         commands, "design", "the best unbiased channel on given levels",
         "randquant design --clip 1 --values -3,-0.5,0.5,3 --epsilon 1 --objective mae",
     )  # fmt: skip
-    design.add_argument("--clip", type=float, required=True, help=PARAMETERS["clip"])
+    design.add_argument("--clip", type=float, required=True, help=CLIP)
     design.add_argument(
         "--values", type=numbers, metavar="A,B,...", help="what the codes decode to"
     )
@@ -132,8 +132,8 @@ def _add_design(commands: Any) -> None:
     design.add_argument(
         "--inputs", type=int, help="vertices; default 33, and 129 where levels are searched"
     )
-    design.add_argument("--density", type=numbers, metavar="A,B,...", help=PARAMETERS["density"])
-    design.add_argument("--reach", type=float, help=PARAMETERS["reach"])
+    design.add_argument("--density", type=numbers, metavar="A,B,...", help=DENSITY)
+    design.add_argument("--reach", type=float, help=REACH)
     design.add_argument("--free", action="store_true", help="levels need not be symmetric")
     design.add_argument("--lattice", action="store_true", help="evenly spaced levels")
     design.add_argument("--save", metavar="FILE", help="write the channel and its certificate")
@@ -146,8 +146,7 @@ def _add_account(commands: Any) -> None:
         "randquant account rqm --clip 1.5 --margin 1.5 --levels 16 --keep 0.42 "
         "--dimension 650 --rounds 20 --delta 1e-5",
     )  # fmt: skip
-    protecting = {**MECHANISMS, **BASELINES}
-    del protecting["clipped-sgd"]
+    protecting = {name: each for name, each in all_mechanisms().items() if each.trusts}
     account.add_argument("mechanism", metavar="MECHANISM", help=", ".join(protecting))
     _mechanism_options(account, protecting)
     account.add_argument("--dimension", type=int, required=True, help="coordinates of an update")
@@ -168,7 +167,7 @@ def _add_audit(commands: Any) -> None:
         commands, "audit", "attack a mechanism's real pipeline and bound epsilon from below",
         "randquant audit rqm --clip 1.5 --margin 1.5 --levels 16 --keep 0.42 --delta 1e-5",
     )  # fmt: skip
-    everything = {**MECHANISMS, **BASELINES}
+    everything = all_mechanisms()
     audit.add_argument("mechanism", metavar="MECHANISM", help=", ".join(everything))
     _mechanism_options(audit, everything)
     audit.add_argument("--dimension", type=int, default=1, help="coordinates; default 1")
@@ -196,7 +195,7 @@ def _add_compare(commands: Any) -> None:
         commands, "compare", "mechanisms side by side, privacy against error",
         "randquant compare --clip 1 --bits 2 --epsilon 1 --output compare.html",
     )  # fmt: skip
-    compare.add_argument("--clip", type=float, help=PARAMETERS["clip"])
+    compare.add_argument("--clip", type=float, help=CLIP)
     compare.add_argument("--bits", type=whole_numbers, metavar="B,...", help="bits per coordinate")
     compare.add_argument("--epsilon", type=float, help="largest certified pure epsilon")
     compare.add_argument("--mechanisms", type=names, metavar="A,B,...", help="default: all")
@@ -229,7 +228,7 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument(
         "--trust", default="aggregate", help="who sees what: aggregate (default) or local"
     )
-    plan.add_argument("--clip-norm", type=float, default=1.0, help=PARAMETERS["clip_norm"])
+    plan.add_argument("--clip-norm", type=float, default=1.0, help=CLIP_NORM)
     plan.add_argument(
         "--neighboring", default="replace_one", help="replace_one (default) or zero_out"
     )
@@ -294,21 +293,21 @@ def _command(commands: Any, name: str, text: str, example: str) -> argparse.Argu
     return command
 
 
-def _mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callable]) -> None:
+def _mechanism_options(
+    parser: argparse.ArgumentParser, records: Mapping[str, MechanismRecord]
+) -> None:
     """An option for every parameter that some mechanism takes and that is its own."""
-    users: dict[str, list[str]] = {}
+    texts: dict[str, dict[str, list[str]]] = {}
     kinds: dict[str, Callable[[str], Any]] = {}
-    for mechanism, constructor in table.items():
-        for parameter in inspect.signature(constructor).parameters.values():
-            if parameter.name in ("cohort", "norm"):  # settings of a run
-                continue
-            users.setdefault(parameter.name, []).append(mechanism)
-            kinds[parameter.name] = reader(parameter)
-    for name, mechanisms in users.items():
-        parser.add_argument(
-            _flag(name), type=kinds[name], help=f"{_meaning(name)} ({', '.join(mechanisms)})"
-        )
-    parser.set_defaults(parameter_names=list(users))
+    for name, record in records.items():
+        for parameter in record.parameters:
+            users = texts.setdefault(parameter, {})
+            users.setdefault(record.meaning(parameter), []).append(name)
+            kinds[parameter] = reader(record.signature[parameter])
+    for parameter, users in texts.items():
+        text = "; ".join(f"{meaning} ({', '.join(names)})" for meaning, names in users.items())
+        parser.add_argument(_flag(parameter), type=kinds[parameter], help=text)
+    parser.set_defaults(parameter_names=list(texts))
 
 
 def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -324,7 +323,7 @@ def own_parameters(mechanism: str, options: argparse.Namespace) -> tuple[dict[st
     that updates are clipped to.
     """
     parameters = given_parameters(options)
-    clip_norm = parameters.get("clip_norm") if mechanism in MECHANISMS else None
+    clip_norm = parameters.get("clip_norm") if mechanism in channel_mechanisms() else None
     if clip_norm is not None and not takes(mechanism, "clip_norm"):
         del parameters["clip_norm"]
     return parameters, clip_norm
@@ -332,12 +331,8 @@ def own_parameters(mechanism: str, options: argparse.Namespace) -> tuple[dict[st
 
 def takes(mechanism: str, parameter: str) -> bool:
     """Return whether a mechanism has a parameter; False for an unknown mechanism."""
-    constructor = {**MECHANISMS, **BASELINES}.get(mechanism)
-    return constructor is not None and parameter in inspect.signature(constructor).parameters
-
-
-def _meaning(name: str) -> str:
-    return PARAMETERS.get(name, "see the mechanism's documentation")
+    record = all_mechanisms().get(mechanism)
+    return record is not None and parameter in record.signature
 
 
 def _flag(name: str) -> str:

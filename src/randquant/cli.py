@@ -19,7 +19,7 @@ from randquant.arguments import (
     parser,
 )
 from randquant.blocks import bits_per_code
-from randquant.mechanisms import MECHANISMS, build
+from randquant.mechanisms import build, channel_mechanisms
 from randquant.privacy import round_down, round_up
 from randquant.records import to_json, write_atomic
 
@@ -149,7 +149,7 @@ def _account(options: argparse.Namespace) -> None:
             f"epsilon >= {round_down(guarantee.lower)} however it is accounted: what one pair of "
             "inputs loses"
         )
-    if options.mechanism in MECHANISMS:
+    if options.mechanism in channel_mechanisms():
         pure = rq.certify(build(options.mechanism, parameters))
         result["per_coordinate"] = {"order": pure.order, "epsilon": pure.epsilon}
         lines.append(f"per coordinate and round: {pure}")
@@ -206,12 +206,10 @@ def _design(options: argparse.Namespace) -> None:
     found = design.optimal(
         options.clip,
         options.values,
-        options.epsilon,
-        options.objective,
-        options.inputs,
-        options.density,
-        constraint=options.constraint,
-        order=options.order,
+        constraint=design.constraint_of(options.constraint, options.epsilon, options.order),
+        objective=options.objective,
+        inputs=options.inputs,
+        density=options.density,
         levels=options.levels,
         reach=options.reach,
         symmetric=not options.free,

@@ -19,6 +19,9 @@ Trust = Literal["local", "aggregate", "central"]
 `aggregate`: the server sees only the sum of a cohort's codes (secure aggregation).
 `central`: the server sees raw updates and is trusted; only its output is protected."""
 
+LARGEST_COHORT = 10**6
+"""Most clients in one sum: beyond, its curvature would take long to bound."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from randquant import _text, features, run_folder
 from randquant.certify import Certificate, certify
-from randquant.mechanisms import MECHANISMS, build
+from randquant.mechanisms import build, channel_mechanisms
 from randquant.privacy import round_up
 from randquant.records import RoundMetrics, RunSummary, TrainConfig, to_json
 from randquant.report import Run
@@ -202,7 +202,7 @@ def _spent(config: TrainConfig, epsilon: float) -> str:
 
 
 def _certificate(config: TrainConfig) -> Certificate | None:
-    if config.mechanism not in MECHANISMS:
+    if config.mechanism not in channel_mechanisms():
         return None
     return certify(build(config.mechanism, config.parameters), math.inf)
 

@@ -41,7 +41,7 @@ class TrainConfig:
         data_dir: folder of the data files; empty for data sets that scikit-learn ships.
         model: name of a model (`randquant.models.MODELS`).
         mechanism: what protects an update: the name of a channel mechanism, or of a baseline for
-            whole updates (`randquant.aggregate.BASELINES`), such as `clipped-sgd` (no privacy).
+            whole updates, such as `clipped-sgd` (no privacy).
         parameters: the mechanism's parameters, by name.
         population: how many clients the data is split over.
         cohort: how many clients take part in each round.

@@ -17,13 +17,10 @@ from randquant.channel import Channel
 from randquant.divergence import LARGEST_ORDER, UNIT
 from randquant.geometry import certify_metric
 from randquant.mechanisms.noise import Noise, shift_divergence
-from randquant.privacy import NEIGHBORINGS, Neighboring, Trust
+from randquant.privacy import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust
 from randquant.sums import certify_sum
 from randquant.sums.curvature import kappa_sum
 from randquant.vector import squared_distance
-
-LARGEST_COHORT = 10**6
-"""Most clients in one sum: beyond, its curvature would take long to bound."""
 
 LADDER = (2.0, 16.0, 128.0, 1024.0)
 """Orders at which kappa is looked at before it is bounded at a larger one."""

@@ -21,8 +21,10 @@ from randquant.aggregate.rotation import Rotation
 from randquant.encode.inputs import vector
 from randquant.keys import Key
 from randquant.mechanisms.noise import NOISES, Noise
-from randquant.privacy import Neighboring, Trust
-from randquant.releases import LARGEST_COHORT, NoiseRelease, Release
+from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
+from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
+from randquant.privacy import LARGEST_COHORT, Neighboring, Trust
+from randquant.releases import NoiseRelease, Release
 
 LARGEST_STEP = 2**40
 """Largest coordinate that is rounded: above any norm that 24 bits and 2**30 coordinates allow."""
@@ -283,3 +285,32 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> Plan:
     local = 4 * mechanism.noise_multiplier**2 * bound / cohort * (1 + 2.0**-48)
     noise = NOISES[mechanism.kind](local)
     return Plan(rotation, scale, bound, noise, math.sqrt(variance(low)))
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    """Fewer than 2 bits hold no noise: it is then said how many would."""
+    return noise_family(setting, setting.cohort, (1e-6, 1e6), bits=max(setting.bits, 2))
+
+
+HELP = {
+    "clip_norm": CLIP_NORM,
+    "noise_multiplier": NOISE_MULTIPLIER,
+    "bits": "bits per coordinate, 2 to 24 (default 16)",
+    "deviations": "standard deviations of a sum that fit in half its range (default 6)",
+    "rotation_seed": "public seed of the rotation (default 0)",
+}
+"""What the parameters mean, whatever the noise."""
+
+RECORDS = tuple(
+    MechanismRecord(
+        kind,
+        functools.partial(AdditiveMechanism, kind),
+        HELP,
+        update=_updates,
+        trusts=("aggregate",),
+        whole_update=True,
+        run_settings=("cohort",),
+        place=place,
+    )
+    for place, kind in enumerate(NOISES, 5)
+)

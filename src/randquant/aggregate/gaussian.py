@@ -15,6 +15,8 @@ from randquant import _validate, upload, wire
 from randquant.aggregate.payloads import finite, mean_of_floats, some
 from randquant.encode.inputs import vector
 from randquant.keys import Key
+from randquant.mechanisms.record import CLIP, CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
+from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
 from randquant.privacy import Neighboring, Trust
 from randquant.releases import GaussianRelease, Norm, Release
 
@@ -331,3 +333,46 @@ def _check_thresholds(clip: float | None, clip_norm: float | None) -> None:
         _validate.real("clip", clip, above=0)
     if clip_norm is not None:
         _validate.real("clip_norm", clip_norm, low=1e-30, high=1e30)
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    return noise_family(setting, 1, (1e-12, 1e12))
+
+
+RECORDS = (
+    MechanismRecord(
+        "clipped-sgd",
+        ClippedSGD,
+        {"clip": CLIP, "clip_norm": CLIP_NORM},
+        trusts=(),
+        whole_update=True,
+        run_settings=("norm",),
+        baseline=True,
+        place=1,
+    ),
+    MechanismRecord(
+        "gaussian",
+        gaussian,
+        {"clip": CLIP, "clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
+        trusts=("central",),
+        whole_update=True,
+        baseline=True,
+        place=2,
+    ),
+    *(
+        MechanismRecord(
+            name,
+            constructor,
+            {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
+            update=_updates,
+            trusts=("local",),
+            whole_update=True,
+            baseline=True,
+            place=place,
+        )
+        for name, constructor, place in (
+            ("local-gaussian", LocalGaussian, 3),
+            ("sign-sgd", SignSGD, 4),
+        )
+    ),
+)

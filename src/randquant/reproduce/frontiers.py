@@ -18,14 +18,21 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from randquant import _scatter, datasets, features, models, schemes
-from randquant.aggregate import LocalGaussian, SignSGD, UpdateMechanism, VectorMechanism
-from randquant.calibrate import calibrate
+from randquant import _scatter, datasets, features, models
+from randquant.aggregate import (
+    LocalGaussian,
+    SignSGD,
+    UpdateMechanism,
+    VectorMechanism,
+    all_mechanisms,
+)
+from randquant.mechanisms import UpdateSetting
 from randquant.moments import moments
 from randquant.records import TrainConfig
 from randquant.reproduce import experiment
 from randquant.reproduce.experiment import Curve, Setting, Trained
 from randquant.reproduce.result import Claim, Stated, Table, Verdict
+from randquant.schemes import tune_update
 from randquant.sweep.pareto import frontier
 
 NEAR = 1.0
@@ -155,30 +162,26 @@ def _calibrated(
     """The run whose noise is the least that certifies epsilon for all that one client sends."""
     assert start.clip_norm is not None
     assert start.max_participations is not None
-    setting = schemes.Setting(
+    setting = UpdateSetting(
         dimension, start.cohort, min(kind.bits, 24), "local", start.clip_norm, start.neighboring
     )
-    scheme = schemes.scheme(kind.mechanism, setting)
-    guess = setting.distance / epsilon / (examples or 1)
-    found = calibrate(
-        lambda noise: schemes.mechanism(kind.mechanism, setting, scheme.parameters(noise)),
+    tuned = tune_update(
+        kind.mechanism,
+        setting,
         epsilon,
         start.delta,
-        dimension,
         start.max_participations,
-        neighboring=start.neighboring,
+        deviation=setting.distance / epsilon / (examples or 1),
         examples=examples,
-        start=scheme.start(guess),
-        reach=scheme.reach,
     )
-    own = "clip_norm" in scheme.parameters(found.noise) and kind.mechanism != "imvu"
+    own = all_mechanisms()[kind.mechanism].whole_update
     config = dataclasses.replace(
         start,
         mechanism=kind.mechanism,
-        parameters=scheme.parameters(found.noise),
+        parameters=tuned.parameters,
         clip_norm=None if own else start.clip_norm,
     )
-    return config, found.mechanism
+    return config, tuned.calibration.mechanism
 
 
 def _error(mechanism: UpdateMechanism, dimension: int) -> float:
