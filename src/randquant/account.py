@@ -16,7 +16,7 @@ from randquant import _validate
 from randquant.channel import Channel
 from randquant.composition import compose
 from randquant.divergence import UNIT
-from randquant.privacy import Guarantee
+from randquant.privacy import Guarantee, rounded_up
 from randquant.releases import ChannelRelease, Release
 
 ORDERS: tuple[float, ...] = tuple(float(1 + step) for step in np.geomspace(1e-6, 1e5, 221))
@@ -71,7 +71,7 @@ def account(releases: Iterable[Release], delta: float, *, quick: bool = False) -
     trust = _one("trust", [release.trust for release in releases])
     neighboring = _one("neighboring", [release.neighboring for release in releases])
     total = sum(release.releases for release in releases)
-    distance = _up(math.fsum(release.distance for release in releases))
+    distance = rounded_up(math.fsum(release.distance for release in releases))
     candidates = [(_composed(releases, math.inf), math.inf)]
     if delta > 0 and total > 0:
         left = delta * (1 - RESERVE) if distance > 0 else delta
@@ -144,7 +144,7 @@ def _affordable(distance: float, epsilon: float, delta: float) -> bool:
 
 
 def _composed(releases: Sequence[Release], order: float) -> float:
-    return _up(math.fsum(release.renyi(order) for release in releases))
+    return rounded_up(math.fsum(release.renyi(order) for release in releases))
 
 
 def _to_epsilon(divergence: float, order: float, delta: float) -> float:
@@ -162,8 +162,3 @@ def _to_epsilon(divergence: float, order: float, delta: float) -> float:
     )
     slack = UNIT * (4 + 64 * sum(abs(term) for term in terms))
     return max(0.0, math.fsum(terms) + slack)
-
-
-def _up(value: float) -> float:
-    """Above the exact product or sum that `value` rounds."""
-    return value * (1 + 8 * UNIT)

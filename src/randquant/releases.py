@@ -17,7 +17,7 @@ from randquant.channel import Channel
 from randquant.divergence import LARGEST_ORDER, UNIT
 from randquant.geometry import certify_metric
 from randquant.mechanisms.noise import Noise, shift_divergence
-from randquant.privacy import NEIGHBORINGS, Neighboring, Trust
+from randquant.privacy import NEIGHBORINGS, Neighboring, Trust, rounded_up
 from randquant.sums import certify_sum
 from randquant.sums.curvature import kappa_sum
 from randquant.vector import squared_distance
@@ -108,7 +108,7 @@ class ChannelRelease:
         if self.releases == 0:
             return 0.0
         one = _epsilon(self.channel, order, self.neighboring, self.cohort)
-        return _up(self.releases * one)
+        return rounded_up(self.releases * one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class VectorRelease:
             below = [step for step in LADDER if step < order]
             if all(self._kappa(step) * square < least for step in below):
                 least = min(least, self._kappa(order) * square)
-        return _up(_up(self.rounds * least))
+        return rounded_up(rounded_up(self.rounds * least))
 
     def _kappa(self, order: float) -> float:
         return kappa_sum(self.channel, self.cohort, order).upper
@@ -238,7 +238,7 @@ class GaussianRelease:
         """rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
         if self.rounds == 0:
             return 0.0
-        return _up(self.rounds * order / (2 * self.noise_multiplier**2))
+        return rounded_up(self.rounds * order / (2 * self.noise_multiplier**2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ class NoiseRelease:
     @property
     def distance(self) -> float:
         """Every coordinate of every round adds its own."""
-        return _up(self.releases * self.noise.distance(self.cohort))
+        return rounded_up(self.releases * self.noise.distance(self.cohort))
 
     def renyi(self, order: float) -> float:
         """Every round adds the same (`noise.shift_divergence`)."""
@@ -294,7 +294,7 @@ class NoiseRelease:
         curvature = _curvature(self.noise, self.cohort)
         spread = self.noise.spread(self.cohort)
         one = shift_divergence(curvature, spread, self.squared_distance, order)
-        return _up(self.rounds * one)
+        return rounded_up(self.rounds * one)
 
 
 def of_one_example(release: Release | None, examples: int) -> Release | None:
@@ -357,11 +357,6 @@ def _check_cohort(cohort: int, trust: str) -> None:
         )
 
 
-def _up(value: float) -> float:
-    """Above the exact product or sum that `value` rounds."""
-    return value * (1 + 8 * UNIT)
-
-
 @functools.lru_cache(maxsize=4096)
 def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: int) -> float:
     """Of one coordinate of a sum of `cohort` codes."""
@@ -373,7 +368,7 @@ def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: i
 @functools.lru_cache(maxsize=256)
 def _lipschitz(channel: Channel) -> float:
     """Nats that any code's log-likelihood may change by per unit of a coordinate."""
-    return _up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
+    return rounded_up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
 
 
 @functools.lru_cache(maxsize=64)
