@@ -17,7 +17,7 @@ from randquant.channel import Channel
 from randquant.composition import compose
 from randquant.divergence import UNIT
 from randquant.privacy import Guarantee, rounded_up
-from randquant.releases import ChannelRelease, Release
+from randquant.release import Release
 
 ORDERS: tuple[float, ...] = tuple(float(1 + step) for step in np.geomspace(1e-6, 1e5, 221))
 """Rényi orders tried: 20 per decade of order - 1, so 1.0005 and far below it are covered."""
@@ -103,10 +103,7 @@ def _one(name: str, found: Sequence[str]) -> Any:
 def _only_channel(releases: Sequence[Release]) -> Channel | None:
     """The channel of all releases, if there is just one and its dominating pair bounds them."""
 
-    used = {
-        r.channel if isinstance(r, ChannelRelease) and r.neighboring == "replace_one" else None
-        for r in releases
-    }
+    used = {r.coordinate_channel if r.neighboring == "replace_one" else None for r in releases}
     return used.pop() if len(used) == 1 else None
 
 

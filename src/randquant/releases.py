@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from randquant import _validate
 from randquant.certify import certify
@@ -18,6 +18,7 @@ from randquant.divergence import LARGEST_ORDER, UNIT
 from randquant.geometry import certify_metric
 from randquant.mechanisms.noise import Noise, shift_divergence
 from randquant.privacy import NEIGHBORINGS, Neighboring, Trust, rounded_up
+from randquant.release import Release, ReleaseDefaults
 from randquant.sums import certify_sum
 from randquant.sums.curvature import kappa_sum
 from randquant.vector import squared_distance
@@ -36,36 +37,8 @@ Norm = Literal["l1", "l2"]
 """How the length of a whole update is measured when it is clipped."""
 
 
-class Release(Protocol):
-    """Something that one client's data was released through, possibly many times."""
-
-    @property
-    def trust(self) -> Trust:
-        """Against whom the bound holds."""
-        ...
-
-    @property
-    def neighboring(self) -> Neighboring:
-        """What the two worlds differ by."""
-        ...
-
-    @property
-    def releases(self) -> int:
-        """How many single-coordinate releases there are."""
-        ...
-
-    @property
-    def distance(self) -> float:
-        """Total variation distance, at most, between what is sent and what `renyi` bounds."""
-        ...
-
-    def renyi(self, order: float) -> float:
-        """Upper bound, in nats, of the Rényi divergence of all of them; order in (1, inf]."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class ChannelRelease:
+class ChannelRelease(ReleaseDefaults):
     """One client's coordinates sent through a channel, each clipped by itself.
 
     Attributes:
@@ -110,9 +83,26 @@ class ChannelRelease:
         one = _epsilon(self.channel, order, self.neighboring, self.cohort)
         return rounded_up(self.releases * one)
 
+    @property
+    def coordinate_channel(self) -> Channel:
+        """The channel."""
+        return self.channel
+
+    def zeroed(self) -> ChannelRelease:
+        """For `zero_out` neighbours."""
+        return replace(self, neighboring="zero_out")
+
+    def repeated(self, times: int) -> ChannelRelease:
+        """In so many times the rounds."""
+        return replace(self, rounds=self.rounds * times)
+
+    def under(self, trust: Trust) -> ChannelRelease:
+        """Codes that a server sees one by one are also a sum of one."""
+        return replace(self, trust=trust)
+
 
 @dataclass(frozen=True, slots=True)
-class VectorRelease:
+class VectorRelease(ReleaseDefaults):
     """Whole updates, clipped in norm, sent coordinate by coordinate through one channel.
 
     Attributes:
@@ -192,9 +182,25 @@ class VectorRelease:
     def _kappa(self, order: float) -> float:
         return kappa_sum(self.channel, self.cohort, order).upper
 
+    def zeroed(self) -> VectorRelease:
+        """For `zero_out` neighbours."""
+        return replace(self, neighboring="zero_out")
+
+    def repeated(self, times: int) -> VectorRelease:
+        """In so many times the rounds."""
+        return replace(self, rounds=self.rounds * times)
+
+    def under(self, trust: Trust) -> VectorRelease:
+        """Codes that a server sees one by one are also a sum of one."""
+        return replace(self, trust=trust)
+
+    def of_one_example(self, examples: int) -> VectorRelease:
+        """So many times closer, see `examples`."""
+        return replace(self, examples=examples)
+
 
 @dataclass(frozen=True, slots=True)
-class GaussianRelease:
+class GaussianRelease(ReleaseDefaults):
     """Whole updates, or sums of them, released with Gaussian noise.
 
     Attributes:
@@ -240,9 +246,23 @@ class GaussianRelease:
             return 0.0
         return rounded_up(self.rounds * order / (2 * self.noise_multiplier**2))
 
+    @property
+    def gaussian_multiplier(self) -> float:
+        """The noise multiplier."""
+        return self.noise_multiplier
+
+    def repeated(self, times: int) -> GaussianRelease:
+        """In so many times the rounds."""
+        return replace(self, rounds=self.rounds * times)
+
+    def of_one_example(self, examples: int) -> GaussianRelease:
+        """More noise over a distance that is so many times smaller."""
+        multiplier = self.noise_multiplier / _share(examples) * (1 - 4 * UNIT)
+        return replace(self, noise_multiplier=multiplier)
+
 
 @dataclass(frozen=True, slots=True)
-class NoiseRelease:
+class NoiseRelease(ReleaseDefaults):
     """Sums over a cohort of integer updates with integer noise, seen as sums only.
 
     Attributes:
@@ -296,6 +316,10 @@ class NoiseRelease:
         one = shift_divergence(curvature, spread, self.squared_distance, order)
         return rounded_up(self.rounds * one)
 
+    def repeated(self, times: int) -> NoiseRelease:
+        """In so many times the rounds."""
+        return replace(self, rounds=self.rounds * times)
+
 
 def of_one_example(release: Release | None, examples: int) -> Release | None:
     """The same release where neighbours differ in one example instead of a whole update.
@@ -316,17 +340,7 @@ def of_one_example(release: Release | None, examples: int) -> Release | None:
         GaussianRelease(noise_multiplier=9.9999..., dimension=5, rounds=1, ...)
     """
     _check_examples(examples)
-    if release is None:
-        return None
-    if isinstance(release, GaussianRelease):
-        multiplier = release.noise_multiplier / _share(examples) * (1 - 4 * UNIT)
-        return replace(release, noise_multiplier=multiplier)
-    if isinstance(release, VectorRelease):
-        return replace(release, examples=examples)
-    raise ValueError(
-        f"Expected a mechanism that clips an update's norm in L2, got {type(release).__name__}: "
-        "what one example can change is bounded in L2 only."
-    )
+    return None if release is None else release.of_one_example(examples)
 
 
 def _share(examples: int | None) -> float:

@@ -267,12 +267,12 @@ MUTANTS = [
     ),
     (
         "sampling.py",
-        "    if rounds != 1:",
-        "    if rounds < 1:",
+        "    if release.rounds != 1:",
+        "    if release.rounds < 1:",
         "release of many rounds sampled once",
         (),
     ),
-    ("sampling.py", "    if isinstance(release, Sampled):", "    if False:", "sampled twice", ()),
+    ("sampling.py", "    if release.sampled:", "    if False:", "sampled twice", ()),
     ("sampling.py", "    _check_release(absent)\n", "", "absent release of many or no rounds", ()),
     (
         "sampling.py",
@@ -325,8 +325,8 @@ MUTANTS = [
     ),
     (
         "sampling.py",
-        'return replace(release, neighboring="zero_out")',
-        "return release",
+        "return self.release.zeroed()",
+        "return self.release",
         "absent client as far away as any other",
         (),
     ),
@@ -376,8 +376,8 @@ MUTANTS = [
     ("account.py", 'if trust == "local":', "if True:", "lower end under aggregate trust", ()),
     (
         "account.py",
-        'r.channel if isinstance(r, ChannelRelease) and r.neighboring == "replace_one" else None',
-        "r.channel if isinstance(r, ChannelRelease) else None",
+        'r.coordinate_channel if r.neighboring == "replace_one" else None',
+        "r.coordinate_channel",
         "lower end of replace_one for zero_out",
         (),
     ),
@@ -643,8 +643,8 @@ MUTANTS = [
     ),
     (
         "releases.py",
-        "multiplier = release.noise_multiplier / _share(examples)",
-        "multiplier = release.noise_multiplier * examples",
+        "multiplier = self.noise_multiplier / _share(examples)",
+        "multiplier = self.noise_multiplier * examples",
         "one example: rounding of means forgotten",
         (),
     ),
@@ -657,8 +657,8 @@ MUTANTS = [
     ),
     (
         "releases.py",
-        "return replace(release, examples=examples)",
-        "return replace(release, examples=2 * examples)",
+        "return replace(self, examples=examples)",
+        "return replace(self, examples=2 * examples)",
         "one example: twice as many",
         (),
     ),
@@ -686,9 +686,9 @@ MUTANTS = [
     ),
     (
         "releases.py",
-        "if isinstance(release, GaussianRelease):\n        multiplier",
-        "if not isinstance(release, VectorRelease):\n        multiplier",
-        "one example of coordinates clipped one by one",
+        "return None if release is None else release.of_one_example(examples)",
+        "return release",
+        "one example as far as a whole update",
         (),
     ),
     # calibrate.py
@@ -857,15 +857,15 @@ MUTANTS = [
     ),
     (
         "events.py",
-        "return dataclasses.replace(release, rounds=release.rounds * count)",
-        "return dataclasses.replace(release, rounds=release.rounds)",
+        "self._releases.append(repeated)",
+        "self._releases.append(event.release)",
         "repetitions forgotten",
         (),
     ),
     (
         "events.py",
-        "spread = release.noise_multiplier / math.sqrt(count * release.rounds)",
-        "spread = release.noise_multiplier / math.sqrt(release.rounds)",
+        "spread = multiplier / math.sqrt(count * release.rounds)",
+        "spread = multiplier / math.sqrt(release.rounds)",
         "PLD: repetitions of a Gaussian forgotten",
         (),
     ),
@@ -972,8 +972,8 @@ MUTANTS = [
 EQUIVALENT = [
     (
         "sampling.py",
-        'if self.absent is None and self.scheme == "poisson" and',
-        "if self.absent is None and",
+        'if self.absent is None and self.scheme == "poisson":',
+        "if self.absent is None:",
         "a cohort of a fixed size needs central trust, and no channel is released under it",
     ),
     (

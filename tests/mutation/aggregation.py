@@ -304,8 +304,8 @@ MUTANTS = [
     ),
     (
         "releases.py",
-        "release.noise_multiplier / _share(examples) * (1 - 4 * UNIT)",
-        "release.noise_multiplier / _share(examples)",
+        "self.noise_multiplier / _share(examples) * (1 - 4 * UNIT)",
+        "self.noise_multiplier / _share(examples)",
         "a multiplier rounded to nearest",
         ("tests/test_local.py", "tests/test_aggregate.py"),
     ),
