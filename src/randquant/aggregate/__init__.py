@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
-
-import numpy as np
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from randquant import _validate
 from randquant.aggregate.additive import AdditiveMechanism
@@ -23,58 +21,13 @@ from randquant.aggregate.gaussian import (
     SignSGD,
     gaussian,
 )
+from randquant.aggregate.mechanism import MechanismDefaults, UpdateMechanism
+from randquant.aggregate.saved import from_record, load, save
 from randquant.aggregate.vector import VectorMechanism
-from randquant.encode import encode_payloads
-from randquant.keys import Key
 from randquant.mechanisms import MECHANISMS, build
 from randquant.mechanisms.noise import NOISES
-from randquant.privacy import Neighboring, Trust
-from randquant.releases import Norm, Release
-
-
-class UpdateMechanism(Protocol):
-    """How a cohort's updates become bytes and those bytes a mean."""
-
-    @property
-    def trust(self) -> Trust | None:
-        """Against whom it protects; None where nothing is protected."""
-        ...
-
-    def encode(self, update: np.ndarray, key: Key) -> bytes:
-        """On a client: an update (d,) float32 to a payload, with a key of its own."""
-        ...
-
-    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
-        """On the server: payloads to an estimate of the clipped updates' mean, (d,) float32."""
-        ...
-
-    def release(
-        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
-    ) -> Release | None:
-        """The record that accounting needs; None where nothing is protected."""
-        ...
-
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """Bytes that a client sends for one update, header and padding included.
-
-        Under `aggregate` trust that is a vector masked for a sum over `clients`, or over the cohort
-        that the guarantee counts on; what a secure sum sends besides is not included.
-        """
-        ...
-
-
-def encode_each(
-    mechanism: UpdateMechanism, updates: np.ndarray, keys: Sequence[Key]
-) -> list[bytes]:
-    """What clients that are simulated side by side send: the payload of each row of updates (n, d).
-
-    Guarantees:
-        Payload i is mechanism.encode(updates[i], keys[i]).
-    """
-    if type(mechanism) is ChannelMechanism:  # one that is derived may encode in its own way
-        return encode_payloads(mechanism.channel, updates, keys)
-    return [mechanism.encode(update, key) for update, key in zip(updates, keys, strict=True)]
-
+from randquant.privacy import Trust
+from randquant.releases import Norm
 
 BASELINES: dict[str, Callable[..., UpdateMechanism]] = {
     "clipped-sgd": ClippedSGD,
@@ -90,7 +43,7 @@ def update_mechanism(
     name: str,
     parameters: Mapping[str, Any],
     *,
-    trust: str = "",
+    trust: Trust | None = None,
     cohort: int | None = None,
     clip_norm: float | None = None,
     norm: Norm = "l2",
@@ -100,7 +53,7 @@ def update_mechanism(
     Args:
         name: a key of MECHANISMS or BASELINES.
         parameters: the mechanism's own parameters, by name.
-        trust: against whom it is to hold; empty for the mechanism's own (`local` for channels).
+        trust: against whom it is to hold; None for the mechanism's own (`local` for channels).
         cohort: how many clients are summed, at least: whose randomness protects each of them where
             a server sees sums only.
         clip_norm: threshold of a whole update's norm, for a channel; None to clip each coordinate
@@ -151,9 +104,12 @@ __all__ = [
     "ChannelMechanism",
     "ClippedSGD",
     "LocalGaussian",
+    "MechanismDefaults",
     "SignSGD",
     "UpdateMechanism",
     "VectorMechanism",
-    "encode_each",
+    "from_record",
+    "load",
+    "save",
     "update_mechanism",
 ]

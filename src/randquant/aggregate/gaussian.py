@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, final
 
 import numpy as np
+from scipy.special import erf
 
 from randquant import _validate, upload, wire
+from randquant.aggregate.mechanism import MechanismDefaults, beyond, no_error
 from randquant.aggregate.payloads import finite, mean_of_floats, some
+from randquant.deviation import CoordinateError
 from randquant.encode.inputs import vector
 from randquant.keys import Key
 from randquant.privacy import Neighboring, Trust
-from randquant.releases import GaussianRelease, Norm, Release
+from randquant.release import Release
+from randquant.releases import GaussianRelease, Norm
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class ClippedSGD:
+class ClippedSGD(MechanismDefaults):
     """No privacy: clipped updates as 32-bit floats. The baseline that shows what privacy costs.
 
     Args:
@@ -35,6 +41,9 @@ class ClippedSGD:
     clip: float | None = None
     clip_norm: float | None = None
     norm: Norm = "l2"
+
+    cohort = 1
+    channel = None
 
     def __post_init__(self) -> None:
         _check_thresholds(self.clip, self.clip_norm)
@@ -69,9 +78,20 @@ class ClippedSGD:
     ) -> None:
         """Nothing is promised."""
 
+    def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
+        """Far beyond whichever threshold there is."""
+        threshold = self.clip if self.clip_norm is None else self.clip_norm
+        assert threshold is not None
+        return beyond(threshold, neighboring)
 
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "clipped-sgd", **asdict(self)}
+
+
+@final
 @dataclass(frozen=True, slots=True)
-class CentralGaussian:
+class CentralGaussian(MechanismDefaults):
     """A trusted server adds Gaussian noise to the exact sum of clipped updates.
 
     Args:
@@ -89,6 +109,9 @@ class CentralGaussian:
     clip: float | None
     noise_multiplier: float
     clip_norm: float | None = None
+
+    cohort = 1
+    channel = None
 
     def __post_init__(self) -> None:
         _check_thresholds(self.clip, self.clip_norm)
@@ -125,6 +148,24 @@ class CentralGaussian:
         multiplier = _multiplier(self.noise_multiplier, neighboring)
         return GaussianRelease(multiplier, dimension, rounds, "central", neighboring)
 
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """As it is: noise is added to the sum."""
+        return x, np.zeros_like(x)
+
+    def expected_error(self, dimension: int) -> CoordinateError:
+        """That of the noise on the sum."""
+        if self.clip_norm is None:
+            raise no_error(self)
+        return CoordinateError(0.0, of_sum=self.noise_multiplier * 2 * self.clip_norm)
+
+    def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
+        """Far beyond whichever threshold there is."""
+        return ClippedSGD(self.clip, self.clip_norm).audit_inputs(neighboring)
+
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "gaussian", **asdict(self)}
+
 
 def gaussian(
     noise_multiplier: float, clip: float | None = None, clip_norm: float | None = None
@@ -133,8 +174,9 @@ def gaussian(
     return CentralGaussian(clip, noise_multiplier, clip_norm)
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class LocalGaussian:
+class LocalGaussian(MechanismDefaults):
     """Each client adds Gaussian noise to its own update, clipped in L2.
 
     Args:
@@ -150,6 +192,9 @@ class LocalGaussian:
 
     clip_norm: float
     noise_multiplier: float
+
+    cohort = 1
+    channel = None
 
     def __post_init__(self) -> None:
         _check_thresholds(None, self.clip_norm)
@@ -189,9 +234,18 @@ class LocalGaussian:
         multiplier = _multiplier(self.noise_multiplier, neighboring)
         return GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
 
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Unbiased, with the noise's variance."""
+        return x, np.full_like(x, self.deviation**2)
 
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "local-gaussian", **asdict(self)}
+
+
+@final
 @dataclass(frozen=True, slots=True)
-class SignSGD:
+class SignSGD(MechanismDefaults):
     """One bit a coordinate: the sign of the update, clipped in L2, plus Gaussian noise.
 
     Args:
@@ -215,6 +269,9 @@ class SignSGD:
 
     clip_norm: float
     noise_multiplier: float
+
+    cohort = 1
+    channel = None
 
     def __post_init__(self) -> None:
         LocalGaussian(self.clip_norm, self.noise_multiplier)
@@ -259,6 +316,15 @@ class SignSGD:
     ) -> Release:
         """The local Gaussian's: a sign is computed from what it protects."""
         return self._noise.release(dimension, rounds, neighboring)
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of ±value, where the sign is + with the noise's chance."""
+        mean = self.value * erf(x / (self._noise.deviation * math.sqrt(2)))
+        return mean, self.value**2 - mean**2
+
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "sign-sgd", **asdict(self)}
 
 
 def clip_to_norm(update: np.ndarray, clip_norm: float, norm: Norm = "l2") -> np.ndarray:

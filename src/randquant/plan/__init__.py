@@ -10,7 +10,6 @@ from typing import Literal
 from randquant import _validate, schemes
 from randquant.aggregate import BASELINES, ChannelMechanism, LocalGaussian
 from randquant.calibrate import OutOfReach, calibrate
-from randquant.deviation import deviation
 from randquant.limits import gaussian_multiplier, privunit
 from randquant.mechanisms import MECHANISMS, stochastic_rounding
 from randquant.mechanisms.noise import NOISES
@@ -139,7 +138,7 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Entry:
     except (OutOfReach, ValueError) as error:
         return Entry(name, {}, baseline=baseline, remark=str(error))
     mechanism = found.mechanism
-    each = deviation(mechanism, need.dimension, need.cohort)
+    each = mechanism.expected_error(need.dimension).deviation(need.cohort)
     sent = mechanism.upload_bytes(need.dimension, need.cohort)
     remark = "" if found.tight else "less noise is not to be had"
     return Entry(

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from randquant import _validate
-from randquant.aggregate import BASELINES, update_mechanism
+from randquant.aggregate import BASELINES
+from randquant.configured import mechanism_of
 from randquant.mechanisms import MECHANISMS
 from randquant.records import TrainConfig, check_config, to_json
 
@@ -59,14 +60,7 @@ def check_valid(config: TrainConfig) -> None:
         ValueError, TypeError: numbers make no sense, or the mechanism does not work.
     """
     check_config(config)
-    update_mechanism(
-        config.mechanism,
-        config.parameters,
-        trust=config.trust,
-        cohort=config.cohort,
-        clip_norm=config.clip_norm,
-        norm=config.norm,
-    )
+    mechanism_of(config)
 
 
 def folder(config: TrainConfig) -> str:
