@@ -16,6 +16,7 @@ from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Result, Strategy
 
 from randquant import _validate, locks
+from randquant.aggregate import UpdateMechanism
 from randquant.flower import state
 from randquant.flower.accountant import RoundEvent, RunAccountant
 from randquant.flower.eligible import EligibleGrid
