@@ -1,10 +1,12 @@
 """Calibration: the least noise that meets a target, checked again, and what is out of reach."""
 
+import itertools
 import math
 import resource
 import time
 
 import pytest
+from around import Around
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -252,23 +254,24 @@ def test_what_is_returned_belongs_together():
         assert found.tight
 
 
-class Counting(LocalGaussian):
-    """Says less noise than it adds, once it has been asked often enough."""
+def counting(last):
+    """Says less noise than it adds, once it has been asked so often."""
+    asked = itertools.count(1)
 
-    asked = 0
+    def build(noise):
+        def release(dimension, rounds, neighboring):
+            multiplier = noise / (2 if next(asked) == last else 1)
+            return rq.GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
 
-    def release(self, dimension, rounds, neighboring="replace_one"):
-        Counting.asked += 1
-        multiplier = self.noise_multiplier / (2 if Counting.asked == Counting.last else 1)
-        return rq.GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
+        return Around(LocalGaussian(1.0, noise), release=release)
+
+    return build
 
 
 def test_a_guarantee_that_changes_when_asked_again_is_not_returned():
-    Counting.asked, Counting.last = 0, -1
-    calls = calibrate(lambda z: Counting(1.0, z), 2.0, 1e-6, 10, 1).calls
-    Counting.asked, Counting.last = 0, calls + 1
+    calls = calibrate(counting(-1), 2.0, 1e-6, 10, 1).calls
     with pytest.raises(ArithmeticError, match="gave less before"):
-        calibrate(lambda z: Counting(1.0, z), 2.0, 1e-6, 10, 1)
+        calibrate(counting(calls + 1), 2.0, 1e-6, 10, 1)
 
 
 @pytest.mark.parametrize("rounds", range(1, 9))

@@ -33,7 +33,7 @@ CANCER = TrainConfig(
 def certified(config, folder):
     """Of a real run, by full accounting for the client that was called most often."""
     runs.create(folder, config, baseline=False, overwrite=False)
-    return runs.execute(folder).summary.guarantee["epsilon"]
+    return runs.execute(folder).summary.guarantee.epsilon
 
 
 @pytest.mark.parametrize(

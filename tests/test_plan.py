@@ -10,7 +10,6 @@ import pytest
 import randquant as rq
 from randquant import cli, runs
 from randquant.aggregate import update_mechanism
-from randquant.deviation import deviation
 from randquant.mechanisms import UpdateSetting
 from randquant.moments import moments
 from randquant.plan import plan
@@ -62,7 +61,9 @@ def test_every_line_of_code_makes_what_was_measured(name, request):
         mechanism = eval(code(entry, need), {"update_mechanism": update_mechanism})
         release = mechanism.release(need.dimension, need.participations)
         assert rq.account([release], need.delta) == entry.guarantee
-        assert deviation(mechanism, need.dimension, need.cohort) == entry.noise.deviation
+        assert (
+            mechanism.expected_error(need.dimension).deviation(need.cohort) == entry.noise.deviation
+        )
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_a_training_run_has_the_planned_guarantee(trust, name, tmp_path):
     runs.create(tmp_path, config, baseline=False, overwrite=True)
     summary = runs.execute(tmp_path).summary
     assert summary.rounds == 12
-    assert summary.guarantee["epsilon"] == best.guarantee.epsilon
+    assert summary.guarantee.epsilon == best.guarantee.epsilon
 
 
 def test_bytes_are_those_of_payloads():

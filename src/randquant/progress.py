@@ -165,11 +165,11 @@ def table(folder: Path, run: Run) -> list[str]:
 
 def _guarantee(summary: RunSummary, config: TrainConfig) -> str:
     guarantee = summary.guarantee
-    if guarantee is None or guarantee["epsilon"] == "inf":
+    if guarantee is None or math.isinf(guarantee.epsilon):
         return "none: this run protects nothing"
     return (
-        f"whole run, one {config.unit}: epsilon <= {round_up(guarantee['epsilon'])} at "
-        f"delta = {guarantee['delta']} ({guarantee['neighboring']}, {guarantee['trust']} trust)"
+        f"whole run, one {config.unit}: epsilon <= {round_up(guarantee.epsilon)} at "
+        f"delta = {guarantee.delta} ({guarantee.neighboring}, {guarantee.trust} trust)"
     )
 
 
@@ -190,7 +190,7 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
 
 def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
     guarantee = summary.guarantee
-    if guarantee is None or guarantee["trust"] != "aggregate":
+    if guarantee is None or guarantee.trust != "aggregate":
         return ", header included"
     return f": masked for a sum of {config.cohort:,}, header included, handshake not"
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from randquant import _validate
 from randquant.aggregate.channel import ChannelMechanism
+from randquant.aggregate.mechanism import UpdateMechanism
 from randquant.aggregate.vector import VectorMechanism
 from randquant.mechanisms.record import MechanismRecord
 from randquant.mechanisms.registry import add, build, known_mechanisms, records_in
 from randquant.privacy import Trust
 from randquant.releases import Norm
-
-if TYPE_CHECKING:
-    from randquant.aggregate import UpdateMechanism
 
 
 def all_mechanisms() -> dict[str, MechanismRecord]:
@@ -32,7 +30,7 @@ def update_mechanism(
     name: str,
     parameters: Mapping[str, Any],
     *,
-    trust: str = "",
+    trust: Trust | None = None,
     cohort: int | None = None,
     clip_norm: float | None = None,
     norm: Norm = "l2",
@@ -42,7 +40,7 @@ def update_mechanism(
     Args:
         name: of any registered mechanism.
         parameters: the mechanism's own parameters, by name.
-        trust: against whom it is to hold; empty for the mechanism's own (`local` for channels).
+        trust: against whom it is to hold; None for the mechanism's own (`local` for channels).
         cohort: how many clients are summed, at least: whose randomness protects each of them where
             a server sees sums only.
         clip_norm: threshold of a whole update's norm, for a channel; None to clip each coordinate
@@ -63,7 +61,7 @@ def update_mechanism(
 def _of_channel(
     record: MechanismRecord,
     parameters: Mapping[str, Any],
-    trust: str,
+    trust: Trust | None,
     cohort: int | None,
     clip_norm: float | None,
     norm: Norm,
@@ -83,7 +81,7 @@ def _of_channel(
 def _whole(
     record: MechanismRecord,
     parameters: Mapping[str, Any],
-    trust: str,
+    trust: Trust | None,
     cohort: int | None,
     clip_norm: float | None,
     norm: Norm,

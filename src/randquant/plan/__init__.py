@@ -10,7 +10,6 @@ from typing import Literal
 from randquant import _validate
 from randquant.aggregate import ChannelMechanism, LocalGaussian, all_mechanisms
 from randquant.calibrate import OutOfReach, calibrate
-from randquant.deviation import deviation
 from randquant.limits import gaussian_multiplier, privunit
 from randquant.mechanisms import stochastic_rounding
 from randquant.plan.record import Entry, Limit, Need, Noise, Plan
@@ -131,7 +130,7 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Entry:
         return Entry(name, {}, baseline=baseline, remark=str(error))
     found = tuned.calibration
     mechanism = found.mechanism
-    each = deviation(mechanism, need.dimension, need.cohort)
+    each = mechanism.expected_error(need.dimension).deviation(need.cohort)
     sent = mechanism.upload_bytes(need.dimension, need.cohort)
     remark = "" if found.tight else "less noise is not to be had"
     return Entry(

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from randquant import _validate
-from randquant.aggregate import all_mechanisms, update_mechanism
+from randquant.aggregate import all_mechanisms
+from randquant.configured import mechanism_of
 from randquant.records import TrainConfig, check_config, to_json
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainConfig) if f.name != "parameters"}
@@ -55,14 +56,7 @@ def check_valid(config: TrainConfig) -> None:
         ValueError, TypeError: numbers make no sense, or the mechanism does not work.
     """
     check_config(config)
-    update_mechanism(
-        config.mechanism,
-        config.parameters,
-        trust=config.trust,
-        cohort=config.cohort,
-        clip_norm=config.clip_norm,
-        norm=config.norm,
-    )
+    mechanism_of(config)
 
 
 def folder(config: TrainConfig) -> str:
