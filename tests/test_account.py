@@ -14,6 +14,7 @@ from randquant.account import ORDERS, RESERVE, _to_epsilon, account
 from randquant.composition import compose
 from randquant.mechanisms.noise import Skellam
 from randquant.privacy import round_up
+from randquant.release import ReleaseDefaults
 from randquant.releases import ChannelRelease, GaussianRelease, NoiseRelease
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
@@ -138,7 +139,7 @@ def test_astronomic_numbers_of_releases_are_bounded():
 
 
 @dataclasses.dataclass
-class CloseRelease:
+class CloseRelease(ReleaseDefaults):
     """A Gaussian's bound for something that is only close to it."""
 
     distance: float

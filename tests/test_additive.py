@@ -13,7 +13,7 @@ from randquant import wire
 from randquant.account import account
 from randquant.aggregate import AdditiveMechanism
 from randquant.aggregate.additive import round_within, squared_bound, squared_norm
-from randquant.aggregate.gaussian import clip_to_norm
+from randquant.aggregate.clipping import clip_to_norm
 from randquant.keys import Key
 from randquant.mechanisms.noise import NOISES
 from randquant.mechanisms.sampling import BITS

@@ -19,7 +19,7 @@ from randquant.aggregate import (
     VectorMechanism,
     update_mechanism,
 )
-from randquant.aggregate.gaussian import _room, clip_to_norm
+from randquant.aggregate.clipping import _room, clip_to_norm
 from randquant.aggregate.rotation import Rotation
 from randquant.encode import encode_payload
 from randquant.keys import Key

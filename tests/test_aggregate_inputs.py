@@ -18,7 +18,6 @@ from randquant.aggregate import (
     LocalGaussian,
     SignSGD,
     VectorMechanism,
-    encode_each,
     gaussian,
 )
 from randquant.aggregate.channel import log_equal_codes
@@ -196,7 +195,7 @@ def test_copies_within_a_simulation_of_one_key_are_noticed():
     """A planted fault: one key for all clients makes their payloads equal where updates are."""
     mechanism = of_a_sum(COIN, cohort=5)
     updates = np.zeros((5, 650), np.float32)
-    payloads = encode_each(mechanism, updates, [Key.from_seed(1)] * 5)
+    payloads = mechanism.encode_many(updates, [Key.from_seed(1)] * 5)
     with pytest.raises(ValueError, match="payload once"):
         mechanism.mean(payloads, 650, Key.from_seed(2))
     assert wire.unpack(COIN, payloads[0], 1024).shape == (1024,)

@@ -14,7 +14,7 @@ RANKS = {
     "sealed": 2, "compress": 2, "probabilities": 2, "upload": 2, "moments": 2,
     "mechanisms": 3, "certify": 3, "geometry": 3, "channel_file": 3, "encode": 3, "design": 3,
     "curvature": 3, "vector": 3, "sums": 3,
-    "composition": 4, "releases": 4,
+    "composition": 4, "release": 4, "releases": 4,
     "amplification": 4, "sampling": 4, "account": 4, "aggregate": 4, "families": 4,
     "secagg": 4,
     "datasets": 5, "_idx": 5, "_cifar": 5, "_leaf": 5, "cohorts": 5, "events": 5, "ledger": 5,
@@ -26,7 +26,8 @@ RANKS = {
     "run_folder": 7, "run_log": 7, "run_setup": 7, "run_page": 7,
     "runs": 7, "compare": 7, "compare_page": 7, "reproduce": 7,
     "proportions": 7, "attacks": 7, "audit": 7,
-    "calibrate": 5, "schemes": 5, "deviation": 5, "limits": 5, "plan": 7,
+    "deviation": 3,
+    "calibrate": 5, "schemes": 5, "limits": 5, "plan": 7,
     "cli": 8,
     "__main__": 9,
 }  # fmt: skip

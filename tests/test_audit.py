@@ -9,23 +9,26 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
+from around import Around
 from planted import modulo_words
 from scipy import stats
 
 import randquant as rq
 from randquant import cli
 from randquant.aggregate import (
-    BASELINES,
     AdditiveMechanism,
     ChannelMechanism,
+    MechanismDefaults,
     VectorMechanism,
+    all_mechanisms,
     update_mechanism,
 )
+from randquant.aggregate.channel import _single
 from randquant.aggregate.gaussian import LocalGaussian, gaussian
 from randquant.attacks import Event, Outcomes, best_event, in_words, statistics
-from randquant.audit import FEWEST, _single, cohort_inputs, worst_inputs
+from randquant.audit import FEWEST, cohort_inputs, worst_inputs
 from randquant.keys import KeyStream
-from randquant.mechanisms import MECHANISMS, build
+from randquant.mechanisms import build
 from randquant.proportions import ceiling, least_epsilon, proportion
 
 KEY = rq.Key.from_seed(2026)
@@ -204,16 +207,6 @@ def test_an_audit_is_a_function_of_its_key():
 # Planted faults
 
 
-class Wrapped:
-    """A mechanism with something else in place of its encoder."""
-
-    def __init__(self, mechanism, encode):
-        self.mechanism, self.encode = mechanism, encode
-
-    def __getattr__(self, name):
-        return getattr(self.mechanism, name)
-
-
 def shared_key(mechanism, clients: int):
     """Clients of one trial encode with the key of the first."""
     calls = []
@@ -225,7 +218,7 @@ def shared_key(mechanism, clients: int):
             calls.append(calls[-1])
         return mechanism.encode(update, calls[-1])
 
-    return Wrapped(mechanism, encode)
+    return Around(mechanism, encode)
 
 
 def unclipped(mechanism):
@@ -237,7 +230,7 @@ def unclipped(mechanism):
         noisy = steps.astype(np.int64) + plan.noise.draw(plan.rotation.size, key.fold_in("noise"))
         return rq.wire.pack(mechanism.format, (noisy % 2**mechanism.bits).astype(np.uint32))
 
-    return Wrapped(mechanism, encode)
+    return Around(mechanism, encode)
 
 
 def test_a_biased_sampler_is_caught():
@@ -248,7 +241,7 @@ def test_a_biased_sampler_is_caught():
         honest = key.fold_in("bias").words(1)[0] >= 2**64 // 5
         return rq.wire.pack(RESPONSE.channel, codes if honest else (update > 0).astype(np.uint8))
 
-    assert audited(Wrapped(RESPONSE, encode)).contradicted
+    assert audited(Around(RESPONSE, encode)).contradicted
 
 
 def test_random_words_with_a_stuck_bit_are_caught(monkeypatch):
@@ -285,14 +278,14 @@ def test_a_leak_in_the_lowest_bit_of_a_float_is_caught():
         words = np.frombuffer(gaussian.encode(update, key), dtype="<u4")
         return (words & ~np.uint32(1) | (update > 0)).astype("<u4").tobytes()
 
-    found = audited(Wrapped(gaussian, encode), delta=1e-5)
+    found = audited(Around(gaussian, encode), delta=1e-5)
     assert found.contradicted
     assert "bytes" in found.event
 
 
 def test_a_key_that_never_changes_is_caught():
     quiet = ChannelMechanism(rq.pbm(clip=1.0, theta=0.1, trials=1))
-    fixed = Wrapped(quiet, lambda update, key: quiet.encode(update, KEY))
+    fixed = Around(quiet, lambda update, key: quiet.encode(update, KEY))
     found = audited(fixed, dimension=12, trials=2000)
     assert found.contradicted
     assert found.epsilon_lower == found.ceiling
@@ -300,7 +293,7 @@ def test_a_key_that_never_changes_is_caught():
 
 
 def test_outcomes_that_never_change_are_warned_of():
-    fixed = Wrapped(RESPONSE, lambda update, key: RESPONSE.encode(np.zeros_like(update), KEY))
+    fixed = Around(RESPONSE, lambda update, key: RESPONSE.encode(np.zeros_like(update), KEY))
     found = audited(fixed, trials=FEWEST)
     assert found.constant
     assert not found.contradicted
@@ -317,7 +310,7 @@ def test_a_missing_clip_is_caught():
         central: lambda update, key: update.astype("<f4").tobytes(),
     }
     inputs = np.full(2, 4.0, dtype=np.float32), np.full(2, -4.0, dtype=np.float32)
-    faulty = [Wrapped(mechanism, encode) for mechanism, encode in raw.items()]
+    faulty = [Around(mechanism, encode) for mechanism, encode in raw.items()]
     for mechanism in (*faulty, unclipped(summed)):
         assert audited(mechanism, inputs=inputs, trials=1000, delta=1e-5).contradicted
     for mechanism in (local, central, summed):
@@ -366,17 +359,17 @@ def test_a_missing_clip_of_the_norm_is_caught():
     whole = VectorMechanism(channel, clip_norm=0.1)
     unscaled = VectorMechanism(channel, clip_norm=100.0)
     inputs = np.ones(4, dtype=np.float32), -np.ones(4, dtype=np.float32)
-    assert audited(Wrapped(whole, unscaled.encode), inputs=inputs, trials=1000).contradicted
+    assert audited(Around(whole, unscaled.encode), inputs=inputs, trials=1000).contradicted
     assert not audited(whole, inputs=inputs, trials=1000).contradicted
 
 
 def test_every_mechanism_that_protects_is_audited():
-    assert set(SOUND) == {*MECHANISMS, *BASELINES} - {"clipped-sgd"}
+    assert set(SOUND) == {name for name, each in all_mechanisms().items() if each.trusts}
 
 
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_mechanism_is_not_contradicted(name):
-    for trust in ("local", "aggregate") if name in MECHANISMS else ("",):
+    for trust in ("",) if all_mechanisms()[name].whole_update else ("local", "aggregate"):
         if trust == "aggregate" and build(name, SOUND[name]).lattice is None:
             continue  # refused: sums of uneven values mean nothing
         mechanism = update_mechanism(name, SOUND[name], trust=trust, cohort=2)
@@ -434,7 +427,7 @@ def test_wrong_inputs_raise_one_sentence():
     with pytest.raises(TypeError, match="key"):
         rq.audit(RESPONSE, np.zeros(1), np.zeros(1), key=0)
     with pytest.raises(ValueError, match="clip_norm, clip or channel"):
-        worst_inputs(object(), 1)
+        MechanismDefaults.audit_inputs(RESPONSE)  # what one without a threshold answers
     for wrong in ({"x": math.nan}, {"x": 1e39}, {"neighboring": "add"}):
         with pytest.raises(ValueError, match="Expected"):
             cohort_inputs(RESPONSE, 1, 2, **wrong)

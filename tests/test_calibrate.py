@@ -1,10 +1,12 @@
 """Calibration: the least noise that meets a target, checked again, and what is out of reach."""
 
+import itertools
 import math
 import resource
 import time
 
 import pytest
+from around import Around
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,19 +14,22 @@ import randquant as rq
 from randquant.aggregate import CentralGaussian, ClippedSGD, LocalGaussian, update_mechanism
 from randquant.calibrate import TOLERANCE, OutOfReach, calibrate
 from randquant.limits import gaussian_multiplier
+from randquant.mechanisms import UpdateSetting
 from randquant.mechanisms.noise import NOISES
 from randquant.releases import of_one_example
-from randquant.schemes import Setting, mechanism, names, scheme
+from randquant.schemes import protecting_mechanisms, tuned_mechanism, update_family
 
 
-def one_number(name: str, setting: Setting, epsilon: float = 1.0, delta=1e-6, rounds: int = 1):
+def one_number(
+    name: str, setting: UpdateSetting, epsilon: float = 1.0, delta=1e-6, rounds: int = 1
+):
     """A mechanism's family, and options to calibrate it from where `plan` would start."""
-    family = scheme(name, setting)
+    family = update_family(name, setting)
     multiplier = gaussian_multiplier(epsilon, delta or 1e-15, rounds)
     many = setting.cohort if setting.trust == "aggregate" else 1
     start = family.start(multiplier * 2 * setting.clip_norm / math.sqrt(many))
     return (
-        lambda noise: mechanism(name, setting, family.parameters(noise)),
+        lambda noise: tuned_mechanism(name, setting, family.parameters(noise)),
         {"start": start, "reach": family.reach},
     )
 
@@ -72,7 +77,7 @@ def test_hard_targets_are_met_or_refused(name):
     memory, met = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
     for epsilon, delta, rounds, dimension, cohort in HARD:
         trust = "aggregate" if name == "skellam" else "local"
-        setting = Setting(dimension, cohort, 12, trust)
+        setting = UpdateSetting(dimension, cohort, 12, trust)
         build, options = one_number(name, setting, epsilon, delta, rounds)
         started = time.process_time()
         try:
@@ -111,7 +116,7 @@ def assert_at_an_edge(build, found, epsilon, delta, dimension, rounds, options):
 @pytest.mark.parametrize("name", ["local-gaussian", "skellam"])
 def test_the_nearest_target_is_in_reach(name):
     """A target out of reach names another one, which can then be calibrated."""
-    setting = Setting(650, 100, 16, "aggregate" if name == "skellam" else "local")
+    setting = UpdateSetting(650, 100, 16, "aggregate" if name == "skellam" else "local")
     build, options = one_number(name, setting)
     with pytest.raises(OutOfReach) as refused:
         calibrate(build, 1e-4, 1e-12, 650, 10, **options)
@@ -178,7 +183,7 @@ def test_more_privacy_than_asked_for_is_said():
     name=st.sampled_from(["stochastic-rounding", "local-gaussian", "sign-sgd"]),
 )
 def test_a_calibration_never_exceeds_its_target(epsilon, delta, rounds, dimension, start, name):
-    setting = Setting(dimension, 1, 1)
+    setting = UpdateSetting(dimension, 1, 1)
     build, options = one_number(name, setting)
     options["start"] = start
     try:
@@ -193,11 +198,11 @@ def test_a_calibration_never_exceeds_its_target(epsilon, delta, rounds, dimensio
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 def test_every_family_meets_a_target(trust):
     """But OPTM, which has none, and QMGeo, whose least epsilon is far above."""
-    for name in names(Setting(50, 20, 2, trust)):
-        setting = Setting(50, 20, 10 if name in NOISES else 2, trust)
+    for name in protecting_mechanisms(UpdateSetting(50, 20, 2, trust)):
+        setting = UpdateSetting(50, 20, 10 if name in NOISES else 2, trust)
         if name == "optm":
             with pytest.raises(ValueError, match="one coordinate"):
-                scheme(name, setting)
+                update_family(name, setting)
             continue
         build, options = one_number(name, setting, 20.0, 1e-5, 2)
         if name == "qmgeo":
@@ -207,13 +212,13 @@ def test_every_family_meets_a_target(trust):
         found = calibrate(build, 20.0, 1e-5, 50, 2, **options)
         assert found.guarantee.trust == trust
         assert found.guarantee.epsilon <= 20
-        parameters = scheme(name, setting).parameters(found.noise)
-        again = mechanism(name, setting, parameters).release(50, 2)
+        parameters = update_family(name, setting).parameters(found.noise)
+        again = tuned_mechanism(name, setting, parameters).release(50, 2)
         assert rq.account([again], 1e-5) == found.guarantee
 
 
 def test_too_few_bits_are_said():
-    build, options = one_number("skellam", Setting(650, 100, 4, "aggregate"))
+    build, options = one_number("skellam", UpdateSetting(650, 100, 4, "aggregate"))
     with pytest.raises(OutOfReach, match="add bits"):
         calibrate(build, 8.0, 1e-6, 650, 5, **options)
 
@@ -249,23 +254,24 @@ def test_what_is_returned_belongs_together():
         assert found.tight
 
 
-class Counting(LocalGaussian):
-    """Says less noise than it adds, once it has been asked often enough."""
+def counting(last):
+    """Says less noise than it adds, once it has been asked so often."""
+    asked = itertools.count(1)
 
-    asked = 0
+    def build(noise):
+        def release(dimension, rounds, neighboring):
+            multiplier = noise / (2 if next(asked) == last else 1)
+            return rq.GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
 
-    def release(self, dimension, rounds, neighboring="replace_one"):
-        Counting.asked += 1
-        multiplier = self.noise_multiplier / (2 if Counting.asked == Counting.last else 1)
-        return rq.GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
+        return Around(LocalGaussian(1.0, noise), release=release)
+
+    return build
 
 
 def test_a_guarantee_that_changes_when_asked_again_is_not_returned():
-    Counting.asked, Counting.last = 0, -1
-    calls = calibrate(lambda z: Counting(1.0, z), 2.0, 1e-6, 10, 1).calls
-    Counting.asked, Counting.last = 0, calls + 1
+    calls = calibrate(counting(-1), 2.0, 1e-6, 10, 1).calls
     with pytest.raises(ArithmeticError, match="gave less before"):
-        calibrate(lambda z: Counting(1.0, z), 2.0, 1e-6, 10, 1)
+        calibrate(counting(calls + 1), 2.0, 1e-6, 10, 1)
 
 
 @pytest.mark.parametrize("rounds", range(1, 9))

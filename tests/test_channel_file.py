@@ -24,7 +24,9 @@ def test_what_is_saved_is_loaded(tmp_path_factory, channel):
 
 def test_a_design_is_a_mechanism(tmp_path):
     path = tmp_path / "design.json"
-    found = design.optimal(2.0, [-6, -1, 1, 6], 0.9, "mse", constraint="renyi", order=4.0)
+    found = design.optimal(
+        2.0, [-6, -1, 1, 6], constraint=design.Renyi(0.9, order=4.0), objective="mse"
+    )
     rq.save_channel(path, found.channel, found.certificate)
     assert rq.load_channel(path) == (found.channel, found.certificate)
     assert build("channel-file", {"path": str(path)}) == found.channel

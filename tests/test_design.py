@@ -9,6 +9,7 @@ from scipy.optimize import linprog
 
 import randquant as rq
 from randquant import design
+from randquant.design import Pure
 from randquant.privacy import round_up
 
 
@@ -21,7 +22,7 @@ from randquant.privacy import round_up
     ],
 )
 def test_it_beats_the_optm_paper_on_the_papers_own_bins(epsilon, values, published, reached):
-    found = design.optimal(1.0, values, epsilon)
+    found = design.optimal(1.0, values, constraint=Pure(epsilon))
     assert found.value <= reached < published
     assert rq.certify(found.channel).epsilon.upper <= epsilon
     assert 0 <= found.gap < 1e-6
@@ -59,7 +60,7 @@ def all_pairs_optimum(vertices, levels, epsilon, objective) -> float:
 @pytest.mark.parametrize("epsilon", [0.8, 2.0, 5.0])
 def test_it_equals_the_programme_over_all_pairs(objective, epsilon):
     levels = np.array([-3.2, -0.7, 0.4, 1.3, 2.9])
-    found = design.optimal(1.0, levels, epsilon, objective, inputs=5)
+    found = design.optimal(1.0, levels, constraint=Pure(epsilon), objective=objective, inputs=5)
     expected = all_pairs_optimum(np.linspace(-1, 1, 5), levels, epsilon, objective)
     assert found.value == pytest.approx(expected, rel=1e-6)
     assert found.dual_bound == pytest.approx(expected, rel=1e-6)
@@ -73,7 +74,9 @@ levels_of = st.lists(st.floats(-0.95, 0.95), min_size=0, max_size=6).map(
 @settings(max_examples=40)
 @given(levels_of, st.floats(0.9, 6), st.sampled_from(["mae", "mse"]), st.integers(2, 20))
 def test_the_promises_hold_for_any_levels(levels, epsilon, objective, inputs):
-    found = design.optimal(1.0, levels, epsilon, objective, inputs)
+    found = design.optimal(
+        1.0, levels, constraint=Pure(epsilon), objective=objective, inputs=inputs
+    )
     measured = rq.moments(found.channel)
     assert found.certificate.epsilon.upper <= epsilon
     assert rq.certify(found.channel) == found.certificate
@@ -86,26 +89,27 @@ def test_no_known_mechanism_on_the_same_levels_is_better():
     channel = rq.rqm(clip=1.0, margin=1.0, levels=16, keep=0.42)
     epsilon = rq.certify(channel).epsilon.upper
     for objective in ("mae", "mse"):
-        found = design.optimal(1.0, channel.values, epsilon, objective)
+        found = design.optimal(1.0, channel.values, constraint=Pure(epsilon), objective=objective)
         assert found.value < getattr(rq.moments(channel), objective)
 
 
 def test_it_scales_with_clip():
-    unit = design.optimal(1.0, [-3, -0.5, 0.5, 3], 1.0, "mse")
-    tiny = design.optimal(1e-3, [-3e-3, -5e-4, 5e-4, 3e-3], 1.0, "mse")
+    unit = design.optimal(1.0, [-3, -0.5, 0.5, 3], constraint=Pure(1.0), objective="mse")
+    tiny = design.optimal(1e-3, [-3e-3, -5e-4, 5e-4, 3e-3], constraint=Pure(1.0), objective="mse")
     assert tiny.value == pytest.approx(1e-6 * unit.value, rel=1e-9, abs=0)
     assert tiny.dual_bound == pytest.approx(1e-6 * unit.dual_bound, rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize("values", [[-3.0, 3.0], [-2.0, 0.3, 5.0]])
 def test_the_least_epsilon_is_the_limit_of_what_is_feasible(values):
-    least = design.least_epsilon(1.0, values)
-    assert design.optimal(1.0, values, least * 1.001).certificate.epsilon.upper <= least * 1.001
+    least = design.least_epsilon(1.0, values, Pure(1.0))
+    near = design.optimal(1.0, values, constraint=Pure(least * 1.001))
+    assert near.certificate.epsilon.upper <= least * 1.001
     with pytest.raises(ValueError, match=f"above {round_up(least)}"):
-        design.optimal(1.0, values, least * 0.999)
+        design.optimal(1.0, values, constraint=Pure(least * 0.999))
     outer = rq.rqm(1.0, 2.0, 2, 1.0)  # the two outermost levels ±3 alone
     assert rq.certify(outer).epsilon.upper == pytest.approx(
-        design.least_epsilon(1.0, [-3, 3]), rel=1e-12, abs=0
+        design.least_epsilon(1.0, [-3, 3], Pure(1.0)), rel=1e-12, abs=0
     )
 
 
@@ -117,14 +121,13 @@ def test_the_least_epsilon_is_the_limit_of_what_is_feasible(values):
         ({"values": [3.0, -3.0]}, "increasing"),
         ({"values": [2.0]}, "2 to 256"),
         ({"values": [-3.0, math.nan]}, "finite"),
-        ({"epsilon": 0.0}, "epsilon"),
-        ({"epsilon": 0.1}, "outermost values outward"),
+        ({"constraint": Pure(0.1)}, "outermost values outward"),
         ({"objective": "mode"}, "objective"),
         ({"inputs": 1}, "inputs"),
         ({"clip": 0.0}, "clip"),
     ],
 )
 def test_what_cannot_be_met_is_named(change, message):
-    asked = {"clip": 1.0, "values": [-3.0, 3.0], "epsilon": 1.0} | change
+    asked = {"clip": 1.0, "values": [-3.0, 3.0], "constraint": Pure(1.0)} | change
     with pytest.raises(ValueError, match=message):
         design.optimal(**asked)

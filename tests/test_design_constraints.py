@@ -9,7 +9,7 @@ from scipy.optimize import linprog, minimize
 
 import randquant as rq
 from randquant import design
-from randquant.design.constraint import Fisher, Metric, Pure, Renyi
+from randquant.design import Fisher, Metric, Pure, Renyi, constraint_of
 from randquant.design.objective import MeanError, WorstVariance
 from randquant.privacy import round_up
 
@@ -57,7 +57,7 @@ def test_renyi_equals_a_general_solver(order, epsilon):
         worst = [(table[v] ** order * table[w] ** (1 - order)).sum() for v, w in pairs]
         return np.array([(order - 1) * epsilon - math.log(value) for value in worst])
 
-    found = design.optimal(1.0, LEVELS, epsilon, "mse", inputs=3, constraint="renyi", order=order)
+    found = design.optimal(1.0, LEVELS, constraint=Renyi(epsilon, order), objective="mse", inputs=3)
     assert found.value == pytest.approx(sequential_quadratic(room), rel=2e-5)
     assert found.dual_bound <= found.value <= found.dual_bound + 1e-4
     certificate = rq.certify(found.channel, order)
@@ -71,7 +71,7 @@ def test_fisher_equals_a_general_solver():
         ends = [(slope**2 / row).sum(axis=1) for row in (table[:-1], table[1:])]
         return 0.4 - np.concatenate(ends)
 
-    found = design.optimal(1.0, LEVELS, 0.4, "mse", inputs=3, constraint="fisher")
+    found = design.optimal(1.0, LEVELS, constraint=Fisher(0.4), objective="mse", inputs=3)
     assert found.value == pytest.approx(sequential_quadratic(room), rel=2e-5)
     assert found.dual_bound <= found.value <= found.dual_bound + 1e-4
     assert rq.fisher_information(found.channel).upper <= 0.4
@@ -79,14 +79,18 @@ def test_fisher_equals_a_general_solver():
 
 def test_fisher_designs_respect_and_approach_the_cramer_rao_bound():
     # An unbiased estimate of x has variance at least 1/I(x), so its mean is at least 1/epsilon.
-    found = design.optimal(1.0, [-4.4, -1.2, 1.2, 4.4], 0.2, "mse", inputs=17, constraint="fisher")
+    found = design.optimal(
+        1.0, [-4.4, -1.2, 1.2, 4.4], constraint=Fisher(0.2), objective="mse", inputs=17
+    )
     assert 5.0 < found.dual_bound <= found.value < 5.03
 
 
 @pytest.mark.parametrize("geometry", ["l1", "l2"])
 def test_metric_privacy_equals_the_programme_over_all_pairs(geometry):
     vertices, epsilon = np.linspace(-1, 1, 5), 1.4
-    found = design.optimal(1.0, LEVELS, epsilon, "mse", inputs=5, constraint=geometry)
+    found = design.optimal(
+        1.0, LEVELS, constraint=Metric(epsilon, geometry), objective="mse", inputs=5
+    )
     objective = MeanError(2).cost(vertices, LEVELS)
     rows = []
     for v, w in itertools.permutations(range(5), 2):
@@ -113,7 +117,7 @@ def test_metric_privacy_equals_the_programme_over_all_pairs(geometry):
 
 
 def test_worst_variance_equals_the_programme_on_a_dense_grid():
-    found = design.optimal(1.0, LEVELS, 1.2, "worst_variance", inputs=9)
+    found = design.optimal(1.0, LEVELS, constraint=Pure(1.2), objective="worst_variance", inputs=9)
     x = np.linspace(-1, 1, 4001)
     measured = rq.moments(found.channel).variance_at(x)
     assert measured.max() <= found.value * (1 + 1e-12)
@@ -121,7 +125,9 @@ def test_worst_variance_equals_the_programme_on_a_dense_grid():
     assert 0 <= found.gap < 1e-5
     # No design for another objective has a smaller worst variance.
     for other in ("mae", "mse"):
-        channel = design.optimal(1.0, LEVELS, 1.2, other, inputs=9).channel
+        channel = design.optimal(
+            1.0, LEVELS, constraint=Pure(1.2), objective=other, inputs=9
+        ).channel
         assert rq.moments(channel).variance_max >= found.dual_bound
     # Independently: the bound holds at every point of a grid, one row each.
     vertices = np.linspace(-1, 1, 9)
@@ -149,17 +155,21 @@ def test_a_density_is_what_errors_are_averaged_over():
     samples = np.random.default_rng(3).normal(0.5, 0.2, 500).clip(-1, 1)
     levels = [-4.0, 0.2, 0.6, 4.0]
     for objective in ("mae", "mse"):
-        found = design.optimal(1.0, levels, 1.0, objective, density=samples)
+        found = design.optimal(
+            1.0, levels, constraint=Pure(1.0), objective=objective, density=samples
+        )
         measured = rq.moments(found.channel)
         at = measured.mae_at if objective == "mae" else measured.mse_at
         assert found.value == pytest.approx(np.mean(at(samples)), rel=1e-12, abs=0)
         assert 0 <= found.gap < 1e-6
-        uniform = design.optimal(1.0, levels, 1.0, objective).channel
+        uniform = design.optimal(1.0, levels, constraint=Pure(1.0), objective=objective).channel
         assert found.value < np.mean(getattr(rq.moments(uniform), f"{objective}_at")(samples))
     # Many even samples are the uniform density.
     even = (np.arange(4000) + 0.5) / 2000 - 1
-    found = design.optimal(1.0, levels, 1.0, "mae", density=even)
-    assert found.value == pytest.approx(design.optimal(1.0, levels, 1.0).value, rel=1e-5)
+    found = design.optimal(1.0, levels, constraint=Pure(1.0), density=even)
+    assert found.value == pytest.approx(
+        design.optimal(1.0, levels, constraint=Pure(1.0)).value, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,11 +186,14 @@ def test_a_density_is_what_errors_are_averaged_over():
 def test_the_derivative_by_the_levels_is_right(make):
     vertices = np.linspace(-1, 1, 5)
 
-    def value(levels):
-        return design._solved(*make(), levels, vertices, 0.0)
+    def solved(goal, levels):
+        return design._solved(make()[0].limits(), goal, levels, vertices, 0.0)
 
-    bound, goal = make()
-    slope = design._slope(goal, LEVELS, vertices, design._solved(bound, goal, LEVELS, vertices, 0))
+    def value(levels):
+        return solved(make()[1], levels)
+
+    goal = make()[1]
+    slope = design._slope(goal, LEVELS, vertices, solved(goal, LEVELS))
     for code in range(4):
         step = np.zeros(4)
         step[code] = 1e-4
@@ -191,7 +204,11 @@ def test_the_derivative_by_the_levels_is_right(make):
 @pytest.mark.parametrize(("levels", "reached"), [(2, 4.350), (3, 4.050), (4, 4.045), (8, 3.906)])
 def test_searched_levels_reach_the_known_mean_square(levels, reached):
     found = design.optimal(
-        1.0, epsilon=1.0, objective="mse", levels=levels, inputs=33 if levels == 8 else None
+        1.0,
+        constraint=Pure(1.0),
+        objective="mse",
+        levels=levels,
+        inputs=33 if levels == 8 else None,
     )
     assert found.value <= reached
     assert found.certificate.epsilon.upper <= 1.0
@@ -199,7 +216,7 @@ def test_searched_levels_reach_the_known_mean_square(levels, reached):
 
 
 def test_free_levels_are_better_and_a_lattice_is_worse():
-    asked = {"clip": 2.0, "epsilon": 1.0, "objective": "mse", "levels": 4, "inputs": 17}
+    asked = {"clip": 2.0, "constraint": Pure(1.0), "objective": "mse", "levels": 4, "inputs": 17}
     symmetric = design.optimal(**asked)
     free = design.optimal(**asked, symmetric=False)
     even = design.optimal(**asked, lattice=True)
@@ -211,28 +228,62 @@ def test_free_levels_are_better_and_a_lattice_is_worse():
 
 def test_a_cap_is_needed_for_the_mean_absolute_error_and_kept():
     with pytest.raises(ValueError, match="sends a level to infinity"):
-        design.optimal(1.0, epsilon=1.0, levels=4)
+        design.optimal(1.0, constraint=Pure(1.0), levels=4)
     found = [
-        design.optimal(1.0, epsilon=1.0, levels=4, reach=reach, inputs=17) for reach in (2.5, 6.0)
+        design.optimal(1.0, constraint=Pure(1.0), levels=4, reach=reach, inputs=17)
+        for reach in (2.5, 6.0)
     ]
     assert [d.channel.values[-1] <= cap for d, cap in zip(found, (2.5, 6.0), strict=True)]
     assert found[1].value < found[0].value < 1.75
     with pytest.raises(ValueError, match=r"reach above 2\.1639"):
-        design.optimal(1.0, epsilon=1.0, levels=4, reach=2.1)
+        design.optimal(1.0, constraint=Pure(1.0), levels=4, reach=2.1)
+
+
+EVERY = [("pure", None), ("renyi", 3.0), ("l1", None), ("l2", None), ("fisher", None)]
+
+
+@pytest.mark.parametrize(("name", "order"), EVERY)
+def test_no_channel_can_do_with_less_than_the_least_epsilon(name, order):
+    least = design.least_epsilon(1.0, LEVELS, constraint_of(name, 1.0, order), inputs=5)
+    asked = {"inputs": 5, "objective": "mse"}
+    with pytest.raises(ValueError, match=f"above {round_up(least)}"):
+        design.optimal(1.0, LEVELS, constraint=constraint_of(name, least * 0.999, order), **asked)
+    found = design.optimal(
+        1.0, LEVELS, constraint=constraint_of(name, least * 1.01, order), **asked
+    )
+    assert found.certificate.epsilon.upper <= least * 1.01
+
+
+@pytest.mark.parametrize(("name", "order"), EVERY)
+def test_a_constraint_is_a_value_that_no_design_changes(name, order):
+    """Two designs with one value are the same, and the value is hashable and equal as before."""
+    constraint = constraint_of(name, 2.0, order)
+    asked = {"constraint": constraint, "inputs": 5, "objective": "mse"}
+    first, second = (design.optimal(1.0, LEVELS, **asked) for _ in range(2))
+    assert first.channel == second.channel
+    assert {constraint: 1} == {constraint_of(name, 2.0, order): 1}
+    with pytest.raises(AttributeError):
+        constraint.epsilon = 3.0
 
 
 @pytest.mark.parametrize(
-    ("constraint", "order"),
-    [("pure", None), ("renyi", 3.0), ("l1", None), ("l2", None), ("fisher", None)],
+    ("make", "message"),
+    [
+        (lambda: constraint_of("metric", 1.0), "constraint"),
+        (lambda: constraint_of("renyi", 1.0), "order"),
+        (lambda: constraint_of("pure", 1.0, 2.0), "order"),
+        (lambda: Renyi(1.0, 1.0), "order"),
+        (lambda: Renyi(0.0, 2.0), "epsilon"),
+        (lambda: Pure(0.0), "epsilon"),
+        (lambda: Pure(math.nan), "epsilon"),
+        (lambda: Fisher(41.0), "epsilon"),
+        (lambda: Metric(1.0, "l3"), "geometry"),
+        (lambda: Metric(-1.0, "l1"), "epsilon"),
+    ],
 )
-def test_no_channel_can_do_with_less_than_the_least_epsilon(constraint, order):
-    least = design.least_epsilon(1.0, LEVELS, constraint, order, inputs=5)
-    asked = {"constraint": constraint, "order": order, "inputs": 5, "objective": "mse"}
-    with pytest.raises(ValueError, match=f"above {round_up(least)}"):
-        design.optimal(1.0, LEVELS, least * 0.999, **asked)
-    assert design.optimal(1.0, LEVELS, least * 1.01, **asked).certificate.epsilon.upper <= (
-        least * 1.01
-    )
+def test_wrong_constraints_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 @pytest.mark.parametrize(
@@ -240,10 +291,6 @@ def test_no_channel_can_do_with_less_than_the_least_epsilon(constraint, order):
     [
         ({"levels": 4}, "not both"),
         ({"values": None}, "not both"),
-        ({"constraint": "metric"}, "constraint"),
-        ({"constraint": "renyi"}, "order"),
-        ({"order": 2.0}, "order"),
-        ({"constraint": "renyi", "order": 1.0}, "order"),
         ({"objective": "worst_variance", "density": [0.0]}, "no density"),
         ({"density": [1.5]}, "clip them"),
         ({"density": []}, "samples"),
@@ -252,4 +299,4 @@ def test_no_channel_can_do_with_less_than_the_least_epsilon(constraint, order):
 )
 def test_wrong_requests_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        design.optimal(**({"clip": 1.0, "values": [-3.0, 3.0], "epsilon": 1.0} | change))
+        design.optimal(**({"clip": 1.0, "values": [-3.0, 3.0], "constraint": Pure(1.0)} | change))

@@ -14,9 +14,9 @@ from xml.etree import ElementTree
 import pytest
 
 from randquant import cli
-from randquant.aggregate import BASELINES
+from randquant.aggregate import all_mechanisms
 from randquant.cli.main import parser
-from randquant.mechanisms import MECHANISMS
+from randquant.mechanisms import channel_mechanisms, unregister
 from randquant.privacy import round_up
 from randquant.reproduce import ENTRIES
 from randquant.sweep.spec import read as read_sweep
@@ -92,7 +92,7 @@ def test_the_commands_of_the_sweeps_page_are_commands(line):
 
 
 def test_the_readme_names_every_mechanism():
-    for name in [*MECHANISMS, *BASELINES]:
+    for name in all_mechanisms():
         assert f"`{name}`" in README
 
 
@@ -211,10 +211,10 @@ def own_mechanism(tmp_path):
     """The page's file, and the registry as it was afterwards."""
     path = tmp_path / "response.py"
     path.write_text(blocks(OWN, "python")[0])
-    before = dict(MECHANISMS)
+    before = channel_mechanisms()
     yield path
-    MECHANISMS.clear()
-    MECHANISMS.update(before)
+    for name in channel_mechanisms().keys() - before:
+        unregister(name)
 
 
 def test_the_python_of_the_own_mechanism_prints_what_it_says(own_mechanism):

@@ -16,6 +16,7 @@ from randquant.composition import dominating_pair
 from randquant.events import PldAccountant, RdpAccountant, ReleaseEvent, _dots, _Foreign
 from randquant.mechanisms.noise import Skellam
 from randquant.privacy import round_up
+from randquant.release import ReleaseDefaults
 from randquant.releases import NoiseRelease, VectorRelease
 from randquant.sampling import Sampled
 
@@ -293,7 +294,7 @@ def test_loss_distributions_that_are_too_large_or_unknown_are_refused():
 
 
 def test_a_release_that_does_not_say_its_rounds_is_refused():
-    class Mine:
+    class Mine(ReleaseDefaults):
         trust, neighboring, releases, distance = "local", "replace_one", 1, 0.0
 
         def renyi(self, order):

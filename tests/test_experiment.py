@@ -79,7 +79,7 @@ def test_runs_are_trained_once_and_used_again(tmp_path):
 
     free, private, _ = first
     assert free.epsilon is None
-    assert private.epsilon == max(run.guarantee["epsilon"] for run in private.runs)
+    assert private.epsilon == max(run.guarantee.epsilon for run in private.runs)
     (stated,) = experiment.stated(first)
     assert (stated.what, stated.paper, stated.certified) == ("RQM", "epsilon 1", private.epsilon)
     assert stated.why.startswith("Says the paper. One client's whole run: 650 coordinates, ")

@@ -11,16 +11,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from randquant import schemes
 from randquant.aggregate import update_mechanism
 from randquant.calibrate import calibrate
 from randquant.keys import Key
+from randquant.mechanisms import UpdateSetting
 from randquant.privacy import round_up
 from randquant.reproduce import as_json, as_page, from_json, frontiers, reproduce
 from randquant.reproduce import imvu_training as figures
 from randquant.reproduce.experiment import Setting
 from randquant.reproduce.frontiers import GAUSSIAN, Frontiers, Grid, Kind
 from randquant.reproduce.result import labels
+from randquant.schemes import tuned_mechanism, update_family
 
 ONE, OTHER = Kind("one", "imvu"), Kind("other", "sign-sgd")
 
@@ -243,9 +244,10 @@ def test_figure_4_judges_every_width(monkeypatch):
 def test_the_error_is_that_of_what_is_decoded(name):
     """2,000 uploads of one update: slope and error within 6 deviations of what is computed."""
     size, many = 64, 2000
-    setting = schemes.Setting(size, 1, 1, "local", 1.0, "zero_out")
-    mechanism = schemes.mechanism(name, setting, schemes.scheme(name, setting).parameters(
-        0.2 if name in ("sign-sgd", "local-gaussian") else 3.0))  # fmt: skip
+    setting = UpdateSetting(size, 1, 1, "local", 1.0, "zero_out")
+    noise = 0.2 if name in ("sign-sgd", "local-gaussian") else 3.0
+    parameters = update_family(name, setting).parameters(noise)
+    mechanism = tuned_mechanism(name, setting, parameters)
     update = np.random.default_rng(5).standard_normal(size)
     update /= np.linalg.norm(update)
     root = Key.from_seed(1)

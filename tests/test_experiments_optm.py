@@ -33,7 +33,7 @@ CANCER = TrainConfig(
 def certified(config, folder):
     """Of a real run, by full accounting for the client that was called most often."""
     runs.create(folder, config, baseline=False, overwrite=False)
-    return runs.execute(folder).summary.guarantee["epsilon"]
+    return runs.execute(folder).summary.guarantee.epsilon
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def few(epsilon: float, kind) -> dict:
     return {
         "OPTM": rq.optm(1.0, [-3, -0.5, 0.5, 3], epsilon),
         "RQM": rq.rqm(1.0, 2.0, 4, optm_vectors.keep(epsilon)),
-        "MVU": designed(1.0, optm_vectors.PUBLISHED[1.0], epsilon, "mse", 9),
-        "optimum": designed(1.0, (-2.5, -0.15, 0.15, 2.5), epsilon, "mse", 9),
+        "MVU": designed(1.0, optm_vectors.PUBLISHED[1.0], epsilon, objective="mse", inputs=9),
+        "optimum": designed(1.0, (-2.5, -0.15, 0.15, 2.5), epsilon, objective="mse", inputs=9),
     }
 
 

@@ -4,13 +4,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from around import Around
 from scipy import stats
 from torch import nn
 
 import randquant as rq
 from randquant import datasets, models, wire
 from randquant import learner as learner_module
-from randquant.aggregate import ChannelMechanism, ClippedSGD, encode_each
+from randquant.aggregate import ChannelMechanism, ClippedSGD
 from randquant.federate import distributed_sgd, sample_cohort
 from randquant.keys import Key
 from randquant.learner import Learner
@@ -195,68 +196,57 @@ def test_the_data_are_held_once(digits):
 
 
 def test_rounds_and_clients_never_share_a_key(digits, pool):
-    seen = []
+    seen, plain = [], ClippedSGD(1.0)
 
-    class Spy(ClippedSGD):
-        __slots__ = ()
+    def encode(update, key):
+        seen.append(key.words(4).tobytes())
+        return plain.encode(update, key)
 
-        def encode(self, update, key):
-            seen.append(key.words(4).tobytes())
-            return super().encode(update, key)
-
-    run = algorithm(make_learner(digits, "softmax"), Spy(1.0), pool)
+    run = algorithm(make_learner(digits, "softmax"), Around(plain, encode), pool)
     state = run.init()
     for _ in range(3):
         state, _ = run.apply(state, [0, 1, 2], Key.from_seed(1))
     assert len(set(seen)) == 9
 
 
-def test_a_derived_mechanism_encodes_in_its_own_way():
-    class Zeros(ChannelMechanism):
-        __slots__ = ()
-
-        def encode(self, update, key):
-            return super().encode(np.zeros_like(update), key)
-
+def test_a_mechanism_around_another_encodes_in_its_own_way():
     updates = np.random.default_rng(0).uniform(-0.05, 0.05, (3, 100))
     keys = [Key.from_seed(client) for client in range(3)]
     plain = ChannelMechanism(CHANNEL)
-    for mechanism, sent in ((plain, updates), (Zeros(CHANNEL), np.zeros_like(updates))):
+    zeros = Around(plain, lambda update, key: plain.encode(np.zeros_like(update), key))
+    for mechanism, sent in ((plain, updates), (zeros, np.zeros_like(updates))):
         expected = [plain.encode(*each) for each in zip(sent, keys, strict=True)]
-        assert encode_each(mechanism, updates, keys) == expected
+        assert mechanism.encode_many(updates, keys) == expected
+    assert zeros.coordinate_channel is None  # nor are its codes drawn on a GPU
 
 
-class Exact(ClippedSGD):
-    """The exact mean, and the keys that it is given."""
+def exact(encode=None):
+    """A mechanism for the exact mean, and the keys that its clients and its server are given."""
+    plain, clients, server = ClippedSGD(1e30), [], []
 
-    __slots__ = ("clients", "server")
+    def noted(update, key):
+        clients.append(key.words(4).tobytes())
+        return plain.encode(update, key)
 
-    def __init__(self) -> None:
-        super().__init__(1e30)
-        object.__setattr__(self, "clients", [])
-        object.__setattr__(self, "server", [])
+    def mean(payloads, dimension, key):
+        server.append(key.words(4).tobytes())
+        return plain.mean(payloads, dimension, key)
 
-    def encode(self, update, key):
-        self.clients.append(key.words(4).tobytes())
-        return super().encode(update, key)
-
-    def mean(self, payloads, dimension, key):
-        self.server.append(key.words(4).tobytes())
-        return super().mean(payloads, dimension, key)
+    return Around(plain, encode or noted, mean), clients, server
 
 
 def test_keys_of_a_round_are_those_of_its_number_and_its_clients(digits, pool):
     """By name, so that a run that is resumed, or done elsewhere, draws the same."""
-    mechanism, root = Exact(), Key.from_seed(1)
+    (mechanism, clients, server), root = exact(), Key.from_seed(1)
     run = algorithm(make_learner(digits, "cnn"), mechanism, pool)  # of several groups
     state, cohort = run.init(), [9, 2, 5, 11, 3, 4]
     for _ in range(2):
         state, _ = run.apply(state, cohort, root)
     rounds = [root.fold_in(number) for number in (1, 2)]
     expected = {key.fold_in("client", c).words(4).tobytes() for key in rounds for c in cohort}
-    assert set(mechanism.clients) == expected
-    assert len(mechanism.clients) == 12
-    assert mechanism.server == [key.fold_in("server").words(4).tobytes() for key in rounds]
+    assert set(clients) == expected
+    assert len(clients) == 12
+    assert server == [key.fold_in("server").words(4).tobytes() for key in rounds]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +256,7 @@ def test_keys_of_a_round_are_those_of_its_number_and_its_clients(digits, pool):
 def test_rounds_are_steps_of_the_server_at_the_weights_so_far(digits, pool, model, optimizer):
     learner, other = (make_learner(digits, model) for _ in range(2))
     run = distributed_sgd(
-        learner, Exact(), population=POPULATION, optimizer=optimizer, pool=pool, workers=2
+        learner, exact()[0], population=POPULATION, optimizer=optimizer, pool=pool, workers=2
     )
     state, cohort = run.init(), [9, 2, 5, 11, 3]
     parameters, moments = other.parameters(), optimizer.init(other.dimension)
@@ -302,15 +292,13 @@ def test_a_round_without_clients_only_counts(digits, pool):
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_parameters_that_diverge_are_refused(digits, pool, value):
-    class Wrong(ClippedSGD):
-        __slots__ = ()
+    def mean(payloads, dimension, key):
+        mean = np.zeros(dimension, dtype=np.float32)
+        mean[7] = value
+        return mean
 
-        def mean(self, payloads, dimension, key):
-            mean = np.zeros(dimension, dtype=np.float32)
-            mean[7] = value
-            return mean
-
-    run = algorithm(make_learner(digits, "softmax"), Wrong(1.0), pool)
+    wrong = Around(ClippedSGD(1.0), mean=mean)
+    run = algorithm(make_learner(digits, "softmax"), wrong, pool)
     with pytest.raises(ValueError, match="training has diverged"):
         run.apply(run.init(), [1, 2], Key.from_seed(0))
 
@@ -321,11 +309,8 @@ def test_every_clients_update_is_checked_whoever_it_is_with(digits, pool, togeth
     monkeypatch.setattr(learner_module, "GATHERED", 2**23 if together else 1)
     learner = make_learner(digits, "softmax")
 
-    class Sends(Exact):
-        __slots__ = ()
-
-        def encode(self, update, key):
-            return np.nan_to_num(update).astype("<f4").tobytes()
+    def encode(update, key):
+        return np.nan_to_num(update).astype("<f4").tobytes()
 
     original = learner.updates
 
@@ -336,7 +321,7 @@ def test_every_clients_update_is_checked_whoever_it_is_with(digits, pool, togeth
         return found, losses
 
     monkeypatch.setattr(learner, "updates", updates)
-    run = algorithm(learner, Sends(), pool)
+    run = algorithm(learner, exact(encode)[0], pool)
     for cohort in ([5, 3], [3, 5], [1, 5, 2]):
         with pytest.raises(ValueError, match=r"Client 5: Expected finite .* inf at index \[3\]"):
             run.apply(run.init(), cohort, Key.from_seed(0))

@@ -97,7 +97,7 @@ def test_a_run_on_writers(tmp_path, data):
         unit="example",
     )  # fmt: skip
     runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
-    assert runs.execute(tmp_path / "run").summary.guarantee["epsilon"] < 6
+    assert runs.execute(tmp_path / "run").summary.guarantee.epsilon < 6
 
 
 def test_missing_files_are_named(tmp_path):

@@ -15,7 +15,7 @@ from randquant.aggregate import (
     SignSGD,
     VectorMechanism,
 )
-from randquant.deviation import coordinate_clipping, deviation, gain
+from randquant.deviation import coordinate_clipping
 from randquant.keys import Key
 from randquant.limits import gaussian_multiplier, log_cap, privunit
 
@@ -99,6 +99,16 @@ def test_coordinate_clipping_is_the_integral():
 
 
 COHORT, DIMENSION = 8, 3000
+
+
+def deviation(mechanism, dimension, cohort):
+    return mechanism.expected_error(dimension).deviation(cohort)
+
+
+def gain(mechanism, dimension):
+    return mechanism.expected_error(dimension).gain
+
+
 SIMULATED = [
     VectorMechanism(rq.stochastic_rounding(0.0625, 2, 0.2), 1.0),
     VectorMechanism(rq.rqm(0.0625, 0.1, 16, 0.42), 1.0, "aggregate", COHORT),

@@ -11,7 +11,7 @@ from torch import nn
 from randquant import datasets, models, runs
 from randquant import learner as learner_module
 from randquant.aggregate import update_mechanism
-from randquant.aggregate.gaussian import clip_to_norm
+from randquant.aggregate.clipping import clip_to_norm
 from randquant.keys import Key
 from randquant.learner import Learner, Local
 from randquant.ledger import Ledger
@@ -246,7 +246,7 @@ def test_a_run_that_hides_one_example(tmp_path):
     for unit in ("example", "client"):
         folder = tmp_path / unit
         runs.create(folder, dataclasses.replace(config, unit=unit), baseline=True, overwrite=False)
-        found[unit] = runs.execute(folder).summary.guarantee["epsilon"]
+        found[unit] = runs.execute(folder).summary.guarantee.epsilon
     assert found["example"] < found["client"] / 20  # clients hold 47 examples
     page = (tmp_path / "example" / "report.html").read_text()
     assert "one example of one client" in page

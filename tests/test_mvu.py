@@ -35,7 +35,9 @@ def test_two_inputs_reach_the_closed_form(epsilon):
 def test_it_is_no_worse_than_the_levels_that_the_optm_paper_gives_for_mvu(epsilon, bins):
     ours = rq.mvu(1.0, 4, epsilon, inputs=3)
     vertices = np.linspace(-1, 1, 3)
-    theirs = design.optimal(1.0, bins, epsilon, "mse", inputs=3, density=vertices).channel
+    theirs = design.optimal(
+        1.0, bins, constraint=design.Pure(epsilon), objective="mse", inputs=3, density=vertices
+    ).channel
     assert summed_variance(ours) < summed_variance(theirs)
 
 

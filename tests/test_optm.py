@@ -101,7 +101,9 @@ def test_its_promises_hold_for_any_bins(bins, epsilon):
     measured = rq.moments(channel)
     assert rq.certify(channel).epsilon.upper <= epsilon
     assert measured.bias_max < 1e-8
-    assert measured.mae >= design.optimal(1.0, bins, epsilon, inputs=257).dual_bound * (1 - 1e-3)
+    assert measured.mae >= design.optimal(
+        1.0, bins, constraint=design.Pure(epsilon), inputs=257
+    ).dual_bound * (1 - 1e-3)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant import cli, runs, schemes
+from randquant import cli, runs
 from randquant.aggregate import update_mechanism
-from randquant.deviation import deviation
+from randquant.mechanisms import UpdateSetting
 from randquant.moments import moments
 from randquant.plan import plan
 from randquant.plan.page import as_page, as_text
 from randquant.plan.record import code
 from randquant.plan.verdict import HOPELESS, USEFUL
 from randquant.records import TrainConfig
+from randquant.schemes import update_family
 
 FEW = ["stochastic-rounding", "imvu", "optm", "skellam", "binomial"]
 
@@ -60,7 +61,9 @@ def test_every_line_of_code_makes_what_was_measured(name, request):
         mechanism = eval(code(entry, need), {"update_mechanism": update_mechanism})
         release = mechanism.release(need.dimension, need.participations)
         assert rq.account([release], need.delta) == entry.guarantee
-        assert deviation(mechanism, need.dimension, need.cohort) == entry.noise.deviation
+        assert (
+            mechanism.expected_error(need.dimension).deviation(need.cohort) == entry.noise.deviation
+        )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +82,7 @@ def test_a_training_run_has_the_planned_guarantee(trust, name, tmp_path):
     runs.create(tmp_path, config, baseline=False, overwrite=True)
     summary = runs.execute(tmp_path).summary
     assert summary.rounds == 12
-    assert summary.guarantee["epsilon"] == best.guarantee.epsilon
+    assert summary.guarantee.epsilon == best.guarantee.epsilon
 
 
 def test_bytes_are_those_of_payloads():
@@ -213,8 +216,8 @@ def test_the_command_prints_one_json_object(capsys):
 )
 def test_the_optimum_for_a_length_is_near_what_cramer_and_rao_allow(t, bits, loss):
     """Its variance at each vertex, over one over the Fisher information that it is allowed."""
-    setting = schemes.Setting(1000, 50, bits)
-    family = schemes.scheme("optimal", setting)
+    setting = UpdateSetting(1000, 50, bits)
+    family = update_family("optimal", setting)
     channel = update_mechanism("optimal", family.parameters(t), clip_norm=1.0).channel
     allowed = float(f"{t**-2:.6g}")  # about x/clip
     found = rq.fisher_information(channel).upper * channel.clip**2
@@ -238,8 +241,8 @@ def test_the_optimum_for_a_length_beats_the_others():
 @pytest.mark.parametrize("order", [1.5, 2.0, 8.0])
 def test_no_pair_of_updates_exceeds_what_is_certified_for_the_optimum(t, order):
     """Divergences of opposite updates summed over coordinates, with nothing of the accountant."""
-    size, setting = 64, schemes.Setting(64, 50, 4)
-    parameters = schemes.scheme("optimal", setting).parameters(t)
+    size, setting = 64, UpdateSetting(64, 50, 4)
+    parameters = update_family("optimal", setting).parameters(t)
     mechanism = update_mechanism("optimal", parameters, clip_norm=1.0)
     channel, rng = mechanism.channel, np.random.default_rng(0)
 

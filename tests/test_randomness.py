@@ -23,7 +23,9 @@ MECHANISMS = {
     "imvu": rq.imvu(clip_norm=1.0, levels=4, epsilon=1.0),
     "qmgeo": rq.qmgeo(clip=1.0, levels=8, p=0.3, mixing=0.1),
     "stochastic_rounding": rq.stochastic_rounding(clip=1.0, levels=3, margin=0.5),
-    "optimal": design.optimal(clip=1.0, values=[-2.0, -0.5, 0.5, 2.0], epsilon=1.5).channel,
+    "optimal": design.optimal(
+        clip=1.0, values=[-2.0, -0.5, 0.5, 2.0], constraint=design.Pure(1.5)
+    ).channel,
 }
 
 

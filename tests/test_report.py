@@ -15,25 +15,19 @@ from hypothesis import strategies as st
 from pages import Page, check_charts, check_self_contained
 
 from randquant import _svg
+from randquant.privacy import Guarantee, Trust
 from randquant.records import RoundMetrics, RunSummary, TrainConfig
 from randquant.report import LARGE_EPSILON, TABLE_ROWS, Curve, Output, Run, render, write
 
 HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
 
 
-def guarantee(epsilon: float | str = 152345.6, trust: str = "local") -> dict[str, object]:
-    return {
-        "epsilon": epsilon,
-        "delta": 1e-5,
-        "neighboring": "replace_one",
-        "trust": trust,
-        "order": "inf",
-        "releases": 48750,
-    }
+def guarantee(epsilon: float = 152345.6, trust: Trust = "local") -> Guarantee:
+    return Guarantee(epsilon, 1e-5, "replace_one", trust, math.inf, 48750)
 
 
 def make_run(
-    promise: dict[str, object] | None = None, *, rounds: int = 30, every: int = 1, **config: object
+    promise: Guarantee | None = None, *, rounds: int = 30, every: int = 1, **config: object
 ) -> Run:
     settings: dict[str, object] = {"dataset": "digits", "model": "softmax", "mechanism": "rqm"}
     settings["parameters"] = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
@@ -53,7 +47,12 @@ OUTPUT = Output([-3.0, -1.0, 1.0, 3.0], {"x = -clip": [0.6, 0.2, 0.1, 0.1], "x =
 CASES = {
     "full": (make_run(guarantee()), make_run(mechanism="clipped-sgd"), CURVE, OUTPUT),
     "bare": (make_run(), None, None, None),
-    "infinite": (make_run(guarantee("inf")), None, Curve([2.0, 4.0], [1.0, 2.0], math.inf), OUTPUT),
+    "infinite": (
+        make_run(guarantee(math.inf)),
+        None,
+        Curve([2.0, 4.0], [1.0, 2.0], math.inf),
+        OUTPUT,
+    ),
     "central": (make_run(guarantee(7.93, "central")), make_run(), None, None),
     "no evaluation": (make_run(guarantee(), every=99), None, CURVE, None),
     "one round": (make_run(guarantee(), rounds=1), make_run(rounds=1), None, OUTPUT),
@@ -168,7 +167,7 @@ def test_epsilon_so_far_is_drawn_and_tabled_where_it_is_known() -> None:
 
 
 def test_zeros_in_place_of_updates_are_called_so() -> None:
-    hidden = {**guarantee(7.93, "aggregate"), "neighboring": "zero_out"}
+    hidden = dataclasses.replace(guarantee(7.93, "aggregate"), neighboring="zero_out")
     assert (
         "for updates of zeros, or the other"
         in Page(render(make_run(hidden), None, None, None)).words
@@ -184,10 +183,9 @@ def test_optional_parts_may_be_absent() -> None:
 
 
 def test_infinite_epsilon_says_that_there_is_no_guarantee() -> None:
-    for epsilon in ("inf", math.inf):
-        words = Page(render(make_run(guarantee(epsilon)), None, None, None)).words
-        assert "There is no guarantee." in words
-        assert "ε ≤" not in words
+    words = Page(render(make_run(guarantee(math.inf)), None, None, None)).words
+    assert "There is no guarantee." in words
+    assert "ε ≤" not in words
 
 
 def test_an_infinite_bound_of_one_coordinate_is_said_and_not_drawn() -> None:

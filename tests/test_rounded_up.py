@@ -23,7 +23,7 @@ from randquant.aggregate import (
     VectorMechanism,
 )
 from randquant.aggregate.additive import round_within
-from randquant.aggregate.gaussian import clip_to_norm
+from randquant.aggregate.clipping import clip_to_norm
 from randquant.curvature import Lines, log_curvature
 from randquant.encode import encode_payload
 from randquant.keys import Key

@@ -30,7 +30,7 @@ from randquant.cli.commands import runs as runs_command
 from randquant.plan import page as plan_page
 from randquant.plan.record import Entry, Limit, Need, Noise, Plan
 from randquant.privacy import Guarantee, Interval
-from randquant.records import RoundMetrics, RunSummary, TrainConfig, to_json
+from randquant.records import RoundMetrics, RunSummary, TrainConfig
 from randquant.reproduce import page as reproduce_page
 from randquant.reproduce import result as reproduced
 from randquant.run_status import Status
@@ -59,7 +59,7 @@ PARAMETERS = {"clip": 0.1, "levels": 2, "margin": 0.1}
 CONFIG = TrainConfig("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
 ROUND = RoundMetrics(1, 0.9, 0.1, 0.1, 100, 1.0, 1.0, 0.0, 1, UPPER)
 METRICS = (ROUND, dataclasses.replace(ROUND, round=2, participations=2))
-SUMMARY = RunSummary(0.9, 0.1, 650, 100, 1.2, 2, to_json(GUARANTEE), 1.0, 2)
+SUMMARY = RunSummary(0.9, 0.1, 650, 100, 1.2, 2, GUARANTEE, 1.0, 2)
 FINISHED = [
     Status(Path(f"/runs/{k}"), "finished", dataclasses.replace(CONFIG, seed=k), METRICS, SUMMARY)
     for k in (1, 2)

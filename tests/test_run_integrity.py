@@ -143,7 +143,7 @@ def test_a_run_that_was_killed_cannot_end_below_what_was_sent(sampling, tmp_path
             runs.execute(folder, changes={**wanted, **changes})
         assert (folder / "metrics.jsonl").read_bytes() == log
     ended = runs.execute(folder, changes={"stop_at_epsilon": before})
-    assert ended.summary.guarantee["epsilon"] >= before
+    assert ended.summary.guarantee.epsilon >= before
     kept = ("round", "epsilon", "train_loss", "seconds_gradient")  # not measured again
     assert [[getattr(m, name) for name in kept] for m in ended.metrics[:7]] == [
         [getattr(m, name) for name in kept] for m in done
@@ -242,7 +242,7 @@ def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, monkeyp
     assert (found.state, found.epsilon) == ("damaged", None)
     with pytest.raises(ValueError, match=r"speak of all .* rounds that were sent"):
         run_page.rebuild(folder)
-    assert spent[0] < runs.execute(folder).summary.guarantee["epsilon"] <= spent[1]
+    assert spent[0] < runs.execute(folder).summary.guarantee.epsilon <= spent[1]
 
 
 def test_the_twin_keeps_the_rounds_it_has_done(tmp_path):
@@ -356,7 +356,7 @@ def test_an_epsilon_that_was_edited_is_not_printed(run, capsys):
     summary = (run / "summary.json").read_text()
     guarantee = run_folder.read_finished(run).summary.guarantee
     assert guarantee is not None
-    edited = summary.replace(f'"epsilon": {guarantee["epsilon"]}', '"epsilon": 0.5')
+    edited = summary.replace(f'"epsilon": {guarantee.epsilon}', '"epsilon": 0.5')
     assert edited != summary
     (run / "summary.json").write_text(edited)
     assert cli.main(["runs", str(run)]) == 0

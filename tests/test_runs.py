@@ -68,7 +68,7 @@ def test_the_guarantee_covers_the_client_called_most_often(finished):
     channel = build("rqm", CONFIG.parameters)
     release = ChannelRelease(channel, run.summary.dimension, int(counts.max()))
     assert run.summary.participations == counts.max()
-    assert run.summary.guarantee == to_json(account([release], 1e-5))
+    assert run.summary.guarantee == account([release], 1e-5)
     assert run.summary.bytes_per_upload == 40 + -(-run.summary.dimension // 2)
 
 
@@ -179,9 +179,9 @@ def test_trust_is_part_of_the_run(finished, tmp_path):
     config = dataclasses.replace(CONFIG, rounds=3, trust="aggregate")
     runs.create(folder, config, baseline=True, overwrite=False)
     run = runs.execute(folder)
-    assert run.summary.guarantee["trust"] == "aggregate"
+    assert run.summary.guarantee.trust == "aggregate"
     assert "sums of a cohort" in (folder / "report.html").read_text()
-    sealed.write(folder / "config.json", dataclasses.replace(config, trust=""))
+    sealed.write(folder / "config.json", dataclasses.replace(config, trust=None))
     with pytest.raises(ValueError, match="Expected the configuration"):
         runs.execute(folder)
 
@@ -216,8 +216,8 @@ def test_a_run_ends_before_its_epsilon_would_be_exceeded(stopped):
         counts[sample_cohort(50, 20, metrics.round, 0)] += 1
         assert metrics.participations == counts.max()
         assert metrics.epsilon == epsilon_of(run, counts.max()) <= 5.0
-    assert run.summary.guarantee["epsilon"] == metrics.epsilon
-    assert run.summary.guarantee["neighboring"] == "zero_out"
+    assert run.summary.guarantee.epsilon == metrics.epsilon
+    assert run.summary.guarantee.neighboring == "zero_out"
     assert run.summary.rounds == len(run.metrics) == metrics.round < 40
     counts[sample_cohort(50, 20, metrics.round + 1, 0)] += 1
     assert epsilon_of(run, counts.max()) > 5.0
@@ -243,7 +243,7 @@ def test_a_stopped_run_stays_stopped_until_it_may_cost_more(stopped, tmp_path):
     assert runs.execute(folder) == stopped[1]
     more = dataclasses.replace(STOPPING, stop_at_epsilon=6.0)
     longer = runs.execute(folder, changes={"stop_at_epsilon": 6.0})
-    assert 5.0 < longer.summary.guarantee["epsilon"] <= 6.0
+    assert 5.0 < longer.summary.guarantee.epsilon <= 6.0
     runs.create(tmp_path / "whole", more, baseline=False, overwrite=False)
     whole = runs.execute(tmp_path / "whole")
     assert (
@@ -283,7 +283,7 @@ def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
     tensors = safetensors.numpy.load((folder / "checkpoint.safetensors").read_bytes())
     assert tensors["participations"].tolist() == [4] * 50
     assert run.summary.participations == 4
-    assert run.summary.guarantee["epsilon"] == epsilon_of(run, 4)
+    assert run.summary.guarantee.epsilon == epsilon_of(run, 4)
     with pytest.raises(ValueError, match="without max_participations"):  # its cohorts were others
         runs.execute(folder, changes={"rounds": 9})
 
@@ -308,8 +308,8 @@ def test_whole_updates_through_a_channel(norm, size, tmp_path):
         build("stochastic-rounding", config.parameters), 0.5, size, run.summary.participations,
         "aggregate", "zero_out", 20, norm,
     )  # fmt: skip
-    assert run.summary.guarantee == to_json(account([release], 1e-5))
-    assert run.summary.guarantee["epsilon"] == run.metrics[-1].epsilon
+    assert run.summary.guarantee == account([release], 1e-5)
+    assert run.summary.guarantee.epsilon == run.metrics[-1].epsilon
     assert run.summary.bytes_per_upload == 40 + -(-5 * size // 8)  # a sum of 20 bits takes 5
     assert "updates of zeros" in (folder / "report.html").read_text()
     twin = json.loads((folder / "baseline" / "config.json").read_text())

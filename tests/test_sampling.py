@@ -14,6 +14,7 @@ import pytest
 import randquant as rq
 from randquant.amplification import LARGEST_ORDER, SHIFTS, amplified
 from randquant.mechanisms.noise import Skellam
+from randquant.release import ReleaseDefaults
 from randquant.releases import NoiseRelease, VectorRelease
 from randquant.sampling import Sampled
 
@@ -99,7 +100,7 @@ def test_the_bound_is_close_where_all_pairs_are_alike():
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(ReleaseDefaults):
     """A trusted server publishes how many of a cohort's randomised bits are set."""
 
     rows: tuple

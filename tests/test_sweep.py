@@ -1,6 +1,7 @@
 """`randquant.sweep.conduct`: whatever happens to a sweep, it ends with the runs it was to have."""
 
 import json
+import math
 import multiprocessing
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 import pytest
 
 from randquant import cli, locks, run_status, runs, sweep
+from randquant.privacy import Guarantee
 from randquant.records import RoundMetrics, RunSummary
 from randquant.run_status import Status
 from randquant.sweep import names
@@ -262,7 +264,8 @@ def made_up(folder, config, spoilt):
         return Status(place, "failed", config, error="it diverged")
     accuracy = 1 / (1 + abs(config.learning_rate - 2))
     noise = config.parameters.get("noise_multiplier", config.parameters.get("margin"))
-    guarantee = {"epsilon": 10 / noise if noise else "inf", "trust": "central"}
+    epsilon = 10 / noise if noise else math.inf
+    guarantee = Guarantee(epsilon, 1e-5, "replace_one", "central", 2.0, 1)
     metrics = RoundMetrics(1, accuracy, 1.0, 1.0, 100, 0.1, 0.1)
     summary = RunSummary(accuracy, 1.0, 1, 1, 8.0, 1, guarantee, 0.3)
     return Status(place, "finished", config, (metrics,), summary)

@@ -12,6 +12,7 @@ import pytest
 from pages import Page, check_charts
 
 from randquant import _scatter
+from randquant.privacy import Guarantee
 from randquant.records import RoundMetrics, RunSummary, TrainConfig
 from randquant.run_status import Status
 from randquant.sweep import page, results
@@ -24,8 +25,7 @@ HOSTILE = "<script>alert('1')</script>"
 def finished(name, accuracy, epsilon, trust="aggregate", **changes) -> Status:
     guarantee = None
     if epsilon is not None:
-        guarantee = {"epsilon": epsilon, "delta": 1e-5, "neighboring": "replace_one"}
-        guarantee |= {"trust": trust}
+        guarantee = Guarantee(epsilon, 1e-5, "replace_one", trust, 2.0, 1)
     metrics = RoundMetrics(1, accuracy, 0.4, 0.4, 40 * 1234, 0.1, 0.1)
     summary = RunSummary(accuracy, 0.4, 650, 1234, 8.0, 1, guarantee, 0.2)
     config = dataclasses.replace(CONFIG, **changes)

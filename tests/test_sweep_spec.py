@@ -54,7 +54,7 @@ def test_a_clip_norm_goes_where_the_mechanism_has_one():
     assert by_mechanism["skellam"].clip_norm is None
     assert by_mechanism["stochastic-rounding"].clip_norm == 0.5
     assert "clip_norm" not in by_mechanism["stochastic-rounding"].parameters
-    assert by_mechanism["clipped-sgd"].trust == ""
+    assert by_mechanism["clipped-sgd"].trust is None
 
 
 def test_what_a_case_says_stands_instead_of_what_is_common():

@@ -16,8 +16,8 @@ from randquant import _validate
 from randquant.channel import Channel
 from randquant.composition import compose
 from randquant.divergence import UNIT
-from randquant.privacy import Guarantee
-from randquant.releases import ChannelRelease, Release
+from randquant.privacy import Guarantee, rounded_up
+from randquant.release import Release
 
 ORDERS: tuple[float, ...] = tuple(float(1 + step) for step in np.geomspace(1e-6, 1e5, 221))
 """Rényi orders tried: 20 per decade of order - 1, so 1.0005 and far below it are covered."""
@@ -71,7 +71,7 @@ def account(releases: Iterable[Release], delta: float, *, quick: bool = False) -
     trust = _one("trust", [release.trust for release in releases])
     neighboring = _one("neighboring", [release.neighboring for release in releases])
     total = sum(release.releases for release in releases)
-    distance = _up(math.fsum(release.distance for release in releases))
+    distance = rounded_up(math.fsum(release.distance for release in releases))
     candidates = [(_composed(releases, math.inf), math.inf)]
     if delta > 0 and total > 0:
         left = delta * (1 - RESERVE) if distance > 0 else delta
@@ -103,10 +103,7 @@ def _one(name: str, found: Sequence[str]) -> Any:
 def _only_channel(releases: Sequence[Release]) -> Channel | None:
     """The channel of all releases, if there is just one and its dominating pair bounds them."""
 
-    used = {
-        r.channel if isinstance(r, ChannelRelease) and r.neighboring == "replace_one" else None
-        for r in releases
-    }
+    used = {r.coordinate_channel if r.neighboring == "replace_one" else None for r in releases}
     return used.pop() if len(used) == 1 else None
 
 
@@ -144,7 +141,7 @@ def _affordable(distance: float, epsilon: float, delta: float) -> bool:
 
 
 def _composed(releases: Sequence[Release], order: float) -> float:
-    return _up(math.fsum(release.renyi(order) for release in releases))
+    return rounded_up(math.fsum(release.renyi(order) for release in releases))
 
 
 def _to_epsilon(divergence: float, order: float, delta: float) -> float:
@@ -162,8 +159,3 @@ def _to_epsilon(divergence: float, order: float, delta: float) -> float:
     )
     slack = UNIT * (4 + 64 * sum(abs(term) for term in terms))
     return max(0.0, math.fsum(terms) + slack)
-
-
-def _up(value: float) -> float:
-    """Above the exact product or sum that `value` rounds."""
-    return value * (1 + 8 * UNIT)

@@ -15,8 +15,6 @@ from randquant import _validate, wire
 from randquant.account import account
 from randquant.aggregate import UpdateMechanism
 from randquant.attacks import Outcomes, World, best_event, in_words, statistics
-from randquant.certify import certify
-from randquant.channel import Channel
 from randquant.keys import Key
 from randquant.privacy import NEIGHBORINGS, Guarantee, Neighboring, round_down
 from randquant.proportions import ceiling, least_epsilon
@@ -26,9 +24,6 @@ FEWEST = 40
 
 MOST_DECODED = 2**25
 """Most coordinates decoded in one world, over all its trials: a quarter of a gigabyte."""
-
-BEYOND = 1024.0
-"""How many times the threshold the default inputs of whole-update mechanisms lie beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +213,7 @@ def worst_inputs(
     """Return two updates that a mechanism should have most trouble to hide: what to audit it with.
 
     Args:
-        mechanism: one with a `clip_norm`, a `channel` or a `clip`.
+        mechanism: answers which (`UpdateMechanism.audit_inputs`).
         dimension: d, coordinates of an update.
         neighboring: `replace_one`, or `zero_out`, where the other update is zero.
 
@@ -228,7 +223,7 @@ def worst_inputs(
         alone they are the pair of inputs of its certificate.
 
     Raises:
-        ValueError: the mechanism has none of the three, or an argument is out of bounds.
+        ValueError: the mechanism knows of none, or an argument is out of bounds.
 
     Example:
         >>> from randquant.aggregate import LocalGaussian
@@ -237,21 +232,7 @@ def worst_inputs(
     """
     dimension = _validate.whole("dimension", dimension, low=1, high=MOST_DECODED)
     _validate.choice("neighboring", neighboring, NEIGHBORINGS)
-    thresholds = [getattr(mechanism, name, None) for name in ("clip_norm", "clip")]
-    found = [threshold for threshold in thresholds if threshold is not None]
-    channel = getattr(mechanism, "channel", None)
-    if found:
-        pair = BEYOND * found[0], -BEYOND * found[0]
-    elif channel is not None:
-        x, other = certify(channel, neighboring=neighboring).witness
-        pair = _single(channel, x), _single(channel, other)
-    else:
-        raise ValueError(
-            f"Expected a mechanism with clip_norm, clip or channel, got {mechanism!r}: say which "
-            "updates to audit it with."
-        )
-    if neighboring == "zero_out":
-        pair = max(pair, key=abs), 0.0
+    pair = mechanism.audit_inputs(neighboring)
     return np.full(dimension, pair[0], np.float32), np.full(dimension, pair[1], np.float32)
 
 
@@ -283,14 +264,6 @@ def cohort_inputs(
         if value is not None:
             filled[:] = _validate.real(name, value, low=-limit, high=limit)
     return update, replaced, np.tile(replaced, (cohort - 1, 1))
-
-
-def _single(channel: Channel, x: float) -> np.float32:
-    """The 32-bit float next to an input of a certificate, on the same side of a jump."""
-    single = np.float32(x)  # NumPy would compare it to x as 32-bit floats
-    if x in channel.inputs:  # at a jump, its right limit
-        return np.nextafter(single, np.float32(np.inf)) if float(single) < x else single
-    return np.nextafter(single, np.float32(-np.inf)) if float(single) > x else single
 
 
 def _run(

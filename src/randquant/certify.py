@@ -102,7 +102,7 @@ def certify(
     return Certificate(
         order=order,
         epsilon=Interval(lower_bound, upper_bound),
-        witness=(_input_of(channel, vertex), _input_of(channel, other)),
+        witness=(channel.input_of(vertex), channel.input_of(other)),
         code=_loudest_code(weights[vertex], weights[other]),
     )
 
@@ -114,7 +114,7 @@ def _against_zero(channel: Channel, order: float) -> Certificate:
     pairs = [renyi(rows, zero, total, order), renyi(zero, rows, total, order)]
     lower, upper = (np.stack(side) for side in zip(*pairs, strict=True))
     swapped, vertex = (int(i) for i in np.unravel_index(int(lower.argmax()), lower.shape))
-    witness = (_input_of(channel, vertex), 0.0)
+    witness = (channel.input_of(vertex), 0.0)
     code = _loudest_code(*((zero, rows[vertex]) if swapped else (rows[vertex], zero)))
     return Certificate(
         order,
@@ -154,14 +154,6 @@ def certify_pair(channel: Channel, x: float, other: float, order: float = math.i
     epsilon = Interval(float(lower), float(upper))
     code = _loudest_code(p, q)
     return Certificate(order, epsilon, (float(x), float(other)), code, covers="this pair")
-
-
-def _input_of(channel: Channel, vertex: int) -> float:
-    """An input whose code is drawn from exactly this vertex's row."""
-    value = float(channel.inputs[vertex])
-    if value in channel.inputs[vertex + 1 :]:  # the left limit of a jump: just below it
-        return float(np.nextafter(value, -math.inf))
-    return value
 
 
 def _loudest_code(p: np.ndarray, q: np.ndarray) -> int:

@@ -143,6 +143,13 @@ class Channel:
         left, right = self.weights[cell : cell + 2].astype(object)
         return (DITHER_STEPS - steps) * left + steps * right, DITHER_STEPS * self.denominator
 
+    def input_of(self, vertex: int) -> float:
+        """An input whose code is drawn from exactly this vertex's row."""
+        value = float(self.inputs[vertex])
+        if value in self.inputs[vertex + 1 :]:  # the left limit of a jump: just below it
+            return float(np.nextafter(value, -np.inf))
+        return value
+
     @property
     def lattice(self) -> tuple[float, float] | None:
         """(first value, step) when the values are evenly spaced, so that sums decode; else None."""

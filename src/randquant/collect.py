@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from randquant.aggregate import ChannelMechanism, UpdateMechanism, encode_each
+from randquant.aggregate import UpdateMechanism
 from randquant.aggregate.payloads import finite
 from randquant.channel import Channel
 from randquant.keys import Key
@@ -43,15 +43,16 @@ def collector(
     """Return what collects from a cohort, given the round's key, at the learner's loaded weights.
 
     Args:
-        learner: computes the clients' updates. If it is on a GPU and the mechanism a channel of
-            evenly spaced values, codes are drawn and added up there, with the random bits of
-            `encode.gpu` for a seed; else clients send payloads.
+        learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
+            coordinate as it stands through a channel of evenly spaced values, codes are drawn and
+            added up there, with the random bits of `encode.gpu` for a seed; else clients send
+            payloads.
         mechanism: protects and aggregates them.
         pool, workers: threads that clients are simulated on; they do not change the result.
     """
-    # A mechanism that is derived may encode in its own way.
-    if learner.on_gpu and type(mechanism) is ChannelMechanism and mechanism.channel.lattice:
-        return functools.partial(_on_gpu, learner, mechanism)
+    channel = mechanism.coordinate_channel
+    if learner.on_gpu and channel is not None and channel.lattice:
+        return functools.partial(_on_gpu, learner, mechanism, channel)
 
     def upload(clients: Sequence[int], key: Key) -> tuple[list[bytes], np.ndarray, float]:
         """Some clients' payloads and losses, and seconds in gradients."""
@@ -61,7 +62,7 @@ def collector(
         for client, update in zip(clients, updates, strict=True):
             _check(update, client)
         keys = [key.fold_in("client", client) for client in clients]
-        return encode_each(mechanism, updates, keys), losses, seconds
+        return mechanism.encode_many(updates, keys), losses, seconds
 
     def by_payloads(cohort: Sequence[int], key: Key) -> Collected:
         groups = learner.groups(cohort, workers)
@@ -78,14 +79,18 @@ def collector(
 
 
 def _on_gpu(
-    learner: Learner, mechanism: ChannelMechanism, cohort: Sequence[int], key: Key
+    learner: Learner,
+    mechanism: UpdateMechanism,
+    channel: Channel,
+    cohort: Sequence[int],
+    key: Key,
 ) -> Collected:
     totals, losses, seconds = [], [], 0.0
     for clients in learner.groups(cohort, 1):
         started = time.perf_counter()
         updates, found = learner.tensors(clients, key)
         seconds += time.perf_counter() - started
-        totals.append(sum_of_codes(mechanism.channel, updates, clients, key))
+        totals.append(sum_of_codes(channel, updates, clients, key))
         losses.append(found)
     total = torch.stack(totals).sum(dim=0).cpu().numpy()
     mean = mechanism.decode(total, len(cohort), learner.dimension)

@@ -13,8 +13,9 @@ from randquant import _table, _text, _validate
 from randquant.blocks import bits_per_code
 from randquant.certify import Certificate, certify
 from randquant.channel import Channel
-from randquant.families import Objective, Target, Unreachable, calibrate, names
-from randquant.mechanisms import build
+from randquant.families import Unreachable, tunable_mechanisms, tune_coordinate
+from randquant.mechanisms import CoordinateTarget, build
+from randquant.mechanisms.tuning import AverageError
 from randquant.moments import Moments, moments
 from randquant.privacy import round_up
 
@@ -73,7 +74,7 @@ class Comparison:
     entries: Sequence[Entry]
     order: float
     target: float | None = None
-    objective: Objective | None = None
+    objective: AverageError | None = None
     tradeoff: Mapping[tuple[int, str], Sequence[tuple[float, float]]] = field(default_factory=dict)
 
 
@@ -81,7 +82,7 @@ def at_equal_epsilon(
     clip: float,
     bits: Sequence[int],
     epsilon: float,
-    objective: Objective = "mae",
+    objective: AverageError = "mae",
     order: float = 2.0,
     mechanisms: Sequence[str] | None = None,
 ) -> Comparison:
@@ -114,8 +115,8 @@ def at_equal_epsilon(
     _validate.renyi_order(order)
     entries: list[Entry] = []
     for count in _checked_bits(bits):
-        target = Target(clip, 2**count, epsilon, objective)
-        found = [_calibrated(name, target, order) for name in chosen]
+        target = CoordinateTarget(clip, 2**count, epsilon, objective)
+        found = [_tuned(name, target, order) for name in chosen]
         entries += sorted(found, key=lambda entry: _rank(entry, objective))
     return Comparison(entries, order, epsilon, objective)
 
@@ -177,8 +178,9 @@ def tradeoffs(
             memory: dict[str, Any] = {}
             points = curves.setdefault((2**count, name), [])
             for epsilon in CURVE_EPSILONS:
+                target = CoordinateTarget(clip, 2**count, epsilon, "mse")
                 try:
-                    found = calibrate(name, Target(clip, 2**count, epsilon, "mse"), memory, 0)
+                    found = tune_coordinate(name, target, memory, zooms=0)
                 except Unreachable:
                     continue
                 points.append((found.certificate.epsilon.upper, found.error))
@@ -186,9 +188,10 @@ def tradeoffs(
 
 
 def _chosen(mechanisms: Sequence[str] | None) -> list[str]:
-    chosen = names() if mechanisms is None else list(mechanisms)
+    known = tunable_mechanisms()
+    chosen = known if mechanisms is None else list(mechanisms)
     for name in chosen:
-        _validate.choice("mechanism", name, names())
+        _validate.choice("mechanism", name, known)
     return chosen
 
 
@@ -198,9 +201,9 @@ def _checked_bits(bits: Sequence[int]) -> list[int]:
     return [_validate.whole("bits", count, low=1, high=8) for count in bits]
 
 
-def _calibrated(name: str, target: Target, order: float) -> Entry:
+def _tuned(name: str, target: CoordinateTarget, order: float) -> Entry:
     try:
-        found = calibrate(name, target)
+        found = tune_coordinate(name, target)
     except Unreachable as reason:
         return Entry(name, {}, target.levels, None, str(reason))
     return entry_of(name, found.channel, found.parameters, order)
@@ -225,7 +228,7 @@ def _remark(measured: Measured) -> str:
     return "; ".join(remarks)
 
 
-def _rank(entry: Entry, objective: Objective) -> tuple[bool, bool, float]:
+def _rank(entry: Entry, objective: AverageError) -> tuple[bool, bool, float]:
     if entry.measured is None:
         return True, False, 0.0
     return False, _biased(entry.measured), getattr(entry.measured.moments, objective)

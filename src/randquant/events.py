@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import attr
 import dp_accounting
@@ -21,7 +20,7 @@ from randquant.composition import dominating_pair
 from randquant.composition.envelope import SLIP
 from randquant.divergence import UNIT, hockey_stick, log_ratio
 from randquant.privacy import NEIGHBORINGS, Guarantee, Neighboring, Trust
-from randquant.releases import ChannelRelease, GaussianRelease, Release
+from randquant.release import Release, ReleaseDefaults
 from randquant.sampling import Sampled
 
 Refusal = dp_accounting.PrivacyAccountant.CompositionErrorDetails
@@ -104,7 +103,9 @@ class RdpAccountant(TheirRdpAccountant):
         if isinstance(event, ReleaseEvent):
             refusal = _refusal(event, self._neighboring, self._trust)
             if refusal is None and do_compose:
-                self._releases.append(_repeated(event.release, count))
+                repeated = event.release.repeated(count)
+                assert repeated is not None  # `_refusal` has asked
+                self._releases.append(repeated)
             return refusal
         if isinstance(event, dp_event.RepeatAndSelectDpEvent) and _mentions_release(event.event):
             return Refusal(event, "A release cannot be repeated and selected from: no proof.")
@@ -197,19 +198,20 @@ class PldAccountant(PLDAccountant):
         refusal = _refusal(event, self._neighboring, self._trust)
         if refusal is not None:
             return refusal
-        if isinstance(release, GaussianRelease):
+        multiplier, channel = release.gaussian_multiplier, release.coordinate_channel
+        if multiplier is not None:
             if do_compose and count * release.rounds > 0:
-                spread = release.noise_multiplier / math.sqrt(count * release.rounds)
+                spread = multiplier / math.sqrt(count * release.rounds)
                 # The multiplier is over the distance of our neighbours: nothing to double.
                 loss = privacy_loss_distribution.from_gaussian_mechanism(
                     spread, value_discretization_interval=step
                 )
                 self._pld = self._pld.compose(loss)
             return None
-        if not isinstance(release, ChannelRelease):
+        if channel is None:
             kind = type(release).__name__
             return Refusal(event, f"A {kind} has no privacy loss distribution: use RdpAccountant.")
-        points, deltas = _dots(release.channel, step)
+        points, deltas = _dots(channel, step)
         times = count * release.releases
         if min(times, 9 * math.sqrt(times)) * (points[-1] - points[0]) > LARGEST_GRID:
             return Refusal(event, "Too many points: use RdpAccountant or a larger interval.")
@@ -221,13 +223,14 @@ class PldAccountant(PLDAccountant):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Foreign:
+class _Foreign(ReleaseDefaults):
     """Events that are not ours, as a release: their curve, between and below known orders too."""
 
     orders: np.ndarray
     divergences: np.ndarray
     neighboring: Neighboring
     trust: Trust
+    rounds: int = 1
     releases: int = 1
     distance: float = 0.0
 
@@ -251,18 +254,13 @@ def _refusal(event: ReleaseEvent, neighboring: Neighboring, trust: Trust) -> Ref
     release = event.release
     if release.neighboring != neighboring:
         reason = f"The release is for {release.neighboring} neighbours, not for {neighboring}."
-    elif not (dataclasses.is_dataclass(release) and hasattr(release, "rounds")):
+    elif release.repeated(1) is None:
         reason = "The release is none of randquant's: it does not say how many rounds it is for."
     elif release.trust != trust:
         reason = f"The release holds under {release.trust} trust, not under {trust}."
     else:
         return None
     return Refusal(event, reason)
-
-
-def _repeated(release: Any, count: int) -> Release:
-    """The release `count` times over."""
-    return dataclasses.replace(release, rounds=release.rounds * count)
 
 
 def _sampled(event: dp_event.DpEvent, release: Release) -> Release:

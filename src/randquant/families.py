@@ -1,71 +1,41 @@
-"""From a target epsilon to a mechanism's parameters: the least error found that stays below it.
+"""From a target epsilon of one coordinate to a mechanism's parameters: the least error found.
 
-Each mechanism has a family: a few numbers that are searched, and how they become its parameters.
-A mechanism without one gets a family from its signature.
+What is searched is the mechanism's own `CoordinateFamily`; one without it gets a family from its
+signature.
 """
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from randquant import _validate
 from randquant.certify import Certificate, certify
 from randquant.channel import Channel
-from randquant.mechanisms import MECHANISMS, build
+from randquant.mechanisms.record import MechanismRecord
+from randquant.mechanisms.registry import build, channel_mechanisms
+from randquant.mechanisms.tuning import (
+    AverageError,
+    CoordinateFamily,
+    CoordinateTarget,
+    Grid,
+    Point,
+)
 from randquant.moments import moments
 from randquant.privacy import round_up
-
-Objective = Literal["mae", "mse"]
-Point = dict[str, float]
-Grid = Sequence[float] | np.ndarray
 
 GAIN = 1e-9
 """Relative improvement of the error below which a point is not worth changing for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What is asked for.
-
-    Attributes:
-        clip: per-coordinate clipping threshold.
-        levels: how many codes.
-        epsilon: largest pure epsilon of one coordinate, in nats.
-        objective: the error to make small, `mae` or `mse`, input uniform on [-clip, clip].
-    """
-
-    clip: float
-    levels: int
-    epsilon: float
-    objective: Objective
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How a mechanism's parameters are searched.
-
-    Attributes:
-        axes: from the target to one or two numbers that are searched, by name, with a grid each.
-            Along the last one the edge of enough privacy is found by bisection.
-        parameters: from the target and a point to the parameters that `build` takes.
-        build: from parameters to a channel; ValueError where there is none.
-    """
-
-    axes: Callable[[Target], Mapping[str, Grid]]
-    parameters: Callable[[Target, Point], dict[str, Any]]
-    build: Callable[[dict[str, Any]], Channel]
-
-
-@dataclass(frozen=True, slots=True)
-class Calibrated:
+class TunedCoordinate:
     """What was found: parameters, their channel, its pure certificate and its average error."""
 
     parameters: dict[str, Any]
@@ -78,9 +48,12 @@ class Unreachable(ValueError):
     """No parameters were found; the message says why."""
 
 
-def calibrate(
-    name: str, target: Target, memory: dict[str, Any] | None = None, zooms: int | None = None
-) -> Calibrated:
+def tune_coordinate(
+    name: str,
+    target: CoordinateTarget,
+    memory: dict[str, Any] | None = None,
+    zooms: int | None = None,
+) -> TunedCoordinate:
     """Search the parameters with the least error among those that certify the target.
 
     Args:
@@ -91,7 +64,7 @@ def calibrate(
             once above 16 levels.
 
     Returns:
-        Calibrated; where epsilon can be steered exactly it is just below the target.
+        TunedCoordinate; where epsilon can be steered exactly it is just below the target.
 
     Guarantees:
         The certified epsilon is at most the target.
@@ -103,34 +76,31 @@ def calibrate(
         ValueError: the name or an argument is out of bounds.
 
     Example:
-        >>> found = calibrate("rqm", Target(clip=1.0, levels=4, epsilon=1.0, objective="mae"))
-        >>> 0.99999 < found.certificate.epsilon.upper <= 1.0, round(found.error, 2)
+        >>> target = CoordinateTarget(clip=1.0, levels=4, epsilon=1.0, objective="mae")
+        >>> tuned = tune_coordinate("rqm", target)
+        >>> 0.99999 < tuned.certificate.epsilon.upper <= 1.0, round(tuned.error, 2)
         (True, 1.99)
     """
     _validate.real("clip", target.clip, low=1e-30, high=1e30)
     _validate.whole("levels", target.levels, low=2, high=256)
     _validate.real("epsilon", target.epsilon, above=0, high=40)
     _validate.choice("objective", target.objective, ("mae", "mse"))
-    family = family_of(name)
-    search = _Search(family, target, {} if memory is None else memory)
-    found = search.run((3 if target.levels <= 16 else 1) if zooms is None else zooms)
-    if found is None:
+    _validate.choice("mechanism", name, tunable_mechanisms())
+    record = channel_mechanisms()[name]
+    family = record.coordinate or _from_signature(record)
+    search = _Search(name, family, target, {} if memory is None else memory)
+    best = search.run((3 if target.levels <= 16 else 1) if zooms is None else zooms)
+    if best is None:
         raise Unreachable(search.least())
-    certificate = certify(found.channel)
+    certificate = certify(best.channel)
     if certificate.epsilon.upper > target.epsilon:
-        raise ArithmeticError(f"{found.parameters} certifies {certificate}, above the target.")
-    return Calibrated(found.parameters, found.channel, certificate, found.error(target.objective))
+        raise ArithmeticError(f"{best.parameters} certifies {certificate}, above the target.")
+    return TunedCoordinate(best.parameters, best.channel, certificate, best.error(target.objective))
 
 
-def names() -> list[str]:
-    """Every mechanism but those that are given as they are."""
-    return [name for name in MECHANISMS if name != "channel-file"]
-
-
-def family_of(name: str) -> Family:
-    """A mechanism's own family, or one made from its signature."""
-    _validate.choice("mechanism", name, names())
-    return FAMILIES[name] if name in FAMILIES else _generic(name)
+def tunable_mechanisms() -> list[str]:
+    """Every channel mechanism but those that are given as they are."""
+    return [name for name, record in channel_mechanisms().items() if record.tunable]
 
 
 @dataclass(frozen=True)
@@ -150,7 +120,7 @@ class _Tried:
             return math.inf
         return float(np.log1p((high - low)[used] / low[used]).max())
 
-    def error(self, objective: Objective) -> float:
+    def error(self, objective: AverageError) -> float:
         if objective not in self.errors:
             self.errors[objective] = getattr(moments(self.channel), objective)
         return self.errors[objective]
@@ -159,8 +129,14 @@ class _Tried:
 class _Search:
     """A search over one or two axes of a family."""
 
-    def __init__(self, family: Family, target: Target, memory: dict[str, Any]) -> None:
-        self.family, self.target, self.memory = family, target, memory
+    def __init__(
+        self,
+        name: str,
+        family: CoordinateFamily,
+        target: CoordinateTarget,
+        memory: dict[str, Any],
+    ) -> None:
+        self.name, self.family, self.target, self.memory = name, family, target, memory
         self.limit = target.epsilon * (1 - 1e-12)  # the certificate is rounded outward
         self.best: Point | None = None
 
@@ -231,7 +207,7 @@ class _Search:
         if key not in self.memory:
             try:
                 with np.errstate(all="ignore"):  # a constructor may meet its poles
-                    self.memory[key] = _Tried(parameters, self.family.build(parameters))
+                    self.memory[key] = _Tried(parameters, build(self.name, parameters))
             except (ValueError, ArithmeticError):
                 self.memory[key] = None
         return self.memory[key]
@@ -253,114 +229,9 @@ def _around(grid: np.ndarray, value: float) -> np.ndarray:
     return np.unique([*np.linspace(low, value, 4), *np.linspace(value, high, 4)])
 
 
-def _least(target: Target) -> float:
-    """Margin over clip below which no unbiased channel meets the target, and a little more."""
-    return 2 / math.expm1(target.epsilon) * (1 + 1e-5)
-
-
-def _margins(target: Target) -> np.ndarray:
-    """In units of clip."""
-    count = 41 if target.levels <= 4 else 21 if target.levels <= 16 else 11
-    grid, least = np.geomspace(0.01, 100, count), _least(target)
-    return np.array([0.9 * least, least, 1.5 * least, *grid[grid > 1.6 * least]])
-
-
-def _few_margins(target: Target) -> np.ndarray:
-    """Likewise, for channels that are slow to make."""
-    least = _least(target)
-    return np.geomspace(least, max(16 * least, 4.0), 10 if target.levels <= 16 else 6)
-
-
-SHARES = [0.0, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0]
-"""Probabilities."""
-
-
-def _six(value: float) -> float:
-    """Six significant digits: what is printed is what was certified."""
-    return float(f"{value:.6g}")
-
-
-def _sized(target: Target, **numbers: float) -> dict[str, Any]:
-    rounded = {name: _six(value) for name, value in numbers.items()}
-    return {"clip": target.clip, "levels": target.levels, **rounded}
-
-
-def _spread(target: Target, margin: float) -> list[float]:
-    reach = _six(target.clip * (1 + margin))
-    return [float(value) for value in np.linspace(-reach, reach, target.levels)]
-
-
-def _of(name: str) -> Callable[[dict[str, Any]], Channel]:
-    return lambda parameters: build(name, parameters)
-
-
-FAMILIES: dict[str, Family] = {
-    "rqm": Family(
-        lambda t: {"margin": _margins(t), "keep": SHARES},
-        lambda t, at: _sized(t, margin=t.clip * at["margin"], keep=at["keep"]),
-        _of("rqm"),
-    ),
-    "pbm": Family(
-        lambda t: {"theta": np.geomspace(1e-5, 0.5, 25)},
-        lambda t, at: {"clip": t.clip, "theta": _six(at["theta"]), "trials": t.levels - 1},
-        _of("pbm"),
-    ),
-    "erm": Family(
-        lambda t: {"margin": _margins(t), "gamma": [0.0, 1.0, 3.0, 10.0, 100.0]},
-        lambda t, at: {
-            "clip": t.clip,
-            "bins": _spread(t, at["margin"]),
-            "gamma": _six(at["gamma"]),
-        },
-        _of("erm"),
-    ),
-    "optm": Family(
-        lambda t: {"margin": _few_margins(t)},
-        lambda t, at: {
-            "clip": t.clip,
-            "bins": _spread(t, at["margin"]),
-            "epsilon": t.epsilon,
-        },
-        _of("optm"),
-    ),
-    "qmgeo": Family(
-        lambda t: {"p": [1e-3, *SHARES[4:-1], 0.999], "mixing": np.geomspace(1e-9, 0.5, 19)},
-        lambda t, at: _sized(t, p=at["p"], mixing=at["mixing"]),
-        _of("qmgeo"),
-    ),
-    "stochastic-rounding": Family(
-        # Finite only when all inputs lie between the two middle levels: those are steered.
-        lambda t: {"middle": _margins(t)},
-        lambda t, at: _sized(t, margin=t.clip * ((t.levels - 1) * (1 + at["middle"]) - 1)),
-        _of("stochastic-rounding"),
-    ),
-    "optimal": Family(
-        lambda t: {"margin": _few_margins(t)},
-        lambda t, at: {
-            "clip": t.clip,
-            "values": _spread(t, at["margin"]),
-            "epsilon": t.epsilon,
-            "objective": t.objective,
-            "inputs": 33 if t.levels <= 16 else 17,
-        },
-        _of("optimal"),
-    ),
-    "imvu": Family(
-        lambda t: {"": [0.0]},
-        lambda t, at: {
-            "clip_norm": t.clip,
-            "levels": t.levels,
-            "epsilon": _six(t.epsilon * (1 - 1e-5)),
-        },
-        _of("imvu"),
-    ),
-}
-"""By mechanism; `optimal` on evenly spaced levels, so that summed codes decode."""
-
-
-def _generic(name: str) -> Family:
+def _from_signature(record: MechanismRecord) -> CoordinateFamily:
     """A family from a signature: clip, levels (or trials), a target epsilon, one or two numbers."""
-    accepted = inspect.signature(MECHANISMS[name]).parameters
+    accepted = record.signature
     free = []
     for parameter in accepted.values():
         known = parameter.name in ("clip", "levels", "trials", "epsilon")
@@ -376,9 +247,9 @@ def _generic(name: str) -> Family:
     near_one = 1 - 10.0 ** -np.arange(2, 7)
     grid = np.unique([*decades, *np.linspace(0.05, 0.95, 10), *near_one])
 
-    def parameters(target: Target, at: Point) -> dict[str, Any]:
-        every = {**_sized(target, **at), "trials": target.levels - 1, "epsilon": target.epsilon}
+    def parameters(target: CoordinateTarget, at: Point) -> dict[str, Any]:
+        every = {**target.sized(**at), "trials": target.levels - 1, "epsilon": target.epsilon}
         return {name: value for name, value in every.items() if name in accepted}
 
     axes: dict[str, Grid] = dict.fromkeys(free, grid) or {"": [0.0]}
-    return Family(lambda _: axes, parameters, _of(name))
+    return CoordinateFamily(lambda _: axes, parameters)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from randquant.aggregate.gaussian import clip_to_norm
+from randquant.aggregate.clipping import clip_to_norm
 from randquant.datasets import Dataset
 from randquant.keys import Key
 

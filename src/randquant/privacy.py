@@ -19,6 +19,9 @@ Trust = Literal["local", "aggregate", "central"]
 `aggregate`: the server sees only the sum of a cohort's codes (secure aggregation).
 `central`: the server sees raw updates and is trusted; only its output is protected."""
 
+LARGEST_COHORT = 10**6
+"""Most clients in one sum: beyond, its curvature would take long to bound."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -73,6 +76,18 @@ class Guarantee:
             f"epsilon <= {round_up(self.epsilon)} at delta = {self.delta} "
             f"({self.neighboring}, {self.trust} trust)"
         )
+
+
+def rounded_up(value: float) -> float:
+    """Above the exact value of a few products or sums of non-negative floats that `value` rounds.
+
+    Each float operation is off by at most 2**-53 of its result; eight of them are paid for.
+
+    Example:
+        >>> rounded_up(1.0) > 1.0
+        True
+    """
+    return value * (1 + 8 * 2.0**-53)
 
 
 def round_up(value: float, digits: int = 6, *, grouped: bool = False) -> str:

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from randquant import _validate
-from randquant.privacy import NEIGHBORINGS, Neighboring
+from randquant.privacy import NEIGHBORINGS, Guarantee, Neighboring, Trust
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class TrainConfig:
         data_dir: folder of the data files; empty for data sets that scikit-learn ships.
         model: name of a model (`randquant.models.MODELS`).
         mechanism: what protects an update: the name of a channel mechanism, or of a baseline for
-            whole updates (`randquant.aggregate.BASELINES`), such as `clipped-sgd` (no privacy).
+            whole updates, such as `clipped-sgd` (no privacy).
         parameters: the mechanism's parameters, by name.
         population: how many clients the data is split over.
         cohort: how many clients take part in each round.
@@ -55,7 +55,7 @@ class TrainConfig:
         checkpoint_every: rounds between checkpoints.
         evaluate_every: rounds between evaluations on test data.
         threads: torch and encoder threads (part of the config because it fixes rounding).
-        trust: against whom the guarantee holds; empty for the mechanism's own (`local` for
+        trust: against whom the guarantee holds; None for the mechanism's own (`local` for
             channels, which also work under `aggregate`).
         clip_norm: threshold of a whole update's norm, for channels; None to clip each coordinate
             alone. (Baselines have a parameter of their own.)
@@ -97,7 +97,7 @@ class TrainConfig:
     checkpoint_every: int = 50
     evaluate_every: int = 10
     threads: int = 2
-    trust: str = ""
+    trust: Trust | None = None
     clip_norm: float | None = None
     norm: Literal["l1", "l2"] = "l2"
     neighboring: Neighboring = "replace_one"
@@ -113,6 +113,10 @@ class TrainConfig:
     fitted_on: FittedOn = "public"
     unit: Literal["client", "example"] = "client"
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.trust == "":  # as files of version 0.1.0 say it
+            object.__setattr__(self, "trust", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +193,7 @@ class RunSummary:
         bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`.
         bits_per_coordinate: the same in bits, per coordinate, header included.
         participations: how many rounds the most-called client took part in.
-        guarantee: the whole run's guarantee, as JSON (None without privacy).
+        guarantee: of the whole run; None without privacy.
         seconds: all rounds together, evaluation included; loading data and compiling are not.
         rounds: how many rounds were done.
         stopped: why that is fewer than were asked for; empty where it is not.
@@ -203,11 +207,23 @@ class RunSummary:
     bytes_per_upload: int
     bits_per_coordinate: float
     participations: int
-    guarantee: dict[str, Any] | None
+    guarantee: Guarantee | None
     seconds: float
     rounds: int | None = None
     stopped: str = ""
     public_examples: int = 0
+
+    @classmethod
+    def from_json(cls, data: Any) -> RunSummary:
+        """Build a summary, its guarantee too, from parsed JSON.
+
+        Raises:
+            ValueError: a field is missing or unknown.
+        """
+        summary = from_json(cls, data)
+        stated: Any = summary.guarantee  # still as it was parsed
+        guarantee = None if stated is None else from_json(Guarantee, stated)
+        return dataclasses.replace(summary, guarantee=guarantee)
 
 
 def check_config(config: TrainConfig) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from randquant import _validate
 from randquant.certify import certify
@@ -17,13 +17,11 @@ from randquant.channel import Channel
 from randquant.divergence import LARGEST_ORDER, UNIT
 from randquant.geometry import certify_metric
 from randquant.mechanisms.noise import Noise, shift_divergence
-from randquant.privacy import NEIGHBORINGS, Neighboring, Trust
+from randquant.privacy import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, rounded_up
+from randquant.release import Release, ReleaseDefaults
 from randquant.sums import certify_sum
 from randquant.sums.curvature import kappa_sum
 from randquant.vector import squared_distance
-
-LARGEST_COHORT = 10**6
-"""Most clients in one sum: beyond, its curvature would take long to bound."""
 
 LADDER = (2.0, 16.0, 128.0, 1024.0)
 """Orders at which kappa is looked at before it is bounded at a larger one."""
@@ -36,36 +34,8 @@ Norm = Literal["l1", "l2"]
 """How the length of a whole update is measured when it is clipped."""
 
 
-class Release(Protocol):
-    """Something that one client's data was released through, possibly many times."""
-
-    @property
-    def trust(self) -> Trust:
-        """Against whom the bound holds."""
-        ...
-
-    @property
-    def neighboring(self) -> Neighboring:
-        """What the two worlds differ by."""
-        ...
-
-    @property
-    def releases(self) -> int:
-        """How many single-coordinate releases there are."""
-        ...
-
-    @property
-    def distance(self) -> float:
-        """Total variation distance, at most, between what is sent and what `renyi` bounds."""
-        ...
-
-    def renyi(self, order: float) -> float:
-        """Upper bound, in nats, of the Rényi divergence of all of them; order in (1, inf]."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class ChannelRelease:
+class ChannelRelease(ReleaseDefaults):
     """One client's coordinates sent through a channel, each clipped by itself.
 
     Attributes:
@@ -108,11 +78,28 @@ class ChannelRelease:
         if self.releases == 0:
             return 0.0
         one = _epsilon(self.channel, order, self.neighboring, self.cohort)
-        return _up(self.releases * one)
+        return rounded_up(self.releases * one)
+
+    @property
+    def coordinate_channel(self) -> Channel:
+        """The channel."""
+        return self.channel
+
+    def zeroed(self) -> ChannelRelease:
+        """For `zero_out` neighbours."""
+        return replace(self, neighboring="zero_out")
+
+    def repeated(self, times: int) -> ChannelRelease:
+        """In so many times the rounds."""
+        return replace(self, rounds=self.rounds * times)
+
+    def under(self, trust: Trust) -> ChannelRelease:
+        """Codes that a server sees one by one are also a sum of one."""
+        return replace(self, trust=trust)
 
 
 @dataclass(frozen=True, slots=True)
-class VectorRelease:
+class VectorRelease(ReleaseDefaults):
     """Whole updates, clipped in norm, sent coordinate by coordinate through one channel.
 
     Attributes:
@@ -187,14 +174,30 @@ class VectorRelease:
             below = [step for step in LADDER if step < order]
             if all(self._kappa(step) * square < least for step in below):
                 least = min(least, self._kappa(order) * square)
-        return _up(_up(self.rounds * least))
+        return rounded_up(rounded_up(self.rounds * least))
 
     def _kappa(self, order: float) -> float:
         return kappa_sum(self.channel, self.cohort, order).upper
 
+    def zeroed(self) -> VectorRelease:
+        """For `zero_out` neighbours."""
+        return replace(self, neighboring="zero_out")
+
+    def repeated(self, times: int) -> VectorRelease:
+        """In so many times the rounds."""
+        return replace(self, rounds=self.rounds * times)
+
+    def under(self, trust: Trust) -> VectorRelease:
+        """Codes that a server sees one by one are also a sum of one."""
+        return replace(self, trust=trust)
+
+    def of_one_example(self, examples: int) -> VectorRelease:
+        """So many times closer, see `examples`."""
+        return replace(self, examples=examples)
+
 
 @dataclass(frozen=True, slots=True)
-class GaussianRelease:
+class GaussianRelease(ReleaseDefaults):
     """Whole updates, or sums of them, released with Gaussian noise.
 
     Attributes:
@@ -238,11 +241,25 @@ class GaussianRelease:
         """rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
         if self.rounds == 0:
             return 0.0
-        return _up(self.rounds * order / (2 * self.noise_multiplier**2))
+        return rounded_up(self.rounds * order / (2 * self.noise_multiplier**2))
+
+    @property
+    def gaussian_multiplier(self) -> float:
+        """The noise multiplier."""
+        return self.noise_multiplier
+
+    def repeated(self, times: int) -> GaussianRelease:
+        """In so many times the rounds."""
+        return replace(self, rounds=self.rounds * times)
+
+    def of_one_example(self, examples: int) -> GaussianRelease:
+        """More noise over a distance that is so many times smaller."""
+        multiplier = self.noise_multiplier / _share(examples) * (1 - 4 * UNIT)
+        return replace(self, noise_multiplier=multiplier)
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseRelease:
+class NoiseRelease(ReleaseDefaults):
     """Sums over a cohort of integer updates with integer noise, seen as sums only.
 
     Attributes:
@@ -285,7 +302,7 @@ class NoiseRelease:
     @property
     def distance(self) -> float:
         """Every coordinate of every round adds its own."""
-        return _up(self.releases * self.noise.distance(self.cohort))
+        return rounded_up(self.releases * self.noise.distance(self.cohort))
 
     def renyi(self, order: float) -> float:
         """Every round adds the same (`noise.shift_divergence`)."""
@@ -294,7 +311,11 @@ class NoiseRelease:
         curvature = _curvature(self.noise, self.cohort)
         spread = self.noise.spread(self.cohort)
         one = shift_divergence(curvature, spread, self.squared_distance, order)
-        return _up(self.rounds * one)
+        return rounded_up(self.rounds * one)
+
+    def repeated(self, times: int) -> NoiseRelease:
+        """In so many times the rounds."""
+        return replace(self, rounds=self.rounds * times)
 
 
 def of_one_example(release: Release | None, examples: int) -> Release | None:
@@ -316,17 +337,7 @@ def of_one_example(release: Release | None, examples: int) -> Release | None:
         GaussianRelease(noise_multiplier=9.9999..., dimension=5, rounds=1, ...)
     """
     _check_examples(examples)
-    if release is None:
-        return None
-    if isinstance(release, GaussianRelease):
-        multiplier = release.noise_multiplier / _share(examples) * (1 - 4 * UNIT)
-        return replace(release, noise_multiplier=multiplier)
-    if isinstance(release, VectorRelease):
-        return replace(release, examples=examples)
-    raise ValueError(
-        f"Expected a mechanism that clips an update's norm in L2, got {type(release).__name__}: "
-        "what one example can change is bounded in L2 only."
-    )
+    return None if release is None else release.of_one_example(examples)
 
 
 def _share(examples: int | None) -> float:
@@ -357,11 +368,6 @@ def _check_cohort(cohort: int, trust: str) -> None:
         )
 
 
-def _up(value: float) -> float:
-    """Above the exact product or sum that `value` rounds."""
-    return value * (1 + 8 * UNIT)
-
-
 @functools.lru_cache(maxsize=4096)
 def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: int) -> float:
     """Of one coordinate of a sum of `cohort` codes."""
@@ -373,7 +379,7 @@ def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: i
 @functools.lru_cache(maxsize=256)
 def _lipschitz(channel: Channel) -> float:
     """Nats that any code's log-likelihood may change by per unit of a coordinate."""
-    return _up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
+    return rounded_up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
 
 
 @functools.lru_cache(maxsize=64)

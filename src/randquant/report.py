@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from randquant import _page, _svg, _table, _text, features
 from randquant._svg import Line, Part, minus
+from randquant.privacy import Guarantee
 from randquant.records import RoundMetrics, RunSummary, TrainConfig, write_atomic
 
 LARGE_EPSILON = 20.0  # nats; above this the page says that the total hides nothing by itself
@@ -158,7 +158,7 @@ def _upload_card(run: Run) -> Card:
         f"{ratio:.2f} times {word} than floats of 4 bytes ({_text.size_of(floats)})",
         f"{summary.bits_per_coordinate:.2f} bits per coordinate, header included",
     ]
-    if summary.guarantee is not None and summary.guarantee["trust"] == "aggregate":
+    if summary.guarantee is not None and summary.guarantee.trust == "aggregate":
         summed = _text.count(run.config.cohort, "client")
         lines.append(f"masked for a sum of {summed}; its handshake is further traffic")
     return "Upload per client and round", _text.size_of(sent), lines
@@ -168,13 +168,13 @@ def _guarantee_card(run: Run) -> Card:
     name, guarantee, unit = "Guarantee of the whole run", run.summary.guarantee, run.config.unit
     if guarantee is None:
         return name, "None", ["This run has no privacy mechanism."]
-    scope = f"{guarantee['neighboring'].replace('_', ' ')} {unit}, {guarantee['trust']} trust"
-    if math.isinf(float(guarantee["epsilon"])):
+    scope = f"{guarantee.neighboring.replace('_', ' ')} {unit}, {guarantee.trust} trust"
+    if math.isinf(guarantee.epsilon):
         return name, "No guarantee", ["ε is infinite", scope]
     return (
         name,
-        _text.bound(guarantee["epsilon"]),
-        [f"at δ = {minus(_text.plain(guarantee['delta']))}", scope, *_fitted(run)],
+        _text.bound(guarantee.epsilon),
+        [f"at δ = {minus(_text.plain(guarantee.delta))}", scope, *_fitted(run)],
     )
 
 
@@ -189,15 +189,15 @@ def _meaning(run: Run, curve: Curve | None) -> str:
     guarantee = summary.guarantee
     if guarantee is None:
         paragraphs = [("Nothing is promised.", "Whoever sees an upload sees the client's update.")]
-    elif math.isinf(float(guarantee["epsilon"])):
+    elif math.isinf(guarantee.epsilon):
         paragraphs = [("There is no guarantee.", "No finite ε is proven for this run.")]
     else:
-        trust = guarantee["trust"]
+        trust = guarantee.trust
         observer = _OBSERVERS.get(trust, f"an observer under {trust} trust")
         paragraphs = [
             ("What is promised.", " ".join([_promise(guarantee, observer, unit), *_fitted(run)])),
             ("One coordinate and the whole run.", _scope(summary, guarantee, curve)),
-            ("How large it is.", _size(float(guarantee["epsilon"]), observer)),
+            ("How large it is.", _size(guarantee.epsilon, observer)),
             ("Deployed and simulated.", _SIMULATION),
         ]
     text = "".join(f"<p><b>{lead}</b> {escape(rest)}</p>\n" for lead, rest in paragraphs)
@@ -205,26 +205,24 @@ def _meaning(run: Run, curve: Curve | None) -> str:
     return f'<section class="text"><h2>What the guarantee means</h2>{text}</section>'
 
 
-def _promise(guarantee: Mapping[str, Any], observer: str, unit: str) -> str:
-    slack = f", plus at most δ = {minus(_text.plain(guarantee['delta']))}" * (
-        guarantee["delta"] > 0
-    )
+def _promise(guarantee: Guarantee, observer: str, unit: str) -> str:
+    slack = f", plus at most δ = {minus(_text.plain(guarantee.delta))}" * (guarantee.delta > 0)
     other = "anything else it could have sent"
-    if guarantee["neighboring"] == "zero_out":
+    if guarantee.neighboring == "zero_out":
         other = "what it sends for updates of zeros, or the other way round"
     what = f"Replace everything that one client sends in the run by {other}."
     if unit == "example":
         what = "Replace one example of one client by another."
-        if guarantee["neighboring"] == "zero_out":
+        if guarantee.neighboring == "zero_out":
             what = "Replace the gradient of one example of one client by zeros."
     return (
         f"{what} The probability "
         f"of anything that {observer} can conclude is then at most e^ε times what it was{slack}. "
-        f"Here {_text.bound(guarantee['epsilon'])}: proven, and rounded up."
+        f"Here {_text.bound(guarantee.epsilon)}: proven, and rounded up."
     )
 
 
-def _scope(summary: RunSummary, guarantee: Mapping[str, Any], curve: Curve | None) -> str:
+def _scope(summary: RunSummary, guarantee: Guarantee, curve: Curve | None) -> str:
     single = ""
     if curve is not None:
         single = f"One code of one coordinate has {_text.bound(curve.pure)} at order infinity. "
@@ -232,7 +230,7 @@ def _scope(summary: RunSummary, guarantee: Mapping[str, Any], curve: Curve | Non
         f"{single}A figure for one coordinate is never the guarantee of a run. The guarantee of "
         "the run counts everything that one client sends: the most-called client took part in "
         f"{_text.count(summary.participations, 'round')} with {summary.dimension:,} coordinates "
-        f"each, and {_text.count(guarantee['releases'], 'release')} were composed."
+        f"each, and {_text.count(guarantee.releases, 'release')} were composed."
     )
 
 

@@ -176,7 +176,7 @@ def read_summary(folder: Path, lines: Lines, sent: Sent) -> RunSummary | None:
             f"Expected {folder / SUMMARY} to speak of all {sent.round} rounds that were sent, got "
             f"that of {len(lines.metrics)}. {_ANEW.format(folder)}"
         )
-    return from_json(RunSummary, found)
+    return RunSummary.from_json(found)
 
 
 def write_summary(folder: Path, summary: RunSummary, last: str) -> None:
@@ -213,8 +213,8 @@ def read_finished(folder: Path) -> Run:
 def is_stated(summary: RunSummary, config: TrainConfig) -> bool:
     """Return whether a summary's guarantee is at the delta and for the neighbours of a run."""
     stated = summary.guarantee
-    wanted = {"delta": config.delta, "neighboring": config.neighboring}
-    return stated is None or {name: stated[name] for name in wanted} == wanted
+    wanted = (config.delta, config.neighboring)
+    return stated is None or (stated.delta, stated.neighboring) == wanted
 
 
 def settings(config: TrainConfig) -> str:
@@ -224,6 +224,7 @@ def settings(config: TrainConfig) -> str:
     on participations cohorts depend on how many rounds there are.
     """
     fields = to_json(config)
+    fields["trust"] = config.trust or ""  # as version 0.1.0 digests it
     for name in FREE:
         if name != "rounds" or config.max_participations is None:
             del fields[name]

@@ -6,13 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 
 from randquant import datasets, features, models
-from randquant.aggregate import (
-    ChannelMechanism,
-    UpdateMechanism,
-    VectorMechanism,
-    update_mechanism,
-)
+from randquant.aggregate import UpdateMechanism
 from randquant.channel import Channel
+from randquant.configured import mechanism_of
 from randquant.learner import Learner, Local
 from randquant.ledger import Ledger
 from randquant.records import TrainConfig
@@ -36,7 +32,7 @@ class Prepared:
     @property
     def fingerprint(self) -> str:
         """Of the channel that updates are sent through, in hexadecimal; empty for none."""
-        channel = _channel(self.mechanism)
+        channel = self.mechanism.channel
         return "" if channel is None else channel.fingerprint.hex()
 
 
@@ -73,7 +69,7 @@ def prepare(config: TrainConfig) -> Prepared:
 
 
 def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
-    norm = getattr(mechanism, "clip_norm", None) if config.unit == "example" else None
+    norm = mechanism.clip_norm if config.unit == "example" else None
     if config.unit == "example" and norm is None:
         raise ValueError(
             "Expected a clip_norm where an example is the unit, got none: it bounds what one "
@@ -83,14 +79,7 @@ def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
 
 
 def _mechanism(config: TrainConfig) -> UpdateMechanism:
-    mechanism = update_mechanism(
-        config.mechanism,
-        config.parameters,
-        trust=config.trust,
-        cohort=config.cohort,
-        clip_norm=config.clip_norm,
-        norm=config.norm,
-    )
+    mechanism = mechanism_of(config)
     if config.sampling == "poisson" and mechanism.trust == "aggregate":
         raise ValueError(
             f"Expected sampling fixed with {config.mechanism} under aggregate trust, got poisson: "
@@ -107,16 +96,11 @@ def without_privacy(config: TrainConfig, rounds: int) -> TrainConfig:
         whole = config.clip_norm
         clip = {"clip": channel.clip} if whole is None else {"clip_norm": whole}
     return dataclasses.replace(
-        config, mechanism="clipped-sgd", parameters=clip, trust="", clip_norm=None,
+        config, mechanism="clipped-sgd", parameters=clip, trust=None, clip_norm=None,
         stop_at_epsilon=None, rounds=rounds,
     )  # fmt: skip
 
 
 def channel_of(config: TrainConfig) -> Channel | None:
     """Return the channel that a run's updates are sent through, if one is."""
-    return _channel(_mechanism(config))
-
-
-def _channel(mechanism: UpdateMechanism) -> Channel | None:
-    used = (ChannelMechanism, VectorMechanism)
-    return mechanism.channel if isinstance(mechanism, used) else None
+    return _mechanism(config).channel

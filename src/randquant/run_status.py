@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from randquant import features, locks, run_folder, sealed
+from randquant.privacy import Guarantee
 from randquant.records import RoundMetrics, RunSummary, Sent, TrainConfig
 from randquant.run_folder import BASELINE, CONFIG
 
@@ -59,7 +60,7 @@ class Status:
         """
         if self.summary is not None:
             guarantee = self.summary.guarantee
-            return None if guarantee is None else float(guarantee["epsilon"])
+            return None if guarantee is None else guarantee.epsilon
         if self.sent is None or self.sent.round == 0 or self.sent.epsilon is None:
             return None
         # A bound for any two updates holds for an update and zeros, but not the other way round.
@@ -75,12 +76,12 @@ class Status:
         if self.epsilon is None:
             return None
         if self.summary is not None and self.summary.guarantee is not None:
-            return float(self.summary.guarantee["delta"])
+            return self.summary.guarantee.delta
         return None if self.sent is None else self.sent.delta
 
     @property
-    def guarantee(self) -> dict[str, Any] | None:
-        """The guarantee of a finished run, as JSON; None without privacy, or before the end."""
+    def guarantee(self) -> Guarantee | None:
+        """The guarantee of a finished run; None without privacy, or before the end."""
         return None if self.summary is None else self.summary.guarantee
 
     @property

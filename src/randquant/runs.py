@@ -23,7 +23,7 @@ from randquant.federate import Algorithm, Round, State, distributed_sgd
 from randquant.keys import Key
 from randquant.learner import Learner
 from randquant.optimizer import Optimizer
-from randquant.records import RoundMetrics, RunSummary, Sent, TrainConfig, check_config, to_json
+from randquant.records import RoundMetrics, RunSummary, Sent, TrainConfig, check_config
 from randquant.run_folder import BASELINE, CHECKPOINT, FREE, REPORT
 from randquant.run_log import RunLog
 from randquant.run_setup import Prepared, prepare, without_privacy
@@ -308,7 +308,7 @@ def _summary(
         bytes_per_upload=upload,
         bits_per_coordinate=8 * upload / dimension,
         participations=participations,
-        guarantee=None if guarantee is None else to_json(guarantee),
+        guarantee=guarantee,
         seconds=sum(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate for m in metrics),
         rounds=state.round,
         stopped=prepared.schedule.step(state.round, state.participations).stopped,

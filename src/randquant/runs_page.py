@@ -126,7 +126,6 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
     )  # fmt: skip
     rows = []
     for run, label in zip(runs, labels, strict=True):
-        promised = run.guarantee or {}
         assert run.config is not None
         rows.append(
             (
@@ -135,7 +134,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
                 "none" if run.epsilon is None else _text.spent(run.epsilon, run.covered),
                 "" if run.delta is None else _text.plain(run.delta),
                 _hidden(run),
-                str(promised.get("trust", "")),
+                "" if run.guarantee is None else run.guarantee.trust,
                 f"{run.rounds:,} of {run.config.rounds:,}",
                 "" if run.bytes_per_upload is None else f"{run.bytes_per_upload:,}",
                 run.state,
@@ -149,7 +148,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
 def _hidden(run: Status) -> str:
     if run.guarantee is None or run.config is None:
         return ""
-    return f"{run.guarantee['neighboring'].replace('_', ' ')} {run.config.unit}"
+    return f"{run.guarantee.neighboring.replace('_', ' ')} {run.config.unit}"
 
 
 def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:

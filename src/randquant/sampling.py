@@ -13,14 +13,14 @@ from randquant import _validate
 from randquant.amplification import amplified
 from randquant.divergence import UNIT
 from randquant.privacy import Neighboring, Trust
-from randquant.releases import ChannelRelease, Release, VectorRelease
+from randquant.release import Release, ReleaseDefaults
 
 Scheme = Literal["poisson", "fixed"]
 """`poisson`: each client takes part by its own coin. `fixed`: cohorts of one size, uniformly."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(ReleaseDefaults):
     """One round's release, in many rounds, each of which a client takes part in by chance.
 
     Attributes:
@@ -94,6 +94,11 @@ class Sampled:
         return self.release.neighboring
 
     @property
+    def sampled(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
     def releases(self) -> int:
         """Single-coordinate releases, as if the client took part in every round."""
         return self.release.releases * self.rounds
@@ -112,22 +117,24 @@ class Sampled:
         one = amplified(self.release.renyi, self.rate, order, self.neighboring, curve)
         return self.rounds * one * (1 + 8 * UNIT)
 
+    def repeated(self, times: int) -> Sampled:
+        """In so many times the rounds."""
+        return replace(self, rounds=self.rounds * times)
+
     def _absent(self) -> Release | None:
         """The release for neighbours who differ by one client's absence, if it is known."""
-        release, known = self.release, (ChannelRelease, VectorRelease)
-        if self.absent is None and self.scheme == "poisson" and isinstance(release, known):
-            return replace(release, neighboring="zero_out")
+        if self.absent is None and self.scheme == "poisson":
+            return self.release.zeroed()
         return self.absent
 
 
 def _check_release(release: Release) -> None:
-    if isinstance(release, Sampled):
+    if release.sampled:
         raise ValueError("Expected a release that is not sampled yet: multiply the rates instead.")
-    rounds = getattr(release, "rounds", 1)
-    if rounds != 1:
+    if release.rounds != 1:
         raise ValueError(
-            f"Expected a release of one round, got rounds={rounds}: build it with rounds=1, each "
-            "round is sampled by itself."
+            f"Expected a release of one round, got rounds={release.rounds}: build it with "
+            "rounds=1, each round is sampled by itself."
         )
 
 

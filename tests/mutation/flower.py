@@ -469,8 +469,8 @@ MUTANTS = [
     # offer.py, messages.py, sums.py
     (
         f"{F}/offer.py",
-        '            "buffers": self.buffers,\n',
-        '            "buffers": [],\n',
+        '"buffers": self.buffers}',
+        '"buffers": []}',
         "buffers do not travel",
         of("flower_buffers", "offers_differ_with_their_buffers"),
     ),
@@ -483,8 +483,8 @@ MUTANTS = [
     ),
     (
         f"{F}/offer.py",
-        "upload.sum_bits(self.mechanism.channel.levels, clients)",
-        "upload.sum_bits(self.mechanism.channel.levels, clients) - 1",
+        "upload.sum_bits(self.channel.levels, clients)",
+        "upload.sum_bits(self.channel.levels, clients) - 1",
         "sums that wrap around",
         of("flower", "an_offer_travels_whole"),
     ),

@@ -165,11 +165,11 @@ MUTANTS = [
         (),
     ),
     (
-        "certify.py",
-        "if value in channel.inputs[vertex + 1 :]:",
-        "if value in channel.inputs[:vertex]:",
+        "channel.py",
+        "if value in self.inputs[vertex + 1 :]:",
+        "if value in self.inputs[:vertex]:",
         "witness: limits of a jump swapped",
-        (),
+        ("tests/test_certify.py",),
     ),
     (
         "certify.py",

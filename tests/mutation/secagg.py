@@ -269,8 +269,8 @@ MUTANTS = [
     # On Flower
     (SUMS, "unmask, shares, largest)", "unmask, shares)", "a mean that no codes have is accepted",
      FLOWER),
-    (SUMS, "largest = self.offer.mechanism.channel.levels - 1",
-     "largest = self.offer.mechanism.channel.levels", "a mean beyond the largest is accepted",
+    (SUMS, "largest = self.offer.channel.levels - 1",
+     "largest = self.offer.channel.levels", "a mean beyond the largest is accepted",
      FLOWER),
     (SUMS, "        if len(survivors) < self.terms.least:", "        if False:",
      "a sum of too few is asked for", FLOWER),

@@ -10,19 +10,24 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, final
 
 import numpy as np
 
 from randquant import _validate, upload, wire
-from randquant.aggregate.gaussian import clip_to_norm
-from randquant.aggregate.payloads import counted
+from randquant.aggregate.clipping import clip_to_norm
+from randquant.aggregate.mechanism import MechanismDefaults
+from randquant.aggregate.payloads import counted, enough
 from randquant.aggregate.rotation import Rotation
 from randquant.encode.inputs import vector
 from randquant.keys import Key
 from randquant.mechanisms.noise import NOISES, Noise
-from randquant.privacy import Neighboring, Trust
-from randquant.releases import LARGEST_COHORT, NoiseRelease, Release
+from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
+from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
+from randquant.privacy import LARGEST_COHORT, Neighboring, Trust
+from randquant.release import Release
+from randquant.releases import NoiseRelease
 
 LARGEST_STEP = 2**40
 """Largest coordinate that is rounded: above any norm that 24 bits and 2**30 coordinates allow."""
@@ -48,8 +53,9 @@ class Plan:
     deviation: float
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class AdditiveMechanism:
+class AdditiveMechanism(MechanismDefaults):
     """Whole updates, rounded and with integer noise, for a server that sees only their sum.
 
     Args:
@@ -100,6 +106,8 @@ class AdditiveMechanism:
     deviations: float = 6.0
     rotation_seed: int = 0
 
+    channel = None
+
     def __post_init__(self) -> None:
         _validate.choice("kind", self.kind, NOISES)
         _validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
@@ -138,20 +146,34 @@ class AdditiveMechanism:
         return wire.pack(self.format, codes.astype(np.uint8 if self.bits <= 8 else np.uint32))
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
-        """Sum modulo 2**bits, lift to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back."""
+        """Sum the payloads' codes and decode."""
         plan = self.plan(dimension)
         counted(payloads, self.cohort, plan.rotation.size * self._log_equal(plan))
         totals = np.zeros(plan.rotation.size, dtype=np.int64)
         for payload in payloads:
             wire.add(self.format, payload, totals)
+        return self.decode(totals, len(payloads), dimension)
+
+    def size(self, dimension: int) -> int:
+        """How many codes an update is sent as: filled up to a power of two."""
+        return Rotation(dimension, self.rotation_seed).size
+
+    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+        """Sum modulo 2**bits, lift to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back.
+
+        Raises:
+            ValueError: there are too few clients.
+        """
+        enough(clients, self.cohort)
+        plan = self.plan(dimension)
         half = 1 << (self.bits - 1)
         centred = ((totals + half) & (2 * half - 1)) - half
-        mean = plan.rotation.inverse(centred / (plan.scale * len(payloads)))
+        mean = plan.rotation.inverse(centred / (plan.scale * clients))
         return mean.astype(np.float32)
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
         """A vector masked for a sum modulo 2**bits, however many are summed."""
-        return upload.masked(Rotation(dimension, self.rotation_seed).size, self.bits)
+        return upload.masked(self.size(dimension), self.bits)
 
     def _log_equal(self, plan: Plan) -> float:
         """Log of the largest probability that a coordinate of two payloads is equal.
@@ -175,6 +197,17 @@ class AdditiveMechanism:
         size = plan.rotation.size
         square = (4 if neighboring == "replace_one" else 1) * plan.bound
         return NoiseRelease(plan.noise, self.cohort, square, size, rounds, neighboring)
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Unbiased, with the variances of noise and of rounding to the grid."""
+        plan = self.plan(dimension)
+        steps = x * plan.scale
+        part = steps - np.floor(steps)
+        return x, (plan.noise.variance + part * (1 - part)) / plan.scale**2
+
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "additive", **asdict(self)}
 
 
 def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
@@ -283,3 +316,32 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> Plan:
     local = 4 * mechanism.noise_multiplier**2 * bound / cohort * (1 + 2.0**-48)
     noise = NOISES[mechanism.kind](local)
     return Plan(rotation, scale, bound, noise, math.sqrt(variance(low)))
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    """Fewer than 2 bits hold no noise: it is then said how many would."""
+    return noise_family(setting, setting.cohort, (1e-6, 1e6), bits=max(setting.bits, 2))
+
+
+HELP = {
+    "clip_norm": CLIP_NORM,
+    "noise_multiplier": NOISE_MULTIPLIER,
+    "bits": "bits per coordinate, 2 to 24 (default 16)",
+    "deviations": "standard deviations of a sum that fit in half its range (default 6)",
+    "rotation_seed": "public seed of the rotation (default 0)",
+}
+"""What the parameters mean, whatever the noise."""
+
+RECORDS = tuple(
+    MechanismRecord(
+        kind,
+        functools.partial(AdditiveMechanism, kind),
+        HELP,
+        update=_updates,
+        trusts=("aggregate",),
+        whole_update=True,
+        run_settings=("cohort",),
+        place=place,
+    )
+    for place, kind in enumerate(NOISES, 5)
+)

@@ -6,20 +6,27 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 
 from randquant import upload, wire
+from randquant.aggregate.mechanism import MechanismDefaults
 from randquant.aggregate.payloads import counted, enough
+from randquant.certify import certify
 from randquant.channel import Channel
-from randquant.encode import encode_payload
+from randquant.channel_file import channel_record
+from randquant.encode import encode_payload, encode_payloads
 from randquant.keys import Key
+from randquant.moments import moments
 from randquant.privacy import Neighboring, Trust
-from randquant.releases import ChannelRelease, Release
+from randquant.release import Release
+from randquant.releases import ChannelRelease
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class ChannelMechanism:
+class ChannelMechanism(MechanismDefaults):
     """One channel applied to every coordinate; the server decodes the mean of the codes.
 
     Args:
@@ -46,6 +53,8 @@ class ChannelMechanism:
     trust: Trust = "local"
     cohort: int = 1
 
+    clip_norm = None
+
     def __post_init__(self) -> None:
         self.release(1, 1)  # checks the arguments
         if self.trust == "aggregate" and self.channel.lattice is None:
@@ -58,6 +67,15 @@ class ChannelMechanism:
     def encode(self, update: np.ndarray, key: Key) -> bytes:
         """Clip, draw codes, pack: the client's payload."""
         return encode_payload(self.channel, update, key, threads=1)  # clients may share a machine
+
+    def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
+        """All at once, the same payloads."""
+        return encode_payloads(self.channel, updates, keys)
+
+    @property
+    def coordinate_channel(self) -> Channel:
+        """The channel: an update's coordinates are encoded as they stand."""
+        return self.channel
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
         """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
@@ -79,10 +97,6 @@ class ChannelMechanism:
         bits = upload.sum_bits(self.channel.levels, clients or self.cohort)
         return upload.masked(dimension, bits)
 
-    def size(self, dimension: int) -> int:
-        """How many codes an update of so many coordinates is sent as: one each."""
-        return dimension
-
     def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
         """The mean update, (dimension,) float32, from the sum of the codes of so many clients.
 
@@ -100,6 +114,49 @@ class ChannelMechanism:
     ) -> Release:
         """Every coordinate of every round that the client takes part in."""
         return ChannelRelease(self.channel, dimension, rounds, self.trust, neighboring, self.cohort)
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """The channel's, of clipped coordinates."""
+        return decoded_coordinate(self.channel, x)
+
+    def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
+        """The pair of the channel's certificate; its inputs are clipped by the encoder alone."""
+        x, other = certify(self.channel, neighboring=neighboring).witness
+        pair = _single(self.channel, x), _single(self.channel, other)
+        return (max(pair, key=abs), 0.0) if neighboring == "zero_out" else pair
+
+    def record(self) -> dict[str, Any]:
+        """The channel with its certificate, trust and cohort."""
+        return {
+            "mechanism": "coordinates",
+            "channel": channel_record(self.channel),
+            "trust": self.trust,
+            "cohort": self.cohort,
+        }
+
+
+def decoded_coordinate(channel: Channel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of what coordinates x are decoded as, clipped to the channel's clip.
+
+    Args:
+        channel: the channel.
+        x: (k,) float64.
+
+    Returns:
+        (mean, variance), (k,) float64 each.
+    """
+    inside, measured = np.clip(x, -channel.clip, channel.clip), moments(channel)
+    return measured.bias_at(inside) + inside, measured.variance_at(inside)
+
+
+def _single(channel: Channel, x: float) -> float:
+    """The 32-bit float next to an input of a certificate, on the same side of a jump."""
+    single = np.float32(x)  # NumPy would compare it to x as 32-bit floats
+    if x in channel.inputs:  # at a jump, its right limit
+        above = float(single) < x
+        return float(np.nextafter(single, np.float32(np.inf)) if above else single)
+    below = float(single) > x
+    return float(np.nextafter(single, np.float32(-np.inf)) if below else single)
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, final
 
 import numpy as np
+from scipy.special import erf
 
 from randquant import _validate, upload, wire
+from randquant.aggregate.clipping import clip_to_norm
+from randquant.aggregate.mechanism import MechanismDefaults, beyond, no_error
 from randquant.aggregate.payloads import finite, mean_of_floats, some
+from randquant.deviation import CoordinateError
 from randquant.encode.inputs import vector
 from randquant.keys import Key
+from randquant.mechanisms.record import CLIP, CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
+from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
 from randquant.privacy import Neighboring, Trust
-from randquant.releases import GaussianRelease, Norm, Release
+from randquant.release import Release
+from randquant.releases import GaussianRelease, Norm
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class ClippedSGD:
+class ClippedSGD(MechanismDefaults):
     """No privacy: clipped updates as 32-bit floats. The baseline that shows what privacy costs.
 
     Args:
@@ -35,6 +44,9 @@ class ClippedSGD:
     clip: float | None = None
     clip_norm: float | None = None
     norm: Norm = "l2"
+
+    cohort = 1
+    channel = None
 
     def __post_init__(self) -> None:
         _check_thresholds(self.clip, self.clip_norm)
@@ -69,9 +81,20 @@ class ClippedSGD:
     ) -> None:
         """Nothing is promised."""
 
+    def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
+        """Far beyond whichever threshold there is."""
+        threshold = self.clip if self.clip_norm is None else self.clip_norm
+        assert threshold is not None
+        return beyond(threshold, neighboring)
 
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "clipped-sgd", **asdict(self)}
+
+
+@final
 @dataclass(frozen=True, slots=True)
-class CentralGaussian:
+class CentralGaussian(MechanismDefaults):
     """A trusted server adds Gaussian noise to the exact sum of clipped updates.
 
     Args:
@@ -89,6 +112,9 @@ class CentralGaussian:
     clip: float | None
     noise_multiplier: float
     clip_norm: float | None = None
+
+    cohort = 1
+    channel = None
 
     def __post_init__(self) -> None:
         _check_thresholds(self.clip, self.clip_norm)
@@ -125,6 +151,24 @@ class CentralGaussian:
         multiplier = _multiplier(self.noise_multiplier, neighboring)
         return GaussianRelease(multiplier, dimension, rounds, "central", neighboring)
 
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """As it is: noise is added to the sum."""
+        return x, np.zeros_like(x)
+
+    def expected_error(self, dimension: int) -> CoordinateError:
+        """That of the noise on the sum."""
+        if self.clip_norm is None:
+            raise no_error(self)
+        return CoordinateError(0.0, of_sum=self.noise_multiplier * 2 * self.clip_norm)
+
+    def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
+        """Far beyond whichever threshold there is."""
+        return ClippedSGD(self.clip, self.clip_norm).audit_inputs(neighboring)
+
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "gaussian", **asdict(self)}
+
 
 def gaussian(
     noise_multiplier: float, clip: float | None = None, clip_norm: float | None = None
@@ -133,8 +177,9 @@ def gaussian(
     return CentralGaussian(clip, noise_multiplier, clip_norm)
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class LocalGaussian:
+class LocalGaussian(MechanismDefaults):
     """Each client adds Gaussian noise to its own update, clipped in L2.
 
     Args:
@@ -150,6 +195,9 @@ class LocalGaussian:
 
     clip_norm: float
     noise_multiplier: float
+
+    cohort = 1
+    channel = None
 
     def __post_init__(self) -> None:
         _check_thresholds(None, self.clip_norm)
@@ -189,9 +237,18 @@ class LocalGaussian:
         multiplier = _multiplier(self.noise_multiplier, neighboring)
         return GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
 
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Unbiased, with the noise's variance."""
+        return x, np.full_like(x, self.deviation**2)
 
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "local-gaussian", **asdict(self)}
+
+
+@final
 @dataclass(frozen=True, slots=True)
-class SignSGD:
+class SignSGD(MechanismDefaults):
     """One bit a coordinate: the sign of the update, clipped in L2, plus Gaussian noise.
 
     Args:
@@ -215,6 +272,9 @@ class SignSGD:
 
     clip_norm: float
     noise_multiplier: float
+
+    cohort = 1
+    channel = None
 
     def __post_init__(self) -> None:
         LocalGaussian(self.clip_norm, self.noise_multiplier)
@@ -260,50 +320,14 @@ class SignSGD:
         """The local Gaussian's: a sign is computed from what it protects."""
         return self._noise.release(dimension, rounds, neighboring)
 
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of ±value, where the sign is + with the noise's chance."""
+        mean = self.value * erf(x / (self._noise.deviation * math.sqrt(2)))
+        return mean, self.value**2 - mean**2
 
-def clip_to_norm(update: np.ndarray, clip_norm: float, norm: Norm = "l2") -> np.ndarray:
-    """Scale an update down to a norm of at most clip_norm.
-
-    Args:
-        update: (d,) floats.
-        clip_norm: threshold, within [1e-30, 1e30].
-        norm: `l2` or `l1`.
-
-    Returns:
-        (d,) float32, norm at most clip_norm although rounded: an update whose norm exceeds
-        (1 - 2**-22) · clip_norm - d · 2**-150 is scaled to that norm, which leaves room for it.
-
-    Raises:
-        ValueError: the update holds a NaN or an infinity, or has more than 2**30 coordinates.
-
-    Example:
-        >>> clip_to_norm(np.array([3.0, 4.0]), 1.0).round(3)
-        array([0.6, 0.8], dtype=float32)
-    """
-    limit = _room(clip_norm, update.size)
-    exact = finite(update).astype(np.float64)
-    largest = float(np.abs(exact).max(initial=0.0))
-    if largest == 0:
-        return exact.astype(np.float32)
-    exact /= largest  # squares of the very large and the very small would not be floats
-    length = math.sqrt(float(exact @ exact)) if norm == "l2" else float(np.abs(exact).sum())
-    return (exact * min(largest, limit / length)).astype(np.float32)
-
-
-def _room(clip_norm: float, size: int) -> float:
-    """What the norm of `size` coordinates may be before they are rounded to float32.
-
-    Adding up d <= 2**30 positive terms in float64 loses at most d · 2**-53 <= 2**-23 of them. A
-    coordinate moves by 2**-24 of itself when it becomes a float32, or by 2**-150 where that is a
-    denormal: by d · 2**-150 <= 2**-120 in all, in L1 and the more so in L2. All else (the division,
-    the scale, products) is within 16 units of 2**-53. In all (1 - 2**-22)(1 + 2**-23)(1 + 2**-24)
-    and those units stay below 1.
-    """
-    if size > 2**30:
-        raise ValueError(
-            f"Expected at most 2**30 coordinates, got {size}: beyond, rounding may exceed the norm."
-        )
-    return clip_norm * (1 - 2.0**-22) - size * 2.0**-150
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "sign-sgd", **asdict(self)}
 
 
 def _multiplier(noise_multiplier: float, neighboring: Neighboring) -> float:
@@ -331,3 +355,46 @@ def _check_thresholds(clip: float | None, clip_norm: float | None) -> None:
         _validate.real("clip", clip, above=0)
     if clip_norm is not None:
         _validate.real("clip_norm", clip_norm, low=1e-30, high=1e30)
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    return noise_family(setting, 1, (1e-12, 1e12))
+
+
+RECORDS = (
+    MechanismRecord(
+        "clipped-sgd",
+        ClippedSGD,
+        {"clip": CLIP, "clip_norm": CLIP_NORM},
+        trusts=(),
+        whole_update=True,
+        run_settings=("norm",),
+        baseline=True,
+        place=1,
+    ),
+    MechanismRecord(
+        "gaussian",
+        gaussian,
+        {"clip": CLIP, "clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
+        trusts=("central",),
+        whole_update=True,
+        baseline=True,
+        place=2,
+    ),
+    *(
+        MechanismRecord(
+            name,
+            constructor,
+            {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
+            update=_updates,
+            trusts=("local",),
+            whole_update=True,
+            baseline=True,
+            place=place,
+        )
+        for name, constructor, place in (
+            ("local-gaussian", LocalGaussian, 3),
+            ("sign-sgd", SignSGD, 4),
+        )
+    ),
+)

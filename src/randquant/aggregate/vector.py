@@ -7,23 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 
 from randquant import _validate
-from randquant.aggregate.channel import ChannelMechanism
-from randquant.aggregate.gaussian import clip_to_norm
+from randquant.aggregate.channel import ChannelMechanism, decoded_coordinate
+from randquant.aggregate.clipping import clip_to_norm
+from randquant.aggregate.mechanism import MechanismDefaults, no_error
 from randquant.aggregate.rotation import Rotation
 from randquant.channel import Channel
+from randquant.channel_file import channel_record
+from randquant.deviation import CoordinateError
 from randquant.encode import encode_payload
 from randquant.encode.inputs import vector
 from randquant.keys import Key
 from randquant.privacy import Neighboring, Trust
-from randquant.releases import Norm, Release, VectorRelease
+from randquant.release import Release
+from randquant.releases import Norm, VectorRelease
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class VectorMechanism:
+class VectorMechanism(MechanismDefaults):
     """One channel on every coordinate of an update that is clipped as a whole.
 
     Args:
@@ -118,3 +124,25 @@ class VectorMechanism:
             self.channel, self.clip_norm, self.size(dimension), rounds, self.trust, neighboring,
             self.cohort, self.norm,
         )  # fmt: skip
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """The channel's, of coordinates clipped after rotation."""
+        return decoded_coordinate(self.channel, x)
+
+    def expected_error(self, dimension: int) -> CoordinateError:
+        """As `UpdateMechanism.expected_error`; in L1 updates are not rotated, and it is unknown."""
+        if self.norm != "l2":
+            raise no_error(self)
+        return MechanismDefaults.expected_error(self, dimension)
+
+    def record(self) -> dict[str, Any]:
+        """The channel with its certificate, and all other arguments."""
+        return {
+            "mechanism": "vector",
+            "channel": channel_record(self.channel),
+            "clip_norm": self.clip_norm,
+            "trust": self.trust,
+            "cohort": self.cohort,
+            "norm": self.norm,
+            "rotation_seed": self.rotation_seed,
+        }

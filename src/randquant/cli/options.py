@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from randquant.aggregate import BASELINES
-from randquant.cli.help import PARAMETERS
+from randquant.aggregate import all_mechanisms
 from randquant.cli.values import reader
-from randquant.mechanisms import MECHANISMS
+from randquant.mechanisms import MechanismRecord, channel_mechanisms
 
 TRUST = "who sees what: local, or aggregate (only sums of codes); default the mechanism's own"
 NORM = "norm that --clip-norm is about: l2 (default) or l1"
 NEIGHBORING = "what is hidden: replace_one (default: another update) or zero_out (zeros instead)"
+DATA_DIR = "folder of the data files; digits and breast-cancer need none"
 
 
-def mechanism_options(parser: argparse.ArgumentParser, table: dict[str, Callable]) -> None:
+def mechanism_options(
+    parser: argparse.ArgumentParser, records: Mapping[str, MechanismRecord]
+) -> None:
     """An option for every parameter that some mechanism takes and that is its own."""
-    users: dict[str, list[str]] = {}
+    texts: dict[str, dict[str, list[str]]] = {}
     kinds: dict[str, Callable[[str], Any]] = {}
-    for mechanism, constructor in table.items():
-        for parameter in inspect.signature(constructor).parameters.values():
-            if parameter.name in ("cohort", "norm"):  # settings of a run
-                continue
-            users.setdefault(parameter.name, []).append(mechanism)
-            kinds[parameter.name] = reader(parameter)
-    for name, mechanisms in users.items():
-        parser.add_argument(
-            flag(name), type=kinds[name], help=f"{meaning(name)} ({', '.join(mechanisms)})"
-        )
-    parser.set_defaults(parameter_names=list(users))
+    for name, record in records.items():
+        for parameter in record.parameters:
+            users = texts.setdefault(parameter, {})
+            users.setdefault(record.meaning(parameter), []).append(name)
+            kinds[parameter] = reader(record.signature[parameter])
+    for parameter, users in texts.items():
+        text = "; ".join(f"{meaning} ({', '.join(names)})" for meaning, names in users.items())
+        parser.add_argument(flag(parameter), type=kinds[parameter], help=text)
+    parser.set_defaults(parameter_names=list(texts))
 
 
 def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -47,7 +46,7 @@ def own_parameters(mechanism: str, options: argparse.Namespace) -> tuple[dict[st
     that updates are clipped to.
     """
     parameters = given_parameters(options)
-    clip_norm = parameters.get("clip_norm") if mechanism in MECHANISMS else None
+    clip_norm = parameters.get("clip_norm") if mechanism in channel_mechanisms() else None
     if clip_norm is not None and not takes(mechanism, "clip_norm"):
         del parameters["clip_norm"]
     return parameters, clip_norm
@@ -55,15 +54,10 @@ def own_parameters(mechanism: str, options: argparse.Namespace) -> tuple[dict[st
 
 def takes(mechanism: str, parameter: str) -> bool:
     """Return whether a mechanism has a parameter; False for an unknown mechanism."""
-    constructor = {**MECHANISMS, **BASELINES}.get(mechanism)
-    return constructor is not None and parameter in inspect.signature(constructor).parameters
+    record = all_mechanisms().get(mechanism)
+    return record is not None and parameter in record.signature
 
 
 def flag(name: str) -> str:
     """Return the option of a parameter or field: `--clip-norm` for `clip_norm`."""
     return "--" + name.replace("_", "-")
-
-
-def meaning(name: str) -> str:
-    """Return the help text of a mechanism's parameter."""
-    return PARAMETERS.get(name, "see the mechanism's documentation")

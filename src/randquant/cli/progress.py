@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from randquant import _text, features, run_folder
 from randquant.certify import Certificate, certify
-from randquant.mechanisms import MECHANISMS, build
+from randquant.mechanisms import build, channel_mechanisms
 from randquant.privacy import round_up
 from randquant.records import RoundMetrics, RunSummary, TrainConfig, to_json
 from randquant.report import Run
@@ -165,11 +165,11 @@ def table(folder: Path, run: Run) -> list[str]:
 
 def _guarantee(summary: RunSummary, config: TrainConfig) -> str:
     guarantee = summary.guarantee
-    if guarantee is None or guarantee["epsilon"] == "inf":
+    if guarantee is None or math.isinf(guarantee.epsilon):
         return "none: this run protects nothing"
     return (
-        f"whole run, one {config.unit}: epsilon <= {round_up(guarantee['epsilon'])} at "
-        f"delta = {guarantee['delta']} ({guarantee['neighboring']}, {guarantee['trust']} trust)"
+        f"whole run, one {config.unit}: epsilon <= {round_up(guarantee.epsilon)} at "
+        f"delta = {guarantee.delta} ({guarantee.neighboring}, {guarantee.trust} trust)"
     )
 
 
@@ -190,7 +190,7 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
 
 def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
     guarantee = summary.guarantee
-    if guarantee is None or guarantee["trust"] != "aggregate":
+    if guarantee is None or guarantee.trust != "aggregate":
         return ", header included"
     return f": masked for a sum of {config.cohort:,}, header included, handshake not"
 
@@ -202,7 +202,7 @@ def _spent(config: TrainConfig, epsilon: float) -> str:
 
 
 def _certificate(config: TrainConfig) -> Certificate | None:
-    if config.mechanism not in MECHANISMS:
+    if config.mechanism not in channel_mechanisms():
         return None
     return certify(build(config.mechanism, config.parameters), math.inf)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from randquant.mechanisms import MECHANISMS
+from randquant.mechanisms import channel_mechanisms
 
 
 def channel(text: str) -> tuple[str, dict[str, Any]]:
@@ -19,10 +19,11 @@ def channel(text: str) -> tuple[str, dict[str, Any]]:
         ('erm', {'clip': 1.0, 'bins': [-2.0, 0.0, 2.0], 'gamma': 0.5})
     """
     name, *pairs = text.split() or [""]
-    if name not in MECHANISMS:
-        known = ", ".join(MECHANISMS)
+    channels = channel_mechanisms()
+    if name not in channels:
+        known = ", ".join(channels)
         raise argparse.ArgumentTypeError(f"expected one of {known} and key=value pairs: {text!r}")
-    accepted = inspect.signature(MECHANISMS[name]).parameters
+    accepted = channels[name].signature
     given: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -16,16 +16,23 @@ from scipy import sparse
 from randquant import _validate
 from randquant.certify import Certificate
 from randquant.channel import Channel
-from randquant.design.constraint import Constraint, Curved, Fisher, Metric, Pure, Renyi
+from randquant.design.constraint import (
+    Constraint,
+    Fisher,
+    Metric,
+    Pure,
+    Renyi,
+    constraint_of,
+)
 from randquant.design.levels import Value, search
 from randquant.design.objective import MeanError, Objective, WorstVariance
 from randquant.design.programme import InfeasibleError, Part, Rows, Solution, solve
+from randquant.design.tangents import Limits
 from randquant.geometry import MetricCertificate
 from randquant.privacy import round_up
 from randquant.probabilities import from_probabilities
 
 ObjectiveName = Literal["mae", "mse", "worst_variance"]
-ConstraintName = Literal["pure", "renyi", "l1", "l2", "fisher"]
 
 ROUNDS = 100
 """Most times that a programme is extended by what its solution violates."""
@@ -62,13 +69,11 @@ class Design:
 def optimal(
     clip: float,
     values: Sequence[float] | np.ndarray | None = None,
-    epsilon: float = math.nan,
+    *,
+    constraint: Constraint,
     objective: ObjectiveName = "mae",
     inputs: int | None = None,
     density: Sequence[float] | np.ndarray | None = None,
-    *,
-    constraint: ConstraintName = "pure",
-    order: float | None = None,
     levels: int | None = None,
     reach: float | None = None,
     symmetric: bool = True,
@@ -80,17 +85,16 @@ def optimal(
         clip: per-coordinate clipping threshold, within [1e-30, 1e30].
         values: 2 to 256 increasing levels that reach beyond [-clip, clip] on both sides; or give
             `levels` instead.
-        epsilon: target per coordinate, > 0; its unit depends on `constraint`.
+        constraint: what is kept per coordinate: `Pure(epsilon)` and `Renyi(epsilon, order)`, in
+            nats; `Metric(epsilon, "l1")` or `"l2"`, log-likelihoods change by at most
+            epsilon·|x - x'|/clip, or between vertices by at most epsilon·(x - x')^2/clip^2;
+            `Fisher(epsilon)`, the Fisher information about x/clip is at most epsilon.
         objective: `mae` or `mse`, averaged over the input, or `worst_variance`, the largest
             variance over all inputs.
         inputs: V, evenly spaced vertices, between which inputs are dithered, 2 to 1000; 33 unless
             given, 129 where levels are searched.
         density: samples of the input, within [-clip, clip], over which errors are averaged; uniform
             on [-clip, clip] unless given.
-        constraint: `pure`: epsilon in nats. `renyi`: in nats, at `order`. `l1`: log-likelihoods
-            change by at most epsilon·|x - x'|/clip. `l2`: by at most epsilon·(x - x')^2/clip^2
-            between vertices. `fisher`: the Fisher information about x/clip is at most epsilon.
-        order: Rényi order above 1, at most 1000, for `renyi` alone.
         levels: how many levels to search for, 2 to 32, instead of `values`.
         reach: largest magnitude of a searched level, in units as clip; `mae` needs one.
         symmetric: whether searched levels are symmetric about 0. Others can be slightly better.
@@ -114,10 +118,10 @@ def optimal(
         lower bound per code replaces the pairs.
 
     Example:
-        >>> design = optimal(clip=1.0, values=[-3, -0.5, 0.5, 3], epsilon=1.0)
+        >>> design = optimal(clip=1.0, values=[-3, -0.5, 0.5, 3], constraint=Pure(1.0))
         >>> round(design.value, 4), design.certificate.epsilon.upper <= 1.0, design.gap < 1e-6
         (1.7009, True, True)
-        >>> design = optimal(clip=1.0, levels=2, epsilon=1.0, objective="mse")
+        >>> design = optimal(clip=1.0, levels=2, constraint=Pure(1.0), objective="mse")
         >>> [round(float(value), 4) for value in design.channel.values], round(design.value, 4)
         ([-2.164, 2.164], 4.3494)
     """
@@ -126,15 +130,15 @@ def optimal(
         raise ValueError("Expected values, or how many levels to search for, but not both.")
     given = 33 if levels is None else 129
     inputs = _validate.whole("inputs", given if inputs is None else inputs, low=2, high=1000)
-    bound = _constraint(constraint, epsilon, order)
-    goal = _objective(objective, density, clip)
+    limits, goal = constraint.limits(), _objective(objective, density, clip)
     # In units of clip: the programme is then well scaled whatever the clip.
     vertices = np.linspace(-1, 1, inputs)
     if levels is None:
         grid = _levels(values) / clip
     else:
         grid = _searched(
-            bound,
+            constraint,
+            limits,
             goal,
             levels,
             reach and reach / clip,
@@ -142,15 +146,14 @@ def optimal(
             symmetric=symmetric,
             lattice=lattice,
         )
-    _check_feasible(bound, grid, vertices)
-    return _finished(bound, goal, objective, grid, vertices, clip)
+    _check_feasible(constraint, grid, vertices)
+    return _finished(constraint, limits, goal, objective, grid, vertices, clip)
 
 
 def least_epsilon(
     clip: float,
     values: Sequence[float] | np.ndarray,
-    constraint: ConstraintName = "pure",
-    order: float | None = None,
+    constraint: Constraint,
     inputs: int = 33,
 ) -> float:
     """The smallest epsilon of any unbiased channel on these levels; infinite if there is none.
@@ -159,10 +162,11 @@ def least_epsilon(
     it raises no divergence. So the channel on these two levels alone has the least epsilon.
 
     Args:
-        clip, values, constraint, order, inputs: as for `optimal`.
+        clip, values, inputs: as for `optimal`.
+        constraint: likewise; its own epsilon is not looked at.
 
     Example:
-        >>> round(least_epsilon(1.0, [-3.0, 3.0]), 6)  # log(4/2)
+        >>> round(least_epsilon(1.0, [-3.0, 3.0], Pure(1.0)), 6)  # log(4/2)
         0.693147
     """
     lowest, highest = float(min(values)) / clip, float(max(values)) / clip
@@ -172,23 +176,7 @@ def least_epsilon(
     up = (vertices - lowest) / (highest - lowest)
     rows = np.stack([1 - up, up], axis=1)
     two = from_probabilities(vertices, np.array([lowest, highest]), rows)
-    return _constraint(constraint, 1.0, order).certify(two).epsilon.upper
-
-
-def _constraint(name: str, epsilon: float, order: float | None) -> Constraint:
-    _validate.choice("constraint", name, ("pure", "renyi", "l1", "l2", "fisher"))
-    epsilon = _validate.real("epsilon", epsilon, above=0, high=40)
-    if (name == "renyi") != (order is not None):
-        raise ValueError(
-            "Expected order with constraint='renyi' and with no other, got "
-            f"constraint={name!r}, order={order}."
-        )
-    if order is not None:
-        order = _validate.real("order", order, above=1, high=1000)
-        return Renyi(epsilon, order)
-    if name == "pure":
-        return Pure(epsilon)
-    return Fisher(epsilon) if name == "fisher" else Metric(epsilon, name)
+    return constraint.certify(two).epsilon.upper
 
 
 def _objective(name: str, density: Any, clip: float) -> Objective:
@@ -218,8 +206,7 @@ def _levels(values: Any) -> np.ndarray:
 
 
 def _check_feasible(bound: Constraint, levels: np.ndarray, vertices: np.ndarray) -> None:
-    order = getattr(bound, "order", None)
-    least = least_epsilon(1.0, levels, _name(bound), order, len(vertices))
+    least = least_epsilon(1.0, levels, bound, len(vertices))
     if math.isinf(least):
         raise ValueError(
             "Expected values that reach beyond [-clip, clip] on both sides, got some that do "
@@ -232,12 +219,9 @@ def _check_feasible(bound: Constraint, levels: np.ndarray, vertices: np.ndarray)
         )
 
 
-def _name(bound: Constraint) -> ConstraintName:
-    return bound.geometry if isinstance(bound, Metric) else type(bound).__name__.lower()  # type: ignore[return-value]
-
-
 def _searched(
     bound: Constraint,
+    limits: Limits,
     goal: Objective,
     count: int,
     reach: float | None,
@@ -267,18 +251,15 @@ def _searched(
 
         def value(levels: np.ndarray) -> tuple[float, np.ndarray]:
             try:
-                solution = _solved(bound, goal, levels, grid, 0.0)
+                solution = _solved(limits, goal, levels, grid, 0.0)
             except InfeasibleError:
                 return math.inf, np.zeros(count)
             return solution.value, _slope(goal, levels, grid, solution)
 
         return value
 
-    # Metric privacy between vertices depends on how far apart they are; curves take long.
-    grids = {Metric: [inputs], Curved: [9]}
-    chosen = next((g for kind, g in grids.items() if isinstance(bound, kind)), [9, 33, inputs])
     return search(
-        [value_at(min(vertices, inputs)) for vertices in chosen],
+        [value_at(vertices) for vertices in bound.grids(inputs)],
         count,
         (least * (1 + 2e-6), reach),
         symmetric=symmetric,
@@ -288,13 +269,12 @@ def _searched(
 
 def _least_reach(bound: Constraint, inputs: int) -> float:
     """How far out two symmetric levels must lie for the target, by bisection, from above."""
-    name, order = _name(bound), getattr(bound, "order", None)
     low, high = 1.0, 2.0
-    while least_epsilon(1.0, [-high, high], name, order, inputs) > bound.epsilon:
+    while least_epsilon(1.0, [-high, high], bound, inputs) > bound.epsilon:
         low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
-        if least_epsilon(1.0, [-middle, middle], name, order, inputs) > bound.epsilon:
+        if least_epsilon(1.0, [-middle, middle], bound, inputs) > bound.epsilon:
             low = middle
         else:
             high = middle
@@ -302,21 +282,21 @@ def _least_reach(bound: Constraint, inputs: int) -> float:
 
 
 def _solved(
-    bound: Constraint, goal: Objective, levels: np.ndarray, vertices: np.ndarray, slack: float
+    limits: Limits, goal: Objective, levels: np.ndarray, vertices: np.ndarray, slack: float
 ) -> Solution:
     """Solve, extend the programme by what the solution violates, and solve again."""
     unbiased, cost = _unbiased(vertices, levels), goal.cost(vertices, levels)
     goal.forget()
     rounds = 0
     while True:
-        limits = bound.parts(vertices, len(levels), slack)
-        solution = solve(cost, [unbiased, *limits, *goal.parts(vertices, levels)])
-        extended = bound.refine(_present(solution.table), slack)
+        kept = limits.parts(vertices, len(levels), slack)
+        solution = solve(cost, [unbiased, *kept, *goal.parts(vertices, levels)])
+        extended = limits.refine(_present(solution.table), slack)
         extended |= goal.refine(vertices, levels, solution)
         rounds += 1
         if not extended or rounds == ROUNDS:
             break
-    bound.forget(solution.multipliers[1])
+    limits.forget(solution.multipliers[1])
     return solution
 
 
@@ -343,6 +323,7 @@ def _unbiased(vertices: np.ndarray, levels: np.ndarray) -> Part:
 
 def _finished(
     bound: Constraint,
+    limits: Limits,
     goal: Objective,
     name: ObjectiveName,
     levels: np.ndarray,
@@ -350,9 +331,9 @@ def _finished(
     clip: float,
 ) -> Design:
     """The channel in integers: aim lower and lower until it certifies."""
-    dual_bound = _solved(bound, goal, levels, vertices, 0.0).bound
+    dual_bound = _solved(limits, goal, levels, vertices, 0.0).bound
     for slack in bound.slacks:
-        table = _solved(bound, goal, levels, vertices, slack).table
+        table = _solved(limits, goal, levels, vertices, slack).table
         rows = _repaired(table, vertices, levels)
         channel = from_probabilities(clip * vertices, clip * levels, rows)
         certificate = bound.certify(channel)
@@ -386,3 +367,16 @@ def _present(table: np.ndarray) -> np.ndarray:
     rows = np.maximum(table, 0.0)
     rows[:, rows.max(axis=0) < NEGLIGIBLE] = 0.0
     return rows
+
+
+__all__ = [
+    "Constraint",
+    "Design",
+    "Fisher",
+    "Metric",
+    "Pure",
+    "Renyi",
+    "constraint_of",
+    "least_epsilon",
+    "optimal",
+]

@@ -1,105 +1,178 @@
 """What a design must keep: pure or Rényi divergence, metric privacy, or Fisher information.
 
-All levels and inputs are in units of clip. Derivations: `docs/theory/design.md`.
+A constraint is a value. While levels and rows are searched its `limits` are worked with, which take
+up tangents where a solution exceeds the constraint. All levels and inputs are in units of clip.
+Derivations: `docs/theory/design.md`.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from scipy import sparse
 
+from randquant import _validate
 from randquant.certify import Certificate, certify
 from randquant.channel import Channel
 from randquant.design.programme import Matrix, Part, Rows
+from randquant.design.tangents import Curve, Group, Limits, Tangents
 from randquant.geometry import MetricCertificate, certify_metric
 
 SLACKS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 """Share of the target by which a programme aims below it, tried until the integers certify."""
 
-TRACE = 1e-7
-"""Share of epsilon by which a solution may exceed it before a programme is extended."""
-
 
 class Constraint(Protocol):
-    """A bound on the loss of privacy, over tables of probabilities."""
+    """A bound on the loss of privacy of one coordinate."""
 
-    epsilon: float
-    slacks: ClassVar[Sequence[float]]
-
-    def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
-        """The bound, lowered by a share `slack`, as rows of a programme."""
+    @property
+    def epsilon(self) -> float:
+        """The bound, > 0, at most 40."""
         ...
 
-    def refine(self, table: np.ndarray, slack: float) -> bool:
-        """Take up what the table violates; whether anything was taken up."""
-        ...
-
-    def forget(self, multipliers: Sequence[np.ndarray]) -> None:
-        """Drop what was taken up and did not bind, given its rows' multipliers."""
+    @property
+    def slacks(self) -> Sequence[float]:
+        """Shares of the bound by which a programme aims below it, tried until one certifies."""
         ...
 
     def certify(self, channel: Channel) -> Certificate | MetricCertificate:
         """Certify a finished channel."""
         ...
 
+    def limits(self) -> Limits:
+        """The constraint, ready to be worked with; fresh each time."""
+        ...
 
-@dataclass
+    def grids(self, inputs: int) -> list[int]:
+        """On how many vertices levels are searched, one after the other, for so many inputs."""
+        ...
+
+
+def constraint_of(name: str, epsilon: float, order: float | None = None) -> Constraint:
+    """Return the constraint that a command line or a mechanism's parameters name.
+
+    Args:
+        name: `pure`, `renyi`, `l1`, `l2` or `fisher`.
+        epsilon: its bound.
+        order: Rényi order, for `renyi` alone.
+
+    Raises:
+        ValueError, TypeError: the name is unknown, a number is out of bounds or of the wrong kind,
+            or there is an order where none belongs.
+
+    Example:
+        >>> constraint_of("renyi", 1.0, order=2)
+        Renyi(epsilon=1.0, order=2)
+    """
+    _validate.choice("constraint", name, ("pure", "renyi", "l1", "l2", "fisher"))
+    if (name == "renyi") != (order is not None):
+        raise ValueError(
+            "Expected order with constraint='renyi' and with no other, got "
+            f"constraint={name!r}, order={order}."
+        )
+    if order is not None:
+        return Renyi(epsilon, order)
+    if name in ("l1", "l2"):
+        return Metric(epsilon, name)
+    return Pure(epsilon) if name == "pure" else Fisher(epsilon)
+
+
+@dataclass(frozen=True, slots=True)
 class Pure:
-    """Pure epsilon: l_i <= p_vi <= exp(epsilon)·l_i, one lower bound per code."""
+    """Pure epsilon: p_v(i) <= exp(epsilon)·p_w(i) for all inputs v, w and codes i.
+
+    Args:
+        epsilon: in nats, > 0, at most 40.
+
+    Raises:
+        ValueError, TypeError: epsilon is out of bounds or not a number.
+    """
 
     epsilon: float
     slacks: ClassVar[Sequence[float]] = SLACKS
 
-    def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
-        """Two rows for each probability, instead of one for each pair of rows."""
-        return [_within_ratio(len(vertices), codes, math.exp(self.epsilon * (1 - slack)))]
-
-    def refine(self, table: np.ndarray, slack: float) -> bool:
-        """Nothing is left out."""
-        return False
-
-    def forget(self, multipliers: Sequence[np.ndarray]) -> None:
-        """Nothing was taken up."""
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
 
     def certify(self, channel: Channel) -> Certificate:
         """Order infinity, all pairs."""
         return certify(channel)
 
+    def limits(self) -> Limits:
+        """One lower bound per code, l_i <= p_vi <= exp(epsilon)·l_i."""
+        return Fixed(self._part)
 
-@dataclass
+    def grids(self, inputs: int) -> list[int]:
+        """Coarse ones first."""
+        return [min(vertices, inputs) for vertices in (9, 33, inputs)]
+
+    def _part(self, vertices: int, codes: int, slack: float) -> Part:
+        """Two rows for each probability, instead of one for each pair of rows."""
+        return _within_ratio(vertices, codes, math.exp(self.epsilon * (1 - slack)))
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
-    """Metric privacy, between neighbouring vertices: all other pairs follow by steps.
+    """Metric privacy: how fast log-likelihoods may change with the input.
 
-    `l1`: log-likelihoods change by at most epsilon·|x - x'| between any inputs. `l2`: by at most
-    epsilon·(x - x')^2 between vertices, as MVU has it.
+    Args:
+        epsilon: > 0, at most 40.
+        geometry: `l1`: by at most epsilon·|x - x'|/clip between any inputs. `l2`: by at most
+            epsilon·(x - x')^2/clip^2 between vertices, as MVU has it.
+
+    Raises:
+        ValueError, TypeError: epsilon is out of bounds or not a number, or geometry is neither.
     """
 
     epsilon: float
-    geometry: str
+    geometry: Literal["l1", "l2"]
     slacks: ClassVar[Sequence[float]] = SLACKS
 
-    def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+        _validate.choice("geometry", self.geometry, ("l1", "l2"))
+
+    def certify(self, channel: Channel) -> MetricCertificate:
+        """In units of clip, like epsilon here."""
+        return certify_metric(channel, self.geometry)
+
+    def limits(self) -> Limits:
+        """Between neighbouring vertices: all other pairs follow by steps."""
+        return Fixed(self._part)
+
+    def grids(self, inputs: int) -> list[int]:
+        """The bound between vertices depends on how far apart they are."""
+        return [inputs]
+
+    def _part(self, vertices: int, codes: int, slack: float) -> Part:
         """The ratio of neighbouring rows is bounded both ways."""
-        step = 2 / (len(vertices) - 1)
+        step = 2 / (vertices - 1)
         limit = self.epsilon * (1 - slack)
         # Within a cell rows are linear: their log changes fastest at the smaller end.
         ratio = 1 + limit * step if self.geometry == "l1" else math.exp(limit * step**2)
-        lower, upper = _ends(len(vertices), codes)
+        lower, upper = _ends(vertices, codes)
         nothing = sparse.csr_array((lower.shape[0], 0))
         right = np.zeros(lower.shape[0])
-        return [
-            Part([
-                Rows("positive", upper - ratio * lower, nothing, right),
-                Rows("positive", lower - ratio * upper, nothing, right),
-            ])
-        ]  # fmt: skip
+        return Part([
+            Rows("positive", upper - ratio * lower, nothing, right),
+            Rows("positive", lower - ratio * upper, nothing, right),
+        ])  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Limits of which nothing is left out: `part` makes them from vertices, codes and slack."""
+
+    part: Callable[[int, int, float], Part]
+
+    def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
+        """All of them."""
+        return [self.part(len(vertices), codes, slack)]
 
     def refine(self, table: np.ndarray, slack: float) -> bool:
         """Nothing is left out."""
@@ -108,107 +181,41 @@ class Metric:
     def forget(self, multipliers: Sequence[np.ndarray]) -> None:
         """Nothing was taken up."""
 
-    def certify(self, channel: Channel) -> MetricCertificate:
-        """In units of clip, like epsilon here."""
-        return certify_metric(channel, self.geometry)
 
+class Curved(Curve):
+    """A constraint whose tangents are taken up as a design needs them."""
 
-Group = tuple[int, int]
-
-
-class Curved(ABC):
-    """A limit on sums of perspectives, Σ_i w_i·f(u_i / w_i), u and w linear in the table.
-
-    Each term is convex, hence the largest of its tangents f'(r)·u + (f(r) - r·f'(r))·w over all r.
-    Tangents are taken up at the ratios where a solution exceeds the limit: a linear programme
-    again, whose dual bound holds whatever tangents there are.
-    """
-
-    epsilon: float
     slacks: ClassVar[Sequence[float]] = SLACKS[3:]
-    _cuts: list[tuple[Group, np.ndarray]]
 
-    @abstractmethod
-    def first(self, vertices: int) -> list[Group]:
-        """Groups to begin with."""
+    def limits(self) -> Limits:
+        """No tangents yet."""
+        return Tangents(self)
 
-    @abstractmethod
-    def worst(self, table: np.ndarray) -> list[Group]:
-        """Groups that may exceed the limit most."""
-
-    @abstractmethod
-    def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:
-        """u and w of each group, (groups, V) each: how they mix the rows of the table."""
-
-    @abstractmethod
-    def log_slope(self, ratio: np.ndarray, slack: float) -> np.ndarray:
-        """log|f(r)/r| - log(limit): a term is u·exp(this) limits."""
-
-    @abstractmethod
-    def largest_ratio(self, u: np.ndarray) -> np.ndarray:
-        """The ratio at which a single term reaches four limits."""
-
-    @property
-    @abstractmethod
-    def power(self) -> float:
-        """f(r) = |r|^power."""
-
-    def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
-        """With t_i at least every tangent taken up, in units of the limit: Σ_i t_i <= 1."""
-        if not self._cuts:
-            self._cuts += [(group, np.ones(codes)) for group in self.first(len(vertices))]
-        groups = sorted({group for group, _ in self._cuts})
-        place = {group: number for number, group in enumerate(groups)}
-        number = np.array([place[group] for group, _ in self._cuts])
-        ratio = np.array([ratios for _, ratios in self._cuts])
-        slope = np.exp(self.log_slope(ratio, slack)) * np.sign(ratio)
-        steep, level = self.power * slope, (1 - self.power) * slope * ratio
-        scale = np.maximum(1.0, np.maximum(np.abs(steep), np.abs(level)))
-        one = sparse.eye_array(codes)
-
-        def spread(weight: np.ndarray, form: Matrix) -> Matrix:
-            return sparse.diags_array((weight / scale).reshape(-1)) @ sparse.kron(form, one)
-
-        u, w = self.forms(groups, len(vertices))
-        table = spread(steep, u[number]) + spread(level, w[number])
-        chosen = sparse.csr_array(sparse.eye_array(len(groups)))[number]
-        tangents = Rows(
-            "positive", table, -spread(np.ones_like(steep), chosen), np.zeros(table.shape[0])
-        )
-        sums = sparse.kron(sparse.eye_array(len(groups)), np.ones((1, codes)))
-        nothing = sparse.csr_array((len(groups), table.shape[1]))
-        limits = Rows("positive", nothing, sums, np.ones(len(groups)))
-        return [Part([tangents, limits], upper=np.ones(len(groups) * codes))]
-
-    def refine(self, table: np.ndarray, slack: float) -> bool:
-        """Take up tangents of the groups that exceed the limit by more than a trace."""
-        groups = sorted({*self.worst(table), *(group for group, _ in self._cuts)})
-        u, w = (np.asarray(form @ table) for form in self.forms(groups, len(table)))
-        most = self.largest_ratio(np.maximum(np.abs(u), 1e-300))
-        ratio = np.where(u == 0, 0.0, np.clip(u / np.maximum(w, 1e-300), -most, most))
-        with np.errstate(divide="ignore"):
-            terms = np.where(u == 0, 0.0, np.abs(u) * np.exp(self.log_slope(ratio, slack)))
-        over = terms.sum(axis=1) > 1 + TRACE * self.power
-        self._cuts += [(groups[k], ratio[k]) for k in np.flatnonzero(over)]
-        return bool(over.any())
-
-    def forget(self, multipliers: Sequence[np.ndarray]) -> None:
-        """Drop tangents that did not bind: a later programme takes them up again if it must."""
-        codes = self._cuts[0][1].size
-        binds = multipliers[0].reshape(-1, codes).max(axis=1) > 0
-        self._cuts = [self._cuts[k] for k in np.flatnonzero(binds)]
+    def grids(self, inputs: int) -> list[int]:
+        """A coarse one alone: curves take long."""
+        return [min(9, inputs)]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Renyi(Curved):
     """Rényi divergence: Σ_i p_vi^order·p_wi^(1-order) <= exp((order-1)·epsilon).
 
     Groups are pairs of vertices.
+
+    Args:
+        epsilon: in nats, > 0, at most 40.
+        order: above 1, at most 1000.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or not a number.
     """
 
     epsilon: float
     order: float
-    _cuts: list[tuple[Group, np.ndarray]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+        _validate.real("order", self.order, above=1, high=1000)
 
     @property
     def power(self) -> float:
@@ -253,15 +260,23 @@ class Renyi(Curved):
         return certify(channel, self.order)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fisher(Curved):
-    """Fisher information of the code about x: Σ_i slope_i^2/p_i <= epsilon at every input.
+    """Fisher information of the code about x/clip: Σ_i slope_i^2/p_i <= epsilon at every input.
 
     Within a cell it is convex in x, so the cell's two ends suffice: groups are (cell, end).
+
+    Args:
+        epsilon: > 0, at most 40.
+
+    Raises:
+        ValueError, TypeError: epsilon is out of bounds or not a number.
     """
 
     epsilon: float
-    _cuts: list[tuple[Group, np.ndarray]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
 
     @property
     def power(self) -> float:
@@ -294,6 +309,10 @@ class Fisher(Curved):
     def certify(self, channel: Channel) -> MetricCertificate:
         """In units of clip, like epsilon here."""
         return certify_metric(channel, "fisher")
+
+
+def _check_epsilon(epsilon: float) -> None:
+    _validate.real("epsilon", epsilon, above=0, high=40)
 
 
 @functools.lru_cache(maxsize=8)

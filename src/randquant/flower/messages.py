@@ -148,7 +148,7 @@ def read_offer(text: str) -> Offer:
 
 def upload_format(offer: Offer, session: bytes, client: int) -> Format:
     """Coding of one client's codes in one session, where they are not masked."""
-    channel = offer.mechanism.channel
+    channel = offer.channel
     facts = ("upload", channel.fingerprint.hex(), session.hex(), str(client))
     return Format.of(channel.levels, *facts)
 

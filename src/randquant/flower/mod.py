@@ -140,7 +140,7 @@ class QuantizeMod:
                 context.state.pop(SUM, None)
             if account is not None:
                 context.state[SPENT] = account
-        codes = wire.unpack(offer.mechanism.channel, payload, offer.size)
+        codes = wire.unpack(offer.channel, payload, offer.size)
         if client is None:
             form = messages.upload_format(offer, head.session, context.node_id)
             payload = wire.pack(form, codes)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from randquant import _validate, upload
-from randquant.aggregate import ChannelMechanism, VectorMechanism
-from randquant.channel_file import channel_from_record, channel_record
+from randquant.aggregate import UpdateMechanism, from_record
+from randquant.channel import Channel
 from randquant.privacy import Neighboring, Trust
 from randquant.records import to_json
-from randquant.releases import Release
+from randquant.release import Release
 
 FORMAT = "randquant offer, version 2"
 
@@ -22,8 +22,11 @@ FORMAT = "randquant offer, version 2"
 class Offer:
     """A mechanism that a server asks updates through. It contains no secret.
 
+    Its text, with the channel's certificate, is made once, when the offer is.
+
     Args:
-        mechanism: how updates are protected, and the trust and cohort that this counts on.
+        mechanism: how updates are protected, and the trust and cohort that this counts on; one
+            that sends codes of a channel.
         dimension: coordinates of an update.
         buffers: names of the model's arrays of floating-point numbers that are no part of it.
 
@@ -38,15 +41,16 @@ class Offer:
         (1024, True)
     """
 
-    mechanism: ChannelMechanism | VectorMechanism
+    mechanism: UpdateMechanism
     dimension: int
     buffers: tuple[str, ...] = ()
+    _text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, ChannelMechanism | VectorMechanism):
+        if self.mechanism.channel is None:
             raise TypeError(
-                "Expected a ChannelMechanism or a VectorMechanism, got "
-                f"{type(self.mechanism).__name__}: baselines are for simulation."
+                f"Expected a mechanism that sends codes of a channel, got {self.mechanism!r}: "
+                "baselines are for simulation."
             )
         _validate.whole("dimension", self.dimension, low=1, high=2**40)
         _validate.kind("buffers", self.buffers, tuple)
@@ -55,6 +59,14 @@ class Offer:
         if len(set(self.buffers)) < len(self.buffers):
             raise ValueError("Expected each buffer once, got one twice.")
         self.size  # noqa: B018 - what is rotated has fewer coordinates
+        object.__setattr__(self, "_text", self._written())
+
+    @property
+    def channel(self) -> Channel:
+        """The channel that codes are drawn from."""
+        channel = self.mechanism.channel
+        assert channel is not None
+        return channel
 
     @property
     def size(self) -> int:
@@ -63,7 +75,7 @@ class Offer:
 
     def bits(self, clients: int) -> int:
         """Bits of a coordinate of the sum of so many clients' codes, which is then exact."""
-        return upload.sum_bits(self.mechanism.channel.levels, clients)
+        return upload.sum_bits(self.channel.levels, clients)
 
     def release(self, rounds: int, neighboring: Neighboring, trust: Trust) -> Release:
         """What so many answers cost, composed under `trust`.
@@ -72,22 +84,21 @@ class Offer:
         local trust is composed under `aggregate` as a sum of one.
         """
         release = self.mechanism.release(self.dimension, rounds, neighboring)
-        return dataclasses.replace(release, trust=trust)  # type: ignore[type-var]
+        if release is None:
+            raise ValueError("Expected a mechanism that protects, got one that does not.")
+        return release.under(trust)
 
     def to_text(self) -> str:
         """JSON: the channel with its certificate, and the other fields."""
-        fields = {
-            field.name: getattr(self.mechanism, field.name)
-            for field in dataclasses.fields(self.mechanism)
-        }
-        record = {
-            "format": FORMAT,
-            **fields,
-            "channel": channel_record(self.mechanism.channel),
-            "dimension": self.dimension,
-            "buffers": self.buffers,
-        }
-        return json.dumps(to_json(record), sort_keys=True)
+        return self._text
+
+    def _written(self) -> str:
+        fields = self.mechanism.record()
+        kind = fields.pop("mechanism")  # told from the other fields, in this version of the format
+        if kind != _kind(fields):
+            raise TypeError(f"Expected a mechanism that version 2 can offer, got {kind!r}.")
+        own = {"format": FORMAT, "dimension": self.dimension, "buffers": self.buffers}
+        return json.dumps(to_json({**fields, **own}), sort_keys=True)
 
     @classmethod
     def from_text(cls, text: str) -> Offer:
@@ -100,12 +111,13 @@ class Offer:
             record: dict[str, Any] = json.loads(text)
             if record.pop("format") != FORMAT:
                 raise ValueError("its format is another")
-            channel, _ = channel_from_record(record.pop("channel"), "in an offer")
             dimension, buffers = record.pop("dimension"), record.pop("buffers")
             if not isinstance(buffers, list):
                 raise ValueError("its buffers are no list of names")
-            kind = VectorMechanism if "clip_norm" in record else ChannelMechanism
-            return cls(kind(channel, **record), dimension, tuple(buffers))
+            if "mechanism" in record or "channel" not in record:
+                raise ValueError("its fields are others")
+            mechanism = from_record({**record, "mechanism": _kind(record)}, "in an offer")
+            return cls(mechanism, dimension, tuple(buffers))
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(
@@ -115,4 +127,9 @@ class Offer:
     @property
     def digest(self) -> str:
         """64 characters that differ wherever two offers do."""
-        return hashlib.sha256(self.to_text().encode()).hexdigest()
+        return hashlib.sha256(self._text.encode()).hexdigest()
+
+
+def _kind(fields: Mapping[str, Any]) -> str:
+    """Which mechanism a record without its name is of."""
+    return "vector" if "clip_norm" in fields else "coordinates"

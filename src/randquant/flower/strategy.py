@@ -16,7 +16,7 @@ from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Result, Strategy
 
 from randquant import _validate, locks
-from randquant.aggregate import ChannelMechanism, VectorMechanism
+from randquant.aggregate import UpdateMechanism
 from randquant.flower import state
 from randquant.flower.accountant import RoundEvent, RunAccountant
 from randquant.flower.eligible import EligibleGrid
@@ -89,7 +89,7 @@ class QuantizedStrategy(Strategy):
     def __init__(
         self,
         strategy: Strategy,
-        mechanism: ChannelMechanism | VectorMechanism,
+        mechanism: UpdateMechanism,
         *,
         delta: float = 1e-5,
         neighboring: Neighboring = "replace_one",

@@ -65,7 +65,7 @@ class PlainSum:
         """Unpack each, so that nothing but codes of this client and round is averaged."""
 
         def take(client: int, content: RecordDict) -> None:
-            channel = self.offer.mechanism.channel
+            channel = self.offer.channel
             form = messages.upload_format(self.offer, self._session, client)
             codes = wire.unpack(form, messages.read_payload(content), self.offer.size)
             self._payloads[client] = wire.pack(channel, codes)
@@ -150,7 +150,7 @@ class SecureSum:
         relayed = self._server.relay(tags)
         head = Head(messages.REVEAL, self.terms.session)
         shares = self._ask({c: _request(head, inbox) for c, inbox in relayed.items()}, head)
-        largest = self.offer.mechanism.channel.levels - 1
+        largest = self.offer.channel.levels - 1
         totals = self._named(self._server.unmask, shares, largest).astype(np.int64)
         return self.offer.mechanism.decode(totals, len(survivors), self.offer.dimension)
 

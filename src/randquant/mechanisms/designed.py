@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,26 @@ import numpy as np
 
 from randquant.channel import Channel
 from randquant.channel_file import load_channel
+from randquant.mechanisms.record import (
+    CLIP,
+    INPUTS,
+    LEVELS,
+    REACH,
+    VALUES,
+    MechanismRecord,
+)
+from randquant.mechanisms.tuning import (
+    CoordinateFamily,
+    UpdateFamily,
+    UpdateSetting,
+    even_values,
+    few_margins,
+    six_digits,
+)
+
+ENOUGH = 16.0
+"""Deviation of a coordinate's noise over its threshold from which two levels are within 0.2 % of
+the least noise that any unbiased channel can have."""
 
 
 def optimal(
@@ -24,17 +45,20 @@ def optimal(
 ) -> Channel:
     """Return the channel of `design.optimal`, as a mechanism like the others.
 
+    The constraint is a name and a number here, and a value such as `design.Fisher(0.1)` there: a
+    mechanism's parameters are written to files and messages as JSON.
+
     Args:
         clip: per-coordinate clipping threshold.
-        epsilon: bound of the constraint per coordinate: pure epsilon, in nats, or what
-            `design.optimal` says.
+        epsilon: bound of the constraint per coordinate: pure epsilon, in nats, or what the
+            constraint says.
         values: what the codes decode to; or give `levels`.
         levels: how many evenly spaced levels to search for, so that summed codes decode.
         reach: largest magnitude of a searched level, in units as clip; `mae` needs one.
         objective: `mae`, `mse` or `worst_variance`.
         inputs: vertices between which inputs are dithered; 33, or 129 where levels are searched.
-        constraint: `pure`, or `fisher`, `l1` or `l2`, as in `design.optimal`. `fisher` is the one
-            for updates whose L2 norm is clipped.
+        constraint: `pure`, or `fisher`, `l1` or `l2`, as in `design.constraint_of`. `fisher` is the
+            one for updates whose L2 norm is clipped.
 
     Returns:
         A Channel.
@@ -50,21 +74,34 @@ def optimal(
         clip,
         None if values is None else tuple(values),
         epsilon,
-        objective,
-        inputs,
+        constraint,
+        objective=objective,
+        inputs=inputs,
         levels=levels,
         reach=reach,
         lattice=levels is not None,
-        constraint=constraint,
     )
 
 
 @functools.lru_cache(maxsize=64)
-def designed(*arguments: Any, **options: Any) -> Channel:
-    """Return the channel of `design.optimal`, remembered: a run builds its mechanism many times."""
+def designed(
+    clip: float,
+    values: tuple[float, ...] | None,
+    epsilon: float,
+    constraint: str = "pure",
+    **options: Any,
+) -> Channel:
+    """Return the channel of `design.optimal`, remembered: a run builds its mechanism many times.
+
+    Args:
+        clip, values: as `design.optimal`.
+        epsilon, constraint: the constraint by number and name, as `design.constraint_of`.
+        options: further arguments of `design.optimal`, all hashable.
+    """
     from randquant import design  # its solver is slow to import
 
-    return design.optimal(*arguments, **options).channel
+    bound = design.constraint_of(constraint, epsilon)
+    return design.optimal(clip, values, constraint=bound, **options).channel
 
 
 def channel_file(path: str) -> Channel:
@@ -78,3 +115,84 @@ def channel_file(path: str) -> Channel:
         OSError: the file cannot be read.
     """
     return load_channel(path)[0]
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    return _least_information(setting) if setting.trust == "local" else _least_ratio(setting)
+
+
+def _least_information(setting: UpdateSetting) -> UpdateFamily:
+    """At most 1/t^2 of Fisher information about x/clip: what a whole update's L2 norm pays for.
+
+    No unbiased channel has less noise than t·clip then; four levels nearly reach that. Where there
+    is much noise two levels do, which need no programme.
+    """
+    clip = setting.clip
+
+    def parameters(t: float) -> dict[str, Any]:
+        two = setting.levels == 2 or t >= ENOUGH
+        reach = math.sqrt(1 + t**2) * (1 + 1e-5) if two else 1 + 1.5 * t
+        return {
+            "clip": clip,
+            "epsilon": six_digits(t**-2),
+            "constraint": "fisher",
+            "values": even_values(clip * reach, 2 if two else 4),
+            "inputs": 9,
+        }
+
+    return UpdateFamily(parameters, (0.1, 1e6), lambda deviation: deviation / clip)
+
+
+def _least_ratio(setting: UpdateSetting) -> UpdateFamily:
+    """Pure epsilon, evenly spaced values, the outermost further than an unbiased channel needs.
+
+    Under aggregate trust a sum is bounded by what the others' codes share with every row, which
+    small ratios of chances make large.
+    """
+    clip, levels = setting.clip, setting.levels
+    further = 1.5 if levels > 2 else 1 + 1e-5
+
+    def parameters(t: float) -> dict[str, Any]:
+        epsilon = six_digits(2 / t)
+        values = even_values(clip * (1 + 2 / math.expm1(epsilon)) * further, levels)
+        return {"clip": clip, "epsilon": epsilon, "values": values, "inputs": 17}
+
+    return UpdateFamily(parameters, (0.1, 1e6), lambda deviation: 1.5 * deviation / clip)
+
+
+RECORDS = (
+    MechanismRecord(
+        "optimal",
+        optimal,
+        help={
+            "clip": CLIP,
+            "epsilon": "what the constraint allows per coordinate: pure epsilon unless it is given",
+            "values": VALUES,
+            "levels": LEVELS,
+            "reach": REACH,
+            "objective": "mae, mse or worst_variance",
+            "inputs": INPUTS,
+            "constraint": "what epsilon bounds: pure, l1, l2 (in units of clip) or fisher",
+        },
+        # Evenly spaced levels, so that summed codes decode.
+        coordinate=CoordinateFamily(
+            lambda target: {"margin": few_margins(target)},
+            lambda target, at: {
+                "clip": target.clip,
+                "values": target.even_values(at["margin"]),
+                "epsilon": target.epsilon,
+                "objective": target.objective,
+                "inputs": 33 if target.levels <= 16 else 17,
+            },
+        ),
+        update=_updates,
+        place=8,
+    ),
+    MechanismRecord(
+        "channel-file",
+        channel_file,
+        help={"path": "channel file, as design --save writes it"},
+        tunable=False,
+        place=9,
+    ),
+)

@@ -11,6 +11,13 @@ import numpy as np
 from randquant import _validate
 from randquant.channel import Channel
 from randquant.mechanisms.pbm import binomial
+from randquant.mechanisms.record import CLIP_NORM, LEVELS, MechanismRecord
+from randquant.mechanisms.tuning import (
+    CoordinateFamily,
+    UpdateFamily,
+    UpdateSetting,
+    six_digits,
+)
 from randquant.privacy import Interval
 from randquant.probabilities import from_probabilities
 
@@ -162,3 +169,37 @@ def _coth_half(x: float) -> float:
     context = Context(prec=40)
     odd = context.exp(-Decimal(x))
     return float(context.divide(context.add(1, odd), context.subtract(1, odd)))
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    clip, levels = setting.clip, min(setting.levels, 16)
+    return UpdateFamily(
+        lambda t: {"clip_norm": clip, "levels": levels, "epsilon": six_digits(2 / t)},
+        reach=(0.1, 2e6),
+        start=lambda deviation: deviation / clip / math.sqrt(levels - 1),
+    )
+
+
+RECORDS = (
+    MechanismRecord(
+        "imvu",
+        imvu,
+        help={
+            "clip_norm": CLIP_NORM,
+            "levels": LEVELS,
+            "epsilon": "pure epsilon between clip_norm/beta and -clip_norm/beta",
+            "beta": "input scaling, 1 to 10,000; larger suits coordinates small beside clip_norm",
+        },
+        # One channel alone: its epsilon is the target.
+        coordinate=CoordinateFamily(
+            lambda target: {"": [0.0]},
+            lambda target, at: {
+                "clip_norm": target.clip,
+                "levels": target.levels,
+                "epsilon": six_digits(target.epsilon * (1 - 1e-5)),
+            },
+        ),
+        update=_updates,
+        place=7,
+    ),
+)

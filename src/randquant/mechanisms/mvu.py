@@ -7,6 +7,8 @@ import numpy as np
 from randquant import _validate
 from randquant.channel import Channel
 from randquant.mechanisms.designed import designed
+from randquant.mechanisms.record import CLIP, EPSILON, INPUTS, LEVELS, MechanismRecord
+from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, six_digits
 
 
 def mvu(
@@ -51,9 +53,35 @@ def mvu(
         clip,
         None,
         epsilon,
-        "mse",
-        inputs,
-        tuple(clip * np.linspace(-1, 1, inputs)),
-        constraint=geometry,
+        geometry,
+        objective="mse",
+        inputs=inputs,
+        density=tuple(clip * np.linspace(-1, 1, inputs)),
         levels=levels,
     )
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    """Two levels: with more, all but two come to coincide when there is much noise."""
+    return UpdateFamily(
+        lambda t: {"clip": setting.clip, "levels": 2, "epsilon": six_digits(2 / t)},
+        reach=(0.1, 1e6),
+        start=lambda deviation: deviation / setting.clip,
+    )
+
+
+RECORDS = (
+    MechanismRecord(
+        "mvu",
+        mvu,
+        help={
+            "clip": CLIP,
+            "levels": LEVELS,
+            "epsilon": EPSILON,
+            "inputs": INPUTS,
+            "geometry": "pure, l1 or l2",
+        },
+        update=_updates,
+        place=6,
+    ),
+)

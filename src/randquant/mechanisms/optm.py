@@ -16,6 +16,8 @@ from randquant import _validate
 from randquant.certify import certify
 from randquant.channel import Channel
 from randquant.mechanisms._optm_programme import Problem, best, least_selectable
+from randquant.mechanisms.record import CLIP, DENSITY, EPSILON, REACH, VALUES, MechanismRecord
+from randquant.mechanisms.tuning import CoordinateFamily, few_margins
 from randquant.mechanisms.two_bins import bins_of, two_bins
 from randquant.privacy import round_up
 
@@ -89,9 +91,9 @@ def _on_bins(
     shared: bool,
 ) -> Channel:
     """The channel on given bins: aim lower and lower until its integers certify."""
-    from randquant.design import least_epsilon  # its solver is slow to import
+    from randquant.design import Pure, least_epsilon  # its solver is slow to import
 
-    least = least_epsilon(1.0, bins)
+    least = least_epsilon(1.0, bins, Pure(epsilon))
     if epsilon <= least * (1 + 1e-6):
         raise ValueError(
             f"Expected epsilon above {round_up(least)}, the least of any unbiased mechanism on "
@@ -182,3 +184,28 @@ def _reach(reach: float | None, clip: float) -> float:
             "error sends a bin to infinity."
         )
     return _validate.real("reach", reach, above=clip) / clip
+
+
+RECORDS = (
+    MechanismRecord(
+        "optm",
+        optm,
+        help={
+            "clip": CLIP,
+            "bins": f"{VALUES}, or how many to search for",
+            "epsilon": EPSILON,
+            "programme": "full or reduced",
+            "density": DENSITY,
+            "reach": REACH,
+        },
+        coordinate=CoordinateFamily(
+            lambda target: {"margin": few_margins(target)},
+            lambda target, at: {
+                "clip": target.clip,
+                "bins": target.even_values(at["margin"]),
+                "epsilon": target.epsilon,
+            },
+        ),
+        place=4,
+    ),
+)

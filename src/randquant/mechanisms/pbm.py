@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from randquant import _validate
 from randquant.channel import Channel
+from randquant.mechanisms.record import CLIP, INPUTS, MechanismRecord
+from randquant.mechanisms.tuning import (
+    CoordinateFamily,
+    UpdateFamily,
+    UpdateSetting,
+    six_digits,
+)
 from randquant.probabilities import from_probabilities
 
 
@@ -66,3 +75,36 @@ def binomial(trials: int, success: np.ndarray, failure: np.ndarray) -> np.ndarra
         padded = np.pad(rows, ((0, 0), (1, 1)))
         rows = padded[:, 1:] * failure[:, None] + padded[:, :-1] * success[:, None]
     return rows
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    clip, trials = setting.clip, setting.levels - 1
+    return UpdateFamily(
+        lambda t: {"clip": clip, "theta": six_digits(0.5 / t), "trials": trials, "inputs": 17},
+        reach=(1.05, 1e12),
+        start=lambda deviation: math.sqrt(trials) * deviation / clip,
+    )
+
+
+RECORDS = (
+    MechanismRecord(
+        "pbm",
+        pbm,
+        help={
+            "clip": CLIP,
+            "theta": "success probability is 1/2 + theta x / clip; 0 to 1/2",
+            "trials": "binomial trials, 1 to 255; trials + 1 codes",
+            "inputs": INPUTS,
+        },
+        coordinate=CoordinateFamily(
+            lambda target: {"theta": np.geomspace(1e-5, 0.5, 25)},
+            lambda target, at: {
+                "clip": target.clip,
+                "theta": six_digits(at["theta"]),
+                "trials": target.levels - 1,
+            },
+        ),
+        update=_updates,
+        place=2,
+    ),
+)

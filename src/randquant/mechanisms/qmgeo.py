@@ -6,6 +6,14 @@ import numpy as np
 
 from randquant import _validate
 from randquant.channel import Channel
+from randquant.mechanisms.record import CLIP, LEVELS, MechanismRecord
+from randquant.mechanisms.tuning import (
+    SHARES,
+    CoordinateFamily,
+    UpdateFamily,
+    UpdateSetting,
+    six_digits,
+)
 from randquant.probabilities import from_probabilities
 
 
@@ -72,3 +80,39 @@ def _geometric(count: int, p: float) -> np.ndarray:
     """Truncated geometric distribution over distances 1, …, count (equations 10 and 11)."""
     masses = p * np.concatenate([[1.0], np.cumprod(np.full(count - 1, 1.0 - p))])
     return masses / np.add.accumulate(masses)[-1]
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    return UpdateFamily(
+        lambda t: {
+            "clip": setting.clip,
+            "levels": setting.levels,
+            "p": 0.1,
+            "mixing": six_digits(0.5 * t / (1 + t)),
+        },
+        reach=(1e-9, 1e6),
+        start=lambda deviation: 1.0,
+    )
+
+
+RECORDS = (
+    MechanismRecord(
+        "qmgeo",
+        qmgeo,
+        help={
+            "clip": CLIP,
+            "levels": LEVELS,
+            "p": "success probability of the geometric distances, between 0 and 1",
+            "mixing": "keeps the probability of either side within mixing and 1 - mixing",
+        },
+        coordinate=CoordinateFamily(
+            lambda target: {
+                "p": [1e-3, *SHARES[4:-1], 0.999],
+                "mixing": np.geomspace(1e-9, 0.5, 19),
+            },
+            lambda target, at: target.sized(p=at["p"], mixing=at["mixing"]),
+        ),
+        update=_updates,
+        place=5,
+    ),
+)

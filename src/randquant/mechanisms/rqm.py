@@ -10,7 +10,19 @@ import numpy as np
 
 from randquant import _validate
 from randquant.channel import Channel
+from randquant.mechanisms.record import CLIP, LEVELS, MARGIN, MechanismRecord
+from randquant.mechanisms.tuning import (
+    SHARES,
+    CoordinateFamily,
+    UpdateFamily,
+    UpdateSetting,
+    margins,
+    six_digits,
+)
 from randquant.mechanisms.two_bins import two_bins
+
+KEEP = 0.42
+"""Probability to keep a level where whole updates are protected, as in the paper."""
 
 
 def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
@@ -98,3 +110,61 @@ def _nearest_kept(count: int, keep: float) -> np.ndarray:
     hit = miss * keep
     hit[-1] = miss[-1]
     return hit
+
+
+def _rqm_updates(setting: UpdateSetting) -> UpdateFamily:
+    clip = setting.clip
+    return UpdateFamily(
+        lambda t: {
+            "clip": clip,
+            "margin": six_digits(clip * (t - 1)),
+            "levels": setting.levels,
+            "keep": KEEP,
+        },
+        reach=(1.01, 1e12),
+        start=lambda deviation: 4 * deviation / clip,
+    )
+
+
+def _rounding_updates(setting: UpdateSetting) -> UpdateFamily:
+    """One bit: more levels protect nothing unless they are never sent."""
+    clip = setting.clip
+    return UpdateFamily(
+        lambda t: {"clip": clip, "levels": 2, "margin": six_digits(clip * (t - 1))},
+        reach=(1.05, 1e12),
+        start=lambda deviation: deviation / clip,
+    )
+
+
+RECORDS = (
+    MechanismRecord(
+        "rqm",
+        rqm,
+        help={
+            "clip": CLIP,
+            "margin": MARGIN,
+            "levels": LEVELS,
+            "keep": "probability that an inner level is kept, 0 to 1",
+        },
+        coordinate=CoordinateFamily(
+            lambda target: {"margin": margins(target), "keep": SHARES},
+            lambda target, at: target.sized(margin=target.clip * at["margin"], keep=at["keep"]),
+        ),
+        update=_rqm_updates,
+        place=1,
+    ),
+    MechanismRecord(
+        "stochastic-rounding",
+        stochastic_rounding,
+        help={"clip": CLIP, "levels": LEVELS, "margin": MARGIN},
+        # Finite only when all inputs lie between the two middle levels: those are steered.
+        coordinate=CoordinateFamily(
+            lambda target: {"middle": margins(target)},
+            lambda target, at: target.sized(
+                margin=target.clip * ((target.levels - 1) * (1 + at["middle"]) - 1)
+            ),
+        ),
+        update=_rounding_updates,
+        place=10,
+    ),
+)

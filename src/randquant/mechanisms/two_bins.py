@@ -10,6 +10,15 @@ import numpy as np
 
 from randquant import _validate
 from randquant.channel import Channel
+from randquant.mechanisms.record import CLIP, VALUES, MechanismRecord
+from randquant.mechanisms.tuning import (
+    CoordinateFamily,
+    UpdateFamily,
+    UpdateSetting,
+    even_values,
+    margins,
+    six_digits,
+)
 from randquant.probabilities import from_probabilities
 
 CONTINUOUS = 1e-12
@@ -169,3 +178,31 @@ def _row(
 def _ordered_sum(terms: np.ndarray) -> np.ndarray:
     """Sum over the first axis, first to last: the same bits on every machine."""
     return np.add.accumulate(terms, axis=0)[-1]
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    clip, levels = setting.clip, setting.levels
+    return UpdateFamily(
+        lambda t: {"clip": clip, "bins": even_values(clip * t, levels), "gamma": 1.0},
+        reach=(1.01, 1e12),
+        start=lambda deviation: 2 * deviation / clip,
+    )
+
+
+RECORDS = (
+    MechanismRecord(
+        "erm",
+        erm,
+        help={"clip": CLIP, "bins": VALUES, "gamma": "how strongly near bins are preferred, >= 0"},
+        coordinate=CoordinateFamily(
+            lambda target: {"margin": margins(target), "gamma": [0.0, 1.0, 3.0, 10.0, 100.0]},
+            lambda target, at: {
+                "clip": target.clip,
+                "bins": target.even_values(at["margin"]),
+                "gamma": six_digits(at["gamma"]),
+            },
+        ),
+        update=_updates,
+        place=3,
+    ),
+)

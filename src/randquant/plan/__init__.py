@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from randquant import _validate, schemes
-from randquant.aggregate import BASELINES, ChannelMechanism, LocalGaussian
+from randquant import _validate
+from randquant.aggregate import ChannelMechanism, LocalGaussian, all_mechanisms
 from randquant.calibrate import OutOfReach, calibrate
-from randquant.deviation import deviation
 from randquant.limits import gaussian_multiplier, privunit
-from randquant.mechanisms import MECHANISMS, stochastic_rounding
-from randquant.mechanisms.noise import NOISES
+from randquant.mechanisms import stochastic_rounding
 from randquant.plan.record import Entry, Limit, Need, Noise, Plan
 from randquant.plan.verdict import judge
 from randquant.privacy import Neighboring, round_up
+from randquant.schemes import protecting_mechanisms, tune_update
 
 ALIKE = 1.01
 """Errors that differ by less than this factor are as good as the same."""
@@ -77,10 +76,9 @@ def plan(
         ),
         max_participations,
     )  # fmt: skip
-    known = schemes.names(need.setting)
-    chosen = known if mechanisms is None else list(mechanisms)
+    chosen = protecting_mechanisms(need.setting) if mechanisms is None else list(mechanisms)
     for name in chosen:
-        _validate.choice("mechanism", name, [*MECHANISMS, *BASELINES])
+        _validate.choice("mechanism", name, all_mechanisms())
     multiplier = gaussian_multiplier(epsilon, delta, need.participations)
     near = _accounted(need)
     entries = []
@@ -121,30 +119,23 @@ def _checked(need: Need, most: int | None) -> Need:
 
 def _entry(name: str, need: Need, multiplier: float, near: float) -> Entry:
     """Calibrate one mechanism and measure it."""
-    setting, baseline = need.setting, name in BASELINES and name not in NOISES
+    baseline = all_mechanisms()[name].baseline
     many = need.cohort if need.trust == "aggregate" else 1
+    gaussian = near * 2 * need.clip_norm / math.sqrt(many)
     try:
-        scheme = schemes.scheme(name, setting)
-        start = scheme.start(near * 2 * need.clip_norm / math.sqrt(many))
-        found = calibrate(
-            lambda noise: schemes.mechanism(name, setting, scheme.parameters(noise)),
-            need.epsilon,
-            need.delta,
-            need.dimension,
-            need.participations,
-            neighboring=need.neighboring,
-            start=start,
-            reach=scheme.reach,
+        tuned = tune_update(
+            name, need.setting, need.epsilon, need.delta, need.participations, deviation=gaussian
         )
     except (OutOfReach, ValueError) as error:
         return Entry(name, {}, baseline=baseline, remark=str(error))
+    found = tuned.calibration
     mechanism = found.mechanism
-    each = deviation(mechanism, need.dimension, need.cohort)
+    each = mechanism.expected_error(need.dimension).deviation(need.cohort)
     sent = mechanism.upload_bytes(need.dimension, need.cohort)
     remark = "" if found.tight else "less noise is not to be had"
     return Entry(
         name,
-        scheme.parameters(found.noise),
+        tuned.parameters,
         found.guarantee,
         _noise(need, each, multiplier),
         sent,

@@ -8,7 +8,7 @@ from typing import Any
 
 from randquant import _page, _table, _text
 from randquant._svg import minus
-from randquant.mechanisms import MECHANISMS
+from randquant.mechanisms import channel_mechanisms
 from randquant.plan.record import Entry, Noise, Plan, code
 from randquant.privacy import round_up
 
@@ -136,7 +136,7 @@ def _settings(entry: Entry) -> str:
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     text = " ".join(f"{name}={shown(value)}" for name, value in entry.parameters.items())
-    rotated = entry.mechanism in MECHANISMS
+    rotated = entry.mechanism in channel_mechanisms()
     remark = f" ({entry.remark})" if entry.remark else ""
     return f"{text}{' after rotation' if rotated else ''}{remark}"
 

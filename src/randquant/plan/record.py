@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from randquant.mechanisms import MECHANISMS
+from randquant.mechanisms import UpdateSetting, channel_mechanisms
 from randquant.privacy import Guarantee, Neighboring
-from randquant.schemes import Setting
 
 Verdict = Literal["useful", "doubtful", "hopeless"]
 """Whether training is likely to learn something with this noise."""
@@ -42,9 +41,9 @@ class Need:
     participations: int
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> UpdateSetting:
         """What mechanisms need to know of it."""
-        return Setting(
+        return UpdateSetting(
             self.dimension, self.cohort, self.bits, self.trust, self.clip_norm, self.neighboring
         )
 
@@ -134,6 +133,6 @@ def code(entry: Entry, need: Need) -> str:
     options = f'trust="{need.trust}"'
     if need.trust == "aggregate":
         options += f", cohort={need.cohort}"
-    if entry.mechanism in MECHANISMS:
+    if entry.mechanism in channel_mechanisms():
         options += f", clip_norm={need.clip_norm!r}"
     return f'update_mechanism("{entry.mechanism}", {{{parameters}}}, {options})'

@@ -272,7 +272,7 @@ def stated(trained: Iterable[Trained]) -> list[Stated]:
         promised = (
             f"One {config.unit}'s whole run: {summary.dimension:,} coordinates, "
             f"{_text.count(summary.participations, 'round')} at most, delta {config.delta}, "
-            f"{config.neighboring.replace('_', ' ')}, {summary.guarantee['trust']} trust."
+            f"{config.neighboring.replace('_', ' ')}, {summary.guarantee.trust} trust."
         )
         beside = features.statement(config, summary)
         promised += f" {beside[0].upper()}{beside[1:]}." if beside else ""

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from randquant import _scatter, datasets, features, models, schemes
-from randquant.aggregate import LocalGaussian, SignSGD, UpdateMechanism, VectorMechanism
-from randquant.calibrate import calibrate
-from randquant.moments import moments
+from randquant import _scatter, datasets, features, models
+from randquant.aggregate import UpdateMechanism, all_mechanisms
+from randquant.mechanisms import UpdateSetting
 from randquant.records import TrainConfig
 from randquant.reproduce import experiment
 from randquant.reproduce.experiment import Curve, Setting, Trained
 from randquant.reproduce.result import Claim, Stated, Table, Verdict
+from randquant.schemes import tune_update
 from randquant.sweep.pareto import frontier
 
 NEAR = 1.0
@@ -155,30 +155,26 @@ def _calibrated(
     """The run whose noise is the least that certifies epsilon for all that one client sends."""
     assert start.clip_norm is not None
     assert start.max_participations is not None
-    setting = schemes.Setting(
+    setting = UpdateSetting(
         dimension, start.cohort, min(kind.bits, 24), "local", start.clip_norm, start.neighboring
     )
-    scheme = schemes.scheme(kind.mechanism, setting)
-    guess = setting.distance / epsilon / (examples or 1)
-    found = calibrate(
-        lambda noise: schemes.mechanism(kind.mechanism, setting, scheme.parameters(noise)),
+    tuned = tune_update(
+        kind.mechanism,
+        setting,
         epsilon,
         start.delta,
-        dimension,
         start.max_participations,
-        neighboring=start.neighboring,
+        deviation=setting.distance / epsilon / (examples or 1),
         examples=examples,
-        start=scheme.start(guess),
-        reach=scheme.reach,
     )
-    own = "clip_norm" in scheme.parameters(found.noise) and kind.mechanism != "imvu"
+    own = all_mechanisms()[kind.mechanism].whole_update
     config = dataclasses.replace(
         start,
         mechanism=kind.mechanism,
-        parameters=scheme.parameters(found.noise),
+        parameters=tuned.parameters,
         clip_norm=None if own else start.clip_norm,
     )
-    return config, found.mechanism
+    return config, tuned.calibration.mechanism
 
 
 def _error(mechanism: UpdateMechanism, dimension: int) -> float:
@@ -187,26 +183,13 @@ def _error(mechanism: UpdateMechanism, dimension: int) -> float:
     The coordinate is normal with a deviation of clip_norm / sqrt(size), as after a rotation. What
     is decoded is divided by its slope in the coordinate, which is only a matter of the step size.
     """
-    if isinstance(mechanism, LocalGaussian):
-        return mechanism.deviation / mechanism.clip_norm
-    assert isinstance(mechanism, SignSGD | VectorMechanism)
+    assert mechanism.clip_norm is not None
     nodes, weights = special.roots_hermitenorm(41)
-    size = dimension if isinstance(mechanism, SignSGD) else mechanism.size(dimension)
-    x = nodes * mechanism.clip_norm / math.sqrt(size)
-    mean, variance = _decoded(mechanism, x)
+    x = nodes * mechanism.clip_norm / math.sqrt(mechanism.size(dimension))
+    mean, variance = mechanism.decoded(x, dimension)
     slope = float(weights @ (mean * x) / (weights @ x**2))
     squares = weights @ (variance + (mean - slope * x) ** 2) / weights.sum()
     return math.sqrt(float(squares)) / slope / mechanism.clip_norm
-
-
-def _decoded(mechanism: SignSGD | VectorMechanism, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of what coordinates x are decoded as."""
-    if isinstance(mechanism, SignSGD):
-        mean = mechanism.value * special.erf(x / mechanism.value * math.sqrt(math.pi) / 2)
-        return mean, mechanism.value**2 - mean**2
-    channel = mechanism.channel
-    found, clipped = moments(channel), np.clip(x, -channel.clip, channel.clip)
-    return clipped + found.bias_at(clipped), found.variance_at(clipped)
 
 
 def scatter(found: Frontiers) -> str:

@@ -160,7 +160,7 @@ def _possible(cell: Cell) -> Claim:
 def _best(epsilon: float, outer: float, inner: float, printed: str) -> Claim:
     from randquant import design  # its solver is slow to import
 
-    found = design.optimal(1.0, [-outer, -inner, inner, outer], epsilon, "mae")
+    found = design.optimal(1.0, [-outer, -inner, inner, outer], constraint=design.Pure(epsilon))
     better = found.value < float(printed) * (1 - CLOSE)
     return Claim(
         f"OPTM's error at epsilon {epsilon:g} is the least on the levels ±{inner:g}, ±{outer:g}",

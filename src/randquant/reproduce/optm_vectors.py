@@ -101,7 +101,9 @@ def channels(epsilon: float, kind: Input) -> dict[str, Channel]:
         "optimum": free_levels(epsilon, kind.density),
     }
     if epsilon in PUBLISHED:
-        found["MVU, levels of the paper"] = designed(1.0, PUBLISHED[epsilon], epsilon, "mse", 17)
+        found["MVU, levels of the paper"] = designed(
+            1.0, PUBLISHED[epsilon], epsilon, objective="mse", inputs=17
+        )
     return found
 
 
@@ -119,7 +121,7 @@ def keep(epsilon: float) -> float:
 
 def free_levels(epsilon: float, density: tuple[float, ...] | None = None) -> Channel:
     """The optimum of `design`: least mean squared error, four levels searched, clip 1."""
-    return designed(1.0, None, epsilon, "mse", 17, density, levels=4)
+    return designed(1.0, None, epsilon, objective="mse", inputs=17, density=density, levels=4)
 
 
 def measure(kind: Input, epsilons: Sequence[float], count: int = COUNT) -> list[Measured]:

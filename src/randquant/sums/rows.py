@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from randquant.channel import Channel
 from randquant.divergence import UNIT, log_ratio, renyi
-
-Neighboring = Literal["replace_one", "zero_out"]
-"""`replace_one`: one client's input becomes another. `zero_out`: it becomes 0, or was 0."""
+from randquant.privacy import Neighboring
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Rows:
         """The rows that matter for sums of a channel's codes."""
         table, total = channel.weights, channel.denominator
         first = np.sort(np.unique(table, axis=0, return_index=True)[1])
-        weights, inputs = table[first], np.array([_input_of(channel, v) for v in first])
+        weights, inputs = table[first], np.array([channel.input_of(int(v)) for v in first])
         count = len(first)
         mirror = bool((weights[::-1, ::-1] == weights).all())
         if neighboring == "replace_one":
@@ -95,10 +92,3 @@ def _divided(integers: np.ndarray, total: int) -> np.ndarray:
     if integers.dtype == object:
         return np.vectorize(lambda n: n / total, otypes=[np.float64])(integers)
     return integers / total  # a power of two: nothing but the conversion rounds
-
-
-def _input_of(channel: Channel, vertex: int) -> float:
-    value = float(channel.inputs[vertex])
-    if value in channel.inputs[vertex + 1 :]:  # the left limit of a jump: just below it
-        return float(np.nextafter(value, -math.inf))
-    return value

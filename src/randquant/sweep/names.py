@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import typing
 from collections.abc import Collection, Mapping
@@ -12,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from randquant import _validate
-from randquant.aggregate import BASELINES, update_mechanism
-from randquant.mechanisms import MECHANISMS
+from randquant.aggregate import all_mechanisms
+from randquant.configured import mechanism_of
 from randquant.records import TrainConfig, check_config, to_json
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainConfig) if f.name != "parameters"}
 DEFAULTS = {name: f.default for name, f in FIELDS.items() if f.default is not dataclasses.MISSING}
 HINTS = typing.get_type_hints(TrainConfig)
-
-NOT_OWN = ("cohort", "norm")
-"""Settings of a run that constructors of mechanisms take as well."""
 
 
 def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainConfig:
@@ -38,10 +34,11 @@ def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainCo
     """
     mechanism = settings["mechanism"]
     taken = parameters_of(mechanism)
+    whole = all_mechanisms()[mechanism].whole_update
     of_run = {
         name: _of_kind(name, value)
         for name, value in settings.items()
-        if name in FIELDS and not (name == "clip_norm" and mechanism in BASELINES)
+        if name in FIELDS and not (name == "clip_norm" and whole)
     }
     own = {name: value for name, value in settings.items() if name in taken}
     if mechanism == "clipped-sgd":  # it has neither
@@ -59,14 +56,7 @@ def check_valid(config: TrainConfig) -> None:
         ValueError, TypeError: numbers make no sense, or the mechanism does not work.
     """
     check_config(config)
-    update_mechanism(
-        config.mechanism,
-        config.parameters,
-        trust=config.trust,
-        cohort=config.cohort,
-        clip_norm=config.clip_norm,
-        norm=config.norm,
-    )
+    mechanism_of(config)
 
 
 def folder(config: TrainConfig) -> str:
@@ -85,15 +75,14 @@ def folder(config: TrainConfig) -> str:
     return f"{config.mechanism}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
-def parameters_of(mechanism: Any) -> list[str]:
+def parameters_of(mechanism: Any) -> tuple[str, ...]:
     """Return the names of a mechanism's own parameters.
 
     Raises:
         ValueError: there is no such mechanism.
     """
-    known = {**MECHANISMS, **BASELINES}
-    _validate.choice("mechanism", mechanism, known)
-    return [name for name in inspect.signature(known[mechanism]).parameters if name not in NOT_OWN]
+    known = all_mechanisms()
+    return known[_validate.choice("mechanism", mechanism, known)].parameters
 
 
 def require(given: Collection[str]) -> None:

@@ -115,8 +115,8 @@ def _reading(found: Results) -> str:
     promised = next((run for run in found.measured if run.guarantee), None)
     paragraphs = []
     if promised is not None and promised.guarantee and promised.config:
-        delta = minus(_text.plain(promised.guarantee["delta"]))
-        kind = str(promised.guarantee["neighboring"]).replace("_", " ")
+        delta = minus(_text.plain(promised.guarantee.delta))
+        kind = promised.guarantee.neighboring.replace("_", " ")
         paragraphs.append(
             (
                 "What epsilon is.",

@@ -57,7 +57,7 @@ class Results:
 def series(run: Status) -> str:
     """What a run is compared with first: its mechanism, and against whom it holds."""
     assert run.config is not None
-    trust = "" if run.guarantee is None else f", {run.guarantee['trust']} trust"
+    trust = "" if run.guarantee is None else f", {run.guarantee.trust} trust"
     return run.config.mechanism + trust
 
 
@@ -177,8 +177,8 @@ def _frontier_table(found: Results) -> list[str]:
     for run in [run for run in found.measured if run.guarantee is not None][:1]:
         assert run.guarantee is not None
         assert run.config is not None
-        head += f"; epsilon of the whole run at delta = {run.guarantee['delta']}"
-        head += f", {run.guarantee['neighboring']} {run.config.unit}"
+        head += f"; epsilon of the whole run at delta = {run.guarantee.delta}"
+        head += f", {run.guarantee.neighboring} {run.config.unit}"
     columns = ["", *names, "accuracy", "epsilon <=", "bytes", "run"]
     return [head, *_table.text(columns, rows)]
 

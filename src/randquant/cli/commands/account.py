@@ -6,18 +6,17 @@ import argparse
 import math
 
 from randquant.account import account
-from randquant.aggregate import BASELINES, update_mechanism
+from randquant.aggregate import all_mechanisms, update_mechanism
 from randquant.certify import certify
 from randquant.cli.command import Command, Output
 from randquant.cli.options import NEIGHBORING, NORM, TRUST, mechanism_options, own_parameters
-from randquant.mechanisms import MECHANISMS, build
+from randquant.mechanisms import build, channel_mechanisms
 from randquant.privacy import round_down
 from randquant.records import to_json
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    protecting = {**MECHANISMS, **BASELINES}
-    del protecting["clipped-sgd"]
+    protecting = {name: each for name, each in all_mechanisms().items() if each.trusts}
     parser.add_argument("mechanism", metavar="MECHANISM", help=", ".join(protecting))
     mechanism_options(parser, protecting)
     parser.add_argument("--dimension", type=int, required=True, help="coordinates of an update")
@@ -28,7 +27,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cohort", type=int, help="clients in a sum, at least; for noise that they share out"
     )
-    parser.add_argument("--trust", default="", help=TRUST)
+    parser.add_argument("--trust", help=TRUST)
     parser.add_argument("--norm", default="l2", help=NORM)
     parser.add_argument("--neighboring", default="replace_one", help=NEIGHBORING)
 
@@ -68,7 +67,7 @@ def _run(options: argparse.Namespace) -> Output:
             f"epsilon >= {round_down(guarantee.lower)} however it is accounted: what one pair of "
             "inputs loses"
         )
-    if options.mechanism in MECHANISMS:
+    if options.mechanism in channel_mechanisms():
         pure = certify(build(options.mechanism, parameters))
         result["per_coordinate"] = {"order": pure.order, "epsilon": pure.epsilon}
         lines.append(f"per coordinate and round: {pure}")

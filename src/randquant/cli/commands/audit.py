@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from randquant.aggregate import BASELINES, update_mechanism
+from randquant.aggregate import all_mechanisms, update_mechanism
 from randquant.cli.command import Command, Output
 from randquant.cli.options import TRUST, mechanism_options, own_parameters
 from randquant.keys import Key
-from randquant.mechanisms import MECHANISMS
 from randquant.records import to_json
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    everything = {**MECHANISMS, **BASELINES}
+    everything = all_mechanisms()
     parser.add_argument("mechanism", metavar="MECHANISM", help=", ".join(everything))
     mechanism_options(parser, everything)
     parser.add_argument("--dimension", type=int, default=1, help="coordinates; default 1")
-    parser.add_argument("--trust", default="", help=TRUST)
+    parser.add_argument("--trust", help=TRUST)
     parser.add_argument("--cohort", type=int, default=2, help="clients who send; default 2")
     parser.add_argument(
         "--neighboring",

@@ -10,15 +10,15 @@ from randquant.certify import certify, certify_pair
 from randquant.channel import Channel
 from randquant.cli.command import Command, Output
 from randquant.cli.options import given_parameters, mechanism_options
-from randquant.mechanisms import MECHANISMS, build
+from randquant.mechanisms import build, channel_mechanisms
 from randquant.moments import moments
 from randquant.privacy import round_up
 from randquant.sums import certify_sum
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("mechanism", metavar="MECHANISM", help=", ".join(MECHANISMS))
-    mechanism_options(parser, MECHANISMS)
+    parser.add_argument("mechanism", metavar="MECHANISM", help=", ".join(channel_mechanisms()))
+    mechanism_options(parser, channel_mechanisms())
     parser.add_argument("--order", type=float, help="Renyi order in (1, inf]; default inf")
     parser.add_argument(
         "--pair", type=float, nargs=2, metavar=("X", "X'"), help="this pair of inputs only"

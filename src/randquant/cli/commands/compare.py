@@ -6,12 +6,12 @@ import argparse
 from dataclasses import replace
 
 from randquant.cli.command import Command, Output, say, written_page
-from randquant.cli.help import PARAMETERS
 from randquant.cli.values import channel, names, whole_numbers
+from randquant.mechanisms.record import CLIP
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clip", type=float, help=PARAMETERS["clip"])
+    parser.add_argument("--clip", type=float, help=CLIP)
     parser.add_argument("--bits", type=whole_numbers, metavar="B,...", help="bits per coordinate")
     parser.add_argument("--epsilon", type=float, help="largest certified pure epsilon")
     parser.add_argument("--mechanisms", type=names, metavar="A,B,...", help="default: all")

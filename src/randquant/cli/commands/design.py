@@ -7,14 +7,14 @@ import argparse
 from randquant.blocks import bits_per_code
 from randquant.channel_file import save_channel
 from randquant.cli.command import Command, Output, written_page
-from randquant.cli.help import PARAMETERS
 from randquant.cli.values import numbers
+from randquant.mechanisms.record import CLIP, DENSITY, REACH
 from randquant.moments import moments
 from randquant.privacy import round_up
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clip", type=float, required=True, help=PARAMETERS["clip"])
+    parser.add_argument("--clip", type=float, required=True, help=CLIP)
     parser.add_argument(
         "--values", type=numbers, metavar="A,B,...", help="what the codes decode to"
     )
@@ -30,8 +30,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--inputs", type=int, help="vertices; default 33, and 129 where levels are searched"
     )
-    parser.add_argument("--density", type=numbers, metavar="A,B,...", help=PARAMETERS["density"])
-    parser.add_argument("--reach", type=float, help=PARAMETERS["reach"])
+    parser.add_argument("--density", type=numbers, metavar="A,B,...", help=DENSITY)
+    parser.add_argument("--reach", type=float, help=REACH)
     parser.add_argument("--free", action="store_true", help="levels need not be symmetric")
     parser.add_argument("--lattice", action="store_true", help="evenly spaced levels")
     parser.add_argument("--save", metavar="FILE", help="write the channel and its certificate")
@@ -44,12 +44,10 @@ def _run(options: argparse.Namespace) -> Output:
     found = design.optimal(
         options.clip,
         options.values,
-        options.epsilon,
-        options.objective,
-        options.inputs,
-        options.density,
-        constraint=options.constraint,
-        order=options.order,
+        constraint=design.constraint_of(options.constraint, options.epsilon, options.order),
+        objective=options.objective,
+        inputs=options.inputs,
+        density=options.density,
         levels=options.levels,
         reach=options.reach,
         symmetric=not options.free,

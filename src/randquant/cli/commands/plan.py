@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from randquant.cli.command import Command, Output, say, written_page
-from randquant.cli.help import PARAMETERS
 from randquant.cli.options import flag
 from randquant.cli.values import names
+from randquant.mechanisms.record import CLIP_NORM
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust", default="aggregate", help="who sees what: aggregate (default) or local"
     )
-    parser.add_argument("--clip-norm", type=float, default=1.0, help=PARAMETERS["clip_norm"])
+    parser.add_argument("--clip-norm", type=float, default=1.0, help=CLIP_NORM)
     parser.add_argument(
         "--neighboring", default="replace_one", help="replace_one (default) or zero_out"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from randquant import reproduce as reproducing
 from randquant.cli.command import Command, Output, written_page
-from randquant.cli.help import DATA_DIR
+from randquant.cli.options import DATA_DIR
 from randquant.reproduce import ENTRIES, EXPERIMENTS, Reproduction, as_json, as_page, as_text
 from randquant.reproduce import gallery as site
 

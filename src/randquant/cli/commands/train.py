@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from randquant.aggregate import BASELINES
+from randquant.aggregate import all_mechanisms
 from randquant.cli.command import Command, Output
-from randquant.cli.help import DATA_DIR
 from randquant.cli.options import (
+    DATA_DIR,
     NEIGHBORING,
     NORM,
     TRUST,
@@ -23,7 +23,6 @@ from randquant.cli.options import (
     takes,
 )
 from randquant.datasets import DATASETS
-from randquant.mechanisms import MECHANISMS
 from randquant.records import RoundMetrics, TrainConfig
 
 TRAIN_FIELDS = {
@@ -86,11 +85,11 @@ DEMO = TrainConfig(
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    known = ", ".join([*MECHANISMS, *BASELINES])
+    known = ", ".join(all_mechanisms())
     for name, (kind, text) in TRAIN_FIELDS.items():
         text = text.format(mechanisms=known) + _default(name)
         parser.add_argument(flag(name), type=kind, help=text)
-    mechanism_options(parser, {**MECHANISMS, **BASELINES})
+    mechanism_options(parser, all_mechanisms())
     parser.add_argument("--run", help="folder of the run (default: a new one in runs/)")
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is there")
     parser.add_argument("--no-baseline", action="store_true", help="skip the run without privacy")

@@ -1,0 +1,136 @@
+"""The one table of mechanisms, by name: found in their own modules, or registered by a user."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from randquant import _validate
+from randquant.channel import Channel
+from randquant.mechanisms.record import MechanismRecord
+from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting
+
+_known: dict[str, MechanismRecord] = {}
+
+
+def records_in(package: str) -> Iterator[MechanismRecord]:
+    """Yield the records of a package's modules: whatever each of them lists in `RECORDS`.
+
+    Modules are found as Python finds them, in a folder as in a zip file, and looked at in the order
+    of their names. Packages inside the package are not looked at.
+
+    Args:
+        package: full name, such as `randquant.mechanisms`.
+    """
+    places = importlib.import_module(package).__path__
+    names = [found.name for found in pkgutil.iter_modules(places) if not found.ispkg]
+    for name in sorted(names):
+        yield from getattr(importlib.import_module(f"{package}.{name}"), "RECORDS", ())
+
+
+def add(record: MechanismRecord) -> None:
+    """Take a record up.
+
+    Raises:
+        ValueError: its name is taken, by whatever kind of mechanism.
+    """
+    if record.name in _known:
+        raise ValueError(f"Expected a name that is not taken, got {record.name!r}: choose another.")
+    _known[record.name] = record
+
+
+def known_mechanisms() -> dict[str, MechanismRecord]:
+    """Every record that was taken up, by name: channels first, then by place and name.
+
+    Those of whole updates are there once `randquant.aggregate` is imported, where
+    `all_mechanisms` is this.
+    """
+    ordered = sorted(_known.values(), key=lambda r: (r.whole_update, r.place, r.name))
+    return {record.name: record for record in ordered}
+
+
+def channel_mechanisms() -> dict[str, MechanismRecord]:
+    """The records whose constructor returns a Channel, by name.
+
+    Example:
+        >>> record = channel_mechanisms()["pbm"]
+        >>> record.parameters
+        ('clip', 'theta', 'trials', 'inputs')
+        >>> record.meaning("theta")
+        'success probability is 1/2 + theta x / clip; 0 to 1/2'
+    """
+    return {name: each for name, each in known_mechanisms().items() if not each.whole_update}
+
+
+def build(name: str, parameters: Mapping[str, Any]) -> Channel:
+    """Build a mechanism's channel from its name and parameters.
+
+    Raises:
+        ValueError: the name is unknown, or a parameter is missing, unknown or out of bounds.
+
+    Example:
+        >>> build("pbm", {"clip": 1.0, "theta": 0.25, "trials": 15}).levels
+        16
+    """
+    channels = channel_mechanisms()
+    record = channels[_validate.choice("mechanism", name, channels)]
+    return _validate.call(name, record.constructor, parameters)
+
+
+def register(
+    name: str,
+    constructor: Callable[..., Channel],
+    *,
+    help: Mapping[str, str] | None = None,
+    coordinate: CoordinateFamily | None = None,
+    update: Callable[[UpdateSetting], UpdateFamily] | None = None,
+) -> None:
+    """Add a mechanism: every command, table and plot of this process then knows it.
+
+    Args:
+        name: lower-case letters, digits and hyphens; not yet taken.
+        constructor: takes `clip` and other parameters by name, returns a Channel and raises
+            ValueError where there is none. Annotate its parameters with `int` or `float`, and call
+            the number of codes `levels`: then commands read them, and `randquant compare`
+            searches one or two `float` parameters for a target epsilon.
+        help: what parameters mean, by name, for `--help`.
+        coordinate: which numbers `randquant compare` searches, and on which grids, where the
+            signature does not say it.
+        update: from a setting to the one number that `randquant plan` searches; without one it is
+            not planned with.
+
+    Raises:
+        ValueError: the name is taken or malformed, the constructor takes no `clip`, or help is
+            about a parameter that there is not.
+
+    References:
+        `docs/own-mechanism.md`, a whole example.
+
+    Example:
+        >>> from randquant.mechanisms import stochastic_rounding
+        >>> register("wide-rounding", lambda clip, levels: stochastic_rounding(clip, levels, clip))
+        >>> build("wide-rounding", {"clip": 1.0, "levels": 2}).levels
+        2
+        >>> unregister("wide-rounding")
+    """
+    record = MechanismRecord(name, constructor, help or {}, coordinate, update)
+    if "clip" not in record.parameters:
+        raise ValueError(
+            f"Expected the constructor of {name} to take clip and its other parameters by name."
+        )
+    add(record)
+
+
+def unregister(name: str) -> None:
+    """Forget a mechanism, such as one to be registered again after a change.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    del _known[_validate.choice("mechanism", name, known_mechanisms())]
+
+
+for _record in records_in(__package__ or "randquant.mechanisms"):
+    add(_record)
