@@ -6,8 +6,10 @@ import zipfile
 import pytest
 
 import randquant as rq
-from randquant import arguments, mechanisms
+from randquant import mechanisms
 from randquant.aggregate import all_mechanisms, update_mechanism
+from randquant.cli.main import parser
+from randquant.cli.options import given_parameters
 from randquant.families import tune_coordinate
 from randquant.mechanisms import (
     CoordinateFamily,
@@ -75,8 +77,8 @@ def test_a_file_is_all_that_a_new_mechanism_takes(registry, tmp_path, monkeypatc
     channel = build("fair-coin", {"clip": 1.0, "reach": 2.0})
     assert channel == rq.stochastic_rounding(1.0, 2, 2.0)
     line = ["certify", "fair-coin", "--clip", "1", "--reach", "2"]
-    options = arguments.parser().parse_args(line)
-    assert arguments.given_parameters(options) == {"clip": 1.0, "reach": 2.0}
+    options = parser().parse_args(line)
+    assert given_parameters(options) == {"clip": 1.0, "reach": 2.0}
     assert update_mechanism("fair-coin", {"clip": 1.0, "reach": 2.0}, clip_norm=1.0).trust == (
         "local"
     )
