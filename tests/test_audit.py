@@ -23,8 +23,8 @@ from randquant.aggregate import (
     VectorMechanism,
     update_mechanism,
 )
-from randquant.aggregate.gaussian import LocalGaussian, gaussian
 from randquant.aggregate.channel import _single
+from randquant.aggregate.gaussian import LocalGaussian, gaussian
 from randquant.attacks import Event, Outcomes, best_event, in_words, statistics
 from randquant.audit import FEWEST, cohort_inputs, worst_inputs
 from randquant.keys import KeyStream
