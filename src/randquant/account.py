@@ -72,8 +72,11 @@ def account(releases: Iterable[Release], delta: float, *, quick: bool = False) -
     neighboring = _one("neighboring", [release.neighboring for release in releases])
     total = sum(release.releases for release in releases)
     distance = _up(math.fsum(release.distance for release in releases))
+    # theory/accounting.md, Proposition 3.
     candidates = [(_composed(releases, math.inf), math.inf)]
     if delta > 0 and total > 0:
+        # theory/accounting.md, Proposition 4: this part of delta is for the law that is bounded,
+        # RESERVE of it for the distance to the law that is sent.
         left = delta * (1 - RESERVE) if distance > 0 else delta
         candidates.append(_by_renyi(releases, left))
     epsilon, order = min(candidates, key=lambda found: found[0])
@@ -82,10 +85,13 @@ def account(releases: Iterable[Release], delta: float, *, quick: bool = False) -
     lower = 0.0
     channel = _only_channel(releases)
     if channel is not None:
+        # theory/composition.md, Propositions 1 and 10.
         composed = compose(channel, total, delta, quick=quick)
         if composed.epsilon.upper < epsilon:
             epsilon, order = composed.epsilon.upper, composed.order
         if trust == "local":
+            # Of sums the lower end is not shown: secure aggregation may hide the codes that lose
+            # it.
             lower = composed.epsilon.lower
     return Guarantee(epsilon, delta, neighboring, trust, order, total, lower)
 
@@ -124,6 +130,7 @@ def _by_renyi(releases: Sequence[Release], delta: float) -> tuple[float, float]:
             found[place] = _to_epsilon(_composed(releases, order), order, delta)
         return found[place]
 
+    # Of Gaussian noise D is rate · order, and the best order 1 + sqrt(log(1/delta)/rate).
     rate = max(_composed(releases, 2.0) / 2, 1e-300)
     guess = math.sqrt(-math.log(delta) / rate)
     best = int(np.searchsorted(ORDERS, 1 + guess).clip(0, len(ORDERS) - 1))
@@ -139,6 +146,8 @@ def _affordable(distance: float, epsilon: float, delta: float) -> bool:
     """Whether (1 + e^epsilon) · distance is within the reserved part of delta."""
     if distance == 0 or math.isinf(epsilon):
         return True
+    # theory/accounting.md, Proposition 4: log((1 + e^epsilon) · distance), without overflow; the
+    # margin is far above its rounding, a few units.
     cost = math.log(distance) + epsilon + math.log1p(math.exp(-epsilon))
     return delta > 0 and cost + 1e-9 * (1 + abs(cost)) <= math.log(delta * RESERVE)
 
@@ -160,6 +169,7 @@ def _to_epsilon(divergence: float, order: float, delta: float) -> float:
         -math.log(delta) / (order - 1),
         -math.log(order) / (order - 1),
     )
+    # theory/accounting.md, Proposition 2.
     slack = UNIT * (4 + 64 * sum(abs(term) for term in terms))
     return max(0.0, math.fsum(terms) + slack)
 

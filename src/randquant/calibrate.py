@@ -121,6 +121,7 @@ def calibrate(
         if release is None:
             raise TypeError("Expected a mechanism that protects, got one without a guarantee.")
         if examples is not None:
+            # theory/vector.md, Proposition 16.
             release = of_one_example(release, examples)
             assert release is not None
         return mechanism, account([release], delta)
@@ -129,6 +130,7 @@ def calibrate(
     noise = search.run(start)
     if noise is None:
         raise search.out_of_reach(delta, rounds)
+    # Asked again: what is returned rests on the accountant, not on the search.
     mechanism, guarantee = check(noise)
     if not guarantee.epsilon <= epsilon:
         raise ArithmeticError(f"noise = {noise:g} gives {guarantee}, and gave less before.")
@@ -156,6 +158,8 @@ class _Search:
             try:
                 self.tried[noise] = self.check(noise)[1].epsilon
             except (ValueError, ArithmeticError) as error:
+                # The edge of what can be built is found by refusals; their reasons are for the
+                # message.
                 self.tried[noise], self.reasons[noise] = None, str(error)
         return self.tried[noise]
 
@@ -173,6 +177,8 @@ class _Search:
         first = self.something(start)
         if first is None:
             return None
+        # Epsilon need not fall everywhere: a bracket is two noises that were evaluated, on
+        # different sides of the target.
         if self.tight(first):
             return first
         if self.enough(first):
@@ -187,6 +193,7 @@ class _Search:
 
     def something(self, start: float) -> float | None:
         """A noise near the start at which there is a mechanism."""
+        # Evenly in the logarithm, nearest to the start first: the range spans 18 decades.
         span = math.log(self.high / self.low)
         grid = [_six(self.low * math.exp(span * k / STEPS)) for k in range(STEPS + 1)]
         points = [start, *sorted(grid, key=lambda noise: abs(math.log(noise / start)))]
@@ -200,12 +207,14 @@ class _Search:
         side, here, factor = self.enough(first), first, 1.05
         there = self.guess(first)
         for _ in range(STEPS):
+            # A tight noise ends the walk on either side: nothing better is asked for.
             if self.at(there) is None or self.enough(there) != side or self.tight(there):
                 break
             here = there
             if there == (self.low if down else self.high):
                 break
             there = self.clamp(there / factor if down else there * factor)
+            # Steps grow as 1.05, 1.05**2, 1.05**4, …: 12 of them cross the whole range.
             factor *= factor
         return here, there
 
@@ -227,6 +236,8 @@ class _Search:
             upper, lower = self.at(bad), self.at(good)
             if good == bad or self.tight(good):
                 break
+            # Every fourth step halves the bracket, so a curve that bends sharply cannot stall a
+            # secant.
             part = 0.5
             if upper is not None and lower and not math.isinf(upper) and step % 4 != 3:
                 part = math.log(self.aim / lower) / math.log(upper / lower)
@@ -248,6 +259,7 @@ class _Search:
                 if self.enough(middle):
                     return here, middle
                 here, end = (here, middle) if self.at(middle) is None else (middle, end)
+        # With no finite epsilon anywhere there is nothing to go down from.
         if all(found is None or math.isinf(found) for found in self.tried.values()):
             return None
         # Epsilon may be least somewhere in between.
@@ -268,6 +280,7 @@ class _Search:
     def out_of_reach(self, delta: float, rounds: int) -> OutOfReach:
         """What to say where no noise is enough."""
         found = {noise: value for noise, value in self.tried.items() if value is not None}
+        # The message names what stopped the search: the nearest epsilon, and why no further noise.
         target = repr(float(self.target)).removesuffix(".0")
         start = f"epsilon <= {target} at delta = {delta} over {rounds} rounds is out of reach"
         if not found:

@@ -107,6 +107,7 @@ class ChannelRelease:
         """Upper bound of the Rényi divergence of all releases: they are independent, so it adds."""
         if self.releases == 0:
             return 0.0
+        # theory/accounting.md, Proposition 1; in a sum theory/sums.md, Proposition 1.
         one = _epsilon(self.channel, order, self.neighboring, self.cohort)
         return _up(self.releases * one)
 
@@ -173,20 +174,31 @@ class VectorRelease:
         if self.releases == 0:
             return 0.0
         worlds = 2 if self.neighboring == "replace_one" else 1
+        # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16.
         apart = worlds * self.clip_norm * _share(self.examples)
         spread = 1.0 if self.norm == "l1" else math.sqrt(self.dimension)
         # In L1 the encoder moves every coordinate, each as far as one coordinate may be moved.
+        # theory/vector.md, Proposition 14.
         moved = math.sqrt(squared_distance(self.channel, 0.0, 1)) * self.dimension
         least = min(
+            # theory/accounting.md, Proposition 6: pure epsilon of d coordinates, and the L1 bound;
+            # both hold at every order. An L1 norm of at most N is an L2 norm of at most N, sqrt(d)
+            # N bounds the L1 norm of an L2 norm N.
             self.dimension * _epsilon(self.channel, math.inf, self.neighboring, 1),
             _lipschitz(self.channel) * (apart * spread + moved),
         )
         if order <= LARGEST_ORDER:
+            # theory/vector.md, Proposition 2: D <= kappa · squared distance; of sums,
+            # theory/vector-sums.md.
             square = squared_distance(self.channel, apart, self.dimension)
             # Kappa grows with the order and takes ever longer: once too large, it is left out.
             below = [step for step in LADDER if step < order]
+            # theory/vector.md, Proposition 9: the bound of an order below is not above that of this
+            # one.
             if all(self._kappa(step) * square < least for step in below):
                 least = min(least, self._kappa(order) * square)
+        # theory/rounding.md, Proposition 8; `apart`, `spread` and `moved` have some more roundings:
+        # twice.
         return _up(_up(self.rounds * least))
 
     def _kappa(self, order: float) -> float:
@@ -238,6 +250,7 @@ class GaussianRelease:
         """rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
         if self.rounds == 0:
             return 0.0
+        # theory/accounting.md, Proposition 7. Four roundings.
         return _up(self.rounds * order / (2 * self.noise_multiplier**2))
 
 
@@ -285,6 +298,7 @@ class NoiseRelease:
     @property
     def distance(self) -> float:
         """Every coordinate of every round adds its own."""
+        # theory/accounting.md, Proposition 4: distances of independent draws add up.
         return _up(self.releases * self.noise.distance(self.cohort))
 
     def renyi(self, order: float) -> float:
@@ -293,6 +307,7 @@ class NoiseRelease:
             return 0.0
         curvature = _curvature(self.noise, self.cohort)
         spread = self.noise.spread(self.cohort)
+        # theory/additive.md; rounds add up by theory/accounting.md, Proposition 1.
         one = shift_divergence(curvature, spread, self.squared_distance, order)
         return _up(self.rounds * one)
 
@@ -319,6 +334,7 @@ def of_one_example(release: Release | None, examples: int) -> Release | None:
     if release is None:
         return None
     if isinstance(release, GaussianRelease):
+        # Two quotients, a sum and this product: 4 units, and less noise is the safe side.
         multiplier = release.noise_multiplier / _share(examples) * (1 - 4 * UNIT)
         return replace(release, noise_multiplier=multiplier)
     if isinstance(release, VectorRelease):
@@ -331,6 +347,7 @@ def of_one_example(release: Release | None, examples: int) -> Release | None:
 
 def _share(examples: int | None) -> float:
     """What part of an update's distance one example's is."""
+    # theory/vector.md, Proposition 16: 2**-21 is needed, so the rounding of this sum is paid for.
     return 1.0 if examples is None else 1 / examples + ROUNDING
 
 
@@ -373,6 +390,7 @@ def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: i
 @functools.lru_cache(maxsize=256)
 def _lipschitz(channel: Channel) -> float:
     """Nats that any code's log-likelihood may change by per unit of a coordinate."""
+    # theory/accounting.md, Proposition 6: log-likelihoods are piecewise as steep as at vertices.
     return _up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
 
 

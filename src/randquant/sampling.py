@@ -80,6 +80,7 @@ class Sampled:
         _validate.whole("population", population, low=1, high=2**53)
         why = "the population is that small"
         _validate.whole("cohort", cohort, low=1, high=population, why=why)
+        # theory/sampling.md, Proposition 1: a rate that is rounded up covers the true one.
         rate = 1.0 if cohort == population else math.nextafter(cohort / population, 1.0)
         return cls(release, rate, rounds, "fixed")
 
@@ -101,20 +102,26 @@ class Sampled:
     @property
     def distance(self) -> float:
         """Every round adds its own."""
+        # theory/rounding.md, Proposition 8.
         return self.release.distance * self.rounds * (1 + 8 * UNIT)
 
     def renyi(self, order: float) -> float:
         """Upper bound of the Rényi divergence of all rounds (`amplified`, which adds up)."""
         if self.releases == 0:
             return 0.0
+        # theory/sampling.md, Proposition 1: rounds are drawn independently, so they add up, and one
+        # coin decides for all coordinates of a round: the whole release is amplified.
         absent = self._absent()
         curve = None if absent is None else absent.renyi
         one = amplified(self.release.renyi, self.rate, order, self.neighboring, curve)
+        # theory/rounding.md, Proposition 8: two roundings.
         return self.rounds * one * (1 + 8 * UNIT)
 
     def _absent(self) -> Release | None:
         """The release for neighbours who differ by one client's absence, if it is known."""
         release, known = self.release, (ChannelRelease, VectorRelease)
+        # theory/sampling.md, Proposition 9: a client that does not take part counts as zeros, so
+        # absence is the `zero_out` neighbour; with a stand-in (`fixed`) it is not.
         if self.absent is None and self.scheme == "poisson" and isinstance(release, known):
             return replace(release, neighboring="zero_out")
         return self.absent
@@ -132,16 +139,19 @@ def _check_release(release: Release) -> None:
 
 
 def _check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
+    # theory/sampling.md, Proposition 1: an adversary who knows the others counts them.
     if scheme == "fixed" and hidden:
         raise ValueError(
             "Expected scheme='poisson' for hidden participation, got 'fixed': whoever knows the "
             "other members of a cohort of a known size knows whether a client is in it."
         )
+    # The same: behind a stand-in A and P are `replace_one` neighbours only.
     if scheme == "fixed" and release.neighboring == "zero_out":
         raise ValueError(
             "Expected a replace_one release for cohorts of a fixed size, got zero_out: where a "
             "client is left out another takes its place, which is not an update of zeros."
         )
+    # The same: the participation must be unknown to whoever sees the release.
     if release.trust != "central" and not hidden:
         raise ValueError(
             f"Expected central trust or hidden participation, got {release.trust} trust: a server "

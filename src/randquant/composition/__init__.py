@@ -162,6 +162,8 @@ def _one(p: np.ndarray, q: np.ndarray, total: int, delta: float) -> Interval:
         upper = math.inf
     else:
         upper = crossing(lambda at: excess(1, at), 1.0, 1.0)[1] or 0.0
-        upper += SLIP * 2
+        # theory/composition.md, Propositions 2 and 10: from 32 on the sum with 2 SLIP may be rounded
+        # down to `upper` itself.
+        upper = max(upper + SLIP * 2, math.nextafter(upper, math.inf))
     lower = math.inf if excess(0, top) > 0 else crossing(lambda at: excess(0, at), 1.0, 1.0)[0]
     return Interval(lower or 0.0, upper)

@@ -109,12 +109,14 @@ def _certified(
     channel: Channel, clients: int, order: float, neighboring: Neighboring
 ) -> SumCertificate:
     if LARGEST_ORDER < order < math.inf:
+        # theory/rounding.md, Proposition 6: divergences rise with the order.
         pure = _certified(channel, clients, math.inf, neighboring)
         below = _certified(channel, clients, LARGEST_ORDER, neighboring)
         epsilon = Interval(below.epsilon.lower, pure.epsilon.upper)
         return replace(below, order=order, epsilon=epsilon, method=pure.method)
     rows = Rows.of(channel, neighboring)
     above_one = 1.0 if math.isinf(order) else order - 1
+    # theory/sums.md, Proposition 2: counting on nobody else is a bound for any number of others.
     alone = rows.alone(order)
     single = float(alone[1].max())
     if clients == 1:
@@ -123,12 +125,14 @@ def _certified(
         lower, upper, method = float(alone[0].max()), single, "exhaustive"
     else:
         found = attack(rows, clients - 1, order)
+        # A quotient and a product round: 2 of 4 units. `log_moment` has its own slack.
         lower = found.log_moment / above_one * (1 - 4 * UNIT)
         upper, method = _upper(channel, rows, clients - 1, order, single, found.log_moment)
     p, q = found.pair
     return SumCertificate(
         clients=clients,
         order=order,
+        # Both are proven; equal but for rounding, they may cross.
         epsilon=Interval(min(lower, upper), upper),
         witness=(float(rows.inputs[p]), float(rows.inputs[q])),
         others={float(rows.inputs[v]): int(n) for v, n in enumerate(found.counts) if n},
@@ -142,12 +146,16 @@ def _upper(
 ) -> tuple[float, Method]:
     """The least of the bounds that can be afforded, and how it was proven."""
     above_one = 1.0 if math.isinf(order) else order - 1
+    # Two products: at least the largest log moment of one client, as bounds want it.
     log_single = single * above_one * (1 + 4 * UNIT)
     best: tuple[float, Method] = (single, "one client")
+    # theory/sums.md, Proposition 5: an attack as strong as without others; no bound is lower.
     if attained >= log_single * (1 - 1e-11):
         return best
+    # theory/sums.md, Propositions 1 and 2: all others are tried, or a part of them.
     search = Plan.of(rows, others, order, log_single)
     if not search.complete and not math.isinf(order):
+        # theory/sums.md, Propositions 3 and 4.
         found = by_blanket(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)
         best = min(best, (found, "blanket"))
     found = by_search(rows, search, order, log_single, attained, best[0] * above_one)

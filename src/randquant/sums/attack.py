@@ -54,6 +54,7 @@ def _ends(rows: Rows, others: int) -> Iterator[Attack]:
     So behind others that can send it the ratio of two inputs' probabilities of it remains.
     """
     for code in (0, -1):
+        # theory/sums.md, Proposition 5.
         table = rows.ratios(code)
         vertex = int(rows.weights[: rows.vertices, code].argmax())
         counts = np.zeros(rows.vertices, dtype=np.int64)
@@ -69,18 +70,22 @@ def _search(rows: Rows, others: int, order: float) -> Attack:
     if others > PRACTICE:
         counts = np.zeros_like(counts)
         counts[practice.counts.argmax()] = others
+        # theory/sums.md, Proposition 4: such sums are not evaluated, and 0 is a lower end.
         if others > MOST_CLIENTS:
             return Attack(0.0, practice.pair, counts)
         return _evaluate(rows, counts, order)
+    # Any others and any pair give a lower end: the search may stop where it likes.
     best, work = practice, MOVES
     length = (others + 1) * rows.weights.shape[1]
     each = length * len(rows.weights) * (len(rows.weights) + 60)
+    # One other client at a time is moved to another vertex while that helps.
     improved = True
     while improved and work > 0:
         improved = False
         for counts in list(_moves(best.counts)):
             work -= each
             found = _evaluate(rows, counts, order)
+            # By more than rounding, or the search would walk in circles.
             if found.log_moment > best.log_moment * (1 + 1e-9):
                 best, improved = found, True
             if work <= 0:
@@ -111,8 +116,10 @@ def _best_of(rows: Rows, candidates: Iterator[np.ndarray], order: float) -> Atta
 
 def _evaluate(rows: Rows, counts: np.ndarray, order: float) -> Attack:
     noise = law_of(rows, counts)
+    # Rounded moments choose the pair; its proven lower end counts.
     rough, _ = table(rows, noise, order)
     p, q = (int(i) for i in np.unravel_index(int(rough.argmax()), rough.shape))
+    # theory/sums.md, Proposition 9: exact in integers, so that small differences keep digits.
     difference = (rows.weights[p] - rows.weights[q]) / float(rows.total)
     lower, _ = log_moment(noise, rows.probabilities[q], difference.astype(np.float64), order)
     return Attack(lower, (p, q), counts)
@@ -120,6 +127,7 @@ def _evaluate(rows: Rows, counts: np.ndarray, order: float) -> Attack:
 
 def law_of(rows: Rows, counts: np.ndarray) -> Law:
     """The law of others' sum; tails of long sums are trimmed unless that could matter."""
+    # theory/sums.md, Proposition 7: where some code is impossible, no tail is harmless.
     floor = math.inf if rows.apart or counts.sum() <= PRACTICE else FLOOR
     noise = Law.nothing(floor)
     for vertex in np.flatnonzero(counts):

@@ -52,9 +52,11 @@ class Binomial:
         width = int(2 * deviation * math.sqrt(2 * depth)) + 2 * int(depth) + 10
         first, last = max(mode - width, 0), min(mode + width, trials)
         k = np.arange(first, last, dtype=np.float64)
+        # theory/sums.md, Proposition 10: exact integers, 5 roundings, the logarithm.
         step = np.log((trials - k) / (k + 1) * (success / failure))  # from k to k + 1
         at = mode - first
         logs = np.concatenate([-np.cumsum(step[:at][::-1])[::-1], [0.0], np.cumsum(step[at:])])
+        # theory/sums.md, Proposition 10: the longest step counts once more, see there.
         deepest = float(np.abs(logs).max()) + float(np.abs(step).max(initial=0.0))
         error = 1.01 * UNIT * len(logs) * (deepest + 32)
         # The window's probabilities sum to at most 1.
@@ -70,6 +72,7 @@ class Binomial:
 
     def below(self, value: int) -> float:
         """log of at least P(K < value)."""
+        # Outside the window no value is likelier than its nearer end.
         tail = _log(min(value, self.first)) + float(self.logs[0])
         inside = self.logs[: max(value - self.first, 0)]
         beyond = _log(max(min(value, self.trials + 1) - self.last - 1, 0)) + float(self.logs[-1])
@@ -86,6 +89,7 @@ class Binomial:
         else:
             centre = self.first + int(self.logs.argmax())
             steps = np.arange(points // 3 + 1)
+            # Any cuts are valid (theory/sums.md, Proposition 4); the mass is within 4 deviations.
             offsets = np.concatenate(
                 [-np.geomspace(4, 60, points // 3)[::-1], 8 * steps / len(steps) - 4]
             )
@@ -93,6 +97,7 @@ class Binomial:
             starts = np.append(starts, [self.first, centre + int(4 * self.deviation) + 1])
             starts = np.unique(np.clip(starts, self.first, self.last)).tolist()
         if starts[0] > 0:
+            # The first group begins at 0: all outcomes are in some group.
             starts = [0, *starts]
         ends = [*starts[1:], self.trials + 1]
         return [
@@ -105,10 +110,14 @@ class Binomial:
         low, high = max(start - self.first, 0), max(end - self.first, 0)
         before = _log(max(min(end, self.first) - start, 0)) + float(self.logs[0])
         after = _log(max(end - max(start, self.last + 1), 0)) + float(self.logs[-1])
+        # A probability: rounding may not bring it above 1.
         return min(_log_sum(np.append(self.logs[low:high], [before, after])), 0.0)
 
 
 def _log(count: int) -> float:
+    # 1e-15 is 9 units; the rest of its error is in the spare units of `_log_sum`, for it stands
+    # beside a window's end, whose logarithm is below -29 where values lie outside: with the next
+    # step it is below -60, and steps differ by log 4 at most.
     return math.log(count) + 1e-15 if count > 0 else -math.inf
 
 
@@ -118,4 +127,5 @@ def _log_sum(logs: np.ndarray) -> float:
     if top == -math.inf:
         return top
     total = top + math.log(float(np.exp(logs - top).sum()))
+    # theory/sums.md, Proposition 10: 16 of 32 units are spared for sums of such logarithms.
     return total + UNIT * (len(logs) + 32) * (1 + abs(total))

@@ -44,6 +44,7 @@ class Blanket:
     @staticmethod
     def of(channel: Channel) -> Blanket:
         """The classical blanket, exactly: the least weight of each code, unshifted."""
+        # theory/sums.md, Proposition 3, of one shape that is not shifted.
         weights = channel.weights.min(axis=0)
         share = int(weights.astype(object).sum())
         return Blanket((weights,), (share,), channel.denominator)
@@ -66,6 +67,7 @@ def shifted_blankets(channel: Channel) -> list[Blanket]:
     whether it holds.
     """
     table = np.unique(channel.weights, axis=0) / channel.denominator
+    # A few rows choose the shapes: `_exact` then fits them under every row.
     most = 8 if channel.levels <= 20 else 4
     part = table[:: len(table) // most] if len(table) > 1.5 * most else table
     smooth = _smooth(channel)
@@ -73,6 +75,7 @@ def shifted_blankets(channel: Channel) -> list[Blanket]:
     large = channel.levels > LARGE
     for _ in range(1 if large else FEW_SHAPES):
         gained, at = max((_fitted(part, [*chosen, s])[0], at) for at, s in enumerate(smooth))
+        # Another shape must pay for its counts, which are grouped more coarsely.
         if gained <= value * 1.02:
             break
         chosen, value = [*chosen, smooth[at]], gained
@@ -101,9 +104,11 @@ def _smooth(channel: Channel) -> list[np.ndarray]:
         steps = np.ones(1)
         for _ in range(w - 1):
             steps = np.convolve(steps, [0.5, 0.5])
+        # A shape is whatever its integers say: that they are rounded costs nothing.
         family.append(np.round(steps * 2**SHAPE_BITS).astype(np.int64))
     least = channel.weights.min(axis=0)
     if least.any():
+        # So many bits that shares times shapes stay exact and quick.
         family.append(least >> max(int(least.max()).bit_length() - SHAPE_BITS, 0))
     return family
 
@@ -131,6 +136,8 @@ def _fitted(table: np.ndarray, shapes: list[np.ndarray]) -> tuple[float, list[np
             rows.append(np.arange(count) + z)
             columns.append(start + np.arange(count))
             entries.append(np.full(count, shape[z] / shape.sum()))
+    # theory/sums.md, Proposition 3: under each row, the shapes at all their places; and of each
+    # shape at least one share for all vertices, whose variance is to be largest.
     one = coo_matrix(
         (np.concatenate(entries), (np.concatenate(rows), np.concatenate(columns))), (levels, size)
     )
@@ -149,6 +156,7 @@ def _fitted(table: np.ndarray, shapes: list[np.ndarray]) -> tuple[float, list[np
     variance = [_variance(shape) for shape in shapes]
     cost = np.concatenate([np.zeros(vertices * size), -np.array(variance)])
     found = linprog(cost, A_ub=matrix.tocsr(), b_ub=limits, bounds=(0, None), method="highs")
+    # No solution is an empty blanket, which bounds nothing.
     if found.x is None:
         return 0.0, [np.zeros((vertices, count)) for count in places]
     shares = found.x[: vertices * size].reshape(vertices, size)
@@ -163,6 +171,8 @@ def _variance(shape: np.ndarray) -> float:
 
 def _exact(channel: Channel, shapes: list[np.ndarray]) -> Blanket | None:
     """The shares of these shapes, rounded down to integers that fit under every row."""
+    # theory/sums.md, Proposition 3: from here on Python integers, so that what the floating-point
+    # programme found only affects how much is kept.
     shares = _fitted(channel.weights / channel.denominator, shapes)[1]
     least = [channel.denominator] * len(shapes)
     for vertex, row in enumerate(channel.weights.astype(object)):
@@ -173,6 +183,8 @@ def _exact(channel: Channel, shapes: list[np.ndarray]) -> Blanket | None:
             counts.append([int(value) for value in np.maximum(share[vertex], 0.0) * unit])
             for place, count in enumerate(counts[-1]):
                 used[place : place + len(shape)] += count * shape.astype(object)
+        # Where a code is overfull, all that touches it is scaled down, rounded down again: then the
+        # sum fits.
         over = np.flatnonzero(used > row).tolist()
         for j, shape in enumerate(shapes):
             total = int(shape.sum())
@@ -183,6 +195,7 @@ def _exact(channel: Channel, shapes: list[np.ndarray]) -> Blanket | None:
                     if 0 <= z - place < len(shape) and shape[z - place]:
                         limit = min(limit, count * row[z] // used[z])
                 kept += limit
+            # A vertex that has more of a shape gives the rest away.
             least[j] = min(least[j], kept * total)
     kept = [(shape, share) for shape, share in zip(shapes, least, strict=True) if share > 0]
     if not kept:
