@@ -198,7 +198,7 @@ def _log_tilt(decay: float) -> float:
     if decay == 0:
         return 0.0
     value = decay * math.log(decay / (1 + decay)) - math.log1p(decay)
-    # theory/sampling.md, Proposition 11: decay/(1 + decay) is within 2 units, which decay multiplies.
+    # theory/sampling.md, Proposition 11: the quotient is within 2 units, which decay multiplies.
     return value + UNIT * (32 * (1 + abs(value)) + 4 * decay)
 
 

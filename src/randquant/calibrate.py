@@ -214,7 +214,7 @@ class _Search:
             if there == (self.low if down else self.high):
                 break
             there = self.clamp(there / factor if down else there * factor)
-            # Steps grow as 1.05, 1.05**2, 1.05**4, …: 12 of them cross the whole range.
+            # Steps grow as 1.05, 1.05**2, 1.05**4, …: some ten of them cross the range.
             factor *= factor
         return here, there
 

@@ -125,6 +125,7 @@ def _against_zero(channel: Channel, order: float) -> Certificate:
         Interval(float(lower.max()), float(upper.max())),
         (witness[1], witness[0]) if swapped else witness,
         code,
+        # The interval is of both directions together; the witness keeps its own.
         covers="pairs with zero",
         neighboring="zero_out",
     )

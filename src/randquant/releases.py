@@ -334,8 +334,8 @@ def of_one_example(release: Release | None, examples: int) -> Release | None:
     if release is None:
         return None
     if isinstance(release, GaussianRelease):
-        # Two quotients, a sum and this product: 4 units, and less noise is the safe side.
         multiplier = release.noise_multiplier / _share(examples) * (1 - 4 * UNIT)
+        # Two quotients, a sum and a product: 4 units, and less noise is the safe side.
         return replace(release, noise_multiplier=multiplier)
     if isinstance(release, VectorRelease):
         return replace(release, examples=examples)

@@ -3,6 +3,13 @@
 SCHEDULE = ("tests/test_schedule.py::test_the_ledger_is_quick_below_its_limit_and_exact_above",)
 
 MUTANTS = [
+    (
+        "amplification.py",
+        "UNIT * (32 * (1 + abs(value)) + 4 * decay)",
+        "UNIT * (32 * (1 + abs(value)))",
+        "the rounding of decay/(1 + decay), times the decay, is forgotten",
+        ("tests/test_sampling.py::test_the_largest_remainder_is_rounded_up",),
+    ),
     # amplification.py
     (
         "amplification.py",

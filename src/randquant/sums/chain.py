@@ -26,6 +26,8 @@ class Law:
     def convolve(self, other: Law) -> Law:
         """The law of the sum; products and sums of positive numbers, so each is nearly exact."""
         mass = np.convolve(self.mass, other.mass)
+        # theory/vector-sums.md, Proposition 8: fewer than 2n + 64 such losses stay below 1e-294 an
+        # entry, which counts where entries are 1e-275 or more.
         some = np.flatnonzero(mass >= LOST)
         first, last = int(some[0]), int(some[-1])
         return Law(self.start + other.start + first, mass[first : last + 1])
@@ -40,6 +42,7 @@ class Powers:
     def of(self, count: int) -> Law:
         """The law of the sum of `count` codes."""
         if count not in self._known:
+            # Halves: the error is n log n, where adding one client at a time would make it n^2.
             half = count // 2
             self._known[count] = self.of(half).convolve(self.of(count - half))
         return self._known[count]
@@ -62,6 +65,7 @@ def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[Law]:
         if low == high:
             yield common
             return
+        # theory/vector-sums.md, Proposition 2: n convolutions with short laws in all.
         middle = (low + high) // 2
         yield from between(low, middle, common.convolve(some_left.of(high - middle)))
         yield from between(middle + 1, high, common.convolve(some_right.of(middle + 1 - low)))
@@ -77,5 +81,6 @@ def rounding(clients: int, levels: int) -> float:
     meets such laws of n/2, n/4, … and adds n (levels - 1).
     """
     depth = clients.bit_length()
+    # theory/vector-sums.md, Proposition 8; `depth` is at least log2(clients).
     units = clients * ((levels - 1) * (depth / 2 + 1) + 4) + 8 * depth + 16
     return 1.05 * units * UNIT

@@ -32,6 +32,7 @@ def curvatures(first, second, keep, sign, error, order, parts, found):
         if max(a, b) < keep:
             continue
         change = b - a
+        # theory/vector-sums.md, Proposition 9: errors of both laws, 1.25 times counted.
         steep = max(abs(change) + sign * 2.5 * error * max(a, b), 0.0)
         for i in range(parts + 1):
             # A mix with positive parts: within 3 units of itself, however much larger an end is.
@@ -41,12 +42,15 @@ def curvatures(first, second, keep, sign, error, order, parts, found):
             for j in range(parts + 1):
                 ratio = p[i] * inverse[j]
                 z1 = ratio - 1.0
+                # theory/vector.md, Proposition 11.
                 if abs(z1) <= reach:
                     series = 1.0
                     for k in range(SERIES - 1, -1, -1):
                         series = 1.0 + (order - (2.0 + k)) / (k + 3.0) * z1 * series
                     g = 0.5 * order * series
                 else:
+                    # theory/vector-sums.md, Propositions 6 and 10: no such power is reached in a
+                    # bound.
                     power = min(above * math.log(ratio), LARGEST_POWER)
                     g = (ratio * math.expm1(power) / above - z1) / (z1 * z1)
                 found[i, j] += steep * inverse[j] * steep * g  # a square could underflow

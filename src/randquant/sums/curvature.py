@@ -78,14 +78,17 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     if clients == 1:
         return alone
     if math.isinf(alone.upper):
+        # theory/vector-sums.md, Proposition 7.
         lower, witness = endless(channel, alone.witness)
         return Kappa(lower, alone.upper, order, witness)
     two = len(channel.inputs) == 2
+    # theory/vector-sums.md, Proposition 2.
     if two and clients <= LARGEST_CHAIN:
         return _Ends(channel, clients, order).run(alone)
     found = by_blanket(channel, min(clients, LARGEST_SUM), order, alone)
     upper = found.upper
     if two:
+        # theory/vector-sums.md, Proposition 1: more clients hide more.
         upper = min(upper, kappa_sum(channel, LARGEST_CHAIN, order).upper)
     lower = found.lower if clients <= LARGEST_SUM else 0.0
     return Kappa(min(lower, upper), upper, order, found.witness)
@@ -121,11 +124,14 @@ class _Ends:
             at = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
             if ratio[at] > best[0]:
                 best = (float(ratio[at]), at, pair)
+        # The width is within 1 unit: 5 of 16.
         upper = upper / self.width**2 * (1 + 16 * UNIT)
         _, (i, j), pair = best
         lower = 0.0
         if pair is not None:
             self._fill(pair, -1, parts, found)
+            # theory/vector-sums.md, Propositions 6 and 9: twice the slack, for what was computed is
+            # not the truth but within `slack` of it.
             lower = float(ratios(found * (1 - 2 * self.slack), self.order)[i, j])
             lower *= (1 - 64 * UNIT) / self.width**2
         ends = [float(self.channel.inputs[0] + self.width * k / parts) for k in (i, j)]
@@ -166,9 +172,11 @@ class _Ends:
         steep = np.maximum(steep[..., 1:], steep[..., :-1])
         place = np.arange(parts)[:, None] * FINER + np.arange(FINER)
         apart = np.abs(place[:, None, :, None] - place[None, :, None, :])
+        # Boxes that touch hold pairs at no distance; the 16 units pay for 5 of `scale`.
         near = np.maximum(apart - 1, 0) / (parts * FINER)
         scale = above * near**2 * (1 - 16 * UNIT)
         with np.errstate(divide="ignore", invalid="ignore"):
+            # theory/vector.md, Proposition 3; below: interpolation 5 units, log1p 8, two more.
             bound = np.where(near > 0, np.log1p(scale * steep) / scale, steep)
         return float(bound.max()) * (1 + 64 * UNIT)
 
@@ -178,6 +186,7 @@ class _Ends:
         left, right = self.left[self.used], self.right[self.used]
         logs = np.log((1 - at) * left + at * right)
         spread = np.abs(np.diff(logs, axis=0)).max(axis=1)
+        # theory/vector.md, Proposition 4; the spread itself: theory/vector-sums.md, Proposition 3.
         return np.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (self.order - 2)) * (1 + 512 * UNIT)
 
     def _parts(self) -> int:

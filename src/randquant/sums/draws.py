@@ -35,15 +35,18 @@ def draws(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
         Groups that hold all outcomes. With h decreasing in every count, E[h] is at most
         sum e^log_mass·h(counts).
     """
+    # theory/sums.md, Proposition 2: counting on fewer others is a bound for all.
     clients = min(clients, MOST_CLIENTS)
     many = len(blanket.shares) > FEW_SHAPES or clients * blanket.beta > FEW
     if many and len(blanket.shares) > 1:
         return _together(blanket, clients, depth)
+    # Groups multiply over shapes: some hundreds in all.
     points = {1: 45, 2: 24}.get(len(blanket.shares), 14)
     found = []
     chances = Binomial.of(clients, sum(blanket.shares), blanket.denominator, depth)
     for total, _, mass in chances.groups(points):
         for counts, part in _split(total, blanket.shares, depth, points):
+            # theory/sums.md, Proposition 10: both carry spare units for their sum; 8 more.
             log_mass = min(mass + part, 0.0) + 8 * UNIT
             if log_mass > -math.inf:
                 found.append((counts, log_mass))
@@ -57,6 +60,8 @@ def _split(
     if len(shares) == 1:
         yield (total,), 0.0
         return
+    # theory/sums.md, Proposition 4: given the total, draws of the first shape are binomial. Its
+    # group counts its least for itself and total less its greatest for the other shapes.
     chances = Binomial.of(total, shares[0], sum(shares), depth)
     for least, greatest, mass in chances.groups(points):
         for counts, part in _split(total - greatest, shares[1:], depth, points):
@@ -66,6 +71,7 @@ def _split(
 def _together(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
     """Nested levels: at level s, every shape is drawn at least so and so often."""
     chances = [Binomial.of(clients, s, blanket.denominator, depth) for s in blanket.shares]
+    # A normal variable is so far below its mean with probability e^-depth at most.
     reach = math.sqrt(2 * depth) + 2
     levels, fails = [(0,) * len(chances)], [-math.inf]
     for deviations in [*np.geomspace(reach, 4, 4), 3.2, 2.6, 2.0, 1.4, 0.8]:
@@ -75,6 +81,8 @@ def _together(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
         if counts != levels[-1] and log_fail < -0.2:
             levels.append(counts)
             fails.append(log_fail)
+    # theory/sums.md, Proposition 4: Abel's sum, where the last F is 1; 1e-12 is far above the
+    # rounding of exp and log, whose results are at most 1.
     fails.append(0.0)
     # Level s is reached but not s + 1 with at most the chance of missing s + 1, counted once.
     masses = []

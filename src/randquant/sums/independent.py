@@ -51,10 +51,13 @@ def _bound(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float, alo
     """
     levels, used = rows.shape[1], rows.any(axis=0)
     least = rows.min(axis=0)
+    # theory/vector-sums.md, Proposition 12: 4 m units for a sum of m, a quotient, a product.
     beta = min(float(least.sum()), 1.0) * (1 - 4 * levels * UNIT)
     _, loss = largest_ratio(rows[:, used])
     log_least = log_keep(len(GROUPS) * clients * levels, loss, order)
+    # theory/vector-sums.md, Proposition 12: one for the draws, one for how many there are.
     error = 2 * rounding(clients, levels) + 64 * levels * UNIT
+    # theory/vector-sums.md, Proposition 10: beyond it float64 does not hold what counts.
     if not fits(log_least, error, loss, order):
         return math.inf
     outcomes = [
@@ -64,13 +67,16 @@ def _bound(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float, alo
     joint = np.concatenate(outcomes, axis=1)
     rest = left_out(joint.shape[1], log_least, loss, order)
     joint = joint[:, joint.max(axis=0) >= math.exp(log_least)]
+    # theory/vector-sums.md, Proposition 4: outcomes (group, sum) in place of codes.
     together = Lines(inputs, joint, 1, error, rest)
     close = together.close(order)
     if close > alone:
         return math.inf
+    # theory/vector-sums.md, Proposition 5; the search only where that is loose.
     found = together.curvature(order, enough=alone)
     if found > close * (1 + TOLERANCE):
         found = min(found, Search(together, order, close, TOLERANCE).run())
+    # theory/vector-sums.md, Proposition 10: outcomes left out, times the largest |d|/P squared.
     slopes = np.abs(np.diff(rows[:, used], axis=0)) / np.diff(inputs)[:, None]
     return float(found + rest * (slopes / least[used]).max() ** 2) * (1 + 16 * UNIT)
 

@@ -36,6 +36,7 @@ class Law:
     @staticmethod
     def of(row: np.ndarray, total: int, floor: float = KEEP_ALL) -> Law:
         """The law of one code, from a row of integers and their sum."""
+        # A quotient of integers is rounded once: 1 unit.
         mantissa = np.array([int(weight) / total for weight in row])
         return Law(mantissa, np.zeros(len(row), np.int64), 1.0, 0.0, floor)
 
@@ -58,7 +59,10 @@ class Law:
         return Law(
             mantissa[:kept],
             exponent[:kept],
+            # theory/sums.md, Proposition 6.
             self.error + other.error + min(len(self), len(other)) + 1.0,
+            # theory/sums.md, Proposition 7: each trimmed entry is below the floor when it goes, and
+            # convolving what is left out with a law leaves its mass as it is.
             self.trimmed + other.trimmed + trimmed,
             floor,
         )
@@ -71,6 +75,7 @@ class Law:
 def product(laws: Sequence[Law], counts: Sequence[int]) -> Law:
     """The law of a sum of independent copies: counts[j] of laws[j]; one squaring for all."""
     result = Law.nothing(min(law.floor for law in laws))
+    # Squaring: log2 of the largest count convolutions, instead of as many as draws.
     for bit in reversed(range(max(counts).bit_length())):
         result = result * result
         for law, count in zip(laws, counts, strict=True):
@@ -85,4 +90,5 @@ def log_trimmed(trimmed: float, floor: float) -> float:
         return -math.inf
     # Twice: an entry is compared with the floor after rounding.
     count, bits = math.log(2 * trimmed), floor * math.log(2)
+    # A logarithm, two products, a difference: below 16 of 32 units.
     return count - bits + 32 * UNIT * (count + bits)

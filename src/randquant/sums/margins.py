@@ -18,17 +18,21 @@ LOG_PRECISE = math.log(1e-275)
 
 def largest_ratio(rows: np.ndarray) -> tuple[float, float]:
     """(ratio, loss): the largest of any two rows at one code, and its logarithm; rounded up."""
+    # Rows are within 1 unit, the quotient 1: below 4 units. Bounds that use the logarithm have a
+    # factor to spare (theory/vector-sums.md, Proposition 10).
     ratio = float((rows.max(axis=0) / rows.min(axis=0)).max()) * (1 + 8 * UNIT)
     return ratio, math.log(ratio) * (1 + 8 * UNIT) + 8 * UNIT
 
 
 def log_keep(outcomes: int, loss: float, order: float) -> float:
     """Outcomes less likely than e to this are left out: together they hardly count."""
+    # theory/vector-sums.md, Proposition 10: S gains less than e^-45.
     return -(46 + (_power(order) + 2) * loss + math.log(outcomes * (order + 1)))
 
 
 def left_out(outcomes: int, log_least: float, loss: float, order: float) -> float:
     """What they may add to a moment; and to S, over the square of the largest relative change."""
+    # theory/vector-sums.md, Proposition 10, whose order/2 is raised to 2 (order + 1) at no loss.
     return 2 * (order + 1) * outcomes * math.exp(log_least + _power(order) * loss)
 
 
@@ -44,11 +48,13 @@ def slack(error: float, loss: float, order: float) -> float:
     so it is small however large ratios are.
     """
     relative = 2 * error + 12 * UNIT
+    # theory/vector-sums.md, Proposition 9.
     return 4 * (order + 4) * relative + (4000 + (64 + 400 * loss) * order) * UNIT
 
 
 def fits(log_least: float, error: float, loss: float, order: float) -> bool:
     """Whether float64 holds all outcomes that count, and rounding hardly matters."""
+    # theory/vector-sums.md, Proposition 10: a kept outcome is precise in every row.
     return log_least - loss >= LOG_PRECISE and slack(error, loss, order) <= 1e-3
 
 

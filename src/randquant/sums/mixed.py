@@ -35,6 +35,7 @@ def table(rows: Rows, noise: Law, order: float) -> tuple[np.ndarray, float]:
     fixed, each = kernel.log_moments(values, exponents, length, order, logs, found)
     if lost and rows.apart:
         found[:] = np.inf
+    # theory/sums.md, Propositions 6 and 8.
     slack = (fixed + each * (noise.error + codes + 2)) * UNIT
     return np.where(rows.allowed, np.maximum(found + slack, 0.0), -np.inf), 2 * slack
 
@@ -58,7 +59,9 @@ def mixed(
     for law, mass in zip(laws, log_masses, strict=True):
         found, wide = table(rows, law, order)
         found, slack = add_trimmed(found, law.trimmed, law.floor, log_single), max(slack, wide)
+        # theory/sums.md, Proposition 3: the mean of the moments given the noise's law.
         rough = np.logaddexp(rough, mass + found)
+    # Each addition costs 16 units at most; smaller sums on the way count by their share only.
     rough[rows.allowed] += 16 * (len(laws) + 4) * UNIT * (1 + np.abs(rough[rows.allowed]))
     if slack <= ENOUGH * rough.max():
         return float(rough.max())
@@ -69,6 +72,7 @@ def mixed(
         p, q = np.unravel_index(place, rough.shape)
         if rough[p, q] <= best:
             break
+        # What is not evaluated again is below the next rough bound, for they are sorted.
         if rank == CANDIDATES:
             return max(best, float(rough[p, q]))
         pair = probabilities[q], differences[p, q]
@@ -91,6 +95,8 @@ def add_trimmed(log_moment, trimmed: float, floor: float, log_single: float):
     """
     if trimmed == 0:
         return log_moment
+    # theory/sums.md, Proposition 7; 1e-9 is far above the rounding of exp, and sums with the moment
+    # are covered by the unit that every user of a log moment adds.
     added = log_trimmed(trimmed, floor) + log_single - log_moment
     return np.minimum(log_moment + np.exp(np.minimum(added, 700.0)) * (1 + 1e-9), log_single)
 
@@ -98,6 +104,8 @@ def add_trimmed(log_moment, trimmed: float, floor: float, log_single: float):
 def _mix(log_moments: np.ndarray, log_masses: np.ndarray) -> float:
     """log of sum e^log_masses · e^log_moments, where the masses stand for 1; rounded up."""
     if log_moments.max() <= 600:
+        # As masses stand for 1, E M - 1 is the mean of M - 1: small excesses keep their digits. exp
+        # and expm1 8 units each, product and sum the rest.
         excess = float((np.exp(log_masses) * np.expm1(log_moments)).sum())
         slack = 1 + UNIT * (32 + len(log_masses) + 12 * float(log_moments.max()))
         # A mass below e^-700 may underflow: its moments are below e^600.

@@ -32,18 +32,22 @@ def reached(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float) ->
     found = np.empty((2, 2))
     error = 2 * rounding(clients, rows.shape[1])
     _, loss = largest_ratio(rows[:, rows.any(axis=0)])
+    # theory/vector-sums.md, Propositions 6 and 9.
     part = max(1 - 2 * slack(error, loss, order), 0.0)
     keep = math.exp(LOG_PRECISE + loss)  # the less likely of two rows is precise too
+    # Any others give a lower end: the ends and the middle are the likely worst.
     for vertex in sorted({0, len(rows) // 2, len(rows) - 1}):
         others = Powers(rows[vertex]).of(clients - 1).mass
         for cell in range(len(inputs) - 1):
             ends = inputs[cell : cell + 2]
             first, second = (np.convolve(row, others) for row in rows[cell : cell + 2])
+            # Leaving outcomes out, lowering d and cutting powers all make S smaller.
             curvatures(first, second, keep, -1.0, error, order, 1, found)
             over = ratios(found * part, order) / (ends[1] - ends[0]) ** 2
             i, j = np.unravel_index(int(over.argmax()), over.shape)
             if over[i, j] > best:
                 best, witness = float(over[i, j]), (float(ends[i]), float(ends[j]))
+    # log1p, quotients and the square of a width: below 32 of 64 units.
     return best * (1 - 64 * UNIT), witness
 
 

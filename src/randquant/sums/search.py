@@ -45,6 +45,8 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
     logs = np.empty((own + 1, longest + codes), np.float64)
     table = np.empty((own, own), np.float64)
     chosen = np.full(depth + 1, -1, np.int64)
+    # theory/sums.md, Proposition 2: what is not above the threshold, that of a known attack, does
+    # not matter, so it may be passed over.
     best, most, evaluated = threshold, 0.0, 0
     at = 1
     chosen[1] = 0
@@ -54,6 +56,7 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
             chosen[at] += 1
             continue
         vertex = chosen[at]
+        # theory/sums.md, Proposition 1: a mirrored multiset has the same moments.
         if mirror and _mirrored_first(chosen, at, depth, count):
             chosen[at] += 1
             continue
@@ -61,6 +64,7 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
             law[at - 1, : size[at - 1]], law_exponent[at - 1, : size[at - 1]],
             blocks[vertex], exponents[vertex], law[at], law_exponent[at], floor,
         )  # fmt: skip
+        # theory/sums.md, Proposition 7: the most that was trimmed on any way counts for all.
         trimmed[at] = trimmed[at - 1] + lost
         most = max(most, trimmed[at])
         found = np.inf
@@ -69,11 +73,14 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
             found = _largest(
                 values, shared, size[at] + codes - 1, order, logs, table, allowed, error
             )
+            # A value that came out as 0 may be one row's only: no bound then.
             if faint and apart:
                 found = np.inf
             evaluated += at == depth
         if at == depth:
             best = max(best, found)
+        # theory/sums.md, Proposition 2: more blocks only hide more, so a beginning that is not
+        # above the threshold settles all that go on from it.
         if at == depth or found <= threshold:
             chosen[at] += 1
         else:
@@ -84,6 +91,7 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _largest(values, shared, length, order, logs, table, allowed, error):
+    # theory/sums.md, Proposition 8.
     fixed, each = log_moments(values, shared, length, order, logs, table)
     largest = -np.inf
     for p in range(table.shape[0]):
