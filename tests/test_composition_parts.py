@@ -310,7 +310,7 @@ def test_one_release_with_a_code_that_the_other_input_never_sends_has_no_epsilon
 
 @pytest.mark.parametrize("edge", [0.0, 0.7, 31.5, 33.0, math.nextafter(33.0, 0), 44.0])
 def test_the_slip_is_not_rounded_away(monkeypatch, edge):
-    """From 32 on floats are 64 units apart, and a sum with 2 SLIP = 32 units may be rounded down."""
+    """From 32 on floats are 64 units apart: adding 2 SLIP, 32 units, may be rounded away."""
     monkeypatch.setattr(composition, "crossing", lambda *_: (edge, edge))
     upper = composition._one(weights(5, 5), weights(9, 1), 10, 0.1).upper
     assert Fraction(upper) >= Fraction(edge) + Fraction(SLIP)

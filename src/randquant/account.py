@@ -79,7 +79,7 @@ def account(releases: Iterable[Release], delta: float, *, quick: bool = False) -
         # RESERVE of it for the distance to the law that is sent.
         left = delta * (1 - RESERVE) if distance > 0 else delta
         candidates.append(_by_renyi(releases, left))
-    epsilon, order = min(candidates, key=lambda found: found[0])
+    epsilon, order = min(candidates, key=lambda candidate: candidate[0])
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
     lower = 0.0
@@ -96,14 +96,14 @@ def account(releases: Iterable[Release], delta: float, *, quick: bool = False) -
     return Guarantee(epsilon, delta, neighboring, trust, order, total, lower)
 
 
-def _one(name: str, found: Sequence[str]) -> Any:
+def _one(name: str, words: Sequence[str]) -> Any:
     """The one word that all releases have."""
-    if len(set(found)) != 1:
+    if len(set(words)) != 1:
         raise ValueError(
-            f"Expected releases under one {name}, got {sorted(set(found)) or 'none'}: "
+            f"Expected releases under one {name}, got {sorted(set(words)) or 'none'}: "
             "a guarantee holds against one kind of adversary, who tells apart one kind of worlds."
         )
-    return found[0]
+    return words[0]
 
 
 def _only_channel(releases: Sequence[Release]) -> Channel | None:
@@ -122,13 +122,13 @@ def _by_renyi(releases: Sequence[Release], delta: float) -> tuple[float, float]:
     (order - 1) times a divergence is convex in the order, so epsilon is quasi-convex in it: it
     falls, then rises. Where bounds are not quite, another order may be found: each of them holds.
     """
-    found: dict[int, float] = {}
+    epsilons: dict[int, float] = {}
 
     def at(place: int) -> float:
-        if place not in found:
+        if place not in epsilons:
             order = ORDERS[place]
-            found[place] = _to_epsilon(_composed(releases, order), order, delta)
-        return found[place]
+            epsilons[place] = _to_epsilon(_composed(releases, order), order, delta)
+        return epsilons[place]
 
     # Of Gaussian noise D is rate · order, and the best order 1 + sqrt(log(1/delta)/rate).
     rate = max(_composed(releases, 2.0) / 2, 1e-300)

@@ -164,13 +164,13 @@ class _Search:
         return self.tried[noise]
 
     def enough(self, noise: float) -> bool:
-        found = self.at(noise)
-        return found is not None and found <= self.target  # NaN is not enough
+        epsilon = self.at(noise)
+        return epsilon is not None and epsilon <= self.target  # NaN is not enough
 
     def tight(self, noise: float) -> bool:
         """Whether it is enough, and hardly more than that."""
-        found = self.at(noise)
-        return found is not None and self.target * (1 - TOLERANCE) <= found <= self.target
+        epsilon = self.at(noise)
+        return epsilon is not None and self.target * (1 - TOLERANCE) <= epsilon <= self.target
 
     def run(self, start: float) -> float | None:
         """The least noise found that is enough; None where none is."""
@@ -220,10 +220,10 @@ class _Search:
 
     def guess(self, noise: float) -> float:
         """Where the target might be: epsilon falls about like noise to the power of -1.5."""
-        found = self.at(noise)
-        if not found or math.isinf(found):
+        epsilon = self.at(noise)
+        if not epsilon or math.isinf(epsilon):
             return noise
-        return self.clamp(noise * (found / self.aim) ** (1 / 1.5))
+        return self.clamp(noise * (epsilon / self.aim) ** (1 / 1.5))
 
     @property
     def aim(self) -> float:
@@ -260,16 +260,16 @@ class _Search:
                     return here, middle
                 here, end = (here, middle) if self.at(middle) is None else (middle, end)
         # With no finite epsilon anywhere there is nothing to go down from.
-        if all(found is None or math.isinf(found) for found in self.tried.values()):
+        if all(epsilon is None or math.isinf(epsilon) for epsilon in self.tried.values()):
             return None
         # Epsilon may be least somewhere in between.
         for _ in range(STEPS // 4):
-            noises = sorted(noise for noise, found in self.tried.items() if found is not None)
+            noises = sorted(noise for noise, epsilon in self.tried.items() if epsilon is not None)
             least = min(noises, key=lambda noise: self.tried[noise] or math.inf)
             place = noises.index(least)
             sides = noises[max(place - 1, 0) : place + 2]
-            for one, other in itertools.pairwise(sides):
-                middle = _six(math.sqrt(one * other))
+            for left, right in itertools.pairwise(sides):
+                middle = _six(math.sqrt(left * right))
                 if self.enough(middle):
                     return sides[0], middle
         return None
@@ -279,19 +279,19 @@ class _Search:
 
     def out_of_reach(self, delta: float, rounds: int) -> OutOfReach:
         """What to say where no noise is enough."""
-        found = {noise: value for noise, value in self.tried.items() if value is not None}
+        epsilons = {noise: value for noise, value in self.tried.items() if value is not None}
         # The message names what stopped the search: the nearest epsilon, and why no further noise.
         target = repr(float(self.target)).removesuffix(".0")
         start = f"epsilon <= {target} at delta = {delta} over {rounds} rounds is out of reach"
-        if not found:
+        if not epsilons:
             reason = next(iter(self.reasons.values()))
             return OutOfReach(f"{start}: no noise can be built. {reason}", math.inf, None)
-        noise = min(found, key=lambda each: (found[each], -each))
-        beyond = [each for each in self.reasons if each > noise]
+        noise = min(epsilons, key=lambda candidate: (epsilons[candidate], -candidate))
+        beyond = [candidate for candidate in self.reasons if candidate > noise]
         why = self.reasons[min(beyond)] if beyond else f"More than {self.high:g} is not looked at."
-        if math.isinf(found[noise]):
+        if math.isinf(epsilons[noise]):
             return OutOfReach(f"{start}: epsilon is infinite whatever the noise.", math.inf, noise)
-        nearest = round_up(found[noise])
+        nearest = round_up(epsilons[noise])
         text = f"{start}: the nearest in reach is epsilon = {nearest}, at noise = {noise:g}. {why}"
         return OutOfReach(text, float(nearest), noise)
 

@@ -98,7 +98,7 @@ def certify(
         lower, upper = renyi(row, weights, channel.denominator, order)
         other = int(lower.argmax())
         # The witness is chosen by its proven lower end, not by the upper bound's pair.
-        best = max(best, (float(lower[other]), vertex, other), key=lambda found: found[0])
+        best = max(best, (float(lower[other]), vertex, other), key=lambda candidate: candidate[0])
         upper_bound = max(upper_bound, float(upper.max()))
     lower_bound, vertex, other = best
     return Certificate(

@@ -108,8 +108,8 @@ class ChannelRelease:
         if self.releases == 0:
             return 0.0
         # theory/accounting.md, Proposition 1; in a sum theory/sums.md, Proposition 1.
-        one = _epsilon(self.channel, order, self.neighboring, self.cohort)
-        return _up(self.releases * one)
+        per_coordinate = _epsilon(self.channel, order, self.neighboring, self.cohort)
+        return _up(self.releases * per_coordinate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +308,8 @@ class NoiseRelease:
         curvature = _curvature(self.noise, self.cohort)
         spread = self.noise.spread(self.cohort)
         # theory/additive.md; rounds add up by theory/accounting.md, Proposition 1.
-        one = shift_divergence(curvature, spread, self.squared_distance, order)
-        return _up(self.rounds * one)
+        per_round = shift_divergence(curvature, spread, self.squared_distance, order)
+        return _up(self.rounds * per_round)
 
 
 def of_one_example(release: Release | None, examples: int) -> Release | None:

@@ -113,9 +113,9 @@ class Sampled:
         # coin decides for all coordinates of a round: the whole release is amplified.
         absent = self._absent()
         curve = None if absent is None else absent.renyi
-        one = amplified(self.release.renyi, self.rate, order, self.neighboring, curve)
+        per_round = amplified(self.release.renyi, self.rate, order, self.neighboring, curve)
         # theory/rounding.md, Proposition 8: two roundings.
-        return self.rounds * one * (1 + 8 * UNIT)
+        return self.rounds * per_round * (1 + 8 * UNIT)
 
     def _absent(self) -> Release | None:
         """The release for neighbours who differ by one client's absence, if it is known."""

@@ -98,7 +98,7 @@ def kappa(channel: Channel, order: float) -> Kappa:
         return Kappa(math.inf, math.inf, order, steepest)
     search = Search(Lines.of(channel), order, close)
     upper = float(search.run())
-    lower, witness = max((close, steepest), search.attained(), key=lambda found: found[0])
+    lower, witness = max((close, steepest), search.attained(), key=lambda ratio: ratio[0])
     return Kappa(lower, upper, order, witness)
 
 
@@ -171,11 +171,11 @@ class Search:
             chosen, rest = ranks[:share], ranks[share:]
             children = self._halves(cells[chosen], sides[chosen])
             inherited = np.tile(bounds[chosen], 2)
-            found = np.minimum(self._bounds(*children, batch), inherited)
-            work -= len(found)
+            tightened = np.minimum(self._bounds(*children, batch), inherited)
+            work -= len(tightened)
             cells = np.concatenate([cells[rest], children[0]])
             sides = np.concatenate([sides[rest], children[1]])
-            bounds = np.concatenate([bounds[rest], found])
+            bounds = np.concatenate([bounds[rest], tightened])
 
     def attained(self) -> tuple[float, tuple[float, float]]:
         """A proven lower bound: the divergence of the best pair, from exact integers."""
@@ -232,8 +232,8 @@ class Search:
 
     def _bounds(self, cells: np.ndarray, sides: np.ndarray, batch: int) -> np.ndarray:
         parts = range(0, len(cells), batch)
-        found = [self._bound(cells[i : i + batch], sides[i : i + batch]) for i in parts]
-        return np.concatenate([np.empty(0), *found])
+        bounds = [self._bound(cells[i : i + batch], sides[i : i + batch]) for i in parts]
+        return np.concatenate([np.empty(0), *bounds])
 
     def _bound(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
         """Upper bounds of divergence over squared distance, for n boxes: (n,)."""

@@ -92,9 +92,9 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
         # theory/accounting.md, Proposition 3. Up to 2**106 releases: 1 unit, the product 1.
         lower, upper = pure.lower * releases * (1 - 4 * UNIT), pure.upper * releases
         return Composition(Interval(lower, upper * (1 + 4 * UNIT)), math.inf)
-    one, above = _single(channel, delta)
+    single, above = _single(channel, delta)
     if releases == 1:
-        return Composition(one, math.inf)
+        return Composition(single, math.inf)
     # theory/composition.md, Proposition 3: infinite losses alone use up delta.
     if above.infinite_of(releases) >= delta:
         upper, tilt = math.inf, 1.0
@@ -104,12 +104,12 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
         tilt = best_tilt(above, releases, delta)
         upper = _epsilon(above, releases, delta, tilt, quick and releases >= NORMAL_FROM)
     if quick:
-        return Composition(Interval(min(one.lower, upper), upper), 1 + tilt)
+        return Composition(Interval(min(single.lower, upper), upper), 1 + tilt)
     tilts = tilt * 2.0 ** np.arange(-9, 4)
     # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
     pairs = strongest_pairs(channel, releases, delta, tilts, 3 if releases < NORMAL_FROM else 1)
-    found = [_below(p, q, channel.denominator, releases, delta) for p, q in pairs]
-    lower = max(one.lower, *found)
+    lowers = [_below(p, q, channel.denominator, releases, delta) for p, q in pairs]
+    lower = max(single.lower, *lowers)
     return Composition(Interval(lower, upper), 1 + tilt)
 
 
@@ -135,24 +135,24 @@ def _epsilon(
     loss: PrivacyLoss, releases: int, delta: float, tilt: float, quick: bool = False
 ) -> float:
     """Least epsilon that is proven at delta for an upward loss, greatest for the other."""
-    ways = []
+    curves = []
     if releases <= FOURIER_UP_TO and not quick:
-        ways.append(by_fourier(loss, releases, tilt))
+        curves.append(by_fourier(loss, releases, tilt))
     if releases >= NORMAL_FROM:
-        ways.append(by_normal(loss, releases, tilt))
-    found = []
+        curves.append(by_normal(loss, releases, tilt))
+    crossings = []
     log_delta = math.log(delta)
     # A logarithm, 8 units, and a difference: the curve must pass delta by more than that.
     margin = 24 * UNIT * (1 + abs(log_delta)) * (1 if loss.upward else -1)
-    for way in ways:
-        if way is None:
+    for known_curve in curves:
+        if known_curve is None:
             continue
-        curve, centre = way
+        curve, centre = known_curve
         # Every point of the curve is proven, so any point on its safe side is a bound, also where
         # the search did not converge.
         edges = crossing(lambda at, curve=curve: curve(at) - log_delta + margin, centre, 1 / tilt)
-        found.append(edges[1] if loss.upward else edges[0])
-    known = [edge for edge in found if edge is not None]
+        crossings.append(edges[1] if loss.upward else edges[0])
+    known = [edge for edge in crossings if edge is not None]
     if loss.upward:
         return min(known, default=math.inf)
     return max(known, default=0.0)

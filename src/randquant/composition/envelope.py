@@ -75,14 +75,14 @@ def strongest_pairs(
     rows = channel.weights
     epsilon = np.array([_renyi_epsilon(p, channel, releases, delta, tilts) for p in rows])
     order = np.argsort(-epsilon, axis=None, kind="stable")
-    found, last = [], np.inf
+    pairs, last = [], np.inf
     # Mirrored pairs lose alike: equal figures are taken for the same pair.
     for place in order[: 8 * most]:
         v, w = divmod(int(place), len(rows))
-        if not found or epsilon[v, w] < last * (1 - 1e-9):
-            found.append((rows[v], rows[w]))
+        if not pairs or epsilon[v, w] < last * (1 - 1e-9):
+            pairs.append((rows[v], rows[w]))
             last = epsilon[v, w]
-    return found[:most]
+    return pairs[:most]
 
 
 def _renyi_epsilon(
@@ -97,9 +97,9 @@ def _renyi_epsilon(
     mass = np.where(finite, row / channel.denominator, 0.0)
     with np.errstate(divide="ignore"):
         moment = shift + np.log((mass * np.exp(exponents - shift[..., None])).sum(axis=-1))
-        never = np.exp(releases * np.log1p(-np.minimum(lost, 1.0)))  # is a code impossible
+        none_lost = np.exp(releases * np.log1p(-np.minimum(lost, 1.0)))  # is a code impossible
     epsilon = ((releases * moment - math.log(delta)) / tilts[:, None]).min(axis=0)
-    return np.where(1 - never > delta, np.inf, epsilon)
+    return np.where(1 - none_lost > delta, np.inf, epsilon)
 
 
 def _curve_points(row: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

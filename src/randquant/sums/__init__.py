@@ -121,21 +121,21 @@ def _certified(
     single = float(alone[1].max())
     if clients == 1:
         at = divmod(int(alone[0].argmax()), len(rows.weights))
-        found = Attack(0.0, at, np.zeros(rows.vertices, dtype=np.int64))
+        strongest = Attack(0.0, at, np.zeros(rows.vertices, dtype=np.int64))
         lower, upper, method = float(alone[0].max()), single, "exhaustive"
     else:
-        found = attack(rows, clients - 1, order)
+        strongest = attack(rows, clients - 1, order)
         # A quotient and a product round: 2 of 4 units. `log_moment` has its own slack.
-        lower = found.log_moment / above_one * (1 - 4 * UNIT)
-        upper, method = _upper(channel, rows, clients - 1, order, single, found.log_moment)
-    p, q = found.pair
+        lower = strongest.log_moment / above_one * (1 - 4 * UNIT)
+        upper, method = _upper(channel, rows, clients - 1, order, single, strongest.log_moment)
+    p, q = strongest.pair
     return SumCertificate(
         clients=clients,
         order=order,
         # Both are proven; equal but for rounding, they may cross.
         epsilon=Interval(min(lower, upper), upper),
         witness=(float(rows.inputs[p]), float(rows.inputs[q])),
-        others={float(rows.inputs[v]): int(n) for v, n in enumerate(found.counts) if n},
+        others={float(rows.inputs[v]): int(n) for v, n in enumerate(strongest.counts) if n},
         method=method,
         neighboring=neighboring,
     )
@@ -156,8 +156,8 @@ def _upper(
     search = Plan.of(rows, others, order, log_single)
     if not search.complete and not math.isinf(order):
         # theory/sums.md, Propositions 3 and 4.
-        found = by_blanket(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)
-        best = min(best, (found, "blanket"))
-    found = by_search(rows, search, order, log_single, attained, best[0] * above_one)
-    found *= (1 + 4 * UNIT) / above_one
-    return min(best, (float(found), "exhaustive" if search.complete else "fewer clients"))
+        bound = by_blanket(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)
+        best = min(best, (bound, "blanket"))
+    bound = by_search(rows, search, order, log_single, attained, best[0] * above_one)
+    bound *= (1 + 4 * UNIT) / above_one
+    return min(best, (float(bound), "exhaustive" if search.complete else "fewer clients"))

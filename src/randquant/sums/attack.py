@@ -42,10 +42,10 @@ class Attack:
 
 def attack(rows: Rows, others: int, order: float) -> Attack:
     """Search for the worst others: all at one vertex, then one at a time moved elsewhere."""
-    found = _search(rows, others, order)
+    strongest = _search(rows, others, order)
     if math.isinf(order):
-        return max([found, *_ends(rows, others)], key=lambda each: each.log_moment)
-    return found
+        return max([strongest, *_ends(rows, others)], key=lambda candidate: candidate.log_moment)
+    return strongest
 
 
 def _ends(rows: Rows, others: int) -> Iterator[Attack]:
@@ -77,17 +77,17 @@ def _search(rows: Rows, others: int, order: float) -> Attack:
     # Any others and any pair give a lower end: the search may stop where it likes.
     best, work = practice, MOVES
     length = (others + 1) * rows.weights.shape[1]
-    each = length * len(rows.weights) * (len(rows.weights) + 60)
+    cost = length * len(rows.weights) * (len(rows.weights) + 60)
     # One other client at a time is moved to another vertex while that helps.
     improved = True
     while improved and work > 0:
         improved = False
         for counts in list(_moves(best.counts)):
-            work -= each
-            found = _evaluate(rows, counts, order)
+            work -= cost
+            candidate = _evaluate(rows, counts, order)
             # By more than rounding, or the search would walk in circles.
-            if found.log_moment > best.log_moment * (1 + 1e-9):
-                best, improved = found, True
+            if candidate.log_moment > best.log_moment * (1 + 1e-9):
+                best, improved = candidate, True
             if work <= 0:
                 break
     return best
@@ -111,7 +111,10 @@ def _moves(counts: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _best_of(rows: Rows, candidates: Iterator[np.ndarray], order: float) -> Attack:
-    return max((_evaluate(rows, c, order) for c in candidates), key=lambda found: found.log_moment)
+    return max(
+        (_evaluate(rows, counts, order) for counts in candidates),
+        key=lambda candidate: candidate.log_moment,
+    )
 
 
 def _evaluate(rows: Rows, counts: np.ndarray, order: float) -> Attack:

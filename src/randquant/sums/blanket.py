@@ -71,7 +71,7 @@ def shifted_blankets(channel: Channel) -> list[Blanket]:
     most = 8 if channel.levels <= 20 else 4
     part = table[:: len(table) // most] if len(table) > 1.5 * most else table
     smooth = _smooth(channel)
-    found, chosen, value = [], [], 0.0
+    choices, chosen, value = [], [], 0.0
     large = channel.levels > LARGE
     for _ in range(1 if large else FEW_SHAPES):
         gained, at = max((_fitted(part, [*chosen, s])[0], at) for at, s in enumerate(smooth))
@@ -79,15 +79,15 @@ def shifted_blankets(channel: Channel) -> list[Blanket]:
         if gained <= value * 1.02:
             break
         chosen, value = [*chosen, smooth[at]], gained
-        found.append(chosen)
+        choices.append(chosen)
     if chosen and not large:
-        every = [*smooth, *_pairs(channel.levels)]
+        candidates = [*smooth, *_pairs(channel.levels)]
         gains = [
             share[0].sum() * _variance(shape)
-            for shape, share in zip(every, _fitted(part, every)[1], strict=True)
+            for shape, share in zip(candidates, _fitted(part, candidates)[1], strict=True)
         ]
-        found.append([every[at] for at in np.argsort(gains)[::-1][:MANY_SHAPES]])
-    exact = [_exact(channel, shapes) for shapes in found]
+        choices.append([candidates[at] for at in np.argsort(gains)[::-1][:MANY_SHAPES]])
+    exact = [_exact(channel, shapes) for shapes in choices]
     return [blanket for blanket in exact if blanket is not None]
 
 
@@ -138,29 +138,31 @@ def _fitted(table: np.ndarray, shapes: list[np.ndarray]) -> tuple[float, list[np
             entries.append(np.full(count, shape[z] / shape.sum()))
     # theory/sums.md, Proposition 3: under each row, the shapes at all their places; and of each
     # shape at least one share for all vertices, whose variance is to be largest.
-    one = coo_matrix(
+    cover = coo_matrix(
         (np.concatenate(entries), (np.concatenate(rows), np.concatenate(columns))), (levels, size)
     )
-    own = coo_matrix((np.ones(size), (np.repeat(np.arange(len(shapes)), places), np.arange(size))))
+    per_shape = coo_matrix(
+        (np.ones(size), (np.repeat(np.arange(len(shapes)), places), np.arange(size)))
+    )
     from scipy.sparse import block_diag, hstack, vstack
 
-    every = range(vertices)
+    all_vertices = range(vertices)
     kinds = vstack([-coo_matrix(np.eye(len(shapes)))] * vertices)
     matrix = vstack(
         [
-            hstack([block_diag([one] * vertices), coo_matrix((vertices * levels, len(shapes)))]),
-            hstack([block_diag([-own for _ in every]), -kinds]),
+            hstack([block_diag([cover] * vertices), coo_matrix((vertices * levels, len(shapes)))]),
+            hstack([block_diag([-per_shape for _ in all_vertices]), -kinds]),
         ]
     )
     limits = np.concatenate([table.ravel(), np.zeros(vertices * len(shapes))])
     variance = [_variance(shape) for shape in shapes]
     cost = np.concatenate([np.zeros(vertices * size), -np.array(variance)])
-    found = linprog(cost, A_ub=matrix.tocsr(), b_ub=limits, bounds=(0, None), method="highs")
+    solution = linprog(cost, A_ub=matrix.tocsr(), b_ub=limits, bounds=(0, None), method="highs")
     # No solution is an empty blanket, which bounds nothing.
-    if found.x is None:
+    if solution.x is None:
         return 0.0, [np.zeros((vertices, count)) for count in places]
-    shares = found.x[: vertices * size].reshape(vertices, size)
-    return -found.fun, np.split(shares, starts[1:-1], axis=1)
+    shares = solution.x[: vertices * size].reshape(vertices, size)
+    return -solution.fun, np.split(shares, starts[1:-1], axis=1)
 
 
 def _variance(shape: np.ndarray) -> float:

@@ -15,7 +15,7 @@ LARGEST_POWER = 600.0
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def curvatures(first, second, keep, sign, error, order, parts, found):
+def curvatures(first, second, keep, sign, error, order, parts, out):
     """Fill found (parts + 1, parts + 1): sum_z d(z)^2 C(p_i(z), p_j(z)), over z with mass.
 
     Args:
@@ -24,7 +24,7 @@ def curvatures(first, second, keep, sign, error, order, parts, found):
         sign: +1 to raise d = |second - first| by what rounding may have taken, -1 to lower it.
         order, parts: p_i = first + i/parts · (second - first); C of `docs/theory/vector.md`.
     """
-    found[:] = 0.0
+    out[:] = 0.0
     p, inverse = np.empty(parts + 1), np.empty(parts + 1)
     reach, above = 1.0 / (8.0 * (order + 1.0)), order - 1.0
     for z in range(first.shape[0]):
@@ -53,4 +53,4 @@ def curvatures(first, second, keep, sign, error, order, parts, found):
                     # bound.
                     power = min(above * math.log(ratio), LARGEST_POWER)
                     g = (ratio * math.expm1(power) / above - z1) / (z1 * z1)
-                found[i, j] += steep * inverse[j] * steep * g  # a square could underflow
+                out[i, j] += steep * inverse[j] * steep * g  # a square could underflow

@@ -81,17 +81,17 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
         # theory/vector-sums.md, Proposition 7.
         lower, witness = endless(channel, alone.witness)
         return Kappa(lower, alone.upper, order, witness)
-    two = len(channel.inputs) == 2
+    only_ends = len(channel.inputs) == 2
     # theory/vector-sums.md, Proposition 2.
-    if two and clients <= LARGEST_CHAIN:
+    if only_ends and clients <= LARGEST_CHAIN:
         return _Ends(channel, clients, order).run(alone)
-    found = by_blanket(channel, min(clients, LARGEST_SUM), order, alone)
-    upper = found.upper
-    if two:
+    bound = by_blanket(channel, min(clients, LARGEST_SUM), order, alone)
+    upper = bound.upper
+    if only_ends:
         # theory/vector-sums.md, Proposition 1: more clients hide more.
         upper = min(upper, kappa_sum(channel, LARGEST_CHAIN, order).upper)
-    lower = found.lower if clients <= LARGEST_SUM else 0.0
-    return Kappa(min(lower, upper), upper, order, found.witness)
+    lower = bound.lower if clients <= LARGEST_SUM else 0.0
+    return Kappa(min(lower, upper), upper, order, bound.witness)
 
 
 class _Ends:
@@ -115,12 +115,12 @@ class _Ends:
             lower, witness = reached(self.channel.inputs, rows, self.clients, self.order)
             return between(lower, math.inf, alone, witness)
         parts = self._parts()
-        found = np.empty((parts + 1, parts + 1))
+        grid = np.empty((parts + 1, parts + 1))
         upper, best = 0.0, (0.0, (0, 0), None)
         for pair in self._neighbours():
-            self._fill(pair, +1, parts, found)
-            upper = max(upper, self._bound(found))
-            ratio = ratios(found, self.order)
+            self._fill(pair, +1, parts, grid)
+            upper = max(upper, self._bound(grid))
+            ratio = ratios(grid, self.order)
             at = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
             if ratio[at] > best[0]:
                 best = (float(ratio[at]), at, pair)
@@ -129,10 +129,10 @@ class _Ends:
         _, (i, j), pair = best
         lower = 0.0
         if pair is not None:
-            self._fill(pair, -1, parts, found)
+            self._fill(pair, -1, parts, grid)
             # theory/vector-sums.md, Propositions 6 and 9: twice the slack, for what was computed is
             # not the truth but within `slack` of it.
-            lower = float(ratios(found * (1 - 2 * self.slack), self.order)[i, j])
+            lower = float(ratios(grid * (1 - 2 * self.slack), self.order)[i, j])
             lower *= (1 - 64 * UNIT) / self.width**2
         ends = [float(self.channel.inputs[0] + self.width * k / parts) for k in (i, j)]
         return between(lower, upper, alone, (ends[0], ends[1]))
@@ -146,16 +146,16 @@ class _Ends:
         for first, second in itertools.islice(itertools.pairwise(laws), half):
             yield _aligned(first, second)
 
-    def _fill(self, pair, sign: int, parts: int, found: np.ndarray) -> None:
+    def _fill(self, pair, sign: int, parts: int, grid: np.ndarray) -> None:
         keep = math.exp(self.log_keep)
-        curvatures(pair[0], pair[1], keep, float(sign), self.error, self.order, parts, found)
+        curvatures(pair[0], pair[1], keep, float(sign), self.error, self.order, parts, grid)
 
-    def _bound(self, found: np.ndarray) -> float:
+    def _bound(self, grid: np.ndarray) -> float:
         """Upper bound of D over squared distance in units of the way, for one set of others."""
-        parts, above = len(found) - 1, self.order - 1
+        parts, above = len(grid) - 1, self.order - 1
         # What codes with hardly any mass may add, to every entry.
         rest = left_out(self.length, self.log_keep, self.loss, self.order) * (self.ratio - 1) ** 2
-        raised = found * (1 + self.slack) + rest
+        raised = grid * (1 + self.slack) + rest
         corners = [raised[:-1, :-1], raised[:-1, 1:], raised[1:, :-1], raised[1:, 1:]]
         if 2 < self.order < 3:  # the one case that is not convex in p
             corners = [corner * self._bent(parts)[:, None] for corner in corners]

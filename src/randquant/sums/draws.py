@@ -37,20 +37,20 @@ def draws(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
     """
     # theory/sums.md, Proposition 2: counting on fewer others is a bound for all.
     clients = min(clients, MOST_CLIENTS)
-    many = len(blanket.shares) > FEW_SHAPES or clients * blanket.beta > FEW
-    if many and len(blanket.shares) > 1:
+    together = len(blanket.shares) > FEW_SHAPES or clients * blanket.beta > FEW
+    if together and len(blanket.shares) > 1:
         return _together(blanket, clients, depth)
     # Groups multiply over shapes: some hundreds in all.
     points = {1: 45, 2: 24}.get(len(blanket.shares), 14)
-    found = []
-    chances = Binomial.of(clients, sum(blanket.shares), blanket.denominator, depth)
-    for total, _, mass in chances.groups(points):
+    groups = []
+    total_drawn = Binomial.of(clients, sum(blanket.shares), blanket.denominator, depth)
+    for total, _, mass in total_drawn.groups(points):
         for counts, part in _split(total, blanket.shares, depth, points):
             # theory/sums.md, Proposition 10: both carry spare units for their sum; 8 more.
             log_mass = min(mass + part, 0.0) + 8 * UNIT
             if log_mass > -math.inf:
-                found.append((counts, log_mass))
-    return found
+                groups.append((counts, log_mass))
+    return groups
 
 
 def _split(
@@ -62,21 +62,21 @@ def _split(
         return
     # theory/sums.md, Proposition 4: given the total, draws of the first shape are binomial. Its
     # group counts its least for itself and total less its greatest for the other shapes.
-    chances = Binomial.of(total, shares[0], sum(shares), depth)
-    for least, greatest, mass in chances.groups(points):
+    first_drawn = Binomial.of(total, shares[0], sum(shares), depth)
+    for least, greatest, mass in first_drawn.groups(points):
         for counts, part in _split(total - greatest, shares[1:], depth, points):
             yield (least, *counts), mass + part
 
 
 def _together(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
     """Nested levels: at level s, every shape is drawn at least so and so often."""
-    chances = [Binomial.of(clients, s, blanket.denominator, depth) for s in blanket.shares]
+    binomials = [Binomial.of(clients, s, blanket.denominator, depth) for s in blanket.shares]
     # A normal variable is so far below its mean with probability e^-depth at most.
     reach = math.sqrt(2 * depth) + 2
-    levels, fails = [(0,) * len(chances)], [-math.inf]
+    levels, fails = [(0,) * len(binomials)], [-math.inf]
     for deviations in [*np.geomspace(reach, 4, 4), 3.2, 2.6, 2.0, 1.4, 0.8]:
-        counts = tuple(_lower(each, float(deviations)) for each in chances)
-        fail = [each.below(count) for each, count in zip(chances, counts, strict=True)]
+        counts = tuple(_lower(binomial, float(deviations)) for binomial in binomials)
+        fail = [binomial.below(count) for binomial, count in zip(binomials, counts, strict=True)]
         log_fail = float(np.logaddexp.reduce(fail)) + 1e-12
         if counts != levels[-1] and log_fail < -0.2:
             levels.append(counts)
@@ -92,9 +92,9 @@ def _together(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
     return list(zip(levels, masses, strict=True))
 
 
-def _lower(chances: Binomial, deviations: float) -> int:
-    centre = chances.first + int(chances.logs.argmax())
-    return max(centre - int(deviations * chances.deviation), 0)
+def _lower(binomial: Binomial, deviations: float) -> int:
+    centre = binomial.first + int(binomial.logs.argmax())
+    return max(centre - int(deviations * binomial.deviation), 0)
 
 
 class Noises:

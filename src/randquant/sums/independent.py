@@ -73,12 +73,12 @@ def _bound(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float, alo
     if close > alone:
         return math.inf
     # theory/vector-sums.md, Proposition 5; the search only where that is loose.
-    found = together.curvature(order, enough=alone)
-    if found > close * (1 + TOLERANCE):
-        found = min(found, Search(together, order, close, TOLERANCE).run())
+    bound = together.curvature(order, enough=alone)
+    if bound > close * (1 + TOLERANCE):
+        bound = min(bound, Search(together, order, close, TOLERANCE).run())
     # theory/vector-sums.md, Proposition 10: outcomes left out, times the largest |d|/P squared.
     slopes = np.abs(np.diff(rows[:, used], axis=0)) / np.diff(inputs)[:, None]
-    return float(found + rest * (slopes / least[used]).max() ** 2) * (1 + 16 * UNIT)
+    return float(bound + rest * (slopes / least[used]).max() ** 2) * (1 + 16 * UNIT)
 
 
 def _blankets(beta: float, spread: np.ndarray, others: int) -> Iterator[tuple[float, Law]]:

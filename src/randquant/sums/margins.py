@@ -58,12 +58,12 @@ def fits(log_least: float, error: float, loss: float, order: float) -> bool:
     return log_least - loss >= LOG_PRECISE and slack(error, loss, order) <= 1e-3
 
 
-def ratios(found: np.ndarray, order: float) -> np.ndarray:
+def ratios(curvature: np.ndarray, order: float) -> np.ndarray:
     """Divergence over squared distance between points of an even grid, from S at pairs of them."""
-    place = np.arange(len(found)) / (len(found) - 1)
+    place = np.arange(len(curvature)) / (len(curvature) - 1)
     scale = (order - 1) * (place[:, None] - place) ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(scale > 0, np.log1p(scale * found) / scale, found)
+        return np.where(scale > 0, np.log1p(scale * curvature) / scale, curvature)
 
 
 def between(lower: float, upper: float, alone: Kappa, witness: tuple[float, float]) -> Kappa:

@@ -31,13 +31,13 @@ def table(rows: Rows, noise: Law, order: float) -> tuple[np.ndarray, float]:
     length = len(noise) + codes - 1
     values, exponents = np.empty((count, length)), np.empty(length, np.int64)
     lost = kernel.spread(noise.mantissa, noise.exponent, probabilities, values, exponents)
-    found, logs = np.empty((count, count)), np.empty((count + 1, length))
-    fixed, each = kernel.log_moments(values, exponents, length, order, logs, found)
+    moments, logs = np.empty((count, count)), np.empty((count + 1, length))
+    fixed, per_unit = kernel.log_moments(values, exponents, length, order, logs, moments)
     if lost and rows.apart:
-        found[:] = np.inf
+        moments[:] = np.inf
     # theory/sums.md, Propositions 6 and 8.
-    slack = (fixed + each * (noise.error + codes + 2)) * UNIT
-    return np.where(rows.allowed, np.maximum(found + slack, 0.0), -np.inf), 2 * slack
+    slack = (fixed + per_unit * (noise.error + codes + 2)) * UNIT
+    return np.where(rows.allowed, np.maximum(moments + slack, 0.0), -np.inf), 2 * slack
 
 
 def mixed(
@@ -57,10 +57,10 @@ def mixed(
     """
     rough, slack = np.full(rows.allowed.shape, -np.inf), 0.0
     for law, mass in zip(laws, log_masses, strict=True):
-        found, wide = table(rows, law, order)
-        found, slack = add_trimmed(found, law.trimmed, law.floor, log_single), max(slack, wide)
+        moments, wide = table(rows, law, order)
+        moments, slack = add_trimmed(moments, law.trimmed, law.floor, log_single), max(slack, wide)
         # theory/sums.md, Proposition 3: the mean of the moments given the noise's law.
-        rough = np.logaddexp(rough, mass + found)
+        rough = np.logaddexp(rough, mass + moments)
     # Each addition costs 16 units at most; smaller sums on the way count by their share only.
     rough[rows.allowed] += 16 * (len(laws) + 4) * UNIT * (1 + np.abs(rough[rows.allowed]))
     if slack <= ENOUGH * rough.max():
@@ -76,11 +76,11 @@ def mixed(
         if rank == CANDIDATES:
             return max(best, float(rough[p, q]))
         pair = probabilities[q], differences[p, q]
-        found = [
+        moments = [
             add_trimmed(log_moment(law, *pair, order)[1], law.trimmed, law.floor, log_single)
             for law in laws
         ]
-        best = max(best, min(_mix(np.array(found), log_masses), float(rough[p, q])))
+        best = max(best, min(_mix(np.array(moments), log_masses), float(rough[p, q])))
     return best
 
 

@@ -126,7 +126,7 @@ def _excess(change: np.ndarray, order: float) -> tuple[np.ndarray, np.ndarray]:
 def _far(low, high, below, exponent, units, order) -> tuple[float, float]:
     """The same by logarithms of p·(p/q)^(order-1)."""
     base = np.log(below) + exponent * math.log(2)
-    found = []
+    bounds = []
     for end in (low, high):
         with np.errstate(divide="ignore"):
             terms = base + order * np.log1p(end)
@@ -137,6 +137,6 @@ def _far(low, high, below, exponent, units, order) -> tuple[float, float]:
         deepest = np.abs(exponent).max() + 200.0
         # theory/sums.md, Proposition 8, for one pair: logarithms, their products, the shift.
         error = 16 * (order * steepest + deepest + abs(top)) + units + len(base) + 64
-        found.append((total, 1.01 * UNIT * error))
-    lower, upper = found[0][0] - found[0][1], found[1][0] + found[1][1]
+        bounds.append((total, 1.01 * UNIT * error))
+    lower, upper = bounds[0][0] - bounds[0][1], bounds[1][0] + bounds[1][1]
     return max(float(lower), 0.0), max(float(upper), 0.0)

@@ -29,7 +29,7 @@ def reached(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float) ->
         clients, order: as in `kappa_sum`.
     """
     best, witness = 0.0, (float(inputs[0]), float(inputs[0]))
-    found = np.empty((2, 2))
+    grid = np.empty((2, 2))
     error = 2 * rounding(clients, rows.shape[1])
     _, loss = largest_ratio(rows[:, rows.any(axis=0)])
     # theory/vector-sums.md, Propositions 6 and 9.
@@ -42,8 +42,8 @@ def reached(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float) ->
             ends = inputs[cell : cell + 2]
             first, second = (np.convolve(row, others) for row in rows[cell : cell + 2])
             # Leaving outcomes out, lowering d and cutting powers all make S smaller.
-            curvatures(first, second, keep, -1.0, error, order, 1, found)
-            over = ratios(found * part, order) / (ends[1] - ends[0]) ** 2
+            curvatures(first, second, keep, -1.0, error, order, 1, grid)
+            over = ratios(grid * part, order) / (ends[1] - ends[0]) ** 2
             i, j = np.unravel_index(int(over.argmax()), over.shape)
             if over[i, j] > best:
                 best, witness = float(over[i, j]), (float(ends[i]), float(ends[j]))

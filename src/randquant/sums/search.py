@@ -67,21 +67,21 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
         # theory/sums.md, Proposition 7: the most that was trimmed on any way counts for all.
         trimmed[at] = trimmed[at - 1] + lost
         most = max(most, trimmed[at])
-        found = np.inf
+        bound = np.inf
         if at == depth or at == depth - 2:  # a bound for all that begins like this
             faint = spread(law[at, : size[at]], law_exponent[at, : size[at]], rows, values, shared)
-            found = _largest(
+            bound = _largest(
                 values, shared, size[at] + codes - 1, order, logs, table, allowed, error
             )
             # A value that came out as 0 may be one row's only: no bound then.
             if faint and apart:
-                found = np.inf
+                bound = np.inf
             evaluated += at == depth
         if at == depth:
-            best = max(best, found)
+            best = max(best, bound)
         # theory/sums.md, Proposition 2: more blocks only hide more, so a beginning that is not
         # above the threshold settles all that go on from it.
-        if at == depth or found <= threshold:
+        if at == depth or bound <= threshold:
             chosen[at] += 1
         else:
             chosen[at + 1] = vertex
@@ -92,13 +92,13 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _largest(values, shared, length, order, logs, table, allowed, error):
     # theory/sums.md, Proposition 8.
-    fixed, each = log_moments(values, shared, length, order, logs, table)
+    fixed, per_unit = log_moments(values, shared, length, order, logs, table)
     largest = -np.inf
     for p in range(table.shape[0]):
         for q in range(table.shape[0]):
             if allowed[p, q]:
                 largest = max(largest, table[p, q])
-    return largest + (fixed + each * error) * 2.0**-53
+    return largest + (fixed + per_unit * error) * 2.0**-53
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
