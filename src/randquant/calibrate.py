@@ -126,7 +126,7 @@ def calibrate(
             assert release is not None
         return mechanism, account([release], delta)
 
-    search = _Search(check, epsilon, low, high)
+    search = _NoiseSearch(check, epsilon, low, high)
     noise = search.run(start)
     if noise is None:
         raise search.out_of_reach(delta, rounds)
@@ -138,7 +138,7 @@ def calibrate(
     return Calibration(noise, mechanism, guarantee, tight, len(search.tried))
 
 
-class _Search:
+class _NoiseSearch:
     """A bracket in the logarithm of the noise: too little on one side, enough on the other."""
 
     def __init__(

@@ -15,7 +15,7 @@ from randquant.divergence import UNIT, renyi
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class CellLines:
     """A channel's cells of positive width, as lines; codes that are never sent are left out.
 
     Also what a sum of codes is distributed like: outcomes in place of codes, weights within a
@@ -29,7 +29,7 @@ class Lines:
     missing: float = 0.0  # what outcomes that are left out may add to a moment, at most
 
     @classmethod
-    def of(cls, channel: Channel) -> Lines:
+    def of(cls, channel: Channel) -> CellLines:
         """The lines of a channel without jumps."""
         keep = np.append(True, np.diff(channel.inputs) > 0)
         weights = channel.weights[keep][:, channel.weights.any(axis=0)]

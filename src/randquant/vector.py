@@ -13,7 +13,7 @@ import numpy as np
 
 from randquant import _validate
 from randquant.channel import DITHER_STEPS, Channel
-from randquant.curvature import Lines, log_curvature
+from randquant.curvature import CellLines, log_curvature
 from randquant.divergence import LARGEST_ORDER, UNIT, renyi
 from randquant.geometry import certify_metric, fisher_information
 from randquant.privacy import Interval
@@ -96,7 +96,7 @@ def kappa(channel: Channel, order: float) -> Kappa:
     steepest = certify_metric(channel, "fisher").witness
     if math.isinf(close):
         return Kappa(math.inf, math.inf, order, steepest)
-    search = Search(Lines.of(channel), order, close)
+    search = BoxSearch(CellLines.of(channel), order, close)
     upper = float(search.run())
     lower, witness = max((close, steepest), search.attained(), key=lambda ratio: ratio[0])
     return Kappa(lower, upper, order, witness)
@@ -137,13 +137,13 @@ def squared_distance(channel: Channel, distance: float, dimension: int) -> float
     return (distance + moved) ** 2 * (1 + 32 * UNIT)
 
 
-class Search:
+class BoxSearch:
     """Branch and bound over boxes of pairs: x in one part of a cell, x' in a part of another.
 
     A box is cells (2,) and sides (2, 2): where in its cell x begins and ends, then x'.
     """
 
-    def __init__(self, lines: Lines, order: float, close: float, tolerance: float = TOLERANCE):
+    def __init__(self, lines: CellLines, order: float, close: float, tolerance: float = TOLERANCE):
         self.lines, self.order, self.tolerance = lines, order, tolerance
         self.best, self.pair = close, None  # the largest ratio, and the cells and positions of it
         self.dropped = 0.0  # the largest bound of a box that is not searched on

@@ -188,8 +188,8 @@ MUTANTS = [
     ),
     (
         "composition/fourier.py",
-        "return Grid(_grid_loss(loss, below, loss.masses, step), below.astype(np.int64), step, above)",
-        "return Grid(_grid_loss(loss, below + 1, loss.masses, step), below.astype(np.int64) + 1, step, above)",
+        "rounded = _grid_loss(loss, below, loss.masses, step)",
+        "below = below + 1\n        rounded = _grid_loss(loss, below, loss.masses, step)",
         "grid: lower bounds rounded up",
         (),
     ),

@@ -19,7 +19,7 @@ RARE = 40.0
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class LossGrid:
     """A loss on multiples of a step that is a power of two.
 
     Attributes:
@@ -35,7 +35,7 @@ class Grid:
     lost: np.ndarray
 
 
-def on_grid(loss: PrivacyLoss, step: float) -> Grid:
+def on_grid(loss: PrivacyLoss, step: float) -> LossGrid:
     """Put a loss on a grid.
 
     Upward, each loss is split between its two neighbours such that p and q keep their masses: the
@@ -45,16 +45,16 @@ def on_grid(loss: PrivacyLoss, step: float) -> Grid:
     below = np.floor(loss.losses / step)
     above = loss.losses - below * step  # right within a unit: step is a power of two
     if not loss.upward:
-        return Grid(_grid_loss(loss, below, loss.masses, step), below.astype(np.int64), step, above)
+        rounded = _grid_loss(loss, below, loss.masses, step)
+        return LossGrid(rounded, below.astype(np.int64), step, above)
     part = np.minimum(np.expm1(-above) / math.expm1(-step), 1.0)
     # theory/composition.md, Proposition 5: 18 of 24 units are needed. Both parts are raised.
     rest = (1 - part * (1 - 24 * UNIT)) * (1 + 4 * UNIT)
     masses = np.concatenate([loss.masses * rest, loss.masses * part * (1 + 24 * UNIT)])
     index = np.concatenate([below, below + 1])
     masses *= 1 + 4 * UNIT
-    return Grid(
-        _grid_loss(loss, index, masses, step), index.astype(np.int64), step, np.zeros(len(index))
-    )
+    split = _grid_loss(loss, index, masses, step)
+    return LossGrid(split, index.astype(np.int64), step, np.zeros(len(index)))
 
 
 def _grid_loss(loss: PrivacyLoss, index: np.ndarray, masses: np.ndarray, step: float):
@@ -130,7 +130,7 @@ def _reach(tilted: Tilted, margin: float) -> tuple[float, float]:
     return bernstein * (1 + 1e-6), 2.1 * math.exp(-RARE)
 
 
-def _shift(tilted: Tilted, grid: Grid) -> tuple[float, float]:
+def _shift(tilted: Tilted, grid: LossGrid) -> tuple[float, float]:
     """(shift, bound): rounding down took less than shift from a sum with tilted mass <= bound."""
     if grid.loss.upward:
         return 0.0, 0.0

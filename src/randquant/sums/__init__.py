@@ -18,7 +18,7 @@ from randquant.channel import Channel
 from randquant.divergence import LARGEST_ORDER, UNIT
 from randquant.privacy import Interval, round_down, round_up
 from randquant.sums.attack import Attack, attack
-from randquant.sums.bounds import Plan, by_blanket, by_search
+from randquant.sums.bounds import BlockPlan, by_blanket, by_search
 from randquant.sums.rows import Neighboring, Rows
 
 Method = Literal["exhaustive", "blanket", "fewer clients", "one client"]
@@ -153,7 +153,7 @@ def _upper(
     if attained >= log_single * (1 - 1e-11):
         return best
     # theory/sums.md, Propositions 1 and 2: all others are tried, or a part of them.
-    search = Plan.of(rows, others, order, log_single)
+    search = BlockPlan.of(rows, others, order, log_single)
     if not search.complete and not math.isinf(order):
         # theory/sums.md, Propositions 3 and 4.
         bound = by_blanket(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)

@@ -14,7 +14,7 @@ from randquant.divergence import UNIT
 
 
 @dataclass(frozen=True, slots=True)
-class Binomial:
+class LogBinomial:
     """A binomial variable K, its probabilities rounded up, in logarithms.
 
     Attributes:
@@ -32,7 +32,7 @@ class Binomial:
     slack: float
 
     @staticmethod
-    def of(trials: int, share: int, denominator: int, depth: float) -> Binomial:
+    def of(trials: int, share: int, denominator: int, depth: float) -> LogBinomial:
         """K of so many trials, each successful with probability share/denominator.
 
         Args:
@@ -45,7 +45,7 @@ class Binomial:
             logs = np.full(min(trials, 1) + 1, -math.inf)
             certain = share == denominator
             logs[-1 if certain else 0] = 0.0
-            return Binomial(trials, max(trials - 1, 0) if certain else 0, logs, 0.0, 0.0)
+            return LogBinomial(trials, max(trials - 1, 0) if certain else 0, logs, 0.0, 0.0)
         success, failure = share / denominator, (denominator - share) / denominator
         mode = min(int((trials + 1) * success), trials)
         deviation = math.sqrt(trials * success * failure)
@@ -63,7 +63,7 @@ class Binomial:
         total = math.log(float(np.exp(logs).sum())) - (len(logs) + 32) * UNIT
         inside = np.flatnonzero(logs >= -depth)
         logs = logs[inside[0] : inside[-1] + 1] - total + 3 * error
-        return Binomial(trials, first + int(inside[0]), logs, deviation, 6 * error)
+        return LogBinomial(trials, first + int(inside[0]), logs, deviation, 6 * error)
 
     @property
     def last(self) -> int:

@@ -68,7 +68,7 @@ def blankets(channel: Channel) -> tuple[Blanket, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BlockPlan:
     """A search over all multisets of `depth` blocks of `block` clients at one vertex each.
 
     However n - 1 others are spread over V vertices, they hold at least `depth` whole blocks;
@@ -80,14 +80,14 @@ class Plan:
     complete: bool
 
     @staticmethod
-    def of(rows: Rows, others: int, order: float, log_single: float) -> Plan:
+    def of(rows: Rows, others: int, order: float, log_single: float) -> BlockPlan:
         """The plan that counts most clients within the work allowed."""
         floor = KEEP_ALL if math.isinf(order) else floor_for(rows, log_single)
         place = np.arange(rows.weights.shape[1])
         # Times are estimates: they decide which bound is tried, none rests on them.
         spread = rows.probabilities @ place**2 - (rows.probabilities @ place) ** 2
         deviation = math.sqrt(max(float(spread.max()), 0.0))
-        best = Plan(1, 0, False)
+        best = BlockPlan(1, 0, False)
         sizes = np.unique(np.geomspace(1, others, 40).astype(np.int64)).tolist()
         for block in sizes:
             # theory/sums.md, Proposition 2: so many whole blocks there are, at least.
@@ -97,11 +97,11 @@ class Plan:
             depth = most
             allowed = WORK if others <= SMALL else WORK_FOR_PART
             if block == 1 and _work(rows, deviation, 1, others, floor) <= allowed:
-                return Plan(1, others, True)
+                return BlockPlan(1, others, True)
             while depth and _work(rows, deviation, block, depth, floor) > WORK_FOR_PART:
                 depth = min(depth - 1, int(depth * 0.97))
             if depth * block > best.depth * best.block:
-                best = Plan(block, depth, False)
+                best = BlockPlan(block, depth, False)
         return best
 
 
@@ -125,7 +125,7 @@ def _work(rows: Rows, deviation: float, block: int, depth: int, floor: float) ->
 
 
 def by_search(
-    rows: Rows, plan: Plan, order: float, log_single: float, attained: float, goal: float
+    rows: Rows, plan: BlockPlan, order: float, log_single: float, attained: float, goal: float
 ) -> float:
     """Bound the log moment by trying all others, or all multisets of blocks of them.
 
@@ -164,7 +164,7 @@ def by_search(
     return add_trimmed(best, trimmed + more, floor, log_single)
 
 
-def _hopeless(rows: Rows, laws: list[Law], plan: Plan, order: float, goal: float) -> bool:
+def _hopeless(rows: Rows, laws: list[Law], plan: BlockPlan, order: float, goal: float) -> bool:
     """Whether all others at one vertex already exceed the goal."""
     return any(
         # 2**20 units: more than such a moment is rounded up by; only time is at stake.

@@ -17,29 +17,29 @@ LOST = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class ChainLaw:
     """Probabilities (L,) of start, start + 1, …; outside there is less than LOST each."""
 
     start: int
     mass: np.ndarray
 
-    def convolve(self, other: Law) -> Law:
+    def convolve(self, other: ChainLaw) -> ChainLaw:
         """The law of the sum; products and sums of positive numbers, so each is nearly exact."""
         mass = np.convolve(self.mass, other.mass)
         # theory/vector-sums.md, Proposition 8: fewer than 2n + 64 such losses stay below 1e-294 an
         # entry, which counts where entries are 1e-275 or more.
         some = np.flatnonzero(mass >= LOST)
         first, last = int(some[0]), int(some[-1])
-        return Law(self.start + other.start + first, mass[first : last + 1])
+        return ChainLaw(self.start + other.start + first, mass[first : last + 1])
 
 
 class Powers:
     """Laws of sums of equal clients, by halving; what was computed is kept."""
 
     def __init__(self, row: np.ndarray):
-        self._known = {0: Law(0, np.ones(1)), 1: Law(0, row)}
+        self._known = {0: ChainLaw(0, np.ones(1)), 1: ChainLaw(0, row)}
 
-    def of(self, count: int) -> Law:
+    def of(self, count: int) -> ChainLaw:
         """The law of the sum of `count` codes."""
         if count not in self._known:
             # Halves: the error is n log n, where adding one client at a time would make it n^2.
@@ -48,7 +48,7 @@ class Powers:
         return self._known[count]
 
 
-def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[Law]:
+def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[ChainLaw]:
     """Laws of the sum when k clients draw from `right` and the rest from `left`, k = 0, 1, … n.
 
     Args:
@@ -60,7 +60,7 @@ def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[Law]:
     """
     some_left, some_right = Powers(left), Powers(right)
 
-    def between(low: int, high: int, common: Law) -> Iterator[Law]:
+    def between(low: int, high: int, common: ChainLaw) -> Iterator[ChainLaw]:
         """For k from low to high; `common` is what all of these have."""
         if low == high:
             yield common

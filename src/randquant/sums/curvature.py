@@ -15,7 +15,7 @@ import numpy as np
 from randquant import _validate
 from randquant.channel import Channel
 from randquant.divergence import UNIT
-from randquant.sums.chain import Law, rounding, sums
+from randquant.sums.chain import ChainLaw, rounding, sums
 from randquant.sums.chain_kernel import curvatures
 from randquant.sums.independent import by_blanket
 from randquant.sums.margins import (
@@ -198,7 +198,7 @@ class _Ends:
         return min(max(math.ceil(math.sqrt(moment / (4 * LOOSE))), least), MOST_PARTS)
 
 
-def _aligned(first: Law, second: Law) -> tuple[np.ndarray, np.ndarray]:
+def _aligned(first: ChainLaw, second: ChainLaw) -> tuple[np.ndarray, np.ndarray]:
     """Both laws over one range of sums."""
     start = min(first.start, second.start)
     stop = max(first.start + len(first.mass), second.start + len(second.mass))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from randquant.divergence import UNIT
-from randquant.sums.binomial import Binomial
+from randquant.sums.binomial import LogBinomial
 from randquant.sums.blanket import FEW_SHAPES, Blanket
 from randquant.sums.law import Law, product
 
@@ -43,7 +43,7 @@ def draws(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
     # Groups multiply over shapes: some hundreds in all.
     points = {1: 45, 2: 24}.get(len(blanket.shares), 14)
     groups = []
-    total_drawn = Binomial.of(clients, sum(blanket.shares), blanket.denominator, depth)
+    total_drawn = LogBinomial.of(clients, sum(blanket.shares), blanket.denominator, depth)
     for total, _, mass in total_drawn.groups(points):
         for counts, part in _split(total, blanket.shares, depth, points):
             # theory/sums.md, Proposition 10: both carry spare units for their sum; 8 more.
@@ -62,7 +62,7 @@ def _split(
         return
     # theory/sums.md, Proposition 4: given the total, draws of the first shape are binomial. Its
     # group counts its least for itself and total less its greatest for the other shapes.
-    first_drawn = Binomial.of(total, shares[0], sum(shares), depth)
+    first_drawn = LogBinomial.of(total, shares[0], sum(shares), depth)
     for least, greatest, mass in first_drawn.groups(points):
         for counts, part in _split(total - greatest, shares[1:], depth, points):
             yield (least, *counts), mass + part
@@ -70,7 +70,7 @@ def _split(
 
 def _together(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
     """Nested levels: at level s, every shape is drawn at least so and so often."""
-    binomials = [Binomial.of(clients, s, blanket.denominator, depth) for s in blanket.shares]
+    binomials = [LogBinomial.of(clients, s, blanket.denominator, depth) for s in blanket.shares]
     # A normal variable is so far below its mean with probability e^-depth at most.
     reach = math.sqrt(2 * depth) + 2
     levels, fails = [(0,) * len(binomials)], [-math.inf]
@@ -92,7 +92,7 @@ def _together(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
     return list(zip(levels, masses, strict=True))
 
 
-def _lower(binomial: Binomial, deviations: float) -> int:
+def _lower(binomial: LogBinomial, deviations: float) -> int:
     centre = binomial.first + int(binomial.logs.argmax())
     return max(centre - int(deviations * binomial.deviation), 0)
 

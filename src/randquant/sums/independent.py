@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from randquant.channel import Channel
-from randquant.curvature import Lines
+from randquant.curvature import CellLines
 from randquant.divergence import UNIT
-from randquant.sums.chain import Law, Powers, rounding
+from randquant.sums.chain import ChainLaw, Powers, rounding
 from randquant.sums.margins import between, fits, largest_ratio, left_out, log_keep
 from randquant.sums.reached import reached
-from randquant.vector import Kappa, Search
+from randquant.vector import BoxSearch, Kappa
 
 GROUPS = (-18, -15, -12, -10, -8, -6, -4, -3, -2.25, -1.5, -1, -0.5, 0, 0.5, 1)
 """In standard deviations: where numbers of independent clients are cut into groups."""
@@ -36,7 +36,7 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
         clients, order: as in `kappa_sum`.
         alone: the curvature of one client's code.
     """
-    lines = Lines.of(channel)
+    lines = CellLines.of(channel)
     rows = np.zeros((len(lines.inputs), channel.levels))
     rows[:, channel.weights.any(axis=0)] = lines.weights / lines.denominator
     lower, witness = reached(lines.inputs, rows, clients, order)
@@ -68,20 +68,20 @@ def _bound(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float, alo
     rest = left_out(joint.shape[1], log_least, loss, order)
     joint = joint[:, joint.max(axis=0) >= math.exp(log_least)]
     # theory/vector-sums.md, Proposition 4: outcomes (group, sum) in place of codes.
-    together = Lines(inputs, joint, 1, error, rest)
+    together = CellLines(inputs, joint, 1, error, rest)
     close = together.close(order)
     if close > alone:
         return math.inf
     # theory/vector-sums.md, Proposition 5; the search only where that is loose.
     bound = together.curvature(order, enough=alone)
     if bound > close * (1 + TOLERANCE):
-        bound = min(bound, Search(together, order, close, TOLERANCE).run())
+        bound = min(bound, BoxSearch(together, order, close, TOLERANCE).run())
     # theory/vector-sums.md, Proposition 10: outcomes left out, times the largest |d|/P squared.
     slopes = np.abs(np.diff(rows[:, used], axis=0)) / np.diff(inputs)[:, None]
     return float(bound + rest * (slopes / least[used]).max() ** 2) * (1 + 16 * UNIT)
 
 
-def _blankets(beta: float, spread: np.ndarray, others: int) -> Iterator[tuple[float, Law]]:
+def _blankets(beta: float, spread: np.ndarray, others: int) -> Iterator[tuple[float, ChainLaw]]:
     """(chance, law of their sum): how many of the others are independent, in groups.
 
     A group has the law of the fewest in it: what others add on top only hides more.
