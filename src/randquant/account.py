@@ -97,7 +97,7 @@ def account(releases: Iterable[Release], delta: float, *, quick: bool = False) -
 
 
 def _one(name: str, words: Sequence[str]) -> Any:
-    """The one word that all releases have."""
+    """The word that all releases have in common."""
     if len(set(words)) != 1:
         raise ValueError(
             f"Expected releases under one {name}, got {sorted(set(words)) or 'none'}: "
@@ -117,10 +117,11 @@ def _only_channel(releases: Sequence[Release]) -> Channel | None:
 
 
 def _by_renyi(releases: Sequence[Release], delta: float) -> tuple[float, float]:
-    """(epsilon, order), the least over ORDERS, by going down from where a Gaussian has it.
+    """(epsilon, order), the least epsilon over ORDERS, by descent from the Gaussian's best order.
 
     (order - 1) times a divergence is convex in the order, so epsilon is quasi-convex in it: it
-    falls, then rises. Where bounds are not quite, another order may be found: each of them holds.
+    falls, then rises. Where bounds are not quite convex the descent may end elsewhere: every order
+    gives a valid bound.
     """
     epsilons: dict[int, float] = {}
 

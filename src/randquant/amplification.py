@@ -1,4 +1,4 @@
-"""How much less a mechanism reveals that a client takes part in by chance, from its Rényi curve.
+"""Privacy amplification by sampling: a bound for a subsampled mechanism, from its Rényi curve.
 
 One bound for any mechanism, at every real order. Derivations: `docs/theory/sampling.md`.
 """
@@ -29,7 +29,7 @@ def amplified(
     neighboring: Neighboring,
     absent: Callable[[float], float] | None = None,
 ) -> float:
-    """Bound the Rényi divergence of a mechanism that each client takes part in by chance.
+    """Bound the Rényi divergence of a mechanism in which each client takes part at random.
 
     Args:
         renyi: order in (1, inf] to an upper bound, in nats, of the divergence between any two

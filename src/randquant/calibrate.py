@@ -17,13 +17,13 @@ from randquant.privacy import Guarantee, Neighboring, round_up
 from randquant.releases import of_one_example
 
 TOLERANCE = 1e-3
-"""How far below the target epsilon may stay, relatively, before the search goes on."""
+"""How far below the target epsilon may stay, relatively, for the search to end."""
 
 REACH = (1e-6, 1e12)
-"""Noise that is searched unless another range is given."""
+"""Range of noise that is searched unless another one is given."""
 
 STEPS = 48
-"""Most points that one part of a search looks at."""
+"""Most points that one stage of the search evaluates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Calibration:
         guarantee: what the accountant says of the mechanism; its epsilon is at most the target.
         tight: whether epsilon is within TOLERANCE of the target. Else less noise is out of range,
             cannot be built, or brings epsilon above the target at once.
-        calls: how often the accountant was asked.
+        calls: how many times the accountant was called.
     """
 
     noise: float
@@ -84,7 +84,7 @@ def calibrate(
         examples: of how many clipped examples an update is the mean, at least, where neighbours
             differ in one example; None where they differ in everything of one client.
         start: where the search begins: a good guess saves time.
-        reach: least and largest noise that is looked at.
+        reach: least and largest noise that is tried.
 
     Returns:
         A Calibration.
@@ -96,7 +96,7 @@ def calibrate(
         in epsilon, meets the target. Where it does not fall, what is returned still meets it.
 
     Raises:
-        OutOfReach: nothing that was looked at meets the target; with the nearest that does.
+        OutOfReach: no noise that was tried meets the target; it names the nearest epsilon.
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
 
     Example:
@@ -192,7 +192,7 @@ class _NoiseSearch:
         return self.narrow(good, bad)
 
     def something(self, start: float) -> float | None:
-        """A noise near the start at which there is a mechanism."""
+        """A noise near the start at which a mechanism can be built."""
         # Evenly in the logarithm, nearest to the start first: the range spans 18 decades.
         span = math.log(self.high / self.low)
         grid = [_six(self.low * math.exp(span * k / STEPS)) for k in range(STEPS + 1)]

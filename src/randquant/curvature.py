@@ -1,6 +1,6 @@
 """Rows, slopes and curvature of a channel between any two inputs, with proven rounding.
 
-What `vector` searches over. Derivations and rounding: `docs/theory/vector.md`.
+The search of `vector` runs over these. Derivations and rounding: `docs/theory/vector.md`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from randquant.divergence import UNIT, renyi
 class CellLines:
     """A channel's cells of positive width, as lines; codes that are never sent are left out.
 
-    Also what a sum of codes is distributed like: outcomes in place of codes, weights within a
-    relative error.
+    It also describes the distribution of a sum of codes: outcomes take the place of codes, and
+    weights are known within a relative error.
     """
 
     inputs: np.ndarray  # (V,) rising
@@ -107,7 +107,7 @@ class CellLines:
         return lower / (order - 1) * (1 - 8 * UNIT), upper / (order - 1) * (1 + 8 * UNIT)
 
     def close(self, order: float) -> float:
-        """What pairs within a cell come close to, rounded up like `curvature`: no bound."""
+        """The value that pairs within a cell approach, rounded up like `curvature`: not a bound."""
         slopes, rows = self._cells(), self.weights / self.denominator
         largest = -np.inf
         for v, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""What one client's data was released through: records that accounting composes.
+"""Records of what one client's data was released through, for accounting to compose.
 
 A release bounds the Rényi divergence between the two worlds of a neighbouring relation, under one
 trust. Derivations: `docs/theory/accounting.md`, `vector.md`, `sums.md`, for noise `additive.md`.
@@ -26,7 +26,7 @@ LARGEST_COHORT = 10**6
 """Most clients in one sum: beyond, its curvature would take long to bound."""
 
 LADDER = (2.0, 16.0, 128.0, 1024.0)
-"""Orders at which kappa is looked at before it is bounded at a larger one."""
+"""Orders at which kappa is checked before it is bounded at a larger one."""
 
 ROUNDING = 2.0**-20
 """Over clip_norm: what rounding to float32 may add to the distance of two means of examples. Each
@@ -297,12 +297,12 @@ class NoiseRelease:
 
     @property
     def distance(self) -> float:
-        """Every coordinate of every round adds its own."""
+        """Total variation distance of all coordinates and rounds: single distances add up."""
         # theory/accounting.md, Proposition 4: distances of independent draws add up.
         return _up(self.releases * self.noise.distance(self.cohort))
 
     def renyi(self, order: float) -> float:
-        """Every round adds the same (`noise.shift_divergence`)."""
+        """Divergences of the rounds add up (`noise.shift_divergence`)."""
         if self.rounds == 0:
             return 0.0
         curvature = _curvature(self.noise, self.cohort)
@@ -346,7 +346,7 @@ def of_one_example(release: Release | None, examples: int) -> Release | None:
 
 
 def _share(examples: int | None) -> float:
-    """What part of an update's distance one example's is."""
+    """One example's distance as a share of that of a whole update."""
     # theory/vector.md, Proposition 16: 2**-21 is needed, so the rounding of this sum is paid for.
     return 1.0 if examples is None else 1 / examples + ROUNDING
 
@@ -389,7 +389,7 @@ def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: i
 
 @functools.lru_cache(maxsize=256)
 def _lipschitz(channel: Channel) -> float:
-    """Nats that any code's log-likelihood may change by per unit of a coordinate."""
+    """By how many nats any code's log-likelihood may change per unit of a coordinate."""
     # theory/accounting.md, Proposition 6: log-likelihoods are piecewise as steep as at vertices.
     return _up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
 

@@ -1,6 +1,6 @@
-"""Releases of rounds that a client takes part in by chance, where nobody sees who does.
+"""Releases of sampled rounds: each client takes part at random, and nobody sees who does.
 
-When that is so, and what it is worth: `docs/theory/sampling.md`.
+When participation is hidden, and how much that amplifies privacy: `docs/theory/sampling.md`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from randquant.privacy import Neighboring, Trust
 from randquant.releases import ChannelRelease, Release, VectorRelease
 
 Scheme = Literal["poisson", "fixed"]
-"""`poisson`: each client takes part by its own coin. `fixed`: cohorts of one size, uniformly."""
+"""`poisson`: each client takes part independently of the others. `fixed`: cohorts of one size,
+drawn uniformly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One round's release, in many rounds, each of which a client takes part in by chance.
+    """One round's release, repeated in many rounds in each of which a client takes part at random.
 
     Attributes:
         release: of one round (`rounds=1`), as if the client took part.
         rate: probability of taking part; for a fixed size see `of_cohort`.
         rounds: rounds of the whole run, whether the client takes part or not.
-        scheme: `poisson`, where each client takes part by its own coin, or `fixed`, where every
+        scheme: `poisson`, where each client takes part independently, or `fixed`, where every
             cohort of a size is equally likely (`replace_one` only).
         hidden: every client sends in every round, those that do not take part the encoding of an
             update of zeros. Then not even a server that sees each client's codes knows who takes
@@ -35,10 +36,10 @@ class Sampled:
         absent: for a `replace_one` release and `poisson`, the same release for `zero_out`
             neighbours, which sharpens the bound; of a channel it is known without being given.
 
-    Cohorts of different rounds must be drawn independently, by coins that the adversary does not
-    know. A cap on participations makes rounds dependent: account for it by the participations of
-    the client called most often, with no Sampled. Under central trust the server must publish a
-    sum, or a sum over a public number, in which an absent client counts as zeros.
+    Cohorts of different rounds must be drawn independently, with randomness that the adversary
+    does not know. A cap on participations makes rounds dependent: account for it by the
+    participations of the client called most often, without Sampled. Under central trust the server
+    must publish a sum, or a sum over a public number, in which an absent client counts as zeros.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind, or the adversary
@@ -101,16 +102,16 @@ class Sampled:
 
     @property
     def distance(self) -> float:
-        """Every round adds its own."""
+        """Total variation distance of all rounds: those of single rounds add up."""
         # theory/rounding.md, Proposition 8.
         return self.release.distance * self.rounds * (1 + 8 * UNIT)
 
     def renyi(self, order: float) -> float:
-        """Upper bound of the Rényi divergence of all rounds (`amplified`, which adds up)."""
+        """Upper bound of the Rényi divergence of all rounds: amplified bounds add up."""
         if self.releases == 0:
             return 0.0
         # theory/sampling.md, Proposition 1: rounds are drawn independently, so they add up, and one
-        # coin decides for all coordinates of a round: the whole release is amplified.
+        # draw decides for all coordinates of a round: the whole release is amplified.
         absent = self._absent()
         curve = None if absent is None else absent.renyi
         per_round = amplified(self.release.renyi, self.rate, order, self.neighboring, curve)

@@ -39,7 +39,7 @@ class Kappa(Interval):
         lower, upper: K lies between them, per squared unit of x.
         order: Rényi order.
         witness: inputs (x, x') with D(P_x || P_x') >= lower·(x - x')^2. The same input twice: pairs
-            close to it come as close to `lower` as one likes.
+            close to it approach `lower` arbitrarily closely.
     """
 
     order: float
@@ -149,7 +149,7 @@ class BoxSearch:
         self.dropped = 0.0  # the largest bound of a box that is not searched on
 
     def run(self) -> float:
-        """The upper bound; self.pair is the pair that came closest to it."""
+        """Return the upper bound; self.pair is the pair that came closest to it."""
         cells, sides = self._roots()
         size = 4 * (self.lines.weights.shape[1] + 6)
         batch, work = max(BATCH // size, 1), WORK // size
@@ -178,7 +178,7 @@ class BoxSearch:
             bounds = np.concatenate([bounds[rest], tightened])
 
     def attained(self) -> tuple[float, tuple[float, float]]:
-        """A proven lower bound: the divergence of the best pair, from exact integers."""
+        """Return a proven lower bound: the divergence of the best pair, from exact integers."""
         if self.pair is None:
             return 0.0, (0.0, 0.0)
         cells, positions = self.pair
@@ -277,7 +277,7 @@ class BoxSearch:
     def _spread(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
         """order/8 times the squared range of d log p_i/dx between x and x'; (n,) upper bounds.
 
-        Tight for two codes of equal chance, and the bound that counts at orders beyond hundreds.
+        Tight for two equally likely codes, and the best bound at orders beyond hundreds.
         Infinite where a cell lies between.
         """
         if self.lines.error > 0:

@@ -1,7 +1,7 @@
 """Many releases of one channel: epsilon at delta, between two proven values.
 
-Above: the pair that dominates all pairs of inputs, its loss composed. Below: what one pair of
-inputs really loses in every release. Derivations: `docs/theory/composition.md`.
+Upper bound: the composed privacy loss of a pair that dominates all pairs of inputs. Lower bound:
+the composed loss of one actual pair of inputs. Derivations: `docs/theory/composition.md`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TILTED_UP_TO = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What many releases of one channel lose.
+    """The privacy of many releases of one channel.
 
     Attributes:
         epsilon: the least epsilon at which all of them together are (epsilon, delta)-private
@@ -64,8 +64,8 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
 
     Guarantees:
         All pairs of inputs are covered by the upper end, also when inputs depend on what was sent
-        before. No accountant can state less than the lower end: two inputs of the channel, the
-        same two in every release, lose that much.
+        before. No accountant can state less than the lower end: it is attained by two inputs of
+        the channel, the same two in every release.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.

@@ -1,4 +1,4 @@
-"""The one pair of rows that is at least as easy to tell apart as every pair of a channel's.
+"""A pair of rows that dominates all pairs of a channel's rows: easier to tell apart than any.
 
 A test that accepts a set of codes has a point (Q(S), P(S)). The points of all ordered pairs of
 vertices, convexified, are the power curve of a pair that dominates them all:

@@ -26,7 +26,7 @@ class LossGrid:
         loss: losses are step · index.
         index: (k,) int64.
         step: in nats.
-        lost: (k,) what rounding down took from each loss, 0 to step; zeros for upper bounds.
+        lost: (k,) by how much each loss was rounded down, 0 to step; zeros for upper bounds.
     """
 
     loss: PrivacyLoss

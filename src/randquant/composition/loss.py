@@ -1,7 +1,7 @@
-"""Privacy loss as a finite measure of floats, bent by an exponential so that its tail is central.
+"""Privacy loss as a finite measure of floats, exponentially tilted so that its tail is central.
 
-Everything is rounded towards the side on which a bound must stay, so what follows treats the
-floats as exact. Derivations: `docs/theory/composition.md`.
+Everything is rounded towards the safe side of a bound, so the floats are treated as exact
+afterwards. Derivations: `docs/theory/composition.md`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LARGEST_EXPONENT = 600.0
 
 
 SMALLEST_WEIGHT = 1e-300
-"""Smaller tilted masses would lose their digits: they are raised to it, or dropped."""
+"""Smaller tilted masses would lose digits: they are raised to it, or dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Tilted:
 
     With T(epsilon) the integral of g(x) = e^(-tilt x) (1 - e^-x), x = total loss - epsilon > 0,
     over `releases` independent losses of these weights, the hockey-stick divergence is
-    e^(releases · constant - tilt · epsilon) T(epsilon) and what infinite losses add.
+    e^(releases · constant - tilt · epsilon) T(epsilon) plus the share of infinite losses.
 
     Attributes:
         loss: what was tilted.
@@ -152,7 +152,7 @@ def log_moments(loss: PrivacyLoss, tilts: np.ndarray) -> np.ndarray:
 
 
 def best_tilt(loss: PrivacyLoss, releases: int, delta: float) -> float:
-    """The tilt at which Rényi composition gives the least epsilon, roughly."""
+    """The tilt at which Rényi composition gives about the least epsilon."""
     # theory/composition.md, Proposition 3: no exponential of a tilted loss overflows.
     cap = LARGEST_EXPONENT / max(float(np.abs(loss.losses).max(initial=0.0)), 1e-12)
     tilts = np.geomspace(min(1e-9, cap / 2), cap, 400)

@@ -35,7 +35,7 @@ class SumCertificate:
             inputs of the others, lies in this interval; in nats.
         witness: (x, x'), inputs of the client; behind `others` their divergence is at least
             `epsilon.lower`.
-        others: {input: how many other clients have it}, the attack found.
+        others: {input: how many other clients have it} in the strongest attack found.
         method: what proved `epsilon.upper`: all others were tried; the part of their codes that
             does not depend on their inputs was counted; only some of the others were counted; or
             none was.
@@ -75,8 +75,8 @@ def certify_sum(
         neighboring: `replace_one`, or `zero_out`: one of the client's two inputs is 0.
 
     Returns:
-        A SumCertificate with an interval for the largest divergence, and an attack. The result is
-        kept: asking again for the same sum costs nothing.
+        A SumCertificate with an interval for the largest divergence, and an attack. Results are
+        cached: certifying the same sum again costs nothing.
 
     Guarantees:
         Whatever the others' inputs in [-clip, clip], fixed or random but independent of the

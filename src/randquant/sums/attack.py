@@ -1,4 +1,4 @@
-"""The strongest attack found: other clients' inputs, and a pair that they hide badly."""
+"""The strongest attack found: inputs of the other clients, and a pair that they hide poorly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOVES = 2.0**27
 """Multiplications that a local search may take."""
 
 FLOOR = 90.0
-"""Bits below which the tails of long sums are left out; a lower bound allows for that."""
+"""Bits below which the tails of long sums are left out; lower bounds account for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def attack(rows: Rows, others: int, order: float) -> Attack:
 def _ends(rows: Rows, others: int) -> Iterator[Attack]:
     """Pure privacy: the least sum (the greatest) is one client's least code (greatest) alone.
 
-    So behind others that can send it the ratio of two inputs' probabilities of it remains.
+    So if the others can send it too, the ratio of two inputs' probabilities of it remains.
     """
     for code in (0, -1):
         # theory/sums.md, Proposition 5.

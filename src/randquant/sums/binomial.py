@@ -1,4 +1,4 @@
-"""Binomial probabilities with a proven error, deep into the tails: how many clients did something.
+"""Binomial probabilities with a proven error deep into the tails: how many draw from a shape.
 
 Derivations: `docs/theory/sums.md`.
 """
@@ -22,7 +22,7 @@ class LogBinomial:
         first: logs[i] is at least log P(K = first + i).
         logs: (w,) float64; a value outside this window is less likely than its nearer end.
         deviation: the standard deviation of K, roughly.
-        slack: what each of the logs may be above the truth.
+        slack: how far each of the logs may be above the truth.
     """
 
     trials: int
@@ -33,7 +33,7 @@ class LogBinomial:
 
     @staticmethod
     def of(trials: int, share: int, denominator: int, depth: float) -> LogBinomial:
-        """K of so many trials, each successful with probability share/denominator.
+        """K of `trials` trials, each successful with probability share/denominator.
 
         Args:
             trials: >= 0.
@@ -79,7 +79,7 @@ class LogBinomial:
         return _log_sum(np.append(inside, [tail, beyond]))
 
     def groups(self, points: int) -> list[tuple[int, int, float]]:
-        """Cut 0..trials into about so many groups: (least, greatest, log of at least its mass).
+        """Cut 0..trials into about `points` groups: (least, greatest, log of at least its mass).
 
         They are fine where K is likely and coarse in the tails. With h decreasing,
         E[h(K)] <= sum mass·h(least).

@@ -1,7 +1,7 @@
 """Privacy blankets: what all clients' codes have in common, whatever their inputs, up to shifts.
 
-A client's code is split into a shape drawn from fixed chances, a place, and the rest. Place and
-rest are given away; the shape's own randomness still hides the others. Derivations and rounding:
+A client's code is split into a shape drawn with fixed probabilities, a place, and the rest. Place
+and rest are revealed; the shape's own randomness still hides the client. Derivations and rounding:
 `docs/theory/sums.md`.
 """
 
@@ -26,7 +26,7 @@ FEW_SHAPES, MANY_SHAPES = 3, 6
 
 @dataclass(frozen=True, slots=True)
 class Blanket:
-    """Every row of a channel is at least a sum of shifted shapes, each shape of a fixed chance.
+    """Every row of a channel is at least a sum of shifted shapes, each with a fixed probability.
 
     Row v >= sum over j and t of c[v, j, t]·shape_j shifted by t, where sum over t of c[v, j, t] is
     shares[j]/denominator for every vertex v, hence for every input.
@@ -51,7 +51,7 @@ class Blanket:
 
     @property
     def beta(self) -> float:
-        """The chance that a client draws from some shape; within 1 unit."""
+        """The probability that a client draws from some shape; within 1 unit."""
         return sum(self.shares) / self.denominator
 
     def law(self, shape: int, floor: float = KEEP_ALL) -> Law:

@@ -36,7 +36,7 @@ def floor_for(rows: Rows, log_single: float) -> float:
 
 
 def by_blanket(channel: Channel, rows: Rows, others: int, order: float, log_single: float) -> float:
-    """Bound the log moment by what others draw from a blanket; the least over several blankets.
+    """Bound the log moment by the others' draws from a blanket; the least over several blankets.
 
     Args:
         channel: the channel.
@@ -135,7 +135,7 @@ def by_search(
         order: in (1, inf].
         log_single: at least the largest log moment of one client.
         attained: at most the log moment of some others and pair.
-        goal: a bound known already: a search that cannot improve on it is not begun.
+        goal: a bound known already: a search that cannot improve on it is skipped.
     """
     from randquant.sums.search import search
 
@@ -165,7 +165,7 @@ def by_search(
 
 
 def _hopeless(rows: Rows, laws: list[Law], plan: BlockPlan, order: float, goal: float) -> bool:
-    """Whether all others at one vertex already exceed the goal."""
+    """Whether the sum with all others at one vertex already exceeds the goal."""
     return any(
         # 2**20 units: more than such a moment is rounded up by; only time is at stake.
         float(table(rows, law.power(plan.depth), order)[0].max()) * (1 - 2**20 * UNIT) > goal

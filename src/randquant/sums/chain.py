@@ -34,7 +34,7 @@ class ChainLaw:
 
 
 class Powers:
-    """Laws of sums of equal clients, by halving; what was computed is kept."""
+    """Laws of sums of clients with equal inputs, by halving; computed laws are kept."""
 
     def __init__(self, row: np.ndarray):
         self._known = {0: ChainLaw(0, np.ones(1)), 1: ChainLaw(0, row)}
@@ -61,7 +61,7 @@ def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[ChainLaw
     some_left, some_right = Powers(left), Powers(right)
 
     def between(low: int, high: int, common: ChainLaw) -> Iterator[ChainLaw]:
-        """For k from low to high; `common` is what all of these have."""
+        """For k from low to high; `common` is the law of the clients that all of these share."""
         if low == high:
             yield common
             return

@@ -31,7 +31,7 @@ from randquant.sums.reached import endless, reached
 from randquant.vector import Kappa, kappa
 
 LARGEST_CHAIN, LARGEST_SUM = 2**12, 2**17
-"""Most clients whose every arrangement is tried, and most that are counted: others only help."""
+"""Most clients whose arrangements are all tried, and most that are counted: more only hide more."""
 
 LOOSE = 2.0**-9
 """How far a bound may be above the best pair, about, before pairs are cut finer."""
@@ -95,7 +95,7 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
 
 
 class _Ends:
-    """A channel with no vertex but its ends: the others are at one or the other end."""
+    """A channel whose only vertices are its ends: each of the others is at one of the two."""
 
     def __init__(self, channel: Channel, clients: int, order: float):
         rows = channel.weights / channel.denominator  # codes keep their places: places add up
@@ -153,7 +153,7 @@ class _Ends:
     def _bound(self, grid: np.ndarray) -> float:
         """Upper bound of D over squared distance in units of the way, for one set of others."""
         parts, above = len(grid) - 1, self.order - 1
-        # What codes with hardly any mass may add, to every entry.
+        # Outcomes with hardly any mass may add this to every entry.
         rest = left_out(self.length, self.log_keep, self.loss, self.order) * (self.ratio - 1) ** 2
         raised = grid * (1 + self.slack) + rest
         corners = [raised[:-1, :-1], raised[:-1, 1:], raised[1:, :-1], raised[1:, 1:]]
@@ -190,7 +190,7 @@ class _Ends:
         return np.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (self.order - 2)) * (1 + 512 * UNIT)
 
     def _parts(self) -> int:
-        """As fine as the bound's looseness about the diagonal asks for."""
+        """Number of parts for which the bound is tight enough near the diagonal."""
         left, right = self.left[self.used], self.right[self.used]
         steepest = (right - left) ** 2 / np.minimum(left, right)
         moment = self.order * (self.order - 1) / 4 * float(steepest.sum()) / self.clients
@@ -199,7 +199,7 @@ class _Ends:
 
 
 def _aligned(first: ChainLaw, second: ChainLaw) -> tuple[np.ndarray, np.ndarray]:
-    """Both laws over one range of sums."""
+    """Both laws over a common range of sums."""
     start = min(first.start, second.start)
     stop = max(first.start + len(first.mass), second.start + len(second.mass))
     both = np.zeros((2, stop - start))

@@ -1,4 +1,4 @@
-"""How often each shape of a blanket is drawn: noises to bound a sum by, and their chances."""
+"""How often each shape of a blanket is drawn: the noise in a sum, and its probabilities."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Draws = tuple[tuple[int, ...], float]
 
 
 def draws(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
-    """Group what may be drawn by so many clients.
+    """Group the possible draws of this many clients.
 
     Args:
         blanket: the blanket.
         clients: how many draw.
-        depth: what is less likely than about e^-depth may be treated coarsely.
+        depth: outcomes less likely than about e^-depth may be treated coarsely.
 
     Returns:
         Groups that hold all outcomes. With h decreasing in every count, E[h] is at most
@@ -56,7 +56,7 @@ def draws(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
 def _split(
     total: int, shares: tuple[int, ...], depth: float, points: int
 ) -> Iterator[tuple[tuple[int, ...], float]]:
-    """How so many draws may fall on the shapes."""
+    """How this many draws may be distributed over the shapes."""
     if len(shares) == 1:
         yield (total,), 0.0
         return
@@ -69,7 +69,7 @@ def _split(
 
 
 def _together(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
-    """Nested levels: at level s, every shape is drawn at least so and so often."""
+    """Nested levels: at level s, every shape is drawn at least levels[s] times."""
     binomials = [LogBinomial.of(clients, s, blanket.denominator, depth) for s in blanket.shares]
     # A normal variable is so far below its mean with probability e^-depth at most.
     reach = math.sqrt(2 * depth) + 2
@@ -84,7 +84,7 @@ def _together(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
     # theory/sums.md, Proposition 4: Abel's sum, where the last F is 1; 1e-12 is far above the
     # rounding of exp and log, whose results are at most 1.
     fails.append(0.0)
-    # Level s is reached but not s + 1 with at most the chance of missing s + 1, counted once.
+    # P(level s is reached and s + 1 is not) <= P(s + 1 is not reached), counted once.
     masses = []
     for least, most in itertools.pairwise(fails):
         share = -math.expm1(least - most) if least < most else 0.0
@@ -98,7 +98,7 @@ def _lower(binomial: LogBinomial, deviations: float) -> int:
 
 
 class Noises:
-    """Laws of draws from a blanket's shapes, each made from the one before where that helps."""
+    """Laws of draws from a blanket's shapes, each computed from the previous one where possible."""
 
     def __init__(self, blanket: Blanket, floor: float):
         self.single = [blanket.law(j, floor) for j in range(len(blanket.shapes))]
@@ -106,7 +106,7 @@ class Noises:
         self.law = Law.nothing(floor)
 
     def of(self, counts: tuple[int, ...]) -> Law:
-        """The law of the sum of so many draws of each shape."""
+        """The law of the sum of counts[j] draws from shape j, for all j."""
         more = [count - known for count, known in zip(counts, self.counts, strict=True)]
         if min(more) >= 0:
             law = self.law * product(self.single, more)

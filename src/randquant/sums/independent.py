@@ -1,4 +1,4 @@
-"""Curvature of a sum in which each client sends, now and then, a code of no input: any channel.
+"""Curvature of a sum in which a client's code is, with probability beta, independent of its input.
 
 Derivation: `docs/theory/vector-sums.md`.
 """
@@ -29,7 +29,7 @@ itself loses more."""
 
 
 def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Kappa:
-    """Bound a sum's curvature: each of the others is independent of its input with chance beta.
+    """Bound a sum's curvature by the clients whose codes are independent of their inputs.
 
     Args:
         channel: a channel whose curvature is finite.
@@ -47,7 +47,7 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
 def _bound(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float, alone: float) -> float:
     """Upper bound; infinite where it would be above that of one client alone.
 
-    So it is where probabilities that count are too small for float64.
+    It is also infinite where relevant probabilities are too small for float64.
     """
     levels, used = rows.shape[1], rows.any(axis=0)
     least = rows.min(axis=0)
@@ -82,9 +82,9 @@ def _bound(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float, alo
 
 
 def _blankets(beta: float, spread: np.ndarray, others: int) -> Iterator[tuple[float, ChainLaw]]:
-    """(chance, law of their sum): how many of the others are independent, in groups.
+    """(probability, law of their sum) for groups of how many of the others are independent.
 
-    A group has the law of the fewest in it: what others add on top only hides more.
+    A group gets the law of its smallest number: further codes only hide more.
     """
     count = Powers(np.array([1 - beta, beta])).of(others)
     middle, deviation = others * beta, math.sqrt(others * beta * (1 - beta))

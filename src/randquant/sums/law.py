@@ -21,7 +21,7 @@ class Law:
 
     Attributes:
         mantissa: (L,) float64 >= 0, 0 or within 2**-128 and 2**128.
-        exponent: (L,) int64, multiples of 256; what a zero has is without meaning.
+        exponent: (L,) int64, multiples of 256; that of a zero has no meaning.
         error: relative error of every entry, at most, in units of 2**-53.
         trimmed: how many entries, each below 2**-floor, were left out at the ends.
         floor: in bits.
@@ -68,7 +68,7 @@ class Law:
         )
 
     def power(self, clients: int) -> Law:
-        """The law of the sum of so many independent copies."""
+        """The law of the sum of `clients` independent copies."""
         return product([self], [clients])
 
 
@@ -85,7 +85,7 @@ def product(laws: Sequence[Law], counts: Sequence[int]) -> Law:
 
 
 def log_trimmed(trimmed: float, floor: float) -> float:
-    """log of the probability of so many entries below 2**-floor, rounded up; -inf of none."""
+    """log of the probability of `trimmed` entries below 2**-floor, rounded up; -inf for none."""
     if trimmed == 0:
         return -math.inf
     # Twice: an entry is compared with the floor after rounding.

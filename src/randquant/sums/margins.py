@@ -1,4 +1,4 @@
-"""What rounding, and outcomes with hardly any mass, may change in the curvature of a sum.
+"""Effect of rounding, and of outcomes with hardly any mass, on the curvature of a sum.
 
 Derivations: `docs/theory/vector-sums.md`.
 """
@@ -13,7 +13,7 @@ from randquant.divergence import UNIT
 from randquant.vector import Kappa
 
 LOG_PRECISE = math.log(1e-275)
-"""Probabilities from here on are known within their stated relative error."""
+"""Larger probabilities are known within their stated relative error."""
 
 
 def largest_ratio(rows: np.ndarray) -> tuple[float, float]:
@@ -31,13 +31,13 @@ def log_keep(outcomes: int, loss: float, order: float) -> float:
 
 
 def left_out(outcomes: int, log_least: float, loss: float, order: float) -> float:
-    """What they may add to a moment; and to S, over the square of the largest relative change."""
+    """Bound on their share of a moment; of S, over the square of the largest relative change."""
     # theory/vector-sums.md, Proposition 10, whose order/2 is raised to 2 (order + 1) at no loss.
     return 2 * (order + 1) * outcomes * math.exp(log_least + _power(order) * loss)
 
 
 def _power(order: float) -> float:
-    """Of the largest ratio of two rows: M has at most it, and S, over changes squared."""
+    """Exponent of the largest ratio of two rows that bounds M, and S over squared changes."""
     return max(order - 1, 1.0)
 
 

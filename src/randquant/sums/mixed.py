@@ -16,11 +16,11 @@ CANDIDATES = 8
 """Pairs that are evaluated with all digits, at most."""
 
 ENOUGH = 1e-7
-"""Relative rounding of a bound that needs no more digits."""
+"""Rounding of a bound, relatively, below which more digits are not needed."""
 
 
 def table(rows: Rows, noise: Law, order: float) -> tuple[np.ndarray, float]:
-    """Log moments of all pairs behind a noise; what the noise trimmed is not in them.
+    """Log moments of all pairs behind a noise, without the mass that was trimmed off the noise.
 
     Returns:
         (R, R) log moments, rounded up; -inf for pairs that do not count. And by how much, at most,
@@ -85,7 +85,7 @@ def mixed(
 
 
 def add_trimmed(log_moment, trimmed: float, floor: float, log_single: float):
-    """Add what was trimmed off a noise's law: so often, at most, there is no noise.
+    """Add the mass trimmed off a noise's law: with at most that probability there is no noise.
 
     Args:
         log_moment: of the noise that was kept; any shape.

@@ -15,7 +15,7 @@ from randquant.sums import kernel
 from randquant.sums.law import Law, log_trimmed
 
 LARGEST_EXPONENT = 300.0
-"""Beyond it moments are summed as logarithms, and small divergences are none."""
+"""Beyond it moments are summed as logarithms: no divergence is small there."""
 
 
 def log_moment(
@@ -24,14 +24,14 @@ def log_moment(
     """Bound log of sum_z P(z)^order Q(z)^(1-order), P and Q being p and q convolved with noise.
 
     Args:
-        noise: law of what the other clients add; what it trimmed is taken for impossible in the
-            upper bound, and for possible in the lower one.
+        noise: law of the other clients' sum; its trimmed mass counts as impossible in the upper
+            bound, and as possible in the lower one.
         q: (m,) float64 probabilities, within 1 unit.
         difference: (m,) p - q, within 1 unit.
         order: in (1, inf]; infinity gives the largest log P/Q.
 
     Returns:
-        (lower, upper), both at least 0; to the upper add what was trimmed.
+        (lower, upper), both at least 0; the trimmed mass must still be added to the upper one.
     """
     length = len(noise) + len(q) - 1
     values, exponent = np.empty((3, length)), np.empty(length, np.int64)
@@ -60,7 +60,7 @@ def log_moment(
 
 
 def _ratio_to(log_mass: float, below: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """What was trimmed, over each probability; rounded up."""
+    """The trimmed mass over each probability; rounded up."""
     if log_mass == -math.inf:
         return np.zeros_like(below)
     logs = log_mass - np.log(below) - exponent * math.log(2)

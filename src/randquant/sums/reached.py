@@ -1,4 +1,4 @@
-"""Divergences that sums do reach: the lower ends of `kappa_sum`.
+"""Divergences that sums attain: the lower ends of `kappa_sum`.
 
 Derivation: `docs/theory/vector-sums.md`.
 """
@@ -52,10 +52,10 @@ def reached(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float) ->
 
 
 def endless(channel: Channel, witness: tuple[float, float]) -> Reached:
-    """Of a channel whose own curvature is infinite: infinite where that of a sum surely is.
+    """For a channel of infinite curvature: infinite where that of a sum is known to be, else 0.
 
-    Where the channel jumps, sums do. Where its largest or least code becomes impossible at a
-    vertex, so does the largest or least sum. One in between can come about in other ways.
+    Where the channel jumps, so do sums. Where its largest or least code becomes impossible at a
+    vertex, so does the largest or least sum. A sum in between may arise from other codes.
     """
     for cell, (left, right) in enumerate(itertools.pairwise(channel.weights)):
         start, stop = (float(end) for end in channel.inputs[cell : cell + 2])

@@ -1,4 +1,4 @@
-"""The compiled search over multisets of blocks of other clients, with what it prunes.
+"""The compiled search over multisets of blocks of other clients, and its pruning.
 
 A block is a few clients at one vertex. Every multiset of blocks that may exceed a threshold is
 evaluated against all pairs of the client's own rows.
@@ -23,7 +23,7 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
         apart: whether some row has a zero where another has none.
         order: in (1, inf].
         depth: how many blocks, >= 1.
-        threshold: multisets whose log moment is not above it are passed over.
+        threshold: multisets whose log moment is not above it are skipped.
         floor: entries below 2**-floor are trimmed.
         error: relative error of every value of a sum, in units.
         mirror: whether turning vertices and codes round leaves the channel as it is.
