@@ -308,6 +308,15 @@ def test_one_release_with_a_code_that_the_other_input_never_sends_has_no_epsilon
     assert (found.lower, found.upper) == (math.inf, math.inf)
 
 
+@pytest.mark.parametrize("edge", [0.0, 0.7, 31.5, 33.0, math.nextafter(33.0, 0), 44.0])
+def test_the_slip_is_not_rounded_away(monkeypatch, edge):
+    """From 32 on floats are 64 units apart: adding 2 SLIP, 32 units, may be rounded away."""
+    monkeypatch.setattr(composition, "crossing", lambda *_: (edge, edge))
+    upper = composition._one(weights(5, 5), weights(9, 1), 10, 0.1).upper
+    assert Fraction(upper) >= Fraction(edge) + Fraction(SLIP)
+    assert upper == edge + 2 * SLIP or edge >= 32
+
+
 @pytest.mark.parametrize("upward", [True, False])
 def test_without_a_way_nothing_is_known(monkeypatch, upward):
     loss = PrivacyLoss.of(weights(5, 3), weights(3, 5), 8, upward=upward)

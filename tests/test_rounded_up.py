@@ -24,7 +24,7 @@ from randquant.aggregate import (
 )
 from randquant.aggregate.additive import round_within
 from randquant.aggregate.clipping import clip_to_norm
-from randquant.curvature import Lines, log_curvature
+from randquant.curvature import CellLines, log_curvature
 from randquant.encode import encode_payload
 from randquant.keys import Key
 from randquant.mechanisms.noise import Binomial, DiscreteGaussian, Skellam, shift_divergence
@@ -40,7 +40,7 @@ from randquant.sums import search as searching
 from randquant.sums.chain import rounding
 from randquant.sums.chain_kernel import curvatures
 from randquant.sums.rows import Rows
-from randquant.vector import Kappa, Search, kappa, squared_distance
+from randquant.vector import BoxSearch, Kappa, kappa, squared_distance
 
 ROOT = Key.from_seed(0)
 LEVEL = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
@@ -299,7 +299,7 @@ def test_a_lower_moment_allows_for_noise_that_was_trimmed(order):
 
 @pytest.mark.parametrize("trials", [3, 200, 5000])
 def test_chances_of_counts_are_rounded_up(trials):
-    found = binomial.Binomial.of(trials, 3, 8, 100.0)
+    found = binomial.LogBinomial.of(trials, 3, 8, 100.0)
     for at in {0, len(found.logs) // 2, len(found.logs) - 1}:
         k = found.first + at
         exact = mpmath.log(mpf(math.comb(trials, k)) * mpf(3) ** k * mpf(5) ** (trials - k))
@@ -313,7 +313,7 @@ def test_chances_of_counts_are_rounded_up(trials):
 @pytest.mark.parametrize("others", [5, 40, 1000, 10**5])
 def test_a_plan_counts_no_more_whole_blocks_than_the_others_are_sure_to_hold(others):
     rows = Rows.of(rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.5), "replace_one")
-    plan = bounds.Plan.of(rows, others, 2.0, 1.0)
+    plan = bounds.BlockPlan.of(rows, others, 2.0, 1.0)
     assert plan.depth > 0
     # The worst case: all but a block is left over at every vertex.
     sure = max(others - rows.vertices * (plan.block - 1), 0)
@@ -331,7 +331,7 @@ def test_a_search_is_told_the_error_of_its_laws_and_adds_what_was_trimmed(monkey
 
     monkeypatch.setattr(searching, "search", search)
     rows = Rows.of(SKEWED, "replace_one")
-    plan = bounds.Plan(1, 30, True)
+    plan = bounds.BlockPlan(1, 30, True)
     single = float(np.log(4.0))
     found = bounds.by_search(rows, plan, 2.0, single, 0.0, 1.0)
     floor = bounds.floor_for(rows, single)
@@ -422,7 +422,7 @@ def test_groups_count_no_more_independent_clients_than_there_are(beta, others):
 
 def test_a_blanket_bound_has_the_others_their_errors_and_what_was_left_out(monkeypatch):
     seen = {}
-    blankets, lines = independent._blankets, independent.Lines
+    blankets, lines = independent._blankets, independent.CellLines
 
     def counted(beta, spread, others):
         seen["others"] = others
@@ -434,7 +434,7 @@ def test_a_blanket_bound_has_the_others_their_errors_and_what_was_left_out(monke
             seen["error"], seen["missing"] = self.error, self.missing
 
     monkeypatch.setattr(independent, "_blankets", counted)
-    monkeypatch.setattr(independent, "Lines", Recorded)
+    monkeypatch.setattr(independent, "CellLines", Recorded)
     bound = independent.by_blanket(SKEWED, 9, 2.0, ENDLESS).upper
     assert seen["others"] == 8
     assert seen["error"] >= 2 * rounding(9, 3)
@@ -447,9 +447,9 @@ def test_a_blanket_bound_has_the_others_their_errors_and_what_was_left_out(monke
 # --- Lines whose weights are within an error. ---
 
 
-def lines(error: float = 0.0, missing: float = 0.0) -> Lines:
+def lines(error: float = 0.0, missing: float = 0.0) -> CellLines:
     weights = np.array([[0.6, 0.4], [0.3, 0.7]])
-    return Lines(np.array([-1.0, 1.0]), weights, 1, error, missing)
+    return CellLines(np.array([-1.0, 1.0]), weights, 1, error, missing)
 
 
 def test_slopes_of_inexact_rows_are_raised():
@@ -491,7 +491,7 @@ def test_curvature_of_inexact_rows_is_raised(order):
 
 
 def test_orders_between_2_and_3_are_not_taken_for_convex():
-    steep = Lines(np.array([-1.0, 1.0]), np.array([[0.99, 0.01], [0.2, 0.8]]), 1)
+    steep = CellLines(np.array([-1.0, 1.0]), np.array([[0.99, 0.01], [0.2, 0.8]]), 1)
     slope = np.full((1, 1, 2), 0.79 / 2)
     corners = [
         log_curvature(slope, p[None, None], q[None, None], 2.5).max()
@@ -588,8 +588,8 @@ def test_boxes_are_bounded_by_their_steepest_corner_at_their_least_distance():
 @pytest.mark.parametrize("order", [1.5, 2.0, 8.0])
 def test_a_search_that_settles_every_pair_at_once_still_bounds_them(order):
     """What is not looked at again counts with the bound that it was settled by."""
-    lines = Lines.of(BENT)
-    settled = Search(lines, order, 0.0, 1e9).run()
+    lines = CellLines.of(BENT)
+    settled = BoxSearch(lines, order, 0.0, 1e9).run()
     exact = rq.certify_pair(BENT, 0.5, 1.0, order).epsilon.lower / 0.25
     assert settled >= exact > 0
 

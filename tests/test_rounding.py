@@ -24,7 +24,7 @@ from randquant import (
     schedule,
 )
 from randquant.audit import Audit
-from randquant.calibrate import _Search
+from randquant.calibrate import _NoiseSearch
 from randquant.cli import progress
 from randquant.cli.commands import runs as runs_command
 from randquant.plan import page as plan_page
@@ -105,7 +105,7 @@ def reproduction() -> reproduced.Reproduction:
 
 
 def out_of_reach() -> str:
-    search = _Search(lambda noise: None, 1.0, 1.0, 2.0)
+    search = _NoiseSearch(lambda noise: None, 1.0, 1.0, 2.0)
     search.tried = {1.0: UPPER}
     return str(search.out_of_reach(1e-5, 3))
 

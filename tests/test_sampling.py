@@ -12,7 +12,7 @@ import oracle
 import pytest
 
 import randquant as rq
-from randquant.amplification import LARGEST_ORDER, SHIFTS, amplified
+from randquant.amplification import LARGEST_ORDER, SHIFTS, _log_tilt, amplified
 from randquant.mechanisms.noise import Skellam
 from randquant.release import ReleaseDefaults
 from randquant.releases import NoiseRelease, VectorRelease
@@ -452,3 +452,12 @@ def test_no_rate_of_a_fixed_size_is_below_its_fraction(population):
     for cohort in range(1, min(population, 60)):
         sampled = Sampled.of_cohort(GAUSSIAN, population, cohort, rounds=1)
         assert Fraction(cohort, population) <= Fraction(sampled.rate) < 1.0001 * cohort / population
+
+
+@pytest.mark.parametrize("decay", [1e-9, 0.3, 2.0, 31.7, 255.45597998528066, 269.0])
+def test_the_largest_remainder_is_rounded_up(decay):
+    """Where the decay is large it multiplies the rounding of decay/(1 + decay): 146 units once."""
+    with mpmath.workdps(60):
+        exact = decay * mpmath.log(mpmath.mpf(decay) / (1 + mpmath.mpf(decay)))
+        exact -= mpmath.log1p(mpmath.mpf(decay))
+        assert exact <= mpmath.mpf(_log_tilt(decay)) <= exact + 1e-11

@@ -16,7 +16,7 @@ import randquant as rq
 from randquant.divergence import UNIT
 from randquant.sums import blanket as shifted
 from randquant.sums import bounds, draws
-from randquant.sums.binomial import Binomial
+from randquant.sums.binomial import LogBinomial
 from randquant.sums.blanket import Blanket, shifted_blankets
 from randquant.sums.law import Law, product
 from randquant.sums.pair import log_moment
@@ -266,7 +266,7 @@ def test_deep_powers_do_not_underflow():
 @pytest.mark.parametrize("trials", [0, 1, 7, 300, 10**5])
 @pytest.mark.parametrize("share", [1, 300, 1023, 1024, 0])
 def test_binomial_groups_hold_everything(trials, share):
-    chances = Binomial.of(trials, share, 1024, 60.0)
+    chances = LogBinomial.of(trials, share, 1024, 60.0)
     groups = chances.groups(20)
     assert groups[0][0] == 0
     assert groups[-1][1] == trials

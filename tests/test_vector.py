@@ -10,7 +10,7 @@ from strategies import channels, mechanism_channels
 
 import randquant as rq
 from randquant.channel import Channel
-from randquant.curvature import Lines, log_curvature
+from randquant.curvature import CellLines, log_curvature
 from randquant.vector import squared_distance
 
 ORDERS = st.sampled_from([1 + 1e-6, 1.01, 1.5, 2.0, 2.2, 2.9, 3.0, 8.0, 64.0, 300.0])
@@ -106,7 +106,7 @@ def test_no_pair_of_inputs_exceeds_it(channel, order, data):
 def test_all_pairs_are_bounded_at_once(channel, order, data):
     if not has_finite_kappa(channel):
         return
-    lines = Lines.of(channel)
+    lines = CellLines.of(channel)
     upper, close = lines.curvature(order), lines.close(order)
     assert lines.curvature(order, enough=upper) == upper
     assert upper == 0 or lines.curvature(order, enough=upper * 0.999) == math.inf
@@ -118,7 +118,7 @@ def test_all_pairs_are_bounded_at_once(channel, order, data):
 
 
 def test_it_is_tight_where_rows_are_alike():
-    lines = Lines.of(rq.rqm(clip=1.0, margin=999.0, levels=16, keep=0.42))
+    lines = CellLines.of(rq.rqm(clip=1.0, margin=999.0, levels=16, keep=0.42))
     for order in (1.5, 2.5, 8.0):
         assert lines.close(order) < lines.curvature(order) < 1.002 * lines.close(order)
 
@@ -184,7 +184,7 @@ def test_chords_between_any_cells():
     inputs = np.array([-1.0, -0.4, 0.1, 1.0])
     weights = np.array([[5, 3], [4, 4], [1, 7], [6, 2]])
     channel = Channel(inputs, np.array([-1.0, 1.0]), weights, 8)
-    lines = Lines.of(channel)
+    lines = CellLines.of(channel)
     for x, other in ((-0.9, 0.7), (0.7, -0.9), (-0.5, -0.3), (0.2, 0.9), (0.9, 0.2), (0.1, 0.5)):
         cells, positions = channel.locate(np.array([x, other]))
         gap, slope = lines.chords(cells, *positions)

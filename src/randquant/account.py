@@ -72,32 +72,38 @@ def account(releases: Iterable[Release], delta: float, *, quick: bool = False) -
     neighboring = _one("neighboring", [release.neighboring for release in releases])
     total = sum(release.releases for release in releases)
     distance = rounded_up(math.fsum(release.distance for release in releases))
+    # theory/accounting.md, Proposition 3.
     candidates = [(_composed(releases, math.inf), math.inf)]
     if delta > 0 and total > 0:
+        # theory/accounting.md, Proposition 4: this part of delta is for the law that is bounded,
+        # RESERVE of it for the distance to the law that is sent.
         left = delta * (1 - RESERVE) if distance > 0 else delta
         candidates.append(_by_renyi(releases, left))
-    epsilon, order = min(candidates, key=lambda found: found[0])
+    epsilon, order = min(candidates, key=lambda candidate: candidate[0])
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
     lower = 0.0
     channel = _only_channel(releases)
     if channel is not None:
+        # theory/composition.md, Propositions 1 and 10.
         composed = compose(channel, total, delta, quick=quick)
         if composed.epsilon.upper < epsilon:
             epsilon, order = composed.epsilon.upper, composed.order
         if trust == "local":
+            # Of sums the lower end is not shown: secure aggregation may hide the codes that lose
+            # it.
             lower = composed.epsilon.lower
     return Guarantee(epsilon, delta, neighboring, trust, order, total, lower)
 
 
-def _one(name: str, found: Sequence[str]) -> Any:
-    """The one word that all releases have."""
-    if len(set(found)) != 1:
+def _one(name: str, words: Sequence[str]) -> Any:
+    """The word that all releases have in common."""
+    if len(set(words)) != 1:
         raise ValueError(
-            f"Expected releases under one {name}, got {sorted(set(found)) or 'none'}: "
+            f"Expected releases under one {name}, got {sorted(set(words)) or 'none'}: "
             "a guarantee holds against one kind of adversary, who tells apart one kind of worlds."
         )
-    return found[0]
+    return words[0]
 
 
 def _only_channel(releases: Sequence[Release]) -> Channel | None:
@@ -108,19 +114,21 @@ def _only_channel(releases: Sequence[Release]) -> Channel | None:
 
 
 def _by_renyi(releases: Sequence[Release], delta: float) -> tuple[float, float]:
-    """(epsilon, order), the least over ORDERS, by going down from where a Gaussian has it.
+    """(epsilon, order), the least epsilon over ORDERS, by descent from the Gaussian's best order.
 
     (order - 1) times a divergence is convex in the order, so epsilon is quasi-convex in it: it
-    falls, then rises. Where bounds are not quite, another order may be found: each of them holds.
+    falls, then rises. Where bounds are not quite convex the descent may end elsewhere: every order
+    gives a valid bound.
     """
-    found: dict[int, float] = {}
+    epsilons: dict[int, float] = {}
 
     def at(place: int) -> float:
-        if place not in found:
+        if place not in epsilons:
             order = ORDERS[place]
-            found[place] = _to_epsilon(_composed(releases, order), order, delta)
-        return found[place]
+            epsilons[place] = _to_epsilon(_composed(releases, order), order, delta)
+        return epsilons[place]
 
+    # Of Gaussian noise D is rate · order, and the best order 1 + sqrt(log(1/delta)/rate).
     rate = max(_composed(releases, 2.0) / 2, 1e-300)
     guess = math.sqrt(-math.log(delta) / rate)
     best = int(np.searchsorted(ORDERS, 1 + guess).clip(0, len(ORDERS) - 1))
@@ -136,6 +144,8 @@ def _affordable(distance: float, epsilon: float, delta: float) -> bool:
     """Whether (1 + e^epsilon) · distance is within the reserved part of delta."""
     if distance == 0 or math.isinf(epsilon):
         return True
+    # theory/accounting.md, Proposition 4: log((1 + e^epsilon) · distance), without overflow; the
+    # margin is far above its rounding, a few units.
     cost = math.log(distance) + epsilon + math.log1p(math.exp(-epsilon))
     return delta > 0 and cost + 1e-9 * (1 + abs(cost)) <= math.log(delta * RESERVE)
 
@@ -157,5 +167,6 @@ def _to_epsilon(divergence: float, order: float, delta: float) -> float:
         -math.log(delta) / (order - 1),
         -math.log(order) / (order - 1),
     )
+    # theory/accounting.md, Proposition 2.
     slack = UNIT * (4 + 64 * sum(abs(term) for term in terms))
     return max(0.0, math.fsum(terms) + slack)

@@ -1,4 +1,4 @@
-"""How much less a mechanism reveals that a client takes part in by chance, from its Rényi curve.
+"""Privacy amplification by sampling: a bound for a subsampled mechanism, from its Rényi curve.
 
 One bound for any mechanism, at every real order. Derivations: `docs/theory/sampling.md`.
 """
@@ -29,7 +29,7 @@ def amplified(
     neighboring: Neighboring,
     absent: Callable[[float], float] | None = None,
 ) -> float:
-    """Bound the Rényi divergence of a mechanism that each client takes part in by chance.
+    """Bound the Rényi divergence of a mechanism in which each client takes part at random.
 
     Args:
         renyi: order in (1, inf] to an upper bound, in nats, of the divergence between any two
@@ -71,14 +71,18 @@ def amplified(
     _validate.choice("neighboring", neighboring, NEIGHBORINGS)
     if rate == 1:
         return renyi(order)
-    # A, P and A are a triple too.
+    # theory/sampling.md, Proposition 7: A, P and A are a triple too, so it covers `zero_out`.
     bounds = [_mixed(renyi, rate, order, _apart)]
     if neighboring == "zero_out":
+        # theory/sampling.md, Propositions 5 and 6: both directions, for neither covers the other.
         bounds.append(max(_mixed(renyi, rate, order, way) for way in (_forward, _backward)))
     elif absent is not None and not LARGEST_ORDER < 2 * order < math.inf:
+        # theory/sampling.md, Proposition 9. The difference is at least 1/2 and off by 2 units, the
+        # quotient and the product by 1 each; 2 order - 1 is exact.
         share = 1 / (1 - 0.5 / order) * (1 + 4 * UNIT)  # 2 order / (2 order - 1)
         there = _mixed(absent, rate, 2 * order - 1, _forward)
         bounds.append(share * there + _mixed(absent, rate, 2 * order, _backward))
+    # theory/sampling.md, Proposition 11: a sum, a quotient and a product since logarithms.
     return math.nextafter(min(bounds) * (1 + 16 * UNIT), math.inf)
 
 
@@ -93,8 +97,11 @@ def _mixed(
     Args:
         bound: which worlds, by log((M - 1)/(order (order - 1) rate^2)) from curve, rate and order.
     """
+    # theory/sampling.md, Proposition 10: by convexity, at order infinity, which is above every
+    # order.
     bounds = [_log1p_exp(_log(rate) + _log_expm1(renyi(math.inf)))]
     if bound is _backward:
+        # theory/sampling.md, Proposition 6: A is at most 1/(1 - rate) times the mixture.
         bounds.append(-math.log1p(-rate) * (1 + 8 * UNIT))
     if order < math.inf:
         moments = []
@@ -102,6 +109,7 @@ def _mixed(
             moments = [_log(rate) + _log_expm1((order - 1) * renyi(order) * (1 + 2 * UNIT))]
         if order <= LARGEST_ORDER:
             curve = _curve(renyi, order)
+            # theory/sampling.md, Propositions 5 to 7, all in units of order (order - 1) rate^2.
             excesses = [bound(curve, rate, order)]
             if order >= 2:  # M - 1 <= rate · (the mechanism's own), between whole orders mixed
                 excesses.append(_between(curve, order) - math.log(rate) * (1 + 8 * UNIT))
@@ -118,6 +126,7 @@ def _curve(renyi: Callable[[float], float], order: float) -> np.ndarray:
     GRID orders it is below its chord.
     """
     top = math.ceil(order) + SHIFTS[-1] + 1
+    # theory/sampling.md, Proposition 12: a convex function is below its chords.
     asked = [k for k, before in zip(GRID[1:], GRID, strict=False) if before < top]
     moments = np.array([0.0, *((k - 1) * renyi(float(k)) for k in asked)])
     known, whole = np.array([1, *asked]), np.arange(2, top + 1)
@@ -126,8 +135,10 @@ def _curve(renyi: Callable[[float], float], order: float) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # 0 · inf, where the curve ends
         chord = (1 - part) * moments[place] + part * moments[place + 1]
     chord = np.where(np.isnan(chord), np.inf, chord) * (1 + 8 * UNIT)
+    # 16 units: 8 of the logarithm, 1 of the difference; `_log_expm1` raises its own.
     spread = np.log(whole * (whole - 1.0))
     logs = np.array([_log_expm1(float(x)) for x in chord]) - spread + 16 * UNIT * (1 + spread)
+    # theory/sampling.md, Proposition 3: the divergence of order 1 is at most V_1.
     two = float(moments[1])  # D_2 is above D_1, and so is V_2
     first = min(float(logs[0]), _log(two) if two > 0 else -math.inf)
     return np.concatenate([[-np.inf, first], logs])
@@ -136,6 +147,7 @@ def _curve(renyi: Callable[[float], float], order: float) -> np.ndarray:
 def _forward(curve: np.ndarray, rate: float, order: float) -> float:
     """Of (1 - rate)·A + rate·P against A."""
     if order < 2:
+        # theory/sampling.md, Proposition 5; the order between 1 and 2 is within 3 units.
         return _between(curve, 2 - rate * (2 - order), 16 * UNIT)
     weights = _binomial(order - 2, rate)
     return _log_sum(weights + curve[2 : 2 + len(weights)])
@@ -143,6 +155,7 @@ def _forward(curve: np.ndarray, rate: float, order: float) -> float:
 
 def _backward(curve: np.ndarray, rate: float, order: float) -> float:
     """Of A against (1 - rate)·A + rate·P."""
+    # theory/sampling.md, Proposition 6: within 5 units of the order itself.
     return _between(curve, max(2.0, rate * (order + 1) - 1), 8 * UNIT * order)
 
 
@@ -152,12 +165,14 @@ def _between(curve: np.ndarray, order: float, rounded: float = 0.0) -> float:
     part = order - least
     if part == rounded == 0:
         return float(curve[least])
+    # theory/sampling.md, Proposition 11: what the order may be off is added to both weights.
     weights = np.log([1 - part + rounded, part + rounded])
     return _log_sum(weights + 16 * UNIT * (1 + np.abs(weights)) + curve[least : least + 2])
 
 
 def _apart(curve: np.ndarray, rate: float, order: float) -> float:
     """Of (1 - rate)·A + rate·P against (1 - rate)·A + rate·P'."""
+    # theory/sampling.md, Proposition 7: `joined` is of P and P', `rest` of each with A.
     joined = _binomial(order - 1, rate)
     rest = [_remainder(curve, 1 + rate * order), _remainder(curve, rate * (order + 1))]
     if order < 2:
@@ -173,6 +188,7 @@ def _apart(curve: np.ndarray, rate: float, order: float) -> float:
 
 def _remainder(curve: np.ndarray, decay: float) -> float:
     """log of a bound of the integral of (g - 1) g^(-1 - decay) H_g over g > 1."""
+    # theory/sampling.md, Proposition 8: any of SHIFTS gives a bound. The decay has 2 roundings.
     decay *= 1 - 4 * UNIT  # less decay gives more
     return min(_log_tilt(decay + by) + float(curve[2 + by]) for by in SHIFTS)
 
@@ -182,7 +198,8 @@ def _log_tilt(decay: float) -> float:
     if decay == 0:
         return 0.0
     value = decay * math.log(decay / (1 + decay)) - math.log1p(decay)
-    return value + 32 * UNIT * (1 + abs(value))
+    # theory/sampling.md, Proposition 11: the quotient is within 2 units, which decay multiplies.
+    return value + UNIT * (32 * (1 + abs(value)) + 4 * decay)
 
 
 def _binomial(trials: float, rate: float) -> np.ndarray:
@@ -196,6 +213,8 @@ def _binomial(trials: float, rate: float) -> np.ndarray:
         return _log_binomial(least, rate)
     below = np.append(_log_binomial(least, rate), -np.inf) + math.log1p(-part)
     above = _log_binomial(least + 1, rate) + math.log(part)
+    # theory/sampling.md, Proposition 4; `_log_binomial` raises by 16 units, of which 6 are its own,
+    # so that 10 units of each logarithm pay for these sums.
     return np.logaddexp(below, above) + 64 * UNIT * (1 + abs(math.log(part)))
 
 
@@ -215,6 +234,7 @@ def _log_sum(logs: np.ndarray) -> float:
     peak = float(logs.max())
     if math.isinf(peak):
         return peak
+    # Two differences, exp and log: below 32 units of what is largest; n - 1 sums.
     largest = float(np.abs(logs[np.isfinite(logs)]).max())
     total = float(np.exp(logs - peak).sum())
     return peak + math.log(total) + UNIT * (len(logs) + 32 + 32 * largest)

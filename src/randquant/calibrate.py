@@ -17,13 +17,13 @@ from randquant.privacy import Guarantee, Neighboring, round_up
 from randquant.releases import of_one_example
 
 TOLERANCE = 1e-3
-"""How far below the target epsilon may stay, relatively, before the search goes on."""
+"""How far below the target epsilon may stay, relatively, for the search to end."""
 
 REACH = (1e-6, 1e12)
-"""Noise that is searched unless another range is given."""
+"""Range of noise that is searched unless another one is given."""
 
 STEPS = 48
-"""Most points that one part of a search looks at."""
+"""Most points that one stage of the search evaluates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Calibration:
         guarantee: what the accountant says of the mechanism; its epsilon is at most the target.
         tight: whether epsilon is within TOLERANCE of the target. Else less noise is out of range,
             cannot be built, or brings epsilon above the target at once.
-        calls: how often the accountant was asked.
+        calls: how many times the accountant was called.
     """
 
     noise: float
@@ -84,7 +84,7 @@ def calibrate(
         examples: of how many clipped examples an update is the mean, at least, where neighbours
             differ in one example; None where they differ in everything of one client.
         start: where the search begins: a good guess saves time.
-        reach: least and largest noise that is looked at.
+        reach: least and largest noise that is tried.
 
     Returns:
         A Calibration.
@@ -96,7 +96,7 @@ def calibrate(
         in epsilon, meets the target. Where it does not fall, what is returned still meets it.
 
     Raises:
-        OutOfReach: nothing that was looked at meets the target; with the nearest that does.
+        OutOfReach: no noise that was tried meets the target; it names the nearest epsilon.
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
 
     Example:
@@ -121,14 +121,16 @@ def calibrate(
         if release is None:
             raise TypeError("Expected a mechanism that protects, got one without a guarantee.")
         if examples is not None:
+            # theory/vector.md, Proposition 16.
             release = of_one_example(release, examples)
             assert release is not None
         return mechanism, account([release], delta)
 
-    search = _Search(check, epsilon, low, high)
+    search = _NoiseSearch(check, epsilon, low, high)
     noise = search.run(start)
     if noise is None:
         raise search.out_of_reach(delta, rounds)
+    # Asked again: what is returned rests on the accountant, not on the search.
     mechanism, guarantee = check(noise)
     if not guarantee.epsilon <= epsilon:
         raise ArithmeticError(f"noise = {noise:g} gives {guarantee}, and gave less before.")
@@ -136,7 +138,7 @@ def calibrate(
     return Calibration(noise, mechanism, guarantee, tight, len(search.tried))
 
 
-class _Search:
+class _NoiseSearch:
     """A bracket in the logarithm of the noise: too little on one side, enough on the other."""
 
     def __init__(
@@ -156,23 +158,27 @@ class _Search:
             try:
                 self.tried[noise] = self.check(noise)[1].epsilon
             except (ValueError, ArithmeticError) as error:
+                # The edge of what can be built is found by refusals; their reasons are for the
+                # message.
                 self.tried[noise], self.reasons[noise] = None, str(error)
         return self.tried[noise]
 
     def enough(self, noise: float) -> bool:
-        found = self.at(noise)
-        return found is not None and found <= self.target  # NaN is not enough
+        epsilon = self.at(noise)
+        return epsilon is not None and epsilon <= self.target  # NaN is not enough
 
     def tight(self, noise: float) -> bool:
         """Whether it is enough, and hardly more than that."""
-        found = self.at(noise)
-        return found is not None and self.target * (1 - TOLERANCE) <= found <= self.target
+        epsilon = self.at(noise)
+        return epsilon is not None and self.target * (1 - TOLERANCE) <= epsilon <= self.target
 
     def run(self, start: float) -> float | None:
         """The least noise found that is enough; None where none is."""
         first = self.something(start)
         if first is None:
             return None
+        # Epsilon need not fall everywhere: a bracket is two noises that were evaluated, on
+        # different sides of the target.
         if self.tight(first):
             return first
         if self.enough(first):
@@ -186,7 +192,8 @@ class _Search:
         return self.narrow(good, bad)
 
     def something(self, start: float) -> float | None:
-        """A noise near the start at which there is a mechanism."""
+        """A noise near the start at which a mechanism can be built."""
+        # Evenly in the logarithm, nearest to the start first: the range spans 18 decades.
         span = math.log(self.high / self.low)
         grid = [_six(self.low * math.exp(span * k / STEPS)) for k in range(STEPS + 1)]
         points = [start, *sorted(grid, key=lambda noise: abs(math.log(noise / start)))]
@@ -200,21 +207,23 @@ class _Search:
         side, here, factor = self.enough(first), first, 1.05
         there = self.guess(first)
         for _ in range(STEPS):
+            # A tight noise ends the walk on either side: nothing better is asked for.
             if self.at(there) is None or self.enough(there) != side or self.tight(there):
                 break
             here = there
             if there == (self.low if down else self.high):
                 break
             there = self.clamp(there / factor if down else there * factor)
+            # Steps grow as 1.05, 1.05**2, 1.05**4, …: some ten of them cross the range.
             factor *= factor
         return here, there
 
     def guess(self, noise: float) -> float:
         """Where the target might be: epsilon falls about like noise to the power of -1.5."""
-        found = self.at(noise)
-        if not found or math.isinf(found):
+        epsilon = self.at(noise)
+        if not epsilon or math.isinf(epsilon):
             return noise
-        return self.clamp(noise * (found / self.aim) ** (1 / 1.5))
+        return self.clamp(noise * (epsilon / self.aim) ** (1 / 1.5))
 
     @property
     def aim(self) -> float:
@@ -227,6 +236,8 @@ class _Search:
             upper, lower = self.at(bad), self.at(good)
             if good == bad or self.tight(good):
                 break
+            # Every fourth step halves the bracket, so a curve that bends sharply cannot stall a
+            # secant.
             part = 0.5
             if upper is not None and lower and not math.isinf(upper) and step % 4 != 3:
                 part = math.log(self.aim / lower) / math.log(upper / lower)
@@ -248,16 +259,17 @@ class _Search:
                 if self.enough(middle):
                     return here, middle
                 here, end = (here, middle) if self.at(middle) is None else (middle, end)
-        if all(found is None or math.isinf(found) for found in self.tried.values()):
+        # With no finite epsilon anywhere there is nothing to go down from.
+        if all(epsilon is None or math.isinf(epsilon) for epsilon in self.tried.values()):
             return None
         # Epsilon may be least somewhere in between.
         for _ in range(STEPS // 4):
-            noises = sorted(noise for noise, found in self.tried.items() if found is not None)
+            noises = sorted(noise for noise, epsilon in self.tried.items() if epsilon is not None)
             least = min(noises, key=lambda noise: self.tried[noise] or math.inf)
             place = noises.index(least)
             sides = noises[max(place - 1, 0) : place + 2]
-            for one, other in itertools.pairwise(sides):
-                middle = _six(math.sqrt(one * other))
+            for left, right in itertools.pairwise(sides):
+                middle = _six(math.sqrt(left * right))
                 if self.enough(middle):
                     return sides[0], middle
         return None
@@ -267,18 +279,19 @@ class _Search:
 
     def out_of_reach(self, delta: float, rounds: int) -> OutOfReach:
         """What to say where no noise is enough."""
-        found = {noise: value for noise, value in self.tried.items() if value is not None}
+        epsilons = {noise: value for noise, value in self.tried.items() if value is not None}
+        # The message names what stopped the search: the nearest epsilon, and why no further noise.
         target = repr(float(self.target)).removesuffix(".0")
         start = f"epsilon <= {target} at delta = {delta} over {rounds} rounds is out of reach"
-        if not found:
+        if not epsilons:
             reason = next(iter(self.reasons.values()))
             return OutOfReach(f"{start}: no noise can be built. {reason}", math.inf, None)
-        noise = min(found, key=lambda each: (found[each], -each))
-        beyond = [each for each in self.reasons if each > noise]
+        noise = min(epsilons, key=lambda candidate: (epsilons[candidate], -candidate))
+        beyond = [candidate for candidate in self.reasons if candidate > noise]
         why = self.reasons[min(beyond)] if beyond else f"More than {self.high:g} is not looked at."
-        if math.isinf(found[noise]):
+        if math.isinf(epsilons[noise]):
             return OutOfReach(f"{start}: epsilon is infinite whatever the noise.", math.inf, noise)
-        nearest = round_up(found[noise])
+        nearest = round_up(epsilons[noise])
         text = f"{start}: the nearest in reach is epsilon = {nearest}, at noise = {noise:g}. {why}"
         return OutOfReach(text, float(nearest), noise)
 

@@ -90,13 +90,15 @@ def certify(
     _validate.choice("neighboring", neighboring, NEIGHBORINGS)
     if neighboring == "zero_out":
         return _against_zero(channel, order)
+    # theory/certificates.md, Proposition 1: pairs of vertices, in both orders, are enough.
     weights = channel.weights
     best = (-1.0, 0, 0)
     upper_bound = 0.0
     for vertex, row in enumerate(weights):
         lower, upper = renyi(row, weights, channel.denominator, order)
         other = int(lower.argmax())
-        best = max(best, (float(lower[other]), vertex, other), key=lambda found: found[0])
+        # The witness is chosen by its proven lower end, not by the upper bound's pair.
+        best = max(best, (float(lower[other]), vertex, other), key=lambda candidate: candidate[0])
         upper_bound = max(upper_bound, float(upper.max()))
     lower_bound, vertex, other = best
     return Certificate(
@@ -111,6 +113,8 @@ def _against_zero(channel: Channel, order: float) -> Certificate:
     """Over all pairs of an input and 0: divergence is quasi-convex, so the input is a vertex."""
     zero, total = channel.mix(0.0)
     rows = channel.weights.astype(object) * (total // channel.denominator)
+    # theory/accounting.md, Proposition 5: quasi-convex in one argument, so the other end is a
+    # vertex. Rows are brought to the total of row 0 as Python integers: nothing is rounded.
     pairs = [renyi(rows, zero, total, order), renyi(zero, rows, total, order)]
     lower, upper = (np.stack(side) for side in zip(*pairs, strict=True))
     swapped, vertex = (int(i) for i in np.unravel_index(int(lower.argmax()), lower.shape))
@@ -121,6 +125,7 @@ def _against_zero(channel: Channel, order: float) -> Certificate:
         Interval(float(lower.max()), float(upper.max())),
         (witness[1], witness[0]) if swapped else witness,
         code,
+        # The interval is of both directions together; the witness keeps its own.
         covers="pairs with zero",
         neighboring="zero_out",
     )
@@ -149,6 +154,7 @@ def certify_pair(channel: Channel, x: float, other: float, order: float = math.i
     _validate.kind("channel", channel, Channel)
     order = _validate.renyi_order(order)
     (p, p_total), (q, q_total) = channel.mix(x), channel.mix(other)
+    # Over one total, exactly: at an input inside a cell a row's total is not the channel's.
     p, q = p * q_total, q * p_total
     lower, upper = renyi(p, q, p_total * q_total, order)
     epsilon = Interval(float(lower), float(upper))
@@ -159,6 +165,7 @@ def certify_pair(channel: Channel, x: float, other: float, order: float = math.i
 def _loudest_code(p: np.ndarray, q: np.ndarray) -> int:
     """The code with the largest p/q, where p > 0."""
     ratios = [
+        # Python integers: ratios of weights beyond 2**53 are not to be compared as floats.
         (math.inf if b == 0 else int(a) / int(b)) if a > 0 else -1.0
         for a, b in zip(p, q, strict=True)
     ]

@@ -106,11 +106,11 @@ def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate |
             f"Expected the channel {where} to be that of its fingerprint, got other integers: "
             "it was changed; design or save the channel again."
         )
-    found = certificate.epsilon
-    if not (claimed.lower <= found.upper and found.lower <= claimed.upper):
+    certified = certificate.epsilon
+    if not (claimed.lower <= certified.upper and certified.lower <= claimed.upper):
         raise ValueError(
             f"Expected the channel {where} to be certified at epsilon "
-            f"{_printed(claimed.upper)} as it says, got {_printed(found.upper)}: it was "
+            f"{_printed(claimed.upper)} as it says, got {_printed(certified.upper)}: it was "
             "changed; design or save the channel again."
         )
     return channel, certificate

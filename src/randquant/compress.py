@@ -67,20 +67,21 @@ def compress(channel: Coding, payload: bytes, *, pad_to: int | None = None) -> b
     # A payload that says more coordinates than it has codes is refused before any is unpacked.
     stated = wire.HEADER.unpack_from(payload.ljust(wire.HEADER_BYTES, b"\0"))[4]
     codes = wire.unpack(channel, payload, stated)
-    each = _digits(channel.levels).shape[1]
-    groups = np.zeros((-(-codes.size // each), each), dtype=np.uint8)
+    codes_per_byte = _digits(channel.levels).shape[1]
+    groups = np.zeros((-(-codes.size // codes_per_byte), codes_per_byte), dtype=np.uint8)
     groups.reshape(-1)[: codes.size] = codes
-    symbols = groups @ (channel.levels ** np.arange(each)[::-1]).astype(np.uint8)
+    symbols = groups @ (channel.levels ** np.arange(codes_per_byte)[::-1]).astype(np.uint8)
     deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
     stream = deflate.compress(symbols) + deflate.flush()
-    found = MAGIC + payload[len(MAGIC) : wire.HEADER_BYTES] + stream
+    compressed = MAGIC + payload[len(MAGIC) : wire.HEADER_BYTES] + stream
     if pad_to is None:
-        return found
-    if len(found) > _validate.whole("pad_to", pad_to, low=0):
+        return compressed
+    if len(compressed) > _validate.whole("pad_to", pad_to, low=0):
         raise ValueError(
-            f"Expected codes that compress to pad_to={pad_to} bytes, got {len(found)}: pad to more."
+            f"Expected codes that compress to pad_to={pad_to} bytes, got {len(compressed)}: pad to "
+            "more."
         )
-    return found.ljust(pad_to, b"\0")
+    return compressed.ljust(pad_to, b"\0")
 
 
 def decompress(channel: Coding, data: bytes, dimension: int) -> bytes:
@@ -160,6 +161,6 @@ def _digits(levels: int) -> np.ndarray:
         [1, 0, 2, 0, 1]
     """
     count = max(k for k in range(1, 9) if levels**k <= LARGEST)
-    found = np.indices((levels,) * count, dtype=np.uint8).reshape(count, -1).T.copy()
-    found.flags.writeable = False
-    return found
+    digits = np.indices((levels,) * count, dtype=np.uint8).reshape(count, -1).T.copy()
+    digits.flags.writeable = False
+    return digits

@@ -1,6 +1,6 @@
 """Rows, slopes and curvature of a channel between any two inputs, with proven rounding.
 
-What `vector` searches over. Derivations and rounding: `docs/theory/vector.md`.
+The search of `vector` runs over these. Derivations and rounding: `docs/theory/vector.md`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from randquant.divergence import UNIT, renyi
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class CellLines:
     """A channel's cells of positive width, as lines; codes that are never sent are left out.
 
-    Also what a sum of codes is distributed like: outcomes in place of codes, weights within a
-    relative error.
+    It also describes the distribution of a sum of codes: outcomes take the place of codes, and
+    weights are known within a relative error.
     """
 
     inputs: np.ndarray  # (V,) rising
@@ -29,7 +29,7 @@ class Lines:
     missing: float = 0.0  # what outcomes that are left out may add to a moment, at most
 
     @classmethod
-    def of(cls, channel: Channel) -> Lines:
+    def of(cls, channel: Channel) -> CellLines:
         """The lines of a channel without jumps."""
         keep = np.append(True, np.diff(channel.inputs) > 0)
         weights = channel.weights[keep][:, channel.weights.any(axis=0)]
@@ -42,6 +42,7 @@ class Lines:
 
     def rows(self, cell: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Probabilities at positions (exact, in [0, 1]) in cells: within 3 units."""
+        # theory/vector.md, Proposition 10: positions are dyadic, so 1 - part is exact.
         left, right = self.weights[cell] / self.denominator, self.weights[cell + 1]
         part = position[..., None]
         return left * (1 - part) + right / self.denominator * part
@@ -67,15 +68,18 @@ class Lines:
         between = (self.weights[high] - self.weights[low + 1]) / self.denominator
         parts = [until[..., None] * step[low], between, since[..., None] * step[high]]
         change = np.abs(parts[0] + parts[1] + parts[2])
+        # theory/vector.md, Proposition 10: the sum of three products needs 4 of these 8 units.
         change += 8 * UNIT * (np.abs(parts[0]) + np.abs(parts[1]) + np.abs(parts[2]))
         same = first == second
         change = np.where(same[..., None], np.abs(step[first]), change)
         if self.error > 0:
             ends = [self.weights[v] for v in (low, low + 1, high, high + 1)]
+            # The same proposition: weights that are off by `error` move a change by at most that.
             change += 2.5 * self.error * np.sum(ends, axis=0) / self.denominator
         divisor = np.where(same, self.widths[first], gap)[..., None]
         slope = np.divide(change, divisor, out=np.zeros_like(change), where=divisor > 0)
         gap = np.where(same, np.abs(x - y) * self.widths[first], gap)
+        # The gap may be 4 units too large, the quotient and this product 1 too small each.
         return gap, slope * (1 + 8 * UNIT)
 
     def divergences(self, order: float) -> tuple[np.ndarray, np.ndarray]:
@@ -93,15 +97,17 @@ class Lines:
         terms = order * p - (order - 1) * q
         shift = terms.max(axis=-1)
         total = np.log(np.exp(terms - shift[:, None]).sum(axis=-1)) + shift
+        # theory/vector-sums.md, Proposition 13.
         error = 2 * order * self.error + UNIT * (
             p.size + 32 + 16 * order * (np.abs(p).max() + np.abs(q).max())
         )
         lower = np.maximum(total - error, 0.0)
+        # theory/vector-sums.md, Proposition 10: log(1 + a + b) <= log(1 + a) + b.
         upper = np.maximum(total + error, 0.0) + 1.1 * self.missing  # total is hardly below 0
         return lower / (order - 1) * (1 - 8 * UNIT), upper / (order - 1) * (1 + 8 * UNIT)
 
     def close(self, order: float) -> float:
-        """What pairs within a cell come close to, rounded up like `curvature`: no bound."""
+        """The value that pairs within a cell approach, rounded up like `curvature`: not a bound."""
         slopes, rows = self._cells(), self.weights / self.denominator
         largest = -np.inf
         for v, row in enumerate(rows):
@@ -117,6 +123,7 @@ class Lines:
         A chord's slope is an average of the slopes of the cells it crosses, so the steepest of
         them, at the worst pair of rows, is above every pair: little above, where rows are alike.
         """
+        # theory/vector-sums.md, Proposition 5: the square of an average is at most that of squares.
         slopes, rows = self._cells()[None], self.weights / self.denominator
         steepest, bound, bend = -np.inf, 0.0, 0.0
         if 2 < order < 3:  # the one case that is not convex in p: see the derivation
@@ -157,6 +164,7 @@ def log_curvature(
     Guarantees:
         Probabilities may be as small as 1e-280: their squares are not formed.
     """
+    # theory/vector.md, Proposition 12.
     exponent, factor = _curvature(p / q, order)
     shift = exponent.max(axis=-1)
     # The floor of -700 only adds: no term is lost to underflow.
@@ -167,6 +175,8 @@ def log_curvature(
     total = np.matmul((slope / size) ** 2, factor.swapaxes(1, 2))
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(total) + shift[:, None, :]
+        # theory/vector.md, Proposition 12: 1300 holds 1,150 of G, 1.05 the second order of all. Of
+        # the 4 (order + 2), 2 order + 1 are what errors of p and q, `relative`, cost.
         error = 1300 + 9 * order + slope.shape[-1] + 12 * shift[:, None, :] + 10 * np.abs(logs)
         error = 1.05 * UNIT * error + 4 * (order + 2) * relative
         return np.where(total > 0, logs + error, -np.inf)
@@ -180,6 +190,7 @@ def _curvature(ratio: np.ndarray, order: float) -> tuple[np.ndarray, np.ndarray]
     change = ratio - 1
     close = np.abs(change) * (order + 1) <= 1 / 8
     z = change[close]
+    # theory/vector.md, Proposition 11: each factor is at most 1/16, so 14 terms leave 2**-56.
     series = np.ones_like(z)
     for k in reversed(range(14)):
         series = 1 + (order - (2 + k)) / (k + 3) * z * series
@@ -188,6 +199,7 @@ def _curvature(ratio: np.ndarray, order: float) -> tuple[np.ndarray, np.ndarray]
     z, r = change[~close], ratio[~close]
     power = (order - 1) * np.log(r)
     grown = np.maximum(power, 0.0)
+    # Both parts are scaled by e^-grown: the larger of r^(order - 1) and 1 never overflows.
     first = -np.sign(z) * r * np.expm1(-np.abs(power)) / (order - 1)
     factor[~close] = (first - z * np.exp(-grown)) / z**2
     exponent[~close] = grown

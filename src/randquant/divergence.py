@@ -48,6 +48,8 @@ def renyi(p: np.ndarray, q: np.ndarray, total: int, order: float) -> tuple[np.nd
     if order > LARGEST_ORDER:
         return renyi(p, q, total, LARGEST_ORDER)[0], _max_divergence(ratio)[1]
     impossible = np.isposinf(ratio).any(axis=-1)
+    # theory/rounding.md, Propositions 3 and 4, count 1 unit: totals are powers of two, or p holds
+    # Python integers, whose quotient is rounded once.
     mass = (p / total).astype(np.float64)
     # Codes with p = 0 carry no mass; finite stand-ins keep NaN and infinity out of the sums.
     exponents = (order - 1) * np.where(np.isinf(ratio), 0.0, ratio)
@@ -57,6 +59,7 @@ def renyi(p: np.ndarray, q: np.ndarray, total: int, order: float) -> tuple[np.nd
         log_moment, error = _near_one(mass, exponents, codes)
     else:
         log_moment, error = _far_from_one(mass, exponents, largest, codes)
+    # theory/rounding.md, Proposition 5: 8 units for the quotient and the product.
     lower = np.maximum(log_moment - error, 0.0) / (order - 1) * (1 - 8 * UNIT)
     upper = (log_moment + error) / (order - 1) * (1 + 8 * UNIT)
     return np.where(impossible, np.inf, lower), np.where(impossible, np.inf, upper)
@@ -97,6 +100,7 @@ def hockey_stick(
     top, bottom = p.astype(np.float64), q.astype(np.float64)
     scaled = np.exp(epsilon)[..., None] * bottom
     excess = top - scaled
+    # theory/rounding.md, Proposition 7: 12 units, and codes + 4 for the sum.
     error = 12 * UNIT * (top + scaled)
     codes = p.shape[-1]
     lower = np.maximum(excess - error, 0.0).sum(axis=-1) / float(total) * (1 - (codes + 4) * UNIT)
@@ -110,6 +114,8 @@ def log_ratio(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     difference = (p - q).astype(np.float64)
     top, bottom = p.astype(np.float64), q.astype(np.float64)
     bottom = np.where(bottom == 0, 1.0, bottom)
+    # theory/rounding.md, Proposition 1: the difference of integers is exact, 3 units here. From 1/2
+    # on the ratio itself is precise enough.
     change = difference / bottom
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(np.abs(change) <= 0.5, np.log1p(change), np.log(top / bottom))
@@ -118,6 +124,7 @@ def log_ratio(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 def _max_divergence(ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     largest = np.maximum(ratio.max(axis=-1), 0.0)
+    # theory/rounding.md, Proposition 6.
     return largest * (1 - 17 * UNIT), largest * (1 + 17 * UNIT)
 
 
@@ -125,6 +132,7 @@ def _near_one(mass: np.ndarray, exponents: np.ndarray, codes: int) -> tuple[np.n
     """log E[exp(z)] for |z| <= 1, summing exp(z) - 1: small divergences keep their digits."""
     terms = mass * np.expm1(exponents)
     excess = np.maximum(terms.sum(axis=-1), 0.0)  # the true value is never negative
+    # theory/rounding.md, Proposition 3: 39 units a term and one for each sum; log1p 9.
     error = 1.01 * (48 + codes) * UNIT * np.abs(terms).sum(axis=-1)
     log_moment = np.log1p(excess)
     return log_moment, error + 9 * UNIT * log_moment
@@ -139,5 +147,6 @@ def _far_from_one(
         terms = mass * np.exp(np.minimum(exponents - shift[..., None], 0.0))
     log_sum = np.log(terms.sum(axis=-1))
     log_moment = np.maximum(shift + log_sum, 0.0)
+    # theory/rounding.md, Proposition 4.
     error = 20 * largest + 1.01 * (codes + 12) + 10 * (np.abs(shift) + np.abs(log_sum))
     return log_moment, UNIT * error

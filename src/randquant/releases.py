@@ -1,4 +1,4 @@
-"""What one client's data was released through: records that accounting composes.
+"""Records of what one client's data was released through, for accounting to compose.
 
 A release bounds the Rényi divergence between the two worlds of a neighbouring relation, under one
 trust. Derivations: `docs/theory/accounting.md`, `vector.md`, `sums.md`, for noise `additive.md`.
@@ -24,7 +24,7 @@ from randquant.sums.curvature import kappa_sum
 from randquant.vector import squared_distance
 
 LADDER = (2.0, 16.0, 128.0, 1024.0)
-"""Orders at which kappa is looked at before it is bounded at a larger one."""
+"""Orders at which kappa is checked before it is bounded at a larger one."""
 
 ROUNDING = 2.0**-20
 """Over clip_norm: what rounding to float32 may add to the distance of two means of examples. Each
@@ -77,8 +77,9 @@ class ChannelRelease(ReleaseDefaults):
         """Upper bound of the Rényi divergence of all releases: they are independent, so it adds."""
         if self.releases == 0:
             return 0.0
-        one = _epsilon(self.channel, order, self.neighboring, self.cohort)
-        return rounded_up(self.releases * one)
+        # theory/accounting.md, Proposition 1; in a sum theory/sums.md, Proposition 1.
+        per_coordinate = _epsilon(self.channel, order, self.neighboring, self.cohort)
+        return rounded_up(self.releases * per_coordinate)
 
     @property
     def coordinate_channel(self) -> Channel:
@@ -160,20 +161,31 @@ class VectorRelease(ReleaseDefaults):
         if self.releases == 0:
             return 0.0
         worlds = 2 if self.neighboring == "replace_one" else 1
+        # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16.
         apart = worlds * self.clip_norm * _share(self.examples)
         spread = 1.0 if self.norm == "l1" else math.sqrt(self.dimension)
         # In L1 the encoder moves every coordinate, each as far as one coordinate may be moved.
+        # theory/vector.md, Proposition 14.
         moved = math.sqrt(squared_distance(self.channel, 0.0, 1)) * self.dimension
         least = min(
+            # theory/accounting.md, Proposition 6: pure epsilon of d coordinates, and the L1 bound;
+            # both hold at every order. An L1 norm of at most N is an L2 norm of at most N, sqrt(d)
+            # N bounds the L1 norm of an L2 norm N.
             self.dimension * _epsilon(self.channel, math.inf, self.neighboring, 1),
             _lipschitz(self.channel) * (apart * spread + moved),
         )
         if order <= LARGEST_ORDER:
+            # theory/vector.md, Proposition 2: D <= kappa · squared distance; of sums,
+            # theory/vector-sums.md.
             square = squared_distance(self.channel, apart, self.dimension)
             # Kappa grows with the order and takes ever longer: once too large, it is left out.
             below = [step for step in LADDER if step < order]
+            # theory/vector.md, Proposition 9: the bound of an order below is not above that of this
+            # one.
             if all(self._kappa(step) * square < least for step in below):
                 least = min(least, self._kappa(order) * square)
+        # theory/rounding.md, Proposition 8; `apart`, `spread` and `moved` have some more roundings:
+        # twice.
         return rounded_up(rounded_up(self.rounds * least))
 
     def _kappa(self, order: float) -> float:
@@ -241,6 +253,7 @@ class GaussianRelease(ReleaseDefaults):
         """rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
         if self.rounds == 0:
             return 0.0
+        # theory/accounting.md, Proposition 7. Four roundings.
         return rounded_up(self.rounds * order / (2 * self.noise_multiplier**2))
 
     @property
@@ -254,6 +267,7 @@ class GaussianRelease(ReleaseDefaults):
 
     def of_one_example(self, examples: int) -> GaussianRelease:
         """More noise over a distance that is so many times smaller."""
+        # Two quotients, a sum and a product: 4 units, and less noise is the safe side.
         multiplier = self.noise_multiplier / _share(examples) * (1 - 4 * UNIT)
         return replace(self, noise_multiplier=multiplier)
 
@@ -301,17 +315,19 @@ class NoiseRelease(ReleaseDefaults):
 
     @property
     def distance(self) -> float:
-        """Every coordinate of every round adds its own."""
+        """Total variation distance of all coordinates and rounds: single distances add up."""
+        # theory/accounting.md, Proposition 4: distances of independent draws add up.
         return rounded_up(self.releases * self.noise.distance(self.cohort))
 
     def renyi(self, order: float) -> float:
-        """Every round adds the same (`noise.shift_divergence`)."""
+        """Divergences of the rounds add up (`noise.shift_divergence`)."""
         if self.rounds == 0:
             return 0.0
         curvature = _curvature(self.noise, self.cohort)
         spread = self.noise.spread(self.cohort)
-        one = shift_divergence(curvature, spread, self.squared_distance, order)
-        return rounded_up(self.rounds * one)
+        # theory/additive.md; rounds add up by theory/accounting.md, Proposition 1.
+        per_round = shift_divergence(curvature, spread, self.squared_distance, order)
+        return rounded_up(self.rounds * per_round)
 
     def repeated(self, times: int) -> NoiseRelease:
         """In so many times the rounds."""
@@ -341,7 +357,8 @@ def of_one_example(release: Release | None, examples: int) -> Release | None:
 
 
 def _share(examples: int | None) -> float:
-    """What part of an update's distance one example's is."""
+    """One example's distance as a share of that of a whole update."""
+    # theory/vector.md, Proposition 16: 2**-21 is needed, so the rounding of this sum is paid for.
     return 1.0 if examples is None else 1 / examples + ROUNDING
 
 
@@ -378,7 +395,8 @@ def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: i
 
 @functools.lru_cache(maxsize=256)
 def _lipschitz(channel: Channel) -> float:
-    """Nats that any code's log-likelihood may change by per unit of a coordinate."""
+    """By how many nats any code's log-likelihood may change per unit of a coordinate."""
+    # theory/accounting.md, Proposition 6: log-likelihoods are piecewise as steep as at vertices.
     return rounded_up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
 
 

@@ -1,6 +1,6 @@
-"""Releases of rounds that a client takes part in by chance, where nobody sees who does.
+"""Releases of sampled rounds: each client takes part at random, and nobody sees who does.
 
-When that is so, and what it is worth: `docs/theory/sampling.md`.
+When participation is hidden, and how much that amplifies privacy: `docs/theory/sampling.md`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from randquant.privacy import Neighboring, Trust
 from randquant.release import Release, ReleaseDefaults
 
 Scheme = Literal["poisson", "fixed"]
-"""`poisson`: each client takes part by its own coin. `fixed`: cohorts of one size, uniformly."""
+"""`poisson`: each client takes part independently of the others. `fixed`: cohorts of one size,
+drawn uniformly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled(ReleaseDefaults):
-    """One round's release, in many rounds, each of which a client takes part in by chance.
+    """One round's release, repeated in many rounds in each of which a client takes part at random.
 
     Attributes:
         release: of one round (`rounds=1`), as if the client took part.
         rate: probability of taking part; for a fixed size see `of_cohort`.
         rounds: rounds of the whole run, whether the client takes part or not.
-        scheme: `poisson`, where each client takes part by its own coin, or `fixed`, where every
+        scheme: `poisson`, where each client takes part independently, or `fixed`, where every
             cohort of a size is equally likely (`replace_one` only).
         hidden: every client sends in every round, those that do not take part the encoding of an
             update of zeros. Then not even a server that sees each client's codes knows who takes
@@ -35,10 +36,10 @@ class Sampled(ReleaseDefaults):
         absent: for a `replace_one` release and `poisson`, the same release for `zero_out`
             neighbours, which sharpens the bound; of a channel it is known without being given.
 
-    Cohorts of different rounds must be drawn independently, by coins that the adversary does not
-    know. A cap on participations makes rounds dependent: account for it by the participations of
-    the client called most often, with no Sampled. Under central trust the server must publish a
-    sum, or a sum over a public number, in which an absent client counts as zeros.
+    Cohorts of different rounds must be drawn independently, with randomness that the adversary
+    does not know. A cap on participations makes rounds dependent: account for it by the
+    participations of the client called most often, without Sampled. Under central trust the server
+    must publish a sum, or a sum over a public number, in which an absent client counts as zeros.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind, or the adversary
@@ -80,6 +81,7 @@ class Sampled(ReleaseDefaults):
         _validate.whole("population", population, low=1, high=2**53)
         why = "the population is that small"
         _validate.whole("cohort", cohort, low=1, high=population, why=why)
+        # theory/sampling.md, Proposition 1: a rate that is rounded up covers the true one.
         rate = 1.0 if cohort == population else math.nextafter(cohort / population, 1.0)
         return cls(release, rate, rounds, "fixed")
 
@@ -105,17 +107,21 @@ class Sampled(ReleaseDefaults):
 
     @property
     def distance(self) -> float:
-        """Every round adds its own."""
+        """Total variation distance of all rounds: those of single rounds add up."""
+        # theory/rounding.md, Proposition 8.
         return self.release.distance * self.rounds * (1 + 8 * UNIT)
 
     def renyi(self, order: float) -> float:
-        """Upper bound of the Rényi divergence of all rounds (`amplified`, which adds up)."""
+        """Upper bound of the Rényi divergence of all rounds: amplified bounds add up."""
         if self.releases == 0:
             return 0.0
+        # theory/sampling.md, Proposition 1: rounds are drawn independently, so they add up, and one
+        # draw decides for all coordinates of a round: the whole release is amplified.
         absent = self._absent()
         curve = None if absent is None else absent.renyi
-        one = amplified(self.release.renyi, self.rate, order, self.neighboring, curve)
-        return self.rounds * one * (1 + 8 * UNIT)
+        per_round = amplified(self.release.renyi, self.rate, order, self.neighboring, curve)
+        # theory/rounding.md, Proposition 8: two roundings.
+        return self.rounds * per_round * (1 + 8 * UNIT)
 
     def repeated(self, times: int) -> Sampled:
         """In so many times the rounds."""
@@ -123,6 +129,8 @@ class Sampled(ReleaseDefaults):
 
     def _absent(self) -> Release | None:
         """The release for neighbours who differ by one client's absence, if it is known."""
+        # theory/sampling.md, Proposition 9: a client that does not take part counts as zeros, so
+        # absence is the `zero_out` neighbour; with a stand-in (`fixed`) it is not.
         if self.absent is None and self.scheme == "poisson":
             return self.release.zeroed()
         return self.absent
@@ -139,16 +147,19 @@ def _check_release(release: Release) -> None:
 
 
 def _check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
+    # theory/sampling.md, Proposition 1: an adversary who knows the others counts them.
     if scheme == "fixed" and hidden:
         raise ValueError(
             "Expected scheme='poisson' for hidden participation, got 'fixed': whoever knows the "
             "other members of a cohort of a known size knows whether a client is in it."
         )
+    # The same: behind a stand-in A and P are `replace_one` neighbours only.
     if scheme == "fixed" and release.neighboring == "zero_out":
         raise ValueError(
             "Expected a replace_one release for cohorts of a fixed size, got zero_out: where a "
             "client is left out another takes its place, which is not an update of zeros."
         )
+    # The same: the participation must be unknown to whoever sees the release.
     if release.trust != "central" and not hidden:
         raise ValueError(
             f"Expected central trust or hidden participation, got {release.trust} trust: a server "

@@ -13,7 +13,7 @@ import numpy as np
 
 from randquant import _validate
 from randquant.channel import DITHER_STEPS, Channel
-from randquant.curvature import Lines, log_curvature
+from randquant.curvature import CellLines, log_curvature
 from randquant.divergence import LARGEST_ORDER, UNIT, renyi
 from randquant.geometry import certify_metric, fisher_information
 from randquant.privacy import Interval
@@ -39,7 +39,7 @@ class Kappa(Interval):
         lower, upper: K lies between them, per squared unit of x.
         order: Rényi order.
         witness: inputs (x, x') with D(P_x || P_x') >= lower·(x - x')^2. The same input twice: pairs
-            close to it come as close to `lower` as one likes.
+            close to it approach `lower` arbitrarily closely.
     """
 
     order: float
@@ -90,13 +90,15 @@ def kappa(channel: Channel, order: float) -> Kappa:
             f"Expected a finite order <= {LARGEST_ORDER:g}, got order={order:g}: pure epsilon "
             'grows with the distance, not with its square; use certify_metric(channel, "l1").'
         )
+    # theory/vector.md, Proposition 2: pairs in one cell approach order/2 times the Fisher
+    # information. Two products and half the order: three of the 4 units.
     close = order / 2 * fisher_information(channel).lower * (1 - 4 * UNIT)
     steepest = certify_metric(channel, "fisher").witness
     if math.isinf(close):
         return Kappa(math.inf, math.inf, order, steepest)
-    search = Search(Lines.of(channel), order, close)
+    search = BoxSearch(CellLines.of(channel), order, close)
     upper = float(search.run())
-    lower, witness = max((close, steepest), search.attained(), key=lambda found: found[0])
+    lower, witness = max((close, steepest), search.attained(), key=lambda ratio: ratio[0])
     return Kappa(lower, upper, order, witness)
 
 
@@ -128,29 +130,35 @@ def squared_distance(channel: Channel, distance: float, dimension: int) -> float
     distance = _validate.real("distance", distance, low=0)
     dimension = _validate.whole("dimension", dimension, low=1)
     widest = float(np.diff(channel.inputs).max())
+    # theory/vector.md, Proposition 14: half a step of 2**-32, four roundings of the position and
+    # one of the sum with 1/2, for each of the two vectors.
     moved = (1 + 2.0**-17) / DITHER_STEPS * widest * math.sqrt(dimension)
+    # Eight roundings in the sum, twice for the square: 17 of 32 units.
     return (distance + moved) ** 2 * (1 + 32 * UNIT)
 
 
-class Search:
+class BoxSearch:
     """Branch and bound over boxes of pairs: x in one part of a cell, x' in a part of another.
 
     A box is cells (2,) and sides (2, 2): where in its cell x begins and ends, then x'.
     """
 
-    def __init__(self, lines: Lines, order: float, close: float, tolerance: float = TOLERANCE):
+    def __init__(self, lines: CellLines, order: float, close: float, tolerance: float = TOLERANCE):
         self.lines, self.order, self.tolerance = lines, order, tolerance
         self.best, self.pair = close, None  # the largest ratio, and the cells and positions of it
         self.dropped = 0.0  # the largest bound of a box that is not searched on
 
     def run(self) -> float:
-        """The upper bound; self.pair is the pair that came closest to it."""
+        """Return the upper bound; self.pair is the pair that came closest to it."""
         cells, sides = self._roots()
         size = 4 * (self.lines.weights.shape[1] + 6)
         batch, work = max(BATCH // size, 1), WORK // size
         bounds = self._bounds(cells, sides, batch)
         work -= len(cells)
         while True:
+            # theory/vector.md, Proposition 8: boxes that are not split keep their bound in
+            # `dropped`, so TOLERANCE, WORK and FINEST decide how tight the result is, never whether
+            # it holds.
             split = bounds > self.best * (1 + self.tolerance)
             split &= np.diff(sides).max(axis=(1, 2)) > FINEST
             self.dropped = max(self.dropped, bounds[~split].max(initial=0.0))
@@ -163,14 +171,14 @@ class Search:
             chosen, rest = ranks[:share], ranks[share:]
             children = self._halves(cells[chosen], sides[chosen])
             inherited = np.tile(bounds[chosen], 2)
-            found = np.minimum(self._bounds(*children, batch), inherited)
-            work -= len(found)
+            tightened = np.minimum(self._bounds(*children, batch), inherited)
+            work -= len(tightened)
             cells = np.concatenate([cells[rest], children[0]])
             sides = np.concatenate([sides[rest], children[1]])
-            bounds = np.concatenate([bounds[rest], found])
+            bounds = np.concatenate([bounds[rest], tightened])
 
     def attained(self) -> tuple[float, tuple[float, float]]:
-        """A proven lower bound: the divergence of the best pair, from exact integers."""
+        """Return a proven lower bound: the divergence of the best pair, from exact integers."""
         if self.pair is None:
             return 0.0, (0.0, 0.0)
         cells, positions = self.pair
@@ -178,6 +186,7 @@ class Search:
         x, other = np.clip(ends[0] + positions * self.lines.widths[cells], *ends).tolist()
         (p, p_total), (q, q_total) = self.lines.exact(x), self.lines.exact(other)
         total = p_total * q_total
+        # Exact integers, whatever the positions: theory/rounding.md, Propositions 3 and 4.
         if x == other or total.bit_length() > 1000:  # beyond float64
             return 0.0, (x, other)
         lower = float(renyi(p * q_total, q * p_total, total, self.order)[0])
@@ -199,6 +208,8 @@ class Search:
         ahead = np.maximum(first, second), np.minimum(first, second) + 1
         near = np.where(first == second, 0.0, inputs[ahead[0]] - inputs[ahead[1]])
         with np.errstate(divide="ignore", invalid="ignore"):
+            # theory/vector.md, Proposition 6. `near` is within 1 unit, so the quotient is within 4
+            # of 8.
             bound = np.where(near > 0, np.max(corners, axis=0) / near**2 * (1 + 8 * UNIT), np.inf)
             gaps = np.abs([inputs[first + i] - inputs[second + j] for i in (0, 1) for j in (0, 1)])
             moment = (self.order - 1) * np.array(corners)
@@ -221,8 +232,8 @@ class Search:
 
     def _bounds(self, cells: np.ndarray, sides: np.ndarray, batch: int) -> np.ndarray:
         parts = range(0, len(cells), batch)
-        found = [self._bound(cells[i : i + batch], sides[i : i + batch]) for i in parts]
-        return np.concatenate([np.empty(0), *found])
+        bounds = [self._bound(cells[i : i + batch], sides[i : i + batch]) for i in parts]
+        return np.concatenate([np.empty(0), *bounds])
 
     def _bound(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
         """Upper bounds of divergence over squared distance, for n boxes: (n,)."""
@@ -241,14 +252,19 @@ class Search:
             # On the diagonal, and everywhere: the largest curvature, at the least distance.
             crosses = (sides[:, 0, 0] < sides[:, 1, 1]) & (sides[:, 1, 0] < sides[:, 0, 1])
             crosses &= cells[:, 0] == cells[:, 1]
+            # theory/vector.md, Proposition 13: gaps are within 6 units, and a smaller one gives
+            # more.
             near = np.where(crosses, 0.0, gap.min(axis=1)) * (1 - 16 * UNIT)
             scale, steepest = above_one * near**2, logs.max(axis=(1, 2))
+            # theory/vector.md, Proposition 4, and for its 512 units the paragraph on rounding
+            # there.
             if 2 < self.order < 3:  # the one case that is not convex in p: see the derivation
                 spread = np.abs(np.log(p[:, 2] / p[:, 0])).max(axis=1)
                 steepest += 2 * (self.order - 2) * np.log(np.cosh(spread / 2))
                 steepest += 512 * UNIT + 4 * self.lines.error
             grown = _log_moment(scale, steepest)
             bound = np.where(near > 0, grown / scale, np.exp(steepest))
+            # theory/vector.md, Proposition 5.
             bound = np.fmin(bound, self._spread(cells, sides))
             # Further away: the largest divergence, at the least distance.
             bound = np.fmin(bound, np.where(near > 0, moment.max(axis=1) / scale, np.inf))
@@ -261,7 +277,7 @@ class Search:
     def _spread(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
         """order/8 times the squared range of d log p_i/dx between x and x'; (n,) upper bounds.
 
-        Tight for two codes of equal chance, and the bound that counts at orders beyond hundreds.
+        Tight for two equally likely codes, and the best bound at orders beyond hundreds.
         Infinite where a cell lies between.
         """
         if self.lines.error > 0:
@@ -283,6 +299,8 @@ class Search:
             slope = np.diff(self.lines.weights, axis=0)[cell] / self.lines.denominator
             score = slope / self.lines.widths[cell, None] / self.lines.rows(cell, position)
             widest = np.maximum(widest, np.ptp(score, axis=1))
+        # theory/vector.md, Proposition 13 (spread): 20 of 32 units. A range reaches from a slope
+        # below 0 to one above, so nothing cancels in it.
         bound = self.order / 8 * widest**2 * (1 + 32 * UNIT)
         return np.where(high - low > 1, np.inf, bound)
 
@@ -302,6 +320,7 @@ def _smooth(moment: np.ndarray, gap: np.ndarray, above_one: float, axis: int) ->
     level, middle = (part.mean(axis=axis, keepdims=True) for part in (moment, gap))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # infinity is a bound
         excess = np.expm1(moment - level)
+        # theory/vector.md, Propositions 7 and 13: both tangents rounded to their safe sides.
         top = level + excess + 16 * UNIT * (level + np.abs(excess))
         square = middle * (2 * gap - middle) - 32 * UNIT * middle * (gap + middle)
         bound = (top / (above_one * square)).max(axis=axis)
@@ -311,6 +330,7 @@ def _smooth(moment: np.ndarray, gap: np.ndarray, above_one: float, axis: int) ->
 def _log_moment(scale: np.ndarray, log_curvature: np.ndarray) -> np.ndarray:
     """log(1 + scale·e^log_curvature), rounded up when scale is within 20 units; 0 at scale 0."""
     parts = np.log(scale), log_curvature
+    # theory/vector.md, Proposition 13: 20 units of scale, 8 of its logarithm, 2 of the sums.
     padding = 32 * UNIT * (1 + np.abs(parts[0]) + np.abs(parts[1]))
     total = np.logaddexp(0.0, parts[0] + parts[1] + padding) * (1 + 32 * UNIT)
     return np.where((scale > 0) & (log_curvature > -np.inf), total, 0.0)

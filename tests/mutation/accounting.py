@@ -3,6 +3,13 @@
 SCHEDULE = ("tests/test_schedule.py::test_the_ledger_is_quick_below_its_limit_and_exact_above",)
 
 MUTANTS = [
+    (
+        "amplification.py",
+        "UNIT * (32 * (1 + abs(value)) + 4 * decay)",
+        "UNIT * (32 * (1 + abs(value)))",
+        "the rounding of decay/(1 + decay), times the decay, is forgotten",
+        ("tests/test_sampling.py::test_the_largest_remainder_is_rounded_up",),
+    ),
     # amplification.py
     (
         "amplification.py",
@@ -225,8 +232,8 @@ MUTANTS = [
     ),
     (
         "sampling.py",
-        "return self.rounds * one * (1 + 8 * UNIT)",
-        "return one * (1 + 8 * UNIT)",
+        "return self.rounds * per_round * (1 + 8 * UNIT)",
+        "return per_round * (1 + 8 * UNIT)",
         "rounds forgotten",
         (),
     ),
@@ -446,8 +453,8 @@ MUTANTS = [
     ),
     (
         "account.py",
-        "if len(set(found)) != 1:",
-        "if len(set(found)) < 1:",
+        "if len(set(words)) != 1:",
+        "if len(set(words)) < 1:",
         "different trust or neighbours composed",
         (),
     ),
@@ -503,15 +510,15 @@ MUTANTS = [
     ),
     (
         "releases.py",
-        "return rounded_up(self.releases * one)",
-        "return rounded_up(self.rounds * one)",
+        "return rounded_up(self.releases * per_coordinate)",
+        "return rounded_up(self.rounds * per_coordinate)",
         "channel: dimension forgotten",
         (),
     ),
     (
         "releases.py",
-        "return rounded_up(self.releases * one)",
-        "return rounded_up(self.dimension * one)",
+        "return rounded_up(self.releases * per_coordinate)",
+        "return rounded_up(self.dimension * per_coordinate)",
         "channel: rounds forgotten",
         (),
     ),
@@ -636,8 +643,8 @@ MUTANTS = [
     ),
     (
         "releases.py",
-        "one = shift_divergence(curvature, spread, self.squared_distance, order)\n        return rounded_up(self.rounds * one)",
-        "one = shift_divergence(curvature, spread, self.squared_distance, order)\n        return rounded_up(one)",
+        "per_round = shift_divergence(curvature, spread, self.squared_distance, order)\n        return rounded_up(self.rounds * per_round)",
+        "per_round = shift_divergence(curvature, spread, self.squared_distance, order)\n        return rounded_up(per_round)",
         "noise: rounds forgotten",
         (),
     ),
@@ -701,8 +708,8 @@ MUTANTS = [
     ),
     (
         "calibrate.py",
-        "return found is not None and found <= self.target  # NaN",
-        "return found is not None and found <= self.target * (1 + TOLERANCE)  # NaN",
+        "return epsilon is not None and epsilon <= self.target  # NaN",
+        "return epsilon is not None and epsilon <= self.target * (1 + TOLERANCE)  # NaN",
         "target exceeded by the tolerance",
         (),
     ),
@@ -736,8 +743,8 @@ MUTANTS = [
     ),
     (
         "calibrate.py",
-        "nearest = round_up(found[noise])",
-        'nearest = f"{found[noise]:.6g}"',
+        "nearest = round_up(epsilons[noise])",
+        'nearest = f"{epsilons[noise]:.6g}"',
         "nearest epsilon printed to nearest",
         (),
     ),

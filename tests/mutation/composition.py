@@ -1,6 +1,13 @@
 """Faults in the composition of many releases of one channel."""
 
 MUTANTS = [
+    (
+        "composition/__init__.py",
+        "max(upper + SLIP * 2, math.nextafter(upper, math.inf))",
+        "upper + SLIP * 2",
+        "the slip of sorted ratios is rounded away from epsilon = 32 on",
+        ("tests/test_composition_parts.py::test_the_slip_is_not_rounded_away",),
+    ),
     # composition/__init__.py
     (
         "composition/__init__.py",
@@ -32,22 +39,22 @@ MUTANTS = [
     ),
     (
         "composition/__init__.py",
-        "found.append(edges[1] if loss.upward else edges[0])",
-        "found.append(edges[0] if loss.upward else edges[1])",
+        "crossings.append(edges[1] if loss.upward else edges[0])",
+        "crossings.append(edges[0] if loss.upward else edges[1])",
         "wrong side of the crossing",
         (),
     ),
     (
         "composition/__init__.py",
-        "ways.append(by_fourier(loss, releases, tilt))",
-        "ways.append(by_fourier(loss, releases - 1, tilt))",
+        "curves.append(by_fourier(loss, releases, tilt))",
+        "curves.append(by_fourier(loss, releases - 1, tilt))",
         "Fourier: one release too few",
         (),
     ),
     (
         "composition/__init__.py",
-        "ways.append(by_normal(loss, releases, tilt))",
-        "ways.append(by_normal(loss, releases - 1, tilt))",
+        "curves.append(by_normal(loss, releases, tilt))",
+        "curves.append(by_normal(loss, releases - 1, tilt))",
         "normal: one release too few",
         (),
     ),
@@ -152,7 +159,7 @@ MUTANTS = [
     ),
     (
         "composition/envelope.py",
-        "return np.where(1 - never > delta, np.inf, epsilon)",
+        "return np.where(1 - none_lost > delta, np.inf, epsilon)",
         "return epsilon",
         "strongest pairs: infinite losses forgotten",
         (),
@@ -181,8 +188,8 @@ MUTANTS = [
     ),
     (
         "composition/fourier.py",
-        "return Grid(_grid_loss(loss, below, loss.masses, step), below.astype(np.int64), step, above)",
-        "return Grid(_grid_loss(loss, below + 1, loss.masses, step), below.astype(np.int64) + 1, step, above)",
+        "rounded = _grid_loss(loss, below, loss.masses, step)",
+        "below = below + 1\n        rounded = _grid_loss(loss, below, loss.masses, step)",
         "grid: lower bounds rounded up",
         (),
     ),
@@ -484,12 +491,6 @@ MUTANTS = [
 ]
 
 EQUIVALENT = [
-    (
-        "composition/__init__.py",
-        "upper += SLIP * 2",
-        "upper += 0.0",
-        "a part of the proof only: 4e-15, where the search for the crossing ends 1e-9 apart",
-    ),
     (
         "composition/fourier.py",
         "error = 1.02 * growth * length * ((power + 1) * transform + rounding)",

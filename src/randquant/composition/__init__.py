@@ -1,7 +1,7 @@
 """Many releases of one channel: epsilon at delta, between two proven values.
 
-Above: the pair that dominates all pairs of inputs, its loss composed. Below: what one pair of
-inputs really loses in every release. Derivations: `docs/theory/composition.md`.
+Upper bound: the composed privacy loss of a pair that dominates all pairs of inputs. Lower bound:
+the composed loss of one actual pair of inputs. Derivations: `docs/theory/composition.md`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TILTED_UP_TO = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What many releases of one channel lose.
+    """The privacy of many releases of one channel.
 
     Attributes:
         epsilon: the least epsilon at which all of them together are (epsilon, delta)-private
@@ -64,8 +64,8 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
 
     Guarantees:
         All pairs of inputs are covered by the upper end, also when inputs depend on what was sent
-        before. No accountant can state less than the lower end: two inputs of the channel, the
-        same two in every release, lose that much.
+        before. No accountant can state less than the lower end: it is attained by two inputs of
+        the channel, the same two in every release.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -89,11 +89,13 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
         return Composition(Interval(0.0, 0.0), math.inf)
     if delta == 0:
         pure = certify(channel).epsilon
+        # theory/accounting.md, Proposition 3. Up to 2**106 releases: 1 unit, the product 1.
         lower, upper = pure.lower * releases * (1 - 4 * UNIT), pure.upper * releases
         return Composition(Interval(lower, upper * (1 + 4 * UNIT)), math.inf)
-    one, above = _single(channel, delta)
+    single, above = _single(channel, delta)
     if releases == 1:
-        return Composition(one, math.inf)
+        return Composition(single, math.inf)
+    # theory/composition.md, Proposition 3: infinite losses alone use up delta.
     if above.infinite_of(releases) >= delta:
         upper, tilt = math.inf, 1.0
     elif releases > TILTED_UP_TO:
@@ -102,11 +104,12 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
         tilt = best_tilt(above, releases, delta)
         upper = _epsilon(above, releases, delta, tilt, quick and releases >= NORMAL_FROM)
     if quick:
-        return Composition(Interval(min(one.lower, upper), upper), 1 + tilt)
+        return Composition(Interval(min(single.lower, upper), upper), 1 + tilt)
     tilts = tilt * 2.0 ** np.arange(-9, 4)
+    # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
     pairs = strongest_pairs(channel, releases, delta, tilts, 3 if releases < NORMAL_FROM else 1)
-    found = [_below(p, q, channel.denominator, releases, delta) for p, q in pairs]
-    lower = max(one.lower, *found)
+    lowers = [_below(p, q, channel.denominator, releases, delta) for p, q in pairs]
+    lower = max(single.lower, *lowers)
     return Composition(Interval(lower, upper), 1 + tilt)
 
 
@@ -122,6 +125,7 @@ def _below(p: np.ndarray, q: np.ndarray, total: int, releases: int, delta: float
     below = PrivacyLoss.of(p, q, total, upward=False)
     if below.infinite_of(releases) > delta:
         return math.inf
+    # theory/composition.md, Proposition 9: beyond 2**40 a tilt is not found well enough.
     if releases > TILTED_UP_TO or not below.losses.any():
         return by_mean(p, q, total, releases, delta)
     return _epsilon(below, releases, delta, best_tilt(below, releases, delta))
@@ -131,21 +135,24 @@ def _epsilon(
     loss: PrivacyLoss, releases: int, delta: float, tilt: float, quick: bool = False
 ) -> float:
     """Least epsilon that is proven at delta for an upward loss, greatest for the other."""
-    ways = []
+    curves = []
     if releases <= FOURIER_UP_TO and not quick:
-        ways.append(by_fourier(loss, releases, tilt))
+        curves.append(by_fourier(loss, releases, tilt))
     if releases >= NORMAL_FROM:
-        ways.append(by_normal(loss, releases, tilt))
-    found = []
+        curves.append(by_normal(loss, releases, tilt))
+    crossings = []
     log_delta = math.log(delta)
+    # A logarithm, 8 units, and a difference: the curve must pass delta by more than that.
     margin = 24 * UNIT * (1 + abs(log_delta)) * (1 if loss.upward else -1)
-    for way in ways:
-        if way is None:
+    for known_curve in curves:
+        if known_curve is None:
             continue
-        curve, centre = way
+        curve, centre = known_curve
+        # Every point of the curve is proven, so any point on its safe side is a bound, also where
+        # the search did not converge.
         edges = crossing(lambda at, curve=curve: curve(at) - log_delta + margin, centre, 1 / tilt)
-        found.append(edges[1] if loss.upward else edges[0])
-    known = [edge for edge in found if edge is not None]
+        crossings.append(edges[1] if loss.upward else edges[0])
+    known = [edge for edge in crossings if edge is not None]
     if loss.upward:
         return min(known, default=math.inf)
     return max(known, default=0.0)
@@ -153,6 +160,7 @@ def _epsilon(
 
 def _one(p: np.ndarray, q: np.ndarray, total: int, delta: float) -> Interval:
     """Epsilon of a single release: where the largest hockey-stick divergence is delta."""
+    # A crossing lies below log(2**62) = 43.
     top = 45.0  # no ratio of two weights is above 2**62
 
     def excess(end: int, epsilon: float) -> float:
@@ -162,6 +170,7 @@ def _one(p: np.ndarray, q: np.ndarray, total: int, delta: float) -> Interval:
         upper = math.inf
     else:
         upper = crossing(lambda at: excess(1, at), 1.0, 1.0)[1] or 0.0
-        upper += SLIP * 2
+        # theory/composition.md, Propositions 2 and 10: from 32 on, 2 SLIP may be rounded away.
+        upper = max(upper + SLIP * 2, math.nextafter(upper, math.inf))
     lower = math.inf if excess(0, top) > 0 else crossing(lambda at: excess(0, at), 1.0, 1.0)[0]
     return Interval(lower or 0.0, upper)

@@ -1,4 +1,4 @@
-"""The one pair of rows that is at least as easy to tell apart as every pair of a channel's.
+"""A pair of rows that dominates all pairs of a channel's rows: easier to tell apart than any.
 
 A test that accepts a set of codes has a point (Q(S), P(S)). The points of all ordered pairs of
 vertices, convexified, are the power curve of a pair that dominates them all:
@@ -40,6 +40,7 @@ def dominating_pair(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
         >>> [float(w / p.sum()) for w in p], [float(w / q.sum()) for w in q]
         ([0.75, 0.25], [0.25, 0.75])
     """
+    # theory/composition.md, Proposition 1: of all ordered pairs of vertices.
     points = [_pruned(*_curve_points(row, channel.weights)) for row in channel.weights]
     false, true = _pruned(*(np.concatenate(axis) for axis in zip(*points, strict=True)))
     corners = [(0, 0)]
@@ -50,6 +51,7 @@ def dominating_pair(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
     everything = (channel.denominator, channel.denominator)
     if corners[-1] != everything:
         corners.append(everything)  # by codes that p never sends
+    # The steps of the hull are the rows, exactly: whole numbers with the channel's total.
     steps = np.diff(np.array(corners, dtype=np.int64), axis=0)
     return steps[:, 1], steps[:, 0]
 
@@ -73,13 +75,14 @@ def strongest_pairs(
     rows = channel.weights
     epsilon = np.array([_renyi_epsilon(p, channel, releases, delta, tilts) for p in rows])
     order = np.argsort(-epsilon, axis=None, kind="stable")
-    found, last = [], np.inf
+    pairs, last = [], np.inf
+    # Mirrored pairs lose alike: equal figures are taken for the same pair.
     for place in order[: 8 * most]:
         v, w = divmod(int(place), len(rows))
-        if not found or epsilon[v, w] < last * (1 - 1e-9):
-            found.append((rows[v], rows[w]))
+        if not pairs or epsilon[v, w] < last * (1 - 1e-9):
+            pairs.append((rows[v], rows[w]))
             last = epsilon[v, w]
-    return found[:most]
+    return pairs[:most]
 
 
 def _renyi_epsilon(
@@ -94,15 +97,16 @@ def _renyi_epsilon(
     mass = np.where(finite, row / channel.denominator, 0.0)
     with np.errstate(divide="ignore"):
         moment = shift + np.log((mass * np.exp(exponents - shift[..., None])).sum(axis=-1))
-        never = np.exp(releases * np.log1p(-np.minimum(lost, 1.0)))  # is a code impossible
+        none_lost = np.exp(releases * np.log1p(-np.minimum(lost, 1.0)))  # is a code impossible
     epsilon = ((releases * moment - math.log(delta)) / tilts[:, None]).min(axis=0)
-    return np.where(1 - never > delta, np.inf, epsilon)
+    return np.where(1 - none_lost > delta, np.inf, epsilon)
 
 
 def _curve_points(row: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(Q(S), P(S)) for P the row, every Q, and S the codes with the largest ratios P/Q."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = row.astype(np.float64) / others.astype(np.float64)
+    # theory/composition.md, Proposition 2: sorted by ratios that are rounded, hence SLIP.
     order = np.argsort(-np.where(np.isnan(ratio), -1.0, ratio), axis=-1)
     true = np.cumsum(row[order], axis=-1)
     false = np.cumsum(np.take_along_axis(others, order, axis=-1), axis=-1)
@@ -119,6 +123,7 @@ def _pruned(false: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, np.ndarray
         right, up = np.diff(false).astype(np.float64), np.diff(true).astype(np.float64)
         rising, falling = up[:-1] * right[1:], up[1:] * right[:-1]
         # Below the chord of its neighbours beyond doubt, hence no corner.
+        # theory/composition.md, Proposition 2: 7 units would do.
         below = rising < falling * (1 - 16 * UNIT)
         if 8 * np.count_nonzero(below) < len(false):
             break

@@ -19,14 +19,14 @@ RARE = 40.0
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class LossGrid:
     """A loss on multiples of a step that is a power of two.
 
     Attributes:
         loss: losses are step · index.
         index: (k,) int64.
         step: in nats.
-        lost: (k,) what rounding down took from each loss, 0 to step; zeros for upper bounds.
+        lost: (k,) by how much each loss was rounded down, 0 to step; zeros for upper bounds.
     """
 
     loss: PrivacyLoss
@@ -35,24 +35,26 @@ class Grid:
     lost: np.ndarray
 
 
-def on_grid(loss: PrivacyLoss, step: float) -> Grid:
+def on_grid(loss: PrivacyLoss, step: float) -> LossGrid:
     """Put a loss on a grid.
 
     Upward, each loss is split between its two neighbours such that p and q keep their masses: the
     two can be merged back, so the split pair is easier to tell apart. Downward, it is rounded down.
     """
+    # theory/composition.md, Proposition 5, upward and downward.
     below = np.floor(loss.losses / step)
     above = loss.losses - below * step  # right within a unit: step is a power of two
     if not loss.upward:
-        return Grid(_grid_loss(loss, below, loss.masses, step), below.astype(np.int64), step, above)
+        rounded = _grid_loss(loss, below, loss.masses, step)
+        return LossGrid(rounded, below.astype(np.int64), step, above)
     part = np.minimum(np.expm1(-above) / math.expm1(-step), 1.0)
+    # theory/composition.md, Proposition 5: 18 of 24 units are needed. Both parts are raised.
     rest = (1 - part * (1 - 24 * UNIT)) * (1 + 4 * UNIT)
     masses = np.concatenate([loss.masses * rest, loss.masses * part * (1 + 24 * UNIT)])
     index = np.concatenate([below, below + 1])
     masses *= 1 + 4 * UNIT
-    return Grid(
-        _grid_loss(loss, index, masses, step), index.astype(np.int64), step, np.zeros(len(index))
-    )
+    split = _grid_loss(loss, index, masses, step)
+    return LossGrid(split, index.astype(np.int64), step, np.zeros(len(index)))
 
 
 def _grid_loss(loss: PrivacyLoss, index: np.ndarray, masses: np.ndarray, step: float):
@@ -84,6 +86,7 @@ def by_fourier(
     first = max(first, releases * int(grid.index.min()))
     size = min(GRID, 1 << (math.ceil(2 * reach / step) + 8).bit_length())
     if size * step < 2 * reach + 6 * step:
+        # theory/composition.md, Proposition 6.
         outside = 1.0  # never so, but a bound must not rest on it
     sums, error = _powered(tilted.weights, grid.index, first, size, releases)
     points = (first + np.arange(size)) * step
@@ -94,9 +97,11 @@ def by_fourier(
         over = np.maximum(points[from_here:] - (epsilon - shift), 0.0)
         farthest = float(over[-1]) if over.size else 0.0
         moved = 4 * UNIT * (abs(epsilon) + farthest)  # error of each difference
+        # theory/composition.md, Proposition 3: g at the points of the grid.
         kernel = -np.exp(-tilt * over) * np.expm1(-over)
         terms = sums[from_here:] * kernel
         integral, size_of = float(terms.sum()), float(np.abs(terms).sum())
+        # theory/composition.md, Proposition 7, to `moved`; then Proposition 6.
         slack = error * float(np.sqrt(kernel @ kernel)) * 1.001
         slack += size_of * (UNIT * (size + 80) + 2 * tilt * moved)
         slack += moved * float(np.abs(sums[from_here:]).sum())  # 1 - e^-x has slope 1 at most
@@ -114,6 +119,8 @@ def _reach(tilted: Tilted, margin: float) -> tuple[float, float]:
     """(x, bound): total losses are farther than x from their mean with a tilted mass <= bound."""
     mean, variance = tilted.centre
     spread = float(np.abs(tilted.loss.losses - mean).max()) + margin
+    # theory/composition.md, Proposition 6: Bernstein's inequality; mean and variance are computed,
+    # which 1.001 and 1e-9 cover many times over.
     variance = 1.001 * variance + 1e-9 * spread**2
     n, third = tilted.releases, spread * RARE / 3
     bernstein = third + math.sqrt(third**2 + 2 * n * variance * RARE)
@@ -123,7 +130,7 @@ def _reach(tilted: Tilted, margin: float) -> tuple[float, float]:
     return bernstein * (1 + 1e-6), 2.1 * math.exp(-RARE)
 
 
-def _shift(tilted: Tilted, grid: Grid) -> tuple[float, float]:
+def _shift(tilted: Tilted, grid: LossGrid) -> tuple[float, float]:
     """(shift, bound): rounding down took less than shift from a sum with tilted mass <= bound."""
     if grid.loss.upward:
         return 0.0, 0.0
@@ -155,6 +162,7 @@ def _powered(
             square = square * square
     sums = np.fft.irfft(result, size)
     sums = np.roll(sums, (power * base - first) % size)
+    # theory/composition.md, Proposition 7: from here to the end.
     transform = 16 * UNIT * math.log2(size)
     length = float(np.sqrt(one @ one)) * 1.001
     largest = (

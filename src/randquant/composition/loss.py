@@ -1,7 +1,7 @@
-"""Privacy loss as a finite measure of floats, bent by an exponential so that its tail is central.
+"""Privacy loss as a finite measure of floats, exponentially tilted so that its tail is central.
 
-Everything is rounded towards the side on which a bound must stay, so what follows treats the
-floats as exact. Derivations: `docs/theory/composition.md`.
+Everything is rounded towards the safe side of a bound, so the floats are treated as exact
+afterwards. Derivations: `docs/theory/composition.md`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LARGEST_EXPONENT = 600.0
 
 
 SMALLEST_WEIGHT = 1e-300
-"""Smaller tilted masses would lose their digits: they are raised to it, or dropped."""
+"""Smaller tilted masses would lose digits: they are raised to it, or dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,13 @@ class PrivacyLoss:
         ratio = log_ratio(p, q)
         mass = p / float(total)
         sign = 1 if upward else -1
+        # theory/composition.md, Proposition 4: 2 of 4 units.
         mass *= 1 + sign * 4 * UNIT
+        # theory/composition.md, Proposition 4: a unit for each mass that is added.
         infinite = float(mass[np.isposinf(ratio)].sum()) * (1 + sign * len(p) * UNIT)
         finite = np.isfinite(ratio)
         losses = ratio[finite]
+        # theory/composition.md, Proposition 4: 16 units of the logarithm and two sums.
         losses = losses + sign * 18 * UNIT * np.abs(losses) + slip * (1 + 4 * UNIT)
         return PrivacyLoss(losses, mass[finite], min(infinite, 1.0), upward)
 
@@ -59,6 +62,7 @@ class PrivacyLoss:
             return 0.0
         if self.infinite == 1:
             return 1.0
+        # theory/composition.md, Proposition 4: 17 of 40 units.
         some = -math.expm1(releases * math.log1p(-self.infinite))
         return min(1.0, some * (1 + 40 * UNIT)) if self.upward else some * (1 - 40 * UNIT)
 
@@ -69,7 +73,7 @@ class Tilted:
 
     With T(epsilon) the integral of g(x) = e^(-tilt x) (1 - e^-x), x = total loss - epsilon > 0,
     over `releases` independent losses of these weights, the hockey-stick divergence is
-    e^(releases · constant - tilt · epsilon) T(epsilon) and what infinite losses add.
+    e^(releases · constant - tilt · epsilon) T(epsilon) plus the share of infinite losses.
 
     Attributes:
         loss: what was tilted.
@@ -90,19 +94,23 @@ class Tilted:
     @staticmethod
     def of(loss: PrivacyLoss, releases: int, tilt: float) -> Tilted:
         """Tilt a loss; any tilt gives valid bounds."""
+        # theory/composition.md, Proposition 3: any constant and any tilt give bounds.
         constant = float(log_moments(loss, np.array([tilt]))[0])
         exponents = tilt * loss.losses - constant
         weights = loss.masses * np.exp(exponents)
         if loss.upward:
+            # theory/composition.md, Proposition 4: raising adds losses, dropping takes some away.
             weights = np.maximum(weights, SMALLEST_WEIGHT)
         else:
             weights = np.where(weights < SMALLEST_WEIGHT, 0.0, weights)
+        # theory/composition.md, Proposition 3: the relative error of a weight.
         largest = float((np.abs(tilt * loss.losses) + np.abs(exponents)).max())
         return Tilted(loss, releases, tilt, constant, weights, 1.01 * UNIT * (largest + 12))
 
     @property
     def peak(self) -> float:
         """What g never exceeds: its maximum, at e^-x = tilt/(tilt+1), is below 1/(tilt+1)."""
+        # A sum and a quotient: 2 of 4 units.
         return (1 + 4 * UNIT) / (1 + self.tilt)
 
     @property
@@ -124,11 +132,13 @@ class Tilted:
         if integral <= 0:
             return math.log(whole) if whole > 0 else -math.inf
         first, second = self.releases * self.constant, self.tilt * epsilon
+        # theory/composition.md, Proposition 3: a logarithm, two products, three sums.
         slack = 12 * UNIT * (abs(first) + abs(second) + abs(math.log(integral)) + 1)
         slack += 1.01 * self.releases * self.error
         log_finite = first - second + math.log(integral) + sign * slack
         if whole == 0:
             return log_finite
+        # Of the two, errors count by their share: 8 units of a logarithm, 3 sums, exp, log1p.
         both = float(np.logaddexp(log_finite, math.log(whole)))
         return both + sign * 40 * UNIT * (1 + abs(both))
 
@@ -142,10 +152,13 @@ def log_moments(loss: PrivacyLoss, tilts: np.ndarray) -> np.ndarray:
 
 
 def best_tilt(loss: PrivacyLoss, releases: int, delta: float) -> float:
-    """The tilt at which Rényi composition gives the least epsilon, roughly."""
+    """The tilt at which Rényi composition gives about the least epsilon."""
+    # theory/composition.md, Proposition 3: no exponential of a tilted loss overflows.
     cap = LARGEST_EXPONENT / max(float(np.abs(loss.losses).max(initial=0.0)), 1e-12)
     tilts = np.geomspace(min(1e-9, cap / 2), cap, 400)
     for _ in range(2):
+        # Rényi composition's own best order, from a grid that is refined twice; not proven to be
+        # best, which nothing rests on.
         bound = (releases * log_moments(loss, tilts) - math.log(delta)) / tilts
         at = int(bound.argmin())
         tilts = np.linspace(tilts[max(at - 1, 0)], tilts[min(at + 1, len(tilts) - 1)], 101)
@@ -166,9 +179,11 @@ def crossing(
         return (low and low[0]), (high and high[0])
     for turn in range(60):
         width = high[0] - low[0]
+        # Tightness only: both ends are evaluated points.
         if width <= 1e-9 * high[0] + 1e-13:
             break
         part = 0.5
+        # A secant two times of three: bisection ends the search also where it fails.
         if turn % 3 and math.isfinite(low[1]) and math.isfinite(high[1]):
             part = min(max(low[1] / (low[1] - high[1]), 1e-3), 1 - 1e-3)
         middle = low[0] + part * width

@@ -37,17 +37,21 @@ def by_normal(
     if variance <= 1e-6 * largest**2:
         return None
     third = math.fsum(mass * np.abs(apart) ** 3)
+    # theory/composition.md, Proposition 8: 1.001 pays for variance and third moment.
     distance = BERRY_ESSEEN * 1.001 * third / (variance**1.5 * math.sqrt(releases))
     # The mean is within 24 units of the largest loss, the variance within 64 of its square.
     distance += 24 * UNIT * largest * math.sqrt(releases / variance)
     distance += 64 * UNIT * largest**2 / variance
     spread = math.sqrt(releases * variance)
     growth, sign = releases * math.log(total), 1 if loss.upward else -1
+    # The total mass to the n-th: its sum and logarithm, n times.
     slack = releases * (len(mass) + 4) * UNIT
 
     def log_delta(epsilon: float) -> float:
         offset = releases * mean - epsilon
         value, error = _smoothed(offset, spread, tilt, tilted.peak)
+        # theory/composition.md, Proposition 8: g rises once and falls once, so it varies by 2
+        # peaks.
         error += 2 * tilted.peak * (distance + 4 * UNIT * abs(epsilon) / spread)
         scale = math.exp(growth + sign * (slack + 20 * UNIT))
         return tilted.log_delta(epsilon, (value + sign * error) * scale)
@@ -61,6 +65,7 @@ def _smoothed(offset: float, spread: float, tilt: float, peak: float) -> tuple[f
     E[e^(-k X); X > 0] = e^(-offset^2 / (2 spread^2)) erfcx((k spread - offset/spread)/sqrt 2)/2.
     """
     first, second = ((rate * spread - offset / spread) / math.sqrt(2) for rate in (tilt, tilt + 1))
+    # Beyond, erfcx would overflow: g lies between 0 and its peak, which always holds.
     if first < -20 or abs(offset / spread) > 35:
         return peak / 2, peak / 2
     height = math.exp(-((offset / spread) ** 2) / 2) / 2
@@ -80,6 +85,7 @@ def by_mean(p: np.ndarray, q: np.ndarray, total: int, releases: int, delta: floa
     mass = loss.masses
     mean = math.fsum(mass * loss.losses)
     error = (len(mass) + 40) * UNIT * math.fsum(mass * np.abs(loss.losses))
+    # theory/composition.md, Proposition 9: more variance and more wait give less.
     variance = 1.001 * math.fsum(mass * (loss.losses - mean) ** 2)
     share = (1 - delta) / 2  # of what delta leaves, to either cause
     if loss.infinite > 0 or share < 1e-6:

@@ -113,7 +113,7 @@ def _launch(
     low: torch.Tensor | None,
 ) -> list[int]:
     """(whether a number is not finite, whether a tie is open)."""
-    found = tables(channel)
+    host = tables(channel)
     on = _tables_on(channel, x.device)
     flags = torch.zeros(2, dtype=torch.int32, device=x.device)
     nothing = flags.to(torch.int64)
@@ -121,8 +121,8 @@ def _launch(
     if programs:
         _encode[(programs,)](
             x, out, flags, nothing if words is None else words, nothing if low is None else low,
-            *on, x.numel(), out.numel(), len(found.inputs), found.levels, seed,
-            HOPS=found.hops, SEARCH=_search(channel), BITS=bits, SOURCE=source, ROWS=ROWS,
+            *on, x.numel(), out.numel(), len(host.inputs), host.levels, seed,
+            HOPS=host.hops, SEARCH=_search(channel), BITS=bits, SOURCE=source, ROWS=ROWS,
             GUIDE_BITS=GUIDE_BITS, FIRST_BITS=FIRST_BITS, LOW_BITS=LOW_BITS, UNSETTLED=UNSETTLED,
             DITHER=2.0**DITHER_BITS, enable_fp_fusion=False,
         )  # fmt: skip
@@ -131,11 +131,11 @@ def _launch(
 
 @functools.lru_cache(maxsize=64)
 def _tables_on(channel: Channel, device: torch.device) -> tuple[torch.Tensor, ...]:
-    found = tables(channel)
-    scale = np.array([found.bucket_scale])
+    host = tables(channel)
+    scale = np.array([host.bucket_scale])
     arrays = (
-        found.inputs, found.next_input, found.inverse, scale, found.first_cell, found.thresholds,
-        found.first_code.astype(np.int32),
+        host.inputs, host.next_input, host.inverse, scale, host.first_cell, host.thresholds,
+        host.first_code.astype(np.int32),
     )  # fmt: skip
     return tuple(_on(device, array) for array in arrays)
 
@@ -143,8 +143,8 @@ def _tables_on(channel: Channel, device: torch.device) -> tuple[torch.Tensor, ..
 @functools.lru_cache(maxsize=64)
 def _search(channel: Channel) -> int:
     """Most thresholds that lie in one bucket of the guide."""
-    found = tables(channel)
-    buckets = found.thresholds.reshape(-1, found.levels) >> (CODE_BITS - GUIDE_BITS)
+    host = tables(channel)
+    buckets = host.thresholds.reshape(-1, host.levels) >> (CODE_BITS - GUIDE_BITS)
     return max(int(np.bincount(row).max()) for row in buckets)
 
 

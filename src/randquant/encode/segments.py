@@ -75,8 +75,8 @@ class Encoder:
                     return begin + int(np.argmin(np.isfinite(part)))
             return None
 
-        found = map_over(segment, starts, segments)
-        return next((index for index in found if index is not None), None)
+        first_bad = map_over(segment, starts, segments)
+        return next((index for index in first_bad if index is not None), None)
 
     def words(self, buffer: np.ndarray) -> None:
         """Fill a buffer with the update's first random words, one a coordinate."""

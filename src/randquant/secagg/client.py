@@ -221,23 +221,21 @@ class Client:
             survivors: the clients whose masked vectors the server has, this one among them.
         """
         with self._step("confirm"):
-            found = frozenset(survivors)
-            if not found <= set(self.terms.clients) or self.number not in found:
+            told = frozenset(survivors)
+            if not told <= set(self.terms.clients) or self.number not in told:
                 raise ProtocolError("Expected this client among the sum's, got other survivors.")
-            if len(found) < self.terms.least:
+            if len(told) < self.terms.least:
                 raise ProtocolError(
-                    f"Expected {self.terms.least} clients or more in the sum, got {len(found)}: "
+                    f"Expected {self.terms.least} clients or more in the sum, got {len(told)}: "
                     "its privacy counts on them."
                 )
-            strangers = found.intersection(self.terms.neighbours_of(self.number)) - set(
-                self._shares
-            )
+            strangers = told.intersection(self.terms.neighbours_of(self.number)) - set(self._shares)
             if strangers:  # their vectors are not masked with this one's: it would stand out
                 raise ProtocolError(
                     f"Expected survivors that shared with this client, got {sorted(strangers)}."
                 )
-            self._survivors = found
-            digest = survivors_digest(self.terms, found)
+            self._survivors = told
+            digest = survivors_digest(self.terms, told)
             return {n: confirmation(self._keys[n], self.number, digest) for n in self._shares}
 
     def reveal(self, confirmations: Mapping[int, bytes]) -> dict[int, bytes]:
@@ -319,12 +317,12 @@ class Client:
         yield
         self._stage = STAGES[STAGES.index(stage) + 1]
 
-    def _enough(self, found: Collection[int], allowed: Collection[int], what: str) -> None:
-        if not set(found) <= set(allowed):
+    def _enough(self, senders: Collection[int], allowed: Collection[int], what: str) -> None:
+        if not set(senders) <= set(allowed):
             raise ProtocolError(f"Expected {what} of neighbours only, got others.")
-        if len(found) < self.terms.threshold:
+        if len(senders) < self.terms.threshold:
             raise ProtocolError(
-                f"Expected {what} of {self.terms.threshold} neighbours or more, got {len(found)}."
+                f"Expected {what} of {self.terms.threshold} neighbours or more, got {len(senders)}."
             )
 
 

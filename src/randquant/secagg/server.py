@@ -48,15 +48,15 @@ class Server:
 
     def introduce(self, adverts: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
         """For each client the keys of its neighbours. Those with too few of them are left out."""
-        found = {}
+        usable = {}
         for client, message in self._known(adverts, self.terms.clients, bytes).items():
             try:
                 advert = _usable(Advert.from_bytes(message))
                 advert.check_signed(self.terms, client, self._directory)
-                found[client] = advert
+                usable[client] = advert
             except ProtocolError as error:
                 self.refused[client] = str(error)
-        self._adverts = {c: found[c] for c in self._connected(found)}
+        self._adverts = {c: usable[c] for c in self._connected(usable)}
         return {
             client: {n: self._adverts[n].to_bytes() for n in self._present(client)}
             for client in self._adverts
@@ -210,11 +210,11 @@ class Server:
         return [n for n in self.terms.neighbours_of(client) if n in self._adverts]
 
     def _known(
-        self, found: Mapping[int, Any], allowed: Collection[int], kind: type = Mapping
+        self, received: Mapping[int, Any], allowed: Collection[int], kind: type = Mapping
     ) -> dict[int, Any]:
         """The messages of those who may send one now, and one of this kind."""
         known = {}
-        for client, message in found.items():
+        for client, message in received.items():
             if client not in allowed:
                 self.refused[client] = "Expected no message of this client at this step."
             elif not isinstance(message, kind):
@@ -223,9 +223,9 @@ class Server:
                 known[client] = message
         return known
 
-    def _connected(self, found: Collection[int]) -> frozenset[int]:
+    def _connected(self, present: Collection[int]) -> frozenset[int]:
         """Those with `threshold` neighbours left, among themselves; ProtocolError if too few."""
-        left = set(found)
+        left = set(present)
         while alone := {
             c
             for c in left

@@ -5,7 +5,7 @@ p(x), and its commitment p(x) times the base point. Any `threshold` shares give 
 say nothing that the commitments do not. Who holds a share checks it against its commitment
 (Feldman 1987); everyone checks that the commitments are those of one polynomial (Cascudo and David
 2017, "SCRAPE", section 4): against a random word of the dual code, which commitments of a higher
-degree pass with a chance of 1/ORDER.
+degree pass with probability 1/ORDER.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def combine(shares: Mapping[int, int], known: tuple[int, ...] = ()) -> int:
             serves again.
     """
     weights = _weights(known, (0, *sorted(shares)))
-    found = sum(weights[place] * share for place, share in shares.items())
-    return -found * pow(weights[0], -1, ORDER) % ORDER
+    weighted = sum(weights[place] * share for place, share in shares.items())
+    return -weighted * pow(weights[0], -1, ORDER) % ORDER
 
 
 def check(

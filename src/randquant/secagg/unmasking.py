@@ -34,13 +34,13 @@ class Unmasking:
         """Signs and secrets of all masks to add to the sum; ProtocolError if one is not known."""
         for client in sorted(revealed):
             self._read(client, revealed[client])
-        found = []
+        masks = []
         for client in sorted(self.dealt):
             secret = self._secret(client, sorted(revealed))
-            found += self._own(client, secret) if client in self.survivors else (
+            masks += self._own(client, secret) if client in self.survivors else (
                 self._shared(client, secret)
             )  # fmt: skip
-        return found
+        return masks
 
     def _read(self, client: int, answer: Mapping[int, bytes]) -> None:
         """Take what one client has for its neighbours; what is malformed does not count."""

@@ -18,7 +18,7 @@ from randquant.channel import Channel
 from randquant.divergence import LARGEST_ORDER, UNIT
 from randquant.privacy import Interval, round_down, round_up
 from randquant.sums.attack import Attack, attack
-from randquant.sums.bounds import Plan, by_blanket, by_search
+from randquant.sums.bounds import BlockPlan, by_blanket, by_search
 from randquant.sums.rows import Neighboring, Rows
 
 Method = Literal["exhaustive", "blanket", "fewer clients", "one client"]
@@ -35,7 +35,7 @@ class SumCertificate:
             inputs of the others, lies in this interval; in nats.
         witness: (x, x'), inputs of the client; behind `others` their divergence is at least
             `epsilon.lower`.
-        others: {input: how many other clients have it}, the attack found.
+        others: {input: how many other clients have it} in the strongest attack found.
         method: what proved `epsilon.upper`: all others were tried; the part of their codes that
             does not depend on their inputs was counted; only some of the others were counted; or
             none was.
@@ -75,8 +75,8 @@ def certify_sum(
         neighboring: `replace_one`, or `zero_out`: one of the client's two inputs is 0.
 
     Returns:
-        A SumCertificate with an interval for the largest divergence, and an attack. The result is
-        kept: asking again for the same sum costs nothing.
+        A SumCertificate with an interval for the largest divergence, and an attack. Results are
+        cached: certifying the same sum again costs nothing.
 
     Guarantees:
         Whatever the others' inputs in [-clip, clip], fixed or random but independent of the
@@ -109,29 +109,33 @@ def _certified(
     channel: Channel, clients: int, order: float, neighboring: Neighboring
 ) -> SumCertificate:
     if LARGEST_ORDER < order < math.inf:
+        # theory/rounding.md, Proposition 6: divergences rise with the order.
         pure = _certified(channel, clients, math.inf, neighboring)
         below = _certified(channel, clients, LARGEST_ORDER, neighboring)
         epsilon = Interval(below.epsilon.lower, pure.epsilon.upper)
         return replace(below, order=order, epsilon=epsilon, method=pure.method)
     rows = Rows.of(channel, neighboring)
     above_one = 1.0 if math.isinf(order) else order - 1
+    # theory/sums.md, Proposition 2: counting on nobody else is a bound for any number of others.
     alone = rows.alone(order)
     single = float(alone[1].max())
     if clients == 1:
         at = divmod(int(alone[0].argmax()), len(rows.weights))
-        found = Attack(0.0, at, np.zeros(rows.vertices, dtype=np.int64))
+        strongest = Attack(0.0, at, np.zeros(rows.vertices, dtype=np.int64))
         lower, upper, method = float(alone[0].max()), single, "exhaustive"
     else:
-        found = attack(rows, clients - 1, order)
-        lower = found.log_moment / above_one * (1 - 4 * UNIT)
-        upper, method = _upper(channel, rows, clients - 1, order, single, found.log_moment)
-    p, q = found.pair
+        strongest = attack(rows, clients - 1, order)
+        # A quotient and a product round: 2 of 4 units. `log_moment` has its own slack.
+        lower = strongest.log_moment / above_one * (1 - 4 * UNIT)
+        upper, method = _upper(channel, rows, clients - 1, order, single, strongest.log_moment)
+    p, q = strongest.pair
     return SumCertificate(
         clients=clients,
         order=order,
+        # Both are proven; equal but for rounding, they may cross.
         epsilon=Interval(min(lower, upper), upper),
         witness=(float(rows.inputs[p]), float(rows.inputs[q])),
-        others={float(rows.inputs[v]): int(n) for v, n in enumerate(found.counts) if n},
+        others={float(rows.inputs[v]): int(n) for v, n in enumerate(strongest.counts) if n},
         method=method,
         neighboring=neighboring,
     )
@@ -142,14 +146,18 @@ def _upper(
 ) -> tuple[float, Method]:
     """The least of the bounds that can be afforded, and how it was proven."""
     above_one = 1.0 if math.isinf(order) else order - 1
+    # Two products: at least the largest log moment of one client, as bounds want it.
     log_single = single * above_one * (1 + 4 * UNIT)
     best: tuple[float, Method] = (single, "one client")
+    # theory/sums.md, Proposition 5: an attack as strong as without others; no bound is lower.
     if attained >= log_single * (1 - 1e-11):
         return best
-    search = Plan.of(rows, others, order, log_single)
+    # theory/sums.md, Propositions 1 and 2: all others are tried, or a part of them.
+    search = BlockPlan.of(rows, others, order, log_single)
     if not search.complete and not math.isinf(order):
-        found = by_blanket(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)
-        best = min(best, (found, "blanket"))
-    found = by_search(rows, search, order, log_single, attained, best[0] * above_one)
-    found *= (1 + 4 * UNIT) / above_one
-    return min(best, (float(found), "exhaustive" if search.complete else "fewer clients"))
+        # theory/sums.md, Propositions 3 and 4.
+        bound = by_blanket(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)
+        best = min(best, (bound, "blanket"))
+    bound = by_search(rows, search, order, log_single, attained, best[0] * above_one)
+    bound *= (1 + 4 * UNIT) / above_one
+    return min(best, (float(bound), "exhaustive" if search.complete else "fewer clients"))

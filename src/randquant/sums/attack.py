@@ -1,4 +1,4 @@
-"""The strongest attack found: other clients' inputs, and a pair that they hide badly."""
+"""The strongest attack found: inputs of the other clients, and a pair that they hide poorly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOVES = 2.0**27
 """Multiplications that a local search may take."""
 
 FLOOR = 90.0
-"""Bits below which the tails of long sums are left out; a lower bound allows for that."""
+"""Bits below which the tails of long sums are left out; lower bounds account for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,19 @@ class Attack:
 
 def attack(rows: Rows, others: int, order: float) -> Attack:
     """Search for the worst others: all at one vertex, then one at a time moved elsewhere."""
-    found = _search(rows, others, order)
+    strongest = _search(rows, others, order)
     if math.isinf(order):
-        return max([found, *_ends(rows, others)], key=lambda each: each.log_moment)
-    return found
+        return max([strongest, *_ends(rows, others)], key=lambda candidate: candidate.log_moment)
+    return strongest
 
 
 def _ends(rows: Rows, others: int) -> Iterator[Attack]:
     """Pure privacy: the least sum (the greatest) is one client's least code (greatest) alone.
 
-    So behind others that can send it the ratio of two inputs' probabilities of it remains.
+    So if the others can send it too, the ratio of two inputs' probabilities of it remains.
     """
     for code in (0, -1):
+        # theory/sums.md, Proposition 5.
         table = rows.ratios(code)
         vertex = int(rows.weights[: rows.vertices, code].argmax())
         counts = np.zeros(rows.vertices, dtype=np.int64)
@@ -69,20 +70,24 @@ def _search(rows: Rows, others: int, order: float) -> Attack:
     if others > PRACTICE:
         counts = np.zeros_like(counts)
         counts[practice.counts.argmax()] = others
+        # theory/sums.md, Proposition 4: such sums are not evaluated, and 0 is a lower end.
         if others > MOST_CLIENTS:
             return Attack(0.0, practice.pair, counts)
         return _evaluate(rows, counts, order)
+    # Any others and any pair give a lower end: the search may stop where it likes.
     best, work = practice, MOVES
     length = (others + 1) * rows.weights.shape[1]
-    each = length * len(rows.weights) * (len(rows.weights) + 60)
+    cost = length * len(rows.weights) * (len(rows.weights) + 60)
+    # One other client at a time is moved to another vertex while that helps.
     improved = True
     while improved and work > 0:
         improved = False
         for counts in list(_moves(best.counts)):
-            work -= each
-            found = _evaluate(rows, counts, order)
-            if found.log_moment > best.log_moment * (1 + 1e-9):
-                best, improved = found, True
+            work -= cost
+            candidate = _evaluate(rows, counts, order)
+            # By more than rounding, or the search would walk in circles.
+            if candidate.log_moment > best.log_moment * (1 + 1e-9):
+                best, improved = candidate, True
             if work <= 0:
                 break
     return best
@@ -106,13 +111,18 @@ def _moves(counts: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _best_of(rows: Rows, candidates: Iterator[np.ndarray], order: float) -> Attack:
-    return max((_evaluate(rows, c, order) for c in candidates), key=lambda found: found.log_moment)
+    return max(
+        (_evaluate(rows, counts, order) for counts in candidates),
+        key=lambda candidate: candidate.log_moment,
+    )
 
 
 def _evaluate(rows: Rows, counts: np.ndarray, order: float) -> Attack:
     noise = law_of(rows, counts)
+    # Rounded moments choose the pair; its proven lower end counts.
     rough, _ = table(rows, noise, order)
     p, q = (int(i) for i in np.unravel_index(int(rough.argmax()), rough.shape))
+    # theory/sums.md, Proposition 9: exact in integers, so that small differences keep digits.
     difference = (rows.weights[p] - rows.weights[q]) / float(rows.total)
     lower, _ = log_moment(noise, rows.probabilities[q], difference.astype(np.float64), order)
     return Attack(lower, (p, q), counts)
@@ -120,6 +130,7 @@ def _evaluate(rows: Rows, counts: np.ndarray, order: float) -> Attack:
 
 def law_of(rows: Rows, counts: np.ndarray) -> Law:
     """The law of others' sum; tails of long sums are trimmed unless that could matter."""
+    # theory/sums.md, Proposition 7: where some code is impossible, no tail is harmless.
     floor = math.inf if rows.apart or counts.sum() <= PRACTICE else FLOOR
     noise = Law.nothing(floor)
     for vertex in np.flatnonzero(counts):

@@ -30,11 +30,13 @@ def floor_for(rows: Rows, log_single: float) -> float:
     """Bits below which the ends of a law may be trimmed without harm to a bound."""
     if rows.apart or math.isinf(log_single):
         return KEEP_ALL
+    # theory/sums.md, Proposition 7: trimmed entries weigh one client's moment at most, so the bound
+    # gains count · 2**-90 relative to that of the sum, which is 1 or more.
     return SAFETY + log_single / math.log(2)
 
 
 def by_blanket(channel: Channel, rows: Rows, others: int, order: float, log_single: float) -> float:
-    """Bound the log moment by what others draw from a blanket; the least over several blankets.
+    """Bound the log moment by the others' draws from a blanket; the least over several blankets.
 
     Args:
         channel: the channel.
@@ -48,8 +50,10 @@ def by_blanket(channel: Channel, rows: Rows, others: int, order: float, log_sing
         return best
     floor = floor_for(rows, log_single)
     known = blankets(channel)
+    # theory/sums.md, Proposition 3: each blanket bounds the moment, the least counts.
     for blanket in known[-1:] if others > 2 * FEW else known:
         noises = Noises(blanket, floor)
+        # e^-60 below the sum's own moment: what is treated coarsely there does not show.
         groups = draws(blanket, others, 60 + log_single)
         laws = [noises.of(counts) for counts, _ in groups]
         log_masses = np.array([log_mass for _, log_mass in groups])
@@ -64,7 +68,7 @@ def blankets(channel: Channel) -> tuple[Blanket, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BlockPlan:
     """A search over all multisets of `depth` blocks of `block` clients at one vertex each.
 
     However n - 1 others are spread over V vertices, they hold at least `depth` whole blocks;
@@ -76,26 +80,28 @@ class Plan:
     complete: bool
 
     @staticmethod
-    def of(rows: Rows, others: int, order: float, log_single: float) -> Plan:
+    def of(rows: Rows, others: int, order: float, log_single: float) -> BlockPlan:
         """The plan that counts most clients within the work allowed."""
         floor = KEEP_ALL if math.isinf(order) else floor_for(rows, log_single)
         place = np.arange(rows.weights.shape[1])
+        # Times are estimates: they decide which bound is tried, none rests on them.
         spread = rows.probabilities @ place**2 - (rows.probabilities @ place) ** 2
         deviation = math.sqrt(max(float(spread.max()), 0.0))
-        best = Plan(1, 0, False)
+        best = BlockPlan(1, 0, False)
         sizes = np.unique(np.geomspace(1, others, 40).astype(np.int64)).tolist()
         for block in sizes:
+            # theory/sums.md, Proposition 2: so many whole blocks there are, at least.
             most = -(-(others - rows.vertices * (block - 1)) // block)
             if most <= best.block * best.depth // block:
                 continue
             depth = most
             allowed = WORK if others <= SMALL else WORK_FOR_PART
             if block == 1 and _work(rows, deviation, 1, others, floor) <= allowed:
-                return Plan(1, others, True)
+                return BlockPlan(1, others, True)
             while depth and _work(rows, deviation, block, depth, floor) > WORK_FOR_PART:
                 depth = min(depth - 1, int(depth * 0.97))
             if depth * block > best.depth * best.block:
-                best = Plan(block, depth, False)
+                best = BlockPlan(block, depth, False)
         return best
 
 
@@ -119,7 +125,7 @@ def _work(rows: Rows, deviation: float, block: int, depth: int, floor: float) ->
 
 
 def by_search(
-    rows: Rows, plan: Plan, order: float, log_single: float, attained: float, goal: float
+    rows: Rows, plan: BlockPlan, order: float, log_single: float, attained: float, goal: float
 ) -> float:
     """Bound the log moment by trying all others, or all multisets of blocks of them.
 
@@ -129,7 +135,7 @@ def by_search(
         order: in (1, inf].
         log_single: at least the largest log moment of one client.
         attained: at most the log moment of some others and pair.
-        goal: a bound known already: a search that cannot improve on it is not begun.
+        goal: a bound known already: a search that cannot improve on it is skipped.
     """
     from randquant.sums.search import search
 
@@ -139,13 +145,17 @@ def by_search(
     laws = [
         Law.of(row, rows.total, floor).power(plan.block) for row in rows.weights[: rows.vertices]
     ]
+    # What all others at one vertex attain is below every bound of this plan.
     if not plan.complete and _hopeless(rows, laws, plan, order, goal):
         return log_single
     width = max(len(law) for law in laws)
     blocks = np.stack([np.pad(law.mantissa, (0, width - len(law))) for law in laws])
     exponents = np.stack([np.pad(law.exponent, (0, width - len(law))) for law in laws])
     errors = max(law.error for law in laws)
+    # theory/sums.md, Proposition 6: each convolution with a block adds its length and 1; the last,
+    # with rows, codes + 2.
     error = plan.depth * (errors + width + 1) + rows.weights.shape[1] + 4
+    # theory/sums.md, Proposition 7: counted at the blocks, and by the search on its way.
     trimmed = max(law.trimmed for law in laws) * plan.depth
     best, more, _ = search(
         blocks, exponents, rows.probabilities, rows.allowed, rows.apart, order, plan.depth,
@@ -154,9 +164,10 @@ def by_search(
     return add_trimmed(best, trimmed + more, floor, log_single)
 
 
-def _hopeless(rows: Rows, laws: list[Law], plan: Plan, order: float, goal: float) -> bool:
-    """Whether all others at one vertex already exceed the goal."""
+def _hopeless(rows: Rows, laws: list[Law], plan: BlockPlan, order: float, goal: float) -> bool:
+    """Whether the sum with all others at one vertex already exceeds the goal."""
     return any(
+        # 2**20 units: more than such a moment is rounded up by; only time is at stake.
         float(table(rows, law.power(plan.depth), order)[0].max()) * (1 - 2**20 * UNIT) > goal
         for law in laws
     )

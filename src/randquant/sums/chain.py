@@ -17,35 +17,38 @@ LOST = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class ChainLaw:
     """Probabilities (L,) of start, start + 1, …; outside there is less than LOST each."""
 
     start: int
     mass: np.ndarray
 
-    def convolve(self, other: Law) -> Law:
+    def convolve(self, other: ChainLaw) -> ChainLaw:
         """The law of the sum; products and sums of positive numbers, so each is nearly exact."""
         mass = np.convolve(self.mass, other.mass)
+        # theory/vector-sums.md, Proposition 8: fewer than 2n + 64 such losses stay below 1e-294 an
+        # entry, which counts where entries are 1e-275 or more.
         some = np.flatnonzero(mass >= LOST)
         first, last = int(some[0]), int(some[-1])
-        return Law(self.start + other.start + first, mass[first : last + 1])
+        return ChainLaw(self.start + other.start + first, mass[first : last + 1])
 
 
 class Powers:
-    """Laws of sums of equal clients, by halving; what was computed is kept."""
+    """Laws of sums of clients with equal inputs, by halving; computed laws are kept."""
 
     def __init__(self, row: np.ndarray):
-        self._known = {0: Law(0, np.ones(1)), 1: Law(0, row)}
+        self._known = {0: ChainLaw(0, np.ones(1)), 1: ChainLaw(0, row)}
 
-    def of(self, count: int) -> Law:
+    def of(self, count: int) -> ChainLaw:
         """The law of the sum of `count` codes."""
         if count not in self._known:
+            # Halves: the error is n log n, where adding one client at a time would make it n^2.
             half = count // 2
             self._known[count] = self.of(half).convolve(self.of(count - half))
         return self._known[count]
 
 
-def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[Law]:
+def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[ChainLaw]:
     """Laws of the sum when k clients draw from `right` and the rest from `left`, k = 0, 1, … n.
 
     Args:
@@ -57,11 +60,12 @@ def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[Law]:
     """
     some_left, some_right = Powers(left), Powers(right)
 
-    def between(low: int, high: int, common: Law) -> Iterator[Law]:
-        """For k from low to high; `common` is what all of these have."""
+    def between(low: int, high: int, common: ChainLaw) -> Iterator[ChainLaw]:
+        """For k from low to high; `common` is the law of the clients that all of these share."""
         if low == high:
             yield common
             return
+        # theory/vector-sums.md, Proposition 2: n convolutions with short laws in all.
         middle = (low + high) // 2
         yield from between(low, middle, common.convolve(some_left.of(high - middle)))
         yield from between(middle + 1, high, common.convolve(some_right.of(middle + 1 - low)))
@@ -77,5 +81,6 @@ def rounding(clients: int, levels: int) -> float:
     meets such laws of n/2, n/4, … and adds n (levels - 1).
     """
     depth = clients.bit_length()
+    # theory/vector-sums.md, Proposition 8; `depth` is at least log2(clients).
     units = clients * ((levels - 1) * (depth / 2 + 1) + 4) + 8 * depth + 16
     return 1.05 * units * UNIT

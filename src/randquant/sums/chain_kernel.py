@@ -15,7 +15,7 @@ LARGEST_POWER = 600.0
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def curvatures(first, second, keep, sign, error, order, parts, found):
+def curvatures(first, second, keep, sign, error, order, parts, out):
     """Fill found (parts + 1, parts + 1): sum_z d(z)^2 C(p_i(z), p_j(z)), over z with mass.
 
     Args:
@@ -24,7 +24,7 @@ def curvatures(first, second, keep, sign, error, order, parts, found):
         sign: +1 to raise d = |second - first| by what rounding may have taken, -1 to lower it.
         order, parts: p_i = first + i/parts · (second - first); C of `docs/theory/vector.md`.
     """
-    found[:] = 0.0
+    out[:] = 0.0
     p, inverse = np.empty(parts + 1), np.empty(parts + 1)
     reach, above = 1.0 / (8.0 * (order + 1.0)), order - 1.0
     for z in range(first.shape[0]):
@@ -32,6 +32,7 @@ def curvatures(first, second, keep, sign, error, order, parts, found):
         if max(a, b) < keep:
             continue
         change = b - a
+        # theory/vector-sums.md, Proposition 9: errors of both laws, 1.25 times counted.
         steep = max(abs(change) + sign * 2.5 * error * max(a, b), 0.0)
         for i in range(parts + 1):
             # A mix with positive parts: within 3 units of itself, however much larger an end is.
@@ -41,12 +42,15 @@ def curvatures(first, second, keep, sign, error, order, parts, found):
             for j in range(parts + 1):
                 ratio = p[i] * inverse[j]
                 z1 = ratio - 1.0
+                # theory/vector.md, Proposition 11.
                 if abs(z1) <= reach:
                     series = 1.0
                     for k in range(SERIES - 1, -1, -1):
                         series = 1.0 + (order - (2.0 + k)) / (k + 3.0) * z1 * series
                     g = 0.5 * order * series
                 else:
+                    # theory/vector-sums.md, Propositions 6 and 10: no such power is reached in a
+                    # bound.
                     power = min(above * math.log(ratio), LARGEST_POWER)
                     g = (ratio * math.expm1(power) / above - z1) / (z1 * z1)
-                found[i, j] += steep * inverse[j] * steep * g  # a square could underflow
+                out[i, j] += steep * inverse[j] * steep * g  # a square could underflow

@@ -15,7 +15,7 @@ import numpy as np
 from randquant import _validate
 from randquant.channel import Channel
 from randquant.divergence import UNIT
-from randquant.sums.chain import Law, rounding, sums
+from randquant.sums.chain import ChainLaw, rounding, sums
 from randquant.sums.chain_kernel import curvatures
 from randquant.sums.independent import by_blanket
 from randquant.sums.margins import (
@@ -31,7 +31,7 @@ from randquant.sums.reached import endless, reached
 from randquant.vector import Kappa, kappa
 
 LARGEST_CHAIN, LARGEST_SUM = 2**12, 2**17
-"""Most clients whose every arrangement is tried, and most that are counted: others only help."""
+"""Most clients whose arrangements are all tried, and most that are counted: more only hide more."""
 
 LOOSE = 2.0**-9
 """How far a bound may be above the best pair, about, before pairs are cut finer."""
@@ -78,21 +78,24 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     if clients == 1:
         return alone
     if math.isinf(alone.upper):
+        # theory/vector-sums.md, Proposition 7.
         lower, witness = endless(channel, alone.witness)
         return Kappa(lower, alone.upper, order, witness)
-    two = len(channel.inputs) == 2
-    if two and clients <= LARGEST_CHAIN:
+    only_ends = len(channel.inputs) == 2
+    # theory/vector-sums.md, Proposition 2.
+    if only_ends and clients <= LARGEST_CHAIN:
         return _Ends(channel, clients, order).run(alone)
-    found = by_blanket(channel, min(clients, LARGEST_SUM), order, alone)
-    upper = found.upper
-    if two:
+    bound = by_blanket(channel, min(clients, LARGEST_SUM), order, alone)
+    upper = bound.upper
+    if only_ends:
+        # theory/vector-sums.md, Proposition 1: more clients hide more.
         upper = min(upper, kappa_sum(channel, LARGEST_CHAIN, order).upper)
-    lower = found.lower if clients <= LARGEST_SUM else 0.0
-    return Kappa(min(lower, upper), upper, order, found.witness)
+    lower = bound.lower if clients <= LARGEST_SUM else 0.0
+    return Kappa(min(lower, upper), upper, order, bound.witness)
 
 
 class _Ends:
-    """A channel with no vertex but its ends: the others are at one or the other end."""
+    """A channel whose only vertices are its ends: each of the others is at one of the two."""
 
     def __init__(self, channel: Channel, clients: int, order: float):
         rows = channel.weights / channel.denominator  # codes keep their places: places add up
@@ -112,21 +115,24 @@ class _Ends:
             lower, witness = reached(self.channel.inputs, rows, self.clients, self.order)
             return between(lower, math.inf, alone, witness)
         parts = self._parts()
-        found = np.empty((parts + 1, parts + 1))
+        grid = np.empty((parts + 1, parts + 1))
         upper, best = 0.0, (0.0, (0, 0), None)
         for pair in self._neighbours():
-            self._fill(pair, +1, parts, found)
-            upper = max(upper, self._bound(found))
-            ratio = ratios(found, self.order)
+            self._fill(pair, +1, parts, grid)
+            upper = max(upper, self._bound(grid))
+            ratio = ratios(grid, self.order)
             at = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
             if ratio[at] > best[0]:
                 best = (float(ratio[at]), at, pair)
+        # The width is within 1 unit: 5 of 16.
         upper = upper / self.width**2 * (1 + 16 * UNIT)
         _, (i, j), pair = best
         lower = 0.0
         if pair is not None:
-            self._fill(pair, -1, parts, found)
-            lower = float(ratios(found * (1 - 2 * self.slack), self.order)[i, j])
+            self._fill(pair, -1, parts, grid)
+            # theory/vector-sums.md, Propositions 6 and 9: twice the slack, for what was computed is
+            # not the truth but within `slack` of it.
+            lower = float(ratios(grid * (1 - 2 * self.slack), self.order)[i, j])
             lower *= (1 - 64 * UNIT) / self.width**2
         ends = [float(self.channel.inputs[0] + self.width * k / parts) for k in (i, j)]
         return between(lower, upper, alone, (ends[0], ends[1]))
@@ -140,16 +146,16 @@ class _Ends:
         for first, second in itertools.islice(itertools.pairwise(laws), half):
             yield _aligned(first, second)
 
-    def _fill(self, pair, sign: int, parts: int, found: np.ndarray) -> None:
+    def _fill(self, pair, sign: int, parts: int, grid: np.ndarray) -> None:
         keep = math.exp(self.log_keep)
-        curvatures(pair[0], pair[1], keep, float(sign), self.error, self.order, parts, found)
+        curvatures(pair[0], pair[1], keep, float(sign), self.error, self.order, parts, grid)
 
-    def _bound(self, found: np.ndarray) -> float:
+    def _bound(self, grid: np.ndarray) -> float:
         """Upper bound of D over squared distance in units of the way, for one set of others."""
-        parts, above = len(found) - 1, self.order - 1
-        # What codes with hardly any mass may add, to every entry.
+        parts, above = len(grid) - 1, self.order - 1
+        # Outcomes with hardly any mass may add this to every entry.
         rest = left_out(self.length, self.log_keep, self.loss, self.order) * (self.ratio - 1) ** 2
-        raised = found * (1 + self.slack) + rest
+        raised = grid * (1 + self.slack) + rest
         corners = [raised[:-1, :-1], raised[:-1, 1:], raised[1:, :-1], raised[1:, 1:]]
         if 2 < self.order < 3:  # the one case that is not convex in p
             corners = [corner * self._bent(parts)[:, None] for corner in corners]
@@ -166,9 +172,11 @@ class _Ends:
         steep = np.maximum(steep[..., 1:], steep[..., :-1])
         place = np.arange(parts)[:, None] * FINER + np.arange(FINER)
         apart = np.abs(place[:, None, :, None] - place[None, :, None, :])
+        # Boxes that touch hold pairs at no distance; the 16 units pay for 5 of `scale`.
         near = np.maximum(apart - 1, 0) / (parts * FINER)
         scale = above * near**2 * (1 - 16 * UNIT)
         with np.errstate(divide="ignore", invalid="ignore"):
+            # theory/vector.md, Proposition 3; below: interpolation 5 units, log1p 8, two more.
             bound = np.where(near > 0, np.log1p(scale * steep) / scale, steep)
         return float(bound.max()) * (1 + 64 * UNIT)
 
@@ -178,10 +186,11 @@ class _Ends:
         left, right = self.left[self.used], self.right[self.used]
         logs = np.log((1 - at) * left + at * right)
         spread = np.abs(np.diff(logs, axis=0)).max(axis=1)
+        # theory/vector.md, Proposition 4; the spread itself: theory/vector-sums.md, Proposition 3.
         return np.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (self.order - 2)) * (1 + 512 * UNIT)
 
     def _parts(self) -> int:
-        """As fine as the bound's looseness about the diagonal asks for."""
+        """Number of parts for which the bound is tight enough near the diagonal."""
         left, right = self.left[self.used], self.right[self.used]
         steepest = (right - left) ** 2 / np.minimum(left, right)
         moment = self.order * (self.order - 1) / 4 * float(steepest.sum()) / self.clients
@@ -189,8 +198,8 @@ class _Ends:
         return min(max(math.ceil(math.sqrt(moment / (4 * LOOSE))), least), MOST_PARTS)
 
 
-def _aligned(first: Law, second: Law) -> tuple[np.ndarray, np.ndarray]:
-    """Both laws over one range of sums."""
+def _aligned(first: ChainLaw, second: ChainLaw) -> tuple[np.ndarray, np.ndarray]:
+    """Both laws over a common range of sums."""
     start = min(first.start, second.start)
     stop = max(first.start + len(first.mass), second.start + len(second.mass))
     both = np.zeros((2, stop - start))

@@ -1,4 +1,4 @@
-"""Curvature of a sum in which each client sends, now and then, a code of no input: any channel.
+"""Curvature of a sum in which a client's code is, with probability beta, independent of its input.
 
 Derivation: `docs/theory/vector-sums.md`.
 """
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from randquant.channel import Channel
-from randquant.curvature import Lines
+from randquant.curvature import CellLines
 from randquant.divergence import UNIT
-from randquant.sums.chain import Law, Powers, rounding
+from randquant.sums.chain import ChainLaw, Powers, rounding
 from randquant.sums.margins import between, fits, largest_ratio, left_out, log_keep
 from randquant.sums.reached import reached
-from randquant.vector import Kappa, Search
+from randquant.vector import BoxSearch, Kappa
 
 GROUPS = (-18, -15, -12, -10, -8, -6, -4, -3, -2.25, -1.5, -1, -0.5, 0, 0.5, 1)
 """In standard deviations: where numbers of independent clients are cut into groups."""
@@ -29,14 +29,14 @@ itself loses more."""
 
 
 def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Kappa:
-    """Bound a sum's curvature: each of the others is independent of its input with chance beta.
+    """Bound a sum's curvature by the clients whose codes are independent of their inputs.
 
     Args:
         channel: a channel whose curvature is finite.
         clients, order: as in `kappa_sum`.
         alone: the curvature of one client's code.
     """
-    lines = Lines.of(channel)
+    lines = CellLines.of(channel)
     rows = np.zeros((len(lines.inputs), channel.levels))
     rows[:, channel.weights.any(axis=0)] = lines.weights / lines.denominator
     lower, witness = reached(lines.inputs, rows, clients, order)
@@ -47,14 +47,17 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
 def _bound(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float, alone: float) -> float:
     """Upper bound; infinite where it would be above that of one client alone.
 
-    So it is where probabilities that count are too small for float64.
+    It is also infinite where relevant probabilities are too small for float64.
     """
     levels, used = rows.shape[1], rows.any(axis=0)
     least = rows.min(axis=0)
+    # theory/vector-sums.md, Proposition 12: 4 m units for a sum of m, a quotient, a product.
     beta = min(float(least.sum()), 1.0) * (1 - 4 * levels * UNIT)
     _, loss = largest_ratio(rows[:, used])
     log_least = log_keep(len(GROUPS) * clients * levels, loss, order)
+    # theory/vector-sums.md, Proposition 12: one for the draws, one for how many there are.
     error = 2 * rounding(clients, levels) + 64 * levels * UNIT
+    # theory/vector-sums.md, Proposition 10: beyond it float64 does not hold what counts.
     if not fits(log_least, error, loss, order):
         return math.inf
     outcomes = [
@@ -64,21 +67,24 @@ def _bound(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float, alo
     joint = np.concatenate(outcomes, axis=1)
     rest = left_out(joint.shape[1], log_least, loss, order)
     joint = joint[:, joint.max(axis=0) >= math.exp(log_least)]
-    together = Lines(inputs, joint, 1, error, rest)
+    # theory/vector-sums.md, Proposition 4: outcomes (group, sum) in place of codes.
+    together = CellLines(inputs, joint, 1, error, rest)
     close = together.close(order)
     if close > alone:
         return math.inf
-    found = together.curvature(order, enough=alone)
-    if found > close * (1 + TOLERANCE):
-        found = min(found, Search(together, order, close, TOLERANCE).run())
+    # theory/vector-sums.md, Proposition 5; the search only where that is loose.
+    bound = together.curvature(order, enough=alone)
+    if bound > close * (1 + TOLERANCE):
+        bound = min(bound, BoxSearch(together, order, close, TOLERANCE).run())
+    # theory/vector-sums.md, Proposition 10: outcomes left out, times the largest |d|/P squared.
     slopes = np.abs(np.diff(rows[:, used], axis=0)) / np.diff(inputs)[:, None]
-    return float(found + rest * (slopes / least[used]).max() ** 2) * (1 + 16 * UNIT)
+    return float(bound + rest * (slopes / least[used]).max() ** 2) * (1 + 16 * UNIT)
 
 
-def _blankets(beta: float, spread: np.ndarray, others: int) -> Iterator[tuple[float, Law]]:
-    """(chance, law of their sum): how many of the others are independent, in groups.
+def _blankets(beta: float, spread: np.ndarray, others: int) -> Iterator[tuple[float, ChainLaw]]:
+    """(probability, law of their sum) for groups of how many of the others are independent.
 
-    A group has the law of the fewest in it: what others add on top only hides more.
+    A group gets the law of its smallest number: further codes only hide more.
     """
     count = Powers(np.array([1 - beta, beta])).of(others)
     middle, deviation = others * beta, math.sqrt(others * beta * (1 - beta))

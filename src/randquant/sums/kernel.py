@@ -35,18 +35,22 @@ def convolve(first, first_exponent, second, second_exponent, out, out_exponent, 
         error grows by at most min(a, b) + 1 units over those of the two factors.
     """
     length = first.shape[0] + second.shape[0] - 1
+    # With one exponent on each side no scaling is needed: the ordinary convolution.
     if _even(first_exponent) and _even(second_exponent):
         _convolve_even(first, second, out)
         out_exponent[:length] = first_exponent[0] + second_exponent[0]
     else:
         _convolve_uneven(first, first_exponent, second, second_exponent, out, out_exponent)
     for z in range(length):
+        # theory/sums.md, Proposition 6: powers of two, so nothing is rounded. A sum of at most
+        # 2**20 products of mantissas below 2**256 does not overflow.
         if out[z] >= _LARGE:
             out[z] *= _DOWN
             out_exponent[z] += LIMB
         elif 0 < out[z] < _SMALL:
             out[z] *= _UP
             out_exponent[z] -= LIMB
+    # theory/sums.md, Proposition 7: entries that are trimmed are counted; a 0 weighs nothing.
     start, trimmed = 0, 0
     while start < length - 1 and _below(out[start], out_exponent[start], floor):
         trimmed += out[start] > 0
@@ -96,6 +100,7 @@ def _convolve_uneven(first, first_exponent, second, second_exponent, out, out_ex
             used = False
             for z in range(a[i, 0] + b[j, 0], a[i, 1] + b[j, 1] - 1):
                 shift = exponent - out_exponent[z]
+                # theory/sums.md, Proposition 6: what is left out is below 2**-768 of the largest.
                 scale[z] = math.ldexp(1.0, shift) if shift >= _LOST else 0.0
                 used |= shift >= _LOST
             if not used:
@@ -124,6 +129,7 @@ def _runs(mantissa, exponent):
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _below(mantissa, exponent, floor):
+    # A mantissa is below 2**128, so the first test settles most entries without a logarithm.
     return mantissa == 0 or (exponent + LIMB < -floor or math.log2(mantissa) + exponent < -floor)
 
 
@@ -154,12 +160,15 @@ def spread(mantissa, exponent, rows, out, out_exponent):
                     used |= rows[r, z - i] != 0
                 if used:
                     level &= exponent[i] == top or top == _NEVER
+                    # Two limbs apart: such a term may come out as 0 and is then told, not bounded.
                     lost |= abs(exponent[i] - top) > 2 * LIMB and top != _NEVER
                     top = max(top, exponent[i])
         out_exponent[z] = top
         for r in range(count):
             total = 0.0
             for i in range(begin, end):
+                # theory/sums.md, Proposition 9: m + 1 units of the sum of magnitudes, also with
+                # signs.
                 if level:
                     total += mantissa[i] * rows[r, z - i]
                 elif _LOST <= exponent[i] - top <= 0:
@@ -185,6 +194,7 @@ def log_moments(values, exponents, length, order, logs, table):
     """
     count = values.shape[0]
     pure = math.isinf(order)
+    # theory/sums.md, Proposition 8: whole orders by products, while no power overflows.
     if order <= 16 and order == math.floor(order):
         wide = _whole_moments(values, exponents, length, int(order), table)
         if wide * 2 * order < 900 * _LOG2:
@@ -208,7 +218,9 @@ def log_moments(values, exponents, length, order, logs, table):
         if holes:
             for p in range(count):
                 for q in range(count):
+                    # A code of p that q never sends: infinite, whatever the other terms are.
                     impossible[p, q] |= values[p, z] > 0 and not values[q, z] > 0
+        # theory/sums.md, Proposition 8: `wide` is its c - l, `deep` its |log|.
         wide = max(wide, largest - least)
         if pure:
             for p in range(count):
@@ -226,7 +238,10 @@ def log_moments(values, exponents, length, order, logs, table):
             if impossible[p, q]:
                 table[p, q] = np.inf
     if pure:
+        # theory/sums.md, Proposition 8, infinite order: each of two logarithms costs 8, their
+        # difference 2, and the errors e of both rows count once each.
         return 18 * deep + 2 * wide, 2.02
+    # theory/sums.md, Proposition 8.
     error = (2 * order - 1) * (13 * deep + 9 * wide) + 16 * (abs(top) + 760) + length + 40
     return 1.01 * error, 1.01 * (2 * order - 1)
 
@@ -244,6 +259,7 @@ def _whole_moments(values, exponents, length, order, table):
             largest, least = max(largest, values[r, z]), min(least, values[r, z])
         if largest == 0:
             continue
+        # Products need all values in one range: elsewhere logarithms are taken.
         if least == 0 or exponents[z] != 0:
             return np.inf
         widest = max(widest, largest / least)
@@ -253,6 +269,7 @@ def _whole_moments(values, exponents, length, order, table):
             for _ in range(order - 2):
                 power *= share
             upper[r] = power * values[r, z]
+            # Shares are at most 1 and their powers at least e^-312: nothing is lost.
             lower[r] = 1 / power
         for p in range(count):
             for q in range(count):
@@ -268,12 +285,14 @@ def _add_moments(logs, length, order, top, table):
     count = table.shape[0]
     upper, lower = np.empty(count), np.empty(count)
     for z in range(length):
+        # The largest term at z is below e^-760 of the largest of all: raised to 1e-305 below.
         if logs[count, z] < top - 760:
             continue
         largest, least = -np.inf, np.inf
         for r in range(count):
             if logs[r, z] > -np.inf:
                 largest, least = max(largest, logs[r, z]), min(least, logs[r, z])
+        # The common factor of a code, so that exponentials are at most 1 each.
         scale = math.exp(logs[count, z] - top)
         for r in range(count):
             upper[r] = lower[r] = 0.0

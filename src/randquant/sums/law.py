@@ -21,7 +21,7 @@ class Law:
 
     Attributes:
         mantissa: (L,) float64 >= 0, 0 or within 2**-128 and 2**128.
-        exponent: (L,) int64, multiples of 256; what a zero has is without meaning.
+        exponent: (L,) int64, multiples of 256; that of a zero has no meaning.
         error: relative error of every entry, at most, in units of 2**-53.
         trimmed: how many entries, each below 2**-floor, were left out at the ends.
         floor: in bits.
@@ -36,6 +36,7 @@ class Law:
     @staticmethod
     def of(row: np.ndarray, total: int, floor: float = KEEP_ALL) -> Law:
         """The law of one code, from a row of integers and their sum."""
+        # A quotient of integers is rounded once: 1 unit.
         mantissa = np.array([int(weight) / total for weight in row])
         return Law(mantissa, np.zeros(len(row), np.int64), 1.0, 0.0, floor)
 
@@ -58,19 +59,23 @@ class Law:
         return Law(
             mantissa[:kept],
             exponent[:kept],
+            # theory/sums.md, Proposition 6.
             self.error + other.error + min(len(self), len(other)) + 1.0,
+            # theory/sums.md, Proposition 7: each trimmed entry is below the floor when it goes, and
+            # convolving what is left out with a law leaves its mass as it is.
             self.trimmed + other.trimmed + trimmed,
             floor,
         )
 
     def power(self, clients: int) -> Law:
-        """The law of the sum of so many independent copies."""
+        """The law of the sum of `clients` independent copies."""
         return product([self], [clients])
 
 
 def product(laws: Sequence[Law], counts: Sequence[int]) -> Law:
     """The law of a sum of independent copies: counts[j] of laws[j]; one squaring for all."""
     result = Law.nothing(min(law.floor for law in laws))
+    # Squaring: log2 of the largest count convolutions, instead of as many as draws.
     for bit in reversed(range(max(counts).bit_length())):
         result = result * result
         for law, count in zip(laws, counts, strict=True):
@@ -80,9 +85,10 @@ def product(laws: Sequence[Law], counts: Sequence[int]) -> Law:
 
 
 def log_trimmed(trimmed: float, floor: float) -> float:
-    """log of the probability of so many entries below 2**-floor, rounded up; -inf of none."""
+    """log of the probability of `trimmed` entries below 2**-floor, rounded up; -inf for none."""
     if trimmed == 0:
         return -math.inf
     # Twice: an entry is compared with the floor after rounding.
     count, bits = math.log(2 * trimmed), floor * math.log(2)
+    # A logarithm, two products, a difference: below 16 of 32 units.
     return count - bits + 32 * UNIT * (count + bits)

@@ -1,4 +1,4 @@
-"""Divergences that sums do reach: the lower ends of `kappa_sum`.
+"""Divergences that sums attain: the lower ends of `kappa_sum`.
 
 Derivation: `docs/theory/vector-sums.md`.
 """
@@ -29,29 +29,33 @@ def reached(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float) ->
         clients, order: as in `kappa_sum`.
     """
     best, witness = 0.0, (float(inputs[0]), float(inputs[0]))
-    found = np.empty((2, 2))
+    grid = np.empty((2, 2))
     error = 2 * rounding(clients, rows.shape[1])
     _, loss = largest_ratio(rows[:, rows.any(axis=0)])
+    # theory/vector-sums.md, Propositions 6 and 9.
     part = max(1 - 2 * slack(error, loss, order), 0.0)
     keep = math.exp(LOG_PRECISE + loss)  # the less likely of two rows is precise too
+    # Any others give a lower end: the ends and the middle are the likely worst.
     for vertex in sorted({0, len(rows) // 2, len(rows) - 1}):
         others = Powers(rows[vertex]).of(clients - 1).mass
         for cell in range(len(inputs) - 1):
             ends = inputs[cell : cell + 2]
             first, second = (np.convolve(row, others) for row in rows[cell : cell + 2])
-            curvatures(first, second, keep, -1.0, error, order, 1, found)
-            over = ratios(found * part, order) / (ends[1] - ends[0]) ** 2
+            # Leaving outcomes out, lowering d and cutting powers all make S smaller.
+            curvatures(first, second, keep, -1.0, error, order, 1, grid)
+            over = ratios(grid * part, order) / (ends[1] - ends[0]) ** 2
             i, j = np.unravel_index(int(over.argmax()), over.shape)
             if over[i, j] > best:
                 best, witness = float(over[i, j]), (float(ends[i]), float(ends[j]))
+    # log1p, quotients and the square of a width: below 32 of 64 units.
     return best * (1 - 64 * UNIT), witness
 
 
 def endless(channel: Channel, witness: tuple[float, float]) -> Reached:
-    """Of a channel whose own curvature is infinite: infinite where that of a sum surely is.
+    """For a channel of infinite curvature: infinite where that of a sum is known to be, else 0.
 
-    Where the channel jumps, sums do. Where its largest or least code becomes impossible at a
-    vertex, so does the largest or least sum. One in between can come about in other ways.
+    Where the channel jumps, so do sums. Where its largest or least code becomes impossible at a
+    vertex, so does the largest or least sum. A sum in between may arise from other codes.
     """
     for cell, (left, right) in enumerate(itertools.pairwise(channel.weights)):
         start, stop = (float(end) for end in channel.inputs[cell : cell + 2])

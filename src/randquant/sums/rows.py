@@ -37,6 +37,7 @@ class Rows:
     def of(channel: Channel, neighboring: Neighboring) -> Rows:
         """The rows that matter for sums of a channel's codes."""
         table, total = channel.weights, channel.denominator
+        # theory/sums.md, Proposition 1: equal rows count once, in the order of the inputs.
         first = np.sort(np.unique(table, axis=0, return_index=True)[1])
         weights, inputs = table[first], np.array([channel.input_of(int(v)) for v in first])
         count = len(first)
@@ -44,10 +45,12 @@ class Rows:
         if neighboring == "replace_one":
             return Rows(weights, total, inputs, count, ~np.eye(count, dtype=bool), mirror)
         zero, zero_total = channel.mix(0.0)
+        # The row of 0 over its own total, exactly: all rows are brought to that.
         scale = zero_total // total
         weights = np.concatenate([weights.astype(object) * scale, zero[None]])
         divisor = math.gcd(*weights.ravel().tolist(), zero_total)
         allowed = np.zeros((count + 1, count + 1), dtype=bool)
+        # theory/sums.md, Proposition 1: pairs (v, 0) and (0, v).
         allowed[-1, :-1] = allowed[:-1, -1] = True
         mirror &= bool((zero[::-1] == zero).all())
         return Rows(
@@ -77,6 +80,7 @@ class Rows:
 
     def alone(self, order: float) -> tuple[np.ndarray, np.ndarray]:
         """(lower, upper): (R, R) divergence of one client's own code, for pairs of neighbours."""
+        # theory/rounding.md, Propositions 3 to 6.
         table = [renyi(row, self.weights, self.total, order) for row in self.weights]
         lower, upper = (np.array(side) for side in zip(*table, strict=True))
         return np.where(self.allowed, lower, 0.0), np.where(self.allowed, upper, 0.0)
@@ -85,6 +89,7 @@ class Rows:
         """(R, R) log of two rows' weights of a code, at most; 0 for pairs that do not count."""
         column = self.weights[:, code]
         ratio = log_ratio(column[:, None], column[None])
+        # theory/rounding.md, Proposition 6: a lower bound of the logarithm.
         return np.where(self.allowed, np.maximum(ratio, 0.0) * (1 - 17 * UNIT), 0.0)
 
 

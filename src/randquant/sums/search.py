@@ -1,4 +1,4 @@
-"""The compiled search over multisets of blocks of other clients, with what it prunes.
+"""The compiled search over multisets of blocks of other clients, and its pruning.
 
 A block is a few clients at one vertex. Every multiset of blocks that may exceed a threshold is
 evaluated against all pairs of the client's own rows.
@@ -23,7 +23,7 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
         apart: whether some row has a zero where another has none.
         order: in (1, inf].
         depth: how many blocks, >= 1.
-        threshold: multisets whose log moment is not above it are passed over.
+        threshold: multisets whose log moment is not above it are skipped.
         floor: entries below 2**-floor are trimmed.
         error: relative error of every value of a sum, in units.
         mirror: whether turning vertices and codes round leaves the channel as it is.
@@ -45,6 +45,8 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
     logs = np.empty((own + 1, longest + codes), np.float64)
     table = np.empty((own, own), np.float64)
     chosen = np.full(depth + 1, -1, np.int64)
+    # theory/sums.md, Proposition 2: what is not above the threshold, that of a known attack, does
+    # not matter, so it may be passed over.
     best, most, evaluated = threshold, 0.0, 0
     at = 1
     chosen[1] = 0
@@ -54,6 +56,7 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
             chosen[at] += 1
             continue
         vertex = chosen[at]
+        # theory/sums.md, Proposition 1: a mirrored multiset has the same moments.
         if mirror and _mirrored_first(chosen, at, depth, count):
             chosen[at] += 1
             continue
@@ -61,20 +64,24 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
             law[at - 1, : size[at - 1]], law_exponent[at - 1, : size[at - 1]],
             blocks[vertex], exponents[vertex], law[at], law_exponent[at], floor,
         )  # fmt: skip
+        # theory/sums.md, Proposition 7: the most that was trimmed on any way counts for all.
         trimmed[at] = trimmed[at - 1] + lost
         most = max(most, trimmed[at])
-        found = np.inf
+        bound = np.inf
         if at == depth or at == depth - 2:  # a bound for all that begins like this
             faint = spread(law[at, : size[at]], law_exponent[at, : size[at]], rows, values, shared)
-            found = _largest(
+            bound = _largest(
                 values, shared, size[at] + codes - 1, order, logs, table, allowed, error
             )
+            # A value that came out as 0 may be one row's only: no bound then.
             if faint and apart:
-                found = np.inf
+                bound = np.inf
             evaluated += at == depth
         if at == depth:
-            best = max(best, found)
-        if at == depth or found <= threshold:
+            best = max(best, bound)
+        # theory/sums.md, Proposition 2: more blocks only hide more, so a beginning that is not
+        # above the threshold settles all that go on from it.
+        if at == depth or bound <= threshold:
             chosen[at] += 1
         else:
             chosen[at + 1] = vertex
@@ -84,13 +91,14 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _largest(values, shared, length, order, logs, table, allowed, error):
-    fixed, each = log_moments(values, shared, length, order, logs, table)
+    # theory/sums.md, Proposition 8.
+    fixed, per_unit = log_moments(values, shared, length, order, logs, table)
     largest = -np.inf
     for p in range(table.shape[0]):
         for q in range(table.shape[0]):
             if allowed[p, q]:
                 largest = max(largest, table[p, q])
-    return largest + (fixed + each * error) * 2.0**-53
+    return largest + (fixed + per_unit * error) * 2.0**-53
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
