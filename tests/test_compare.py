@@ -41,12 +41,16 @@ def test_the_fast_epsilon_of_a_search_is_the_certified_one(channel):
     assert interval.lower * (1 - 1e-13) <= fast <= interval.upper * (1 + 1e-13)
 
 
+ZOOMS = {"optm": 0}
+
+
 @pytest.mark.parametrize("name", families.names())
 @pytest.mark.parametrize(("levels", "epsilon"), [(2, 0.3), (4, 1.3), (4, 5.0)])
 def test_no_target_is_passed_and_the_parameters_build_the_channel(name, levels, epsilon):
     clip = 0.03
     try:
-        found = calibrate(name, Target(clip, levels, epsilon, "mse"))
+        # On one grid where every channel is a programme's optimum, and slow to make.
+        found = calibrate(name, Target(clip, levels, epsilon, "mse"), zooms=ZOOMS.get(name))
     except Unreachable:
         assert (name, levels) == ("qmgeo", 4)
         assert epsilon < 2

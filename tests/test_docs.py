@@ -52,8 +52,16 @@ def test_the_python_of_the_readme_prints_what_it_says(code, expected):
 TRAINING = ("train", "sweep", "runs", "report")
 
 
+LONG = ("compare", "plan")
+
+
 @pytest.mark.parametrize(
-    "command", [c for c in commands() if c.split()[1] not in (*TRAINING, "bench")]
+    "command",
+    [
+        pytest.param(command, marks=[pytest.mark.slow] * (command.split()[1] in LONG))
+        for command in commands()
+        if command.split()[1] not in (*TRAINING, "bench")
+    ],
 )
 def test_commands_of_the_readme_run(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -61,6 +69,12 @@ def test_commands_of_the_readme_run(command, capsys, tmp_path, monkeypatch):
     assert capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", commands())
+def test_commands_of_the_readme_are_commands(command):
+    assert arguments.parser().parse_args(shlex.split(command)[1:]).command == command.split()[1]
+
+
+@pytest.mark.slow
 def test_training_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").mkdir()

@@ -156,7 +156,7 @@ def test_errors_are_told_apart_beyond_chance(differences, quick, verdict):
 # Whole figures, tiny.
 
 
-def test_optms_figure_4_runs(fast, monkeypatch, tmp_path):
+def test_optms_figure_4_runs(fast, monkeypatch, tmp_path, in_process):
     for name, every in (("BREAST_CANCER", 1), ("MNIST", 1)):
         task = getattr(optm_training, name)
         monkeypatch.setattr(optm_training, name, dataclasses.replace(task, rounds=2, every=every))
@@ -202,7 +202,7 @@ def test_accuracy_on_training_data_is_that_of_the_final_model(tmp_path):
     assert found > 0.9
 
 
-def test_qmgeos_figure_6_runs(monkeypatch, tmp_path):
+def test_qmgeos_figure_6_runs(monkeypatch, tmp_path, in_process):
     (tmp_path / "data").mkdir()
     folder = small_mnist(tmp_path / "data", 120)
     start = qmgeo._start
