@@ -4,7 +4,8 @@ PYTHON := $(shell command -v $(PYTHON) || command -v python3)
 BIN := .venv/bin
 
 # Workers take tests from each other at the end; until then a file's tests share their fixtures.
-PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
+# One thread each: threads of torch that wait for a core that another worker has are busy waiting.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
 
 .PHONY: demo flower-demo test test-all fuzz mutants explore check format bench gallery clean
 

@@ -44,7 +44,9 @@ class InProcess:
 
 @pytest.fixture
 def in_process(monkeypatch):
-    """Experiments are trained here: another process takes longer to import torch than to train."""
+    """Experiments and sweeps train here: another process imports torch for longer than it trains."""
     from randquant.reproduce import experiment
+    from randquant.sweep import conduct
 
     monkeypatch.setattr(experiment, "Workers", InProcess)
+    monkeypatch.setitem(conduct.__globals__, "Workers", InProcess)

@@ -40,8 +40,10 @@ def certified(config, folder):
     ("mechanism", "parameters", "values"),
     [
         ("optm", CANCER.parameters, None),
-        ("optm", CANCER.parameters, [-0.25, -0.015, 0.015, 0.25]),
-        ("rqm", {"clip": 0.1, "margin": 0.1, "levels": 8, "keep": 0.42}, None),
+        pytest.param("optm", CANCER.parameters, [-0.25, -0.015, 0.015, 0.25],
+                     marks=pytest.mark.slow),
+        pytest.param("rqm", {"clip": 0.1, "margin": 0.1, "levels": 8, "keep": 0.42}, None,
+                     marks=pytest.mark.slow),
         ("qmgeo", {"clip": 0.1, "levels": 4, "p": 0.5, "mixing": 0.05},
          [-0.12, -0.04, 0.04, 0.12]),
     ],
