@@ -44,7 +44,7 @@ class InProcess:
 
 @pytest.fixture
 def in_process(monkeypatch):
-    """Experiments and sweeps train here: another process imports torch for longer than it trains."""
+    """Experiments and sweeps train here: another process would import torch for seconds."""
     from randquant.reproduce import experiment
     from randquant.sweep import conduct
 
