@@ -121,6 +121,14 @@ def test_make_targets_of_the_readme_exist():
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
 
 
+def test_every_test_is_run_by_make_test_or_by_make_test_all():
+    rules = re.findall(r"^(\S+):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    recipes = {name: recipe.strip() for name, recipe in rules}
+    assert recipes["test"] == '$(PYTEST) -m "not slow"'
+    assert recipes["test-all"] == "$(PYTEST) -m slow"
+    assert (ROOT / ".ci" / "run").read_text().endswith("\nmake test test-all\n")
+
+
 def result(name: str) -> dict:
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
 
