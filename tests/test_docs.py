@@ -52,7 +52,7 @@ def test_the_python_of_the_readme_prints_what_it_says(code, expected):
 TRAINING = ("train", "sweep", "runs", "report")
 
 
-LONG = ("compare", "plan")
+LONG = ("compare", "design", "plan")
 
 
 @pytest.mark.parametrize(
