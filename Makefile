@@ -3,7 +3,11 @@ PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo flower-demo test fuzz mutants explore check format bench gallery clean
+# Workers take tests from each other at the end; until then a file's tests share their fixtures.
+# One thread each: threads of torch that wait for a core that another worker has are busy waiting.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
+
+.PHONY: demo flower-demo test test-all fuzz mutants explore check format bench gallery clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -16,8 +20,11 @@ demo: .venv/ready            ## train 200 clients on real data, and write a repo
 flower-demo: .venv/ready     ## four clients on Flower as processes of their own; one is killed
 	$(BIN)/python examples/flower_app/deploy.py --clients 4 --kill-client 2
 
-test: .venv/ready            ## every test, on all cores
-	$(BIN)/pytest -n auto --maxprocesses 8
+test: .venv/ready            ## what proves the product in a few minutes, on all cores
+	$(PYTEST) -m "not slow"
+
+test-all: test               ## every test: those of `make test`, then what must be long
+	$(PYTEST) -m slow
 
 fuzz: .venv/ready            ## a million hostile inputs for the parsers
 	$(BIN)/python tests/fuzz.py
@@ -36,7 +43,7 @@ check: .venv/ready           ## format, lint, types, tests, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/pytest -n auto --maxprocesses 8
+	$(PYTEST) -m "not slow"
 
 format: .venv/ready
 	$(BIN)/ruff format .

@@ -14,3 +14,39 @@ settings.register_profile("mutants", derandomize=True, deadline=None, phases=qui
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 pytest.approx = watched(pytest.approx)
+
+
+class InProcess:
+    """Takes the place of `Workers`: trains each run when it is waited for, in this process."""
+
+    def __init__(self, jobs, on_round):
+        self.on_round, self.training, self.free = on_round, [], True
+
+    def begin(self, folder):
+        self.training.append(folder)
+        self.free = False
+
+    def wait(self):
+        from randquant import runs
+        from randquant.sweep.workers import Ended
+
+        folder = self.training[0]
+        runs.execute(folder, lambda config, metrics: self.on_round(folder, config, metrics))
+        self.training, self.free = [], True
+        return [Ended(folder)]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Experiments and sweeps train here: another process would import torch for seconds."""
+    from randquant.reproduce import experiment
+    from randquant.sweep import conduct
+
+    monkeypatch.setattr(experiment, "Workers", InProcess)
+    monkeypatch.setitem(conduct.__globals__, "Workers", InProcess)

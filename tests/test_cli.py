@@ -338,20 +338,21 @@ def test_help_shows_an_example_that_parses(capsys, command):
 
 def test_the_core_commands_run_without_torch():
     hide = "import sys; sys.modules['torch'] = None; sys.modules['rich'] = None\n"
-    for line in (
+    lines = (
         f"certify rqm {PAPER}",
         f"account rqm {PAPER} --dimension 5 --rounds 1",
         "design --clip 1 --values -3,3 --epsilon 1",
         "compare --clip 1 --bits 1 --epsilon 1 --mechanisms pbm",
         "reproduce rqm-fig8",
         f"audit rqm {PAPER} --audit-trials 100",
-    ):
-        code = f"{hide}from randquant.cli import main; raise SystemExit(main({line.split()!r}))"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    code = f"{hide}from randquant.cli.main import main; raise SystemExit(main(['train']))"
+    )
+    code = (
+        f"{hide}from randquant.cli import main\n"
+        f"for line in {lines!r}: assert main(line.split()) == 0, line\n"
+        "raise SystemExit(main(['train']))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
+    assert done.returncode == 2, done.stderr
     assert "train extra" in done.stderr
 
 

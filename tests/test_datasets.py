@@ -183,8 +183,9 @@ def test_a_complete_folder_comes_before_an_incomplete_one(tmp_path):
     ("name", "folder", "train"), [("mnist", "mnist-10k", 10_000), ("fashion-mnist", None, 60_000)]
 )
 def test_the_real_files(name, folder, train):
-    if not (SHARED / (folder or name)).is_dir():
-        pytest.skip("the real files are not beside this repository")
+    needed = folder or name
+    if not (SHARED / needed).is_dir():
+        pytest.skip(f"needs ../shared/data/{needed}: the real files, too large for this repository")
     data = load(name, SHARED)
     assert_sound(data)
     assert data.train_features.shape == (train, 1, 28, 28)

@@ -201,7 +201,15 @@ def test_the_derivative_by_the_levels_is_right(make):
         assert slope[code] == pytest.approx(change / 2e-4, rel=2e-2, abs=2e-3)
 
 
-@pytest.mark.parametrize(("levels", "reached"), [(2, 4.350), (3, 4.050), (4, 4.045), (8, 3.906)])
+@pytest.mark.parametrize(
+    ("levels", "reached"),
+    [
+        (2, 4.350),
+        (3, 4.050),
+        pytest.param(4, 4.045, marks=pytest.mark.slow),
+        pytest.param(8, 3.906, marks=pytest.mark.slow),
+    ],
+)
 def test_searched_levels_reach_the_known_mean_square(levels, reached):
     found = design.optimal(
         1.0,

@@ -53,8 +53,16 @@ def test_the_python_of_the_readme_prints_what_it_says(code, expected):
 TRAINING = ("train", "sweep", "runs", "report")
 
 
+LONG = ("compare", "design", "plan")
+
+
 @pytest.mark.parametrize(
-    "command", [c for c in commands() if c.split()[1] not in (*TRAINING, "bench")]
+    "command",
+    [
+        pytest.param(command, marks=[pytest.mark.slow] * (command.split()[1] in LONG))
+        for command in commands()
+        if command.split()[1] not in (*TRAINING, "bench")
+    ],
 )
 def test_commands_of_the_readme_run(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -62,6 +70,12 @@ def test_commands_of_the_readme_run(command, capsys, tmp_path, monkeypatch):
     assert capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", commands())
+def test_commands_of_the_readme_are_commands(command):
+    assert arguments.parser().parse_args(shlex.split(command)[1:]).command == command.split()[1]
+
+
+@pytest.mark.slow
 def test_training_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").mkdir()
@@ -106,6 +120,14 @@ def test_make_targets_of_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"make (\w+)", " ".join(blocks(README, "console"))):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
+
+
+def test_every_test_is_run_by_make_test_or_by_make_test_all():
+    rules = re.findall(r"^(\S+):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    recipes = {name: recipe.strip() for name, recipe in rules}
+    assert recipes["test"] == '$(PYTEST) -m "not slow"'
+    assert recipes["test-all"] == "$(PYTEST) -m slow"
+    assert (ROOT / ".ci" / "run").read_text().endswith("\nmake test test-all\n")
 
 
 def result(name: str) -> dict:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from randquant import cli, run_status
+from randquant import cli, run_status, runs
 from randquant.cli.commands import reproduce as reproduce_command
 from randquant.records import RoundMetrics, TrainConfig
 from randquant.reproduce import ENTRIES, EXPERIMENTS, experiment
@@ -61,7 +61,7 @@ class Told:
         self.ended += 1
 
 
-def test_runs_are_trained_once_and_used_again(tmp_path):
+def test_runs_are_trained_once_and_used_again(tmp_path, in_process):
     curves = [
         Curve("free", "c1", CONFIG), Curve("RQM", "c2", PRIVATE, "epsilon 1", "Says the paper."),
         Curve("free again", "c3", CONFIG),
@@ -93,9 +93,10 @@ def test_runs_are_trained_once_and_used_again(tmp_path):
 
 
 def test_a_killed_experiment_goes_on_to_the_same_bits(tmp_path):
-    config = dataclasses.replace(PRIVATE, rounds=30)
-    whole = experiment.train([Curve("", "c1", config)], Told(tmp_path / "whole").setting)
-    stopped = Told(tmp_path / "parts")
+    config = dataclasses.replace(PRIVATE, rounds=12)
+    runs.create(tmp_path / "whole", config, baseline=False, overwrite=False)
+    whole = runs.execute(tmp_path / "whole")
+    stopped = Told(tmp_path / "parts", jobs=1)
 
     def stop(*_):
         stopped.count()
@@ -108,12 +109,12 @@ def test_a_killed_experiment_goes_on_to_the_same_bits(tmp_path):
         )
     folder = tmp_path / "parts" / names.folder(config)
     assert (folder / "config.json").exists()
-    told = Told(tmp_path / "parts")
+    told = Told(tmp_path / "parts", jobs=1)
     (parts,) = experiment.train([Curve("", "c1", config)], told.setting)
     assert told.begun[0][0] == 1
     kept = [
-        [(m.accuracy, m.loss, m.train_loss, m.epsilon) for m in each.runs[0].metrics]
-        for each in (whole[0], parts)
+        [(m.accuracy, m.loss, m.train_loss, m.epsilon) for m in each.metrics]
+        for each in (whole, parts.runs[0])
     ]
     assert kept[0] == kept[1]
 

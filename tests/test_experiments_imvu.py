@@ -80,7 +80,7 @@ def sound(found, kinds):
     assert ".scatter .point" in as_page(found)
 
 
-def test_figure_2_trains_clients_of_one_sample(tmp_path, tiny):
+def test_figure_2_trains_clients_of_one_sample(tmp_path, tiny, in_process):
     pytest.importorskip("kymatio")
     setting = Setting(write_mnist(tmp_path), quick=True, jobs=1, folder=tmp_path / "runs")
     found = reproduce("imvu-fig2", setting)
@@ -97,7 +97,7 @@ def test_figure_2_trains_clients_of_one_sample(tmp_path, tiny):
         assert 0.999 < noise[name] < 1.002
 
 
-def test_figure_3_trains_writers(tmp_path, tiny):
+def test_figure_3_trains_writers(tmp_path, tiny, in_process):
     setting = Setting(write_femnist(tmp_path), quick=True, jobs=1, folder=tmp_path / "runs")
     found = reproduce("imvu-fig3", setting)
     sound(found, kinds=5)

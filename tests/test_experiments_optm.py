@@ -40,8 +40,10 @@ def certified(config, folder):
     ("mechanism", "parameters", "values"),
     [
         ("optm", CANCER.parameters, None),
-        ("optm", CANCER.parameters, [-0.25, -0.015, 0.015, 0.25]),
-        ("rqm", {"clip": 0.1, "margin": 0.1, "levels": 8, "keep": 0.42}, None),
+        pytest.param("optm", CANCER.parameters, [-0.25, -0.015, 0.015, 0.25],
+                     marks=pytest.mark.slow),
+        pytest.param("rqm", {"clip": 0.1, "margin": 0.1, "levels": 8, "keep": 0.42}, None,
+                     marks=pytest.mark.slow),
         ("qmgeo", {"clip": 0.1, "levels": 4, "p": 0.5, "mixing": 0.05},
          [-0.12, -0.04, 0.04, 0.12]),
     ],
@@ -156,7 +158,7 @@ def test_errors_are_told_apart_beyond_chance(differences, quick, verdict):
 # Whole figures, tiny.
 
 
-def test_optms_figure_4_runs(fast, monkeypatch, tmp_path):
+def test_optms_figure_4_runs(fast, monkeypatch, tmp_path, in_process):
     for name, every in (("BREAST_CANCER", 1), ("MNIST", 1)):
         task = getattr(optm_training, name)
         monkeypatch.setattr(optm_training, name, dataclasses.replace(task, rounds=2, every=every))
@@ -202,7 +204,7 @@ def test_accuracy_on_training_data_is_that_of_the_final_model(tmp_path):
     assert found > 0.9
 
 
-def test_qmgeos_figure_6_runs(monkeypatch, tmp_path):
+def test_qmgeos_figure_6_runs(monkeypatch, tmp_path, in_process):
     (tmp_path / "data").mkdir()
     folder = small_mnist(tmp_path / "data", 120)
     start = qmgeo._start

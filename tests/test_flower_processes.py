@@ -25,6 +25,8 @@ SETTINGS = (
     f"learning-rate={RATE}", f"clip={CLIP}", f"margin={MARGIN}",
 )  # fmt: skip
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory):

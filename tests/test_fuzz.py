@@ -4,9 +4,10 @@ import fuzz
 import pytest
 
 
+@pytest.mark.parametrize("total", [3_000, pytest.param(30_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", fuzz.TARGETS)
-def test_damaged_inputs_are_refused_or_read_rightly(name, tmp_path):
-    inputs = 10_000 // len(fuzz.TARGETS) // fuzz.TARGETS[name].cost
+def test_damaged_inputs_are_refused_or_read_rightly(name, total, tmp_path):
+    inputs = total // len(fuzz.TARGETS) // fuzz.TARGETS[name].cost
     assert fuzz.fuzz(name, inputs, 1, tmp_path) < inputs / 2  # most must be damaged
 
 

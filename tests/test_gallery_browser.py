@@ -95,7 +95,12 @@ def leads(page: Page, path: Path, target: str) -> bool:
     return (path.parent / unquote(parts.path)).is_file()
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+# A page with charts is looked at each time, all others where there is time.
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.stem != "rqm-fig8")) for p in PAGES],
+    ids=lambda path: path.stem,
+)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_of_the_gallery(path, width, scheme, browser):

@@ -9,15 +9,19 @@ from mutation.tests_of import TESTS
 from mutation.workspace import Verdict
 
 
-def test_every_listed_mutant_applies():
-    mutants = list(handmade())  # raises where a text is not there exactly once
+@pytest.fixture(scope="module")
+def mutants():
+    return list(handmade())  # raises where a text is not there exactly once
+
+
+def test_every_listed_mutant_applies(mutants):
     paths = {test.split("::")[0] for mutant in mutants for test in mutant.tests}
     assert mutants
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
-def test_no_mutant_is_listed_twice():
-    texts = [mutant.text for mutant in handmade()]
+def test_no_mutant_is_listed_twice(mutants):
+    texts = [mutant.text for mutant in mutants]
     assert len(set(texts)) == len(texts)
 
 
@@ -48,8 +52,7 @@ def test_the_difference_is_what_was_changed():
     assert difference("a\n  b\nc\n", "a\n  d\nc\n") == ("b", "d")
 
 
-def test_equivalent_mutants_do_not_count_and_time_outs_do():
-    mutants = list(handmade())[:4]
+def test_equivalent_mutants_do_not_count_and_time_outs_do(mutants):
     verdicts = [Verdict("killed", "", 1), Verdict("survived", "", 1), Verdict("timed out", "", 1)]
     table = scores(zip([mutants[0]] * 4, [*verdicts, None], strict=True))
     row = table[mutants[0].module]

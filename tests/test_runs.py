@@ -21,7 +21,7 @@ from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease
 
 CONFIG = TrainConfig(
     dataset="digits",
-    model="mlp",
+    model="softmax",
     mechanism="rqm",
     parameters={"clip": 0.03, "margin": 0.03, "levels": 16, "keep": 0.42},
     population=50,
@@ -97,18 +97,25 @@ def kill_at(folder, lines: int) -> None:
         process.communicate()
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_a_killed_run_resumes_to_the_same_bits(model, tmp_path):
-    config = dataclasses.replace(CONFIG, model=model, rounds=400)
+@pytest.mark.parametrize(
+    ("model", "rounds", "kills"),
+    [
+        ("mlp", 150, (10,)),
+        pytest.param("mlp", 400, (3, 50, 201), marks=pytest.mark.slow),
+        pytest.param("cnn", 400, (3, 50, 201), marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_resumes_to_the_same_bits(model, rounds, kills, tmp_path):
+    config = dataclasses.replace(CONFIG, model=model, rounds=rounds)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         runs.create(folder, config, baseline=False, overwrite=False)
     runs.execute(whole)
-    for lines in (3, 50, 201):
+    for lines in kills:
         kill_at(killed, lines)
     run = runs.execute(killed)
     assert runs.load_parameters(killed).tobytes() == runs.load_parameters(whole).tobytes()
-    assert [m.round for m in run.metrics] == list(range(1, 401))
+    assert [m.round for m in run.metrics] == list(range(1, rounds + 1))
 
 
 def test_a_half_written_line_and_a_partial_checkpoint_are_survived(tmp_path):

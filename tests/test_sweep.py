@@ -241,7 +241,7 @@ def test_a_process_that_dies_takes_its_own_run_along(tmp_path):
     assert not multiprocessing.active_children()
 
 
-def test_a_search_that_was_stopped_makes_as_many_trials_as_asked_for(tmp_path):
+def test_a_search_that_was_stopped_makes_as_many_trials_as_asked_for(tmp_path, in_process):
     folder, text = tmp_path / "search", SEARCH.format(trials=5)
     with pytest.raises(KeyboardInterrupt):
         conduct(folder, text, watcher=Watcher(most=3))

@@ -145,7 +145,7 @@ def browser():
     api = pytest.importorskip("playwright.sync_api")
     program = shutil.which("chromium")
     if program is None:
-        pytest.skip("chromium is not installed")
+        pytest.skip("needs Chromium, and none is installed")
     with api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield started
