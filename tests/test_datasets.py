@@ -497,7 +497,7 @@ def test_as_many_clients_as_samples(how):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"population": 11}, ValueError, "10 samples must give every client at least 1"),
+        ({"population": 11}, ValueError, "with 10 samples every client must get at least 1"),
         ({"population": 6, "how": "shards"}, ValueError, "at least 2"),
         ({"population": 0}, ValueError, "population >= 1"),
         ({"population": 2.0}, TypeError, "population to be a whole number"),
