@@ -240,7 +240,7 @@ def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, monkeyp
     (folder / "summary.json").write_bytes(old)
     found = run_status.read(folder)
     assert (found.state, found.epsilon) == ("damaged", None)
-    with pytest.raises(ValueError, match=r"speak of all .* rounds that were sent"):
+    with pytest.raises(ValueError, match=r"cover all .* rounds that were sent"):
         run_page.rebuild(folder)
     assert spent[0] < runs.execute(folder).summary.guarantee["epsilon"] <= spent[1]
 

@@ -72,8 +72,8 @@ def _loaded(stamps: Sequence[tuple[str, int, int]]) -> tuple[Samples, Samples]:
             users[user] = samples
     if len(users) < 2:
         raise ValueError(
-            f"Expected at least 2 writers in {stamps[0][0]} and the files beside it, got {len(users)}: "
-            "some are held out as test data."
+            f"Expected at least 2 writers in {stamps[0][0]} and the files beside it, got "
+            f"{len(users)}: some are held out as test data."
         )
     names = sorted(users)
     order = np.random.Generator(np.random.Philox(0)).permutation(len(names))

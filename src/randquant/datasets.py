@@ -244,7 +244,7 @@ def _checked_labels(labels: np.ndarray) -> np.ndarray:
         raise TypeError(f"Expected labels to be integers, got {labels.dtype}: pass class numbers.")
     if labels.ndim != 1 or not labels.size:
         raise ValueError(
-            f"Expected labels of shape (N,) with N >= 1, got {labels.shape}: pass one label per sample."
+            f"Expected labels of shape (N,) with N >= 1, got {labels.shape}: one label per sample."
         )
     return labels
 

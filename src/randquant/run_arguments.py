@@ -1,4 +1,4 @@
-"""The options of the commands that look at many runs: sweep, runs, report."""
+"""The options of the commands about many runs: sweep, runs, report."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def _add_sweep(commands: Any, command: Any) -> None:
     sweep.add_argument("--folder", help="folder of the sweep (default: runs/ and SPEC's name)")
     sweep.add_argument("--jobs", type=int, default=2, help="how many runs at once; default 2")
     sweep.add_argument(
-        "--resume", action="store_true", help="go on with what the folder holds, if anything"
+        "--resume", action="store_true", help="continue the sweep in the folder, if there is one"
     )
     sweep.add_argument("--quiet", action="store_true", help="no progress display")
 
 
 def _add_runs(commands: Any, command: Any) -> None:
     runs = command(
-        commands, "runs", "list training runs, or compare those that are named",
+        commands, "runs", "list training runs, or compare the named ones",
         "randquant runs runs/demo runs/pbm",
     )  # fmt: skip
     runs.add_argument(
-        "folders", metavar="FOLDER", nargs="*", help="runs to compare, or folders to look through"
+        "folders", metavar="FOLDER", nargs="*", help="runs to compare, or folders to search"
     )
     runs.add_argument(
         "--csv", metavar="FILE", help="also write one line per run, settings included"
@@ -41,7 +41,7 @@ def _add_runs(commands: Any, command: Any) -> None:
 
 def _add_report(commands: Any, command: Any) -> None:
     report = command(
-        commands, "report", "a run's page again, or one page for several runs",
+        commands, "report", "rebuild a run's page, or make one page for several runs",
         "randquant report runs/demo runs/pbm --output both.html",
     )  # fmt: skip
     report.add_argument("folders", metavar="RUN", nargs="+", help="folders of runs, or of a sweep")

@@ -17,18 +17,18 @@ from randquant.run_status import Status
 
 
 def command(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
-    """Run `sweep`, `runs` or `report`: what to print, as JSON and as lines, and the exit code."""
+    """Run `sweep`, `runs` or `report`; return JSON, lines of text, and the exit code."""
     if options.command == "sweep":
         return sweep_command.sweep(options)
     return (*(runs if options.command == "runs" else report)(options), 0)
 
 
 def runs(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """List runs, or compare those that are named: what to print, as JSON and as lines."""
+    """List runs, or compare the named ones; return JSON and lines of text."""
     folders = [Path(folder) for folder in options.folders]
     named = len(folders) > 1 and all((folder / "config.json").exists() for folder in folders)
-    found = folders if named else run_status.find(folders or [Path("runs")])
-    statuses = [run_status.read(folder) for folder in found]
+    paths = folders if named else run_status.find(folders or [Path("runs")])
+    statuses = [run_status.read(folder) for folder in paths]
     configs = [status.config for status in statuses if status.config is not None]
     differ = settings.differing(configs) if configs else []
     result = {
@@ -47,7 +47,7 @@ def runs(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 
 
 def report(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """Build the page of a run, of a sweep, or of several runs: what to print."""
+    """Build the page of a run, of a sweep, or of several runs; return JSON and lines of text."""
     folders = [Path(folder) for folder in options.folders]
     output = None if options.output is None else Path(options.output)
     written = _page(folders, output)
@@ -63,13 +63,13 @@ def _page(folders: Sequence[Path], output: Path | None) -> Path:
         return run_page.rebuild(folders[0], output)
     if len(folders) == 1 and sweep.is_sweep(folders[0]):
         return sweep.write_page(folders[0], sweep.results(sweep.outcomes(folders[0])), output)
-    found = [
+    paths = [
         path
         for folder in folders
         for path in ([folder] if (folder / "config.json").exists() else run_status.find([folder]))
     ]
     path = output or Path("runs.html")
-    page = runs_page.render([run_status.read(folder) for folder in dict.fromkeys(found)])
+    page = runs_page.render([run_status.read(folder) for folder in dict.fromkeys(paths)])
     write_atomic(path, page.encode("utf-8", "xmlcharrefreplace"))
     return path
 
@@ -103,10 +103,10 @@ def _row(status: Status) -> list[str]:
 
 
 def _compared(statuses: Sequence[Status], differ: Sequence[str]) -> list[str]:
-    """The settings in which runs differ and what came out, one column for each run."""
+    """The settings in which runs differ, and their results, one column per run."""
     known = [status for status in statuses if status.config is not None]
     flat = [settings.flat(status.config) for status in known if status.config is not None]
-    rows = [[name, *(_text.plain(each.get(name, "")) or "-" for each in flat)] for name in differ]
+    rows = [[name, *(_text.plain(run.get(name, "")) or "-" for run in flat)] for name in differ]
     rows += [
         ["state", *(status.state for status in known)],
         ["rounds done", *(str(status.rounds) for status in known)],
@@ -143,12 +143,12 @@ def _as_json(status: Status) -> dict[str, Any]:
 
 
 def _as_csv(statuses: Sequence[Status]) -> str:
-    """A line for each run: what came out, then every setting."""
+    """One line per run: its results, then all settings."""
     rows = []
     for status in statuses:
         outcome = {k: v for k, v in _as_json(status).items() if k not in ("config", "guarantee")}
         config = {} if status.config is None else settings.flat(status.config)
-        # A run's rounds and those that are done would have one name.
+        # `rounds` as configured and `rounds` done would otherwise have the same name.
         rows.append({**outcome, **{f"config.{name}": value for name, value in config.items()}})
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))

@@ -160,15 +160,15 @@ def _possible(cell: Cell) -> Claim:
 def _best(epsilon: float, outer: float, inner: float, printed: str) -> Claim:
     from randquant import design  # its solver is slow to import
 
-    found = design.optimal(1.0, [-outer, -inner, inner, outer], epsilon, "mae")
-    better = found.value < float(printed) * (1 - CLOSE)
+    designed = design.optimal(1.0, [-outer, -inner, inner, outer], epsilon, "mae")
+    better = designed.value < float(printed) * (1 - CLOSE)
     return Claim(
         f"OPTM's error at epsilon {epsilon:g} is the least on the levels ±{inner:g}, ±{outer:g}",
         printed,
-        found.value,
+        designed.value,
         "does not hold" if better else "holds",
         "OPTM is the best of its own restricted programme; the best unbiased channel on the same "
-        f"levels, certified at {round_up(found.certificate.epsilon.upper, 7)}, has our error.",
+        f"levels, certified at {round_up(designed.certificate.epsilon.upper, 7)}, has our error.",
     )
 
 
