@@ -163,9 +163,9 @@ class Trained:
         """`accuracy` or `loss` on test data over rounds, the mean over seeds."""
         rounds = zip(*(run.metrics for run in self.runs), strict=True)
         points = [
-            (each[0].round, factor * statistics.fmean(getattr(m, name) for m in each))
-            for each in rounds
-            if getattr(each[0], name) is not None
+            (evaluated[0].round, factor * statistics.fmean(getattr(m, name) for m in evaluated))
+            for evaluated in rounds
+            if getattr(evaluated[0], name) is not None
         ]
         return Line(self.curve.label, points, self.curve.style)
 
@@ -225,8 +225,8 @@ def _finished(folder: Path) -> bool:
 
 def charts(trained: Sequence[Trained], of: str = "") -> list[str]:
     """Accuracy and loss on test data over rounds; `of` is a subtitle, if there are several."""
-    accuracy = [each.line("accuracy", 100.0) for each in trained]
-    loss = [each.line("loss") for each in trained]
+    accuracy = [result.line("accuracy", 100.0) for result in trained]
+    loss = [result.line("loss") for result in trained]
     return [
         line_chart(f"Accuracy on test data{of and f', {of}'}", accuracy, "round", "accuracy, %"),
         line_chart(f"Loss on test data{of and f', {of}'}", loss, "round", "loss, nats"),
@@ -236,19 +236,21 @@ def charts(trained: Sequence[Trained], of: str = "") -> list[str]:
 def table(trained: Sequence[Trained], of: str = "") -> Table:
     """The results of each curve; `of` is a subtitle, if there are several tables."""
     rows = []
-    for each in trained:
-        first = each.runs[0].summary
+    for result in trained:
+        first = result.runs[0].summary
         assert first is not None
-        spread = statistics.stdev(each.accuracies) if len(each.runs) > 1 else None
+        spread = statistics.stdev(result.accuracies) if len(result.runs) > 1 else None
         rows.append(
             (
-                each.curve.label,
-                100 * each.accuracy,
+                result.curve.label,
+                100 * result.accuracy,
                 None if spread is None else 100 * spread,
-                statistics.fmean(run.summary.loss for run in each.runs if run.summary is not None),
+                statistics.fmean(
+                    run.summary.loss for run in result.runs if run.summary is not None
+                ),
                 first.bits_per_coordinate,
                 first.participations,
-                None if each.epsilon is None else Interval(0.0, each.epsilon),  # rounded up
+                None if result.epsilon is None else Interval(0.0, result.epsilon),  # rounded up
             )
         )
     columns = ("curve", "accuracy, %", "deviation", "loss", "bits", "participations", "epsilon")
@@ -265,8 +267,8 @@ def table(trained: Sequence[Trained], of: str = "") -> Table:
 def stated(trained: Iterable[Trained]) -> list[Stated]:
     """The papers' guarantees beside those of the whole runs."""
     guarantees = []
-    for each in trained:
-        config, summary = each.runs[0].config, each.runs[0].summary
+    for result in trained:
+        config, summary = result.runs[0].config, result.runs[0].summary
         if config is None or summary is None or summary.guarantee is None:
             continue
         promised = (
@@ -276,8 +278,8 @@ def stated(trained: Iterable[Trained]) -> list[Stated]:
         )
         beside = features.statement(config, summary)
         promised += f" {beside[0].upper()}{beside[1:]}." if beside else ""
-        why = f"{each.curve.why} {promised}".strip()
-        guarantees.append(Stated(each.curve.label, each.curve.paper, each.epsilon, why))
+        why = f"{result.curve.why} {promised}".strip()
+        guarantees.append(Stated(result.curve.label, result.curve.paper, result.epsilon, why))
     return guarantees
 
 
@@ -335,7 +337,7 @@ def _compared(
     first: Trained, other: Trained, among: Sequence[Trained], setting: Setting, since: float
 ) -> tuple[float, float, str, str]:
     """The difference in points and the width of its noise, as numbers and as text."""
-    means = [100 * statistics.fmean(each.averages(since)) for each in (first, other)]
+    means = [100 * statistics.fmean(curve.averages(since)) for curve in (first, other)]
     gap, ours = means[0] - means[1], f"{means[0]:.2f} against {means[1]:.2f} %"
     if setting.quick:
         return gap, math.inf, ours, "A quick run: rounds and clients are too few."
@@ -355,7 +357,7 @@ def error_of(among: Sequence[Trained], seeds: int, since: float = LATE) -> float
     Runs with one seed share data split, initial weights and cohorts, so the effect that a seed has
     on every curve is not noise of their differences. What remains are the residuals.
     """
-    table = np.array([each.averages(since) for each in among])
+    table = np.array([curve.averages(since) for curve in among])
     rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
     degrees = (len(among) - 1) * (seeds - 1)
     return half_width(2 * float((rest**2).sum()) / degrees, degrees, seeds)

@@ -119,14 +119,16 @@ def train(start: TrainConfig, kinds: Sequence[Kind], grid: Grid, setting: Settin
                 )
                 for rate in grid.rates
             )  # fmt: skip
-    trained = iter(experiment.train([curve for each in curves.values() for curve in each], setting))
-    runs = {kind: [next(trained) for _ in each] for kind, each in curves.items()}
+    trained = iter(
+        experiment.train([curve for group in curves.values() for curve in group], setting)
+    )
+    runs = {kind: [next(trained) for _ in group] for kind, group in curves.items()}
     normal = [
         _error(_calibrated(start, GAUSSIAN, e, dimension, examples)[1], dimension)
         for e in grid.epsilons
     ]
     noise = {
-        kind: [a / b for a, b in zip(each, normal, strict=True)] for kind, each in errors.items()
+        kind: [a / b for a, b in zip(group, normal, strict=True)] for kind, group in errors.items()
     }
     return Frontiers(sorted(grid.epsilons), runs, noise)
 
@@ -212,17 +214,17 @@ def scatter(figure: Frontiers) -> str:
     """A scatter plot of every run, mean over seeds, with each mechanism's frontier."""
     series = []
     for kind, runs in figure.runs.items():
-        points = [(each.accuracy, each.epsilon or math.inf) for each in runs]
+        points = [(result.accuracy, result.epsilon or math.inf) for result in runs]
         kept = frontier(points)
         marks = [
             _scatter.Mark(
-                each.curve.label,
-                f"{each.curve.label}: accuracy {100 * each.accuracy:.2f} %",
+                result.curve.label,
+                f"{result.curve.label}: accuracy {100 * result.accuracy:.2f} %",
                 epsilon,
                 100 * accuracy,
                 index in kept,
             )
-            for index, (each, (accuracy, epsilon)) in enumerate(zip(runs, points, strict=True))
+            for index, (result, (accuracy, epsilon)) in enumerate(zip(runs, points, strict=True))
         ]
         steps = [(points[k][1], 100 * points[k][0]) for k in kept]
         series.append(_scatter.Series(kind.label, marks, steps))
@@ -254,11 +256,11 @@ def tables(figure: Frontiers) -> list[Table]:
 def stated(figure: Frontiers) -> list[Stated]:
     """The certified guarantee of each mechanism at each epsilon; step sizes do not change it."""
     firsts: dict[str, Trained] = {}
-    for each in figure.trained:
-        label = each.curve.label.partition(", rate")[0]
+    for result in figure.trained:
+        label = result.curve.label.partition(", rate")[0]
         firsts.setdefault(
             label,
-            dataclasses.replace(each, curve=dataclasses.replace(each.curve, label=label)),
+            dataclasses.replace(result, curve=dataclasses.replace(result.curve, label=label)),
         )
     return experiment.stated(firsts.values())
 
