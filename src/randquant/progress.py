@@ -208,5 +208,5 @@ def _certificate(config: TrainConfig) -> Certificate | None:
 
 
 def _baseline(folder: Path) -> RunSummary | None:
-    twin = folder / BASELINE
-    return run_folder.read_finished(twin).summary if (twin / SUMMARY).exists() else None
+    baseline = folder / BASELINE
+    return run_folder.read_finished(baseline).summary if (baseline / SUMMARY).exists() else None

@@ -380,7 +380,7 @@ def _round_table(run: Run) -> str:
 
 _SIMULATION = (
     "This run simulated all clients on one machine, with every random choice drawn from the seed "
-    "in the table below: whoever knows it can repeat the choices and undo the protection. The "
+    "in the table below: anyone who knows it can repeat the choices and undo the protection. The "
     "guarantee is that of the mechanism as deployed, each client with a secret key of its own, "
     "and no statement about the data this simulation stored."
 )

@@ -1,7 +1,7 @@
 """The folder of a run: its lock and its files, which are checked when they are read.
 
     RUN/config.json             what determines the run
-    RUN/sent.json               what was sent, the round under way included
+    RUN/sent.json               what was sent, including the current round
     RUN/metrics.jsonl           one line per finished round
     RUN/checkpoint.safetensors  the model and who took part, every few rounds
     RUN/summary.json            the results, when the run is finished

@@ -89,11 +89,11 @@ def execute(
     with locks.folder(folder):
         if changes:
             _change(folder, changes)
-        twin = None
+        baseline = None
         if (folder / BASELINE).exists():
-            twin = _execute_one(folder / BASELINE, on_round)
+            baseline = _execute_one(folder / BASELINE, on_round)
         run = _execute_one(folder, on_round)
-    run_page.write(folder / REPORT, run, twin)
+    run_page.write(folder / REPORT, run, baseline)
     return run
 
 
@@ -122,10 +122,10 @@ def _change(folder: Path, changes: Mapping[str, Any]) -> None:
     schedule.check_sent(sent.round, sent.participations)
     rounds = schedule.rounds()
     if (folder / BASELINE).exists():
-        twin = run_folder.read_config(folder / BASELINE)
-        done = run_folder.read_sent(folder / BASELINE, twin).round
-        twin = without_privacy(config, max(rounds, done))
-        run_folder.write_config(folder / BASELINE, twin)
+        baseline = run_folder.read_config(folder / BASELINE)
+        done = run_folder.read_sent(folder / BASELINE, baseline).round
+        baseline = without_privacy(config, max(rounds, done))
+        run_folder.write_config(folder / BASELINE, baseline)
     run_folder.write_config(folder, config)
 
 
@@ -261,7 +261,7 @@ def _same(logged: RoundMetrics, again: RoundMetrics) -> RoundMetrics:
     if any(getattr(logged, name) != getattr(again, name) for name in names):
         raise ValueError(
             f"Expected round {logged.round} to give what it gave before the run was stopped, got "
-            "something else, which would be a second release: go on with the machine, libraries "
+            "something else, which would be a second release: use the machine, libraries "
             "and data that the run started with, or begin a new run."
         )
     return logged

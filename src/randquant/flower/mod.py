@@ -52,7 +52,7 @@ class QuantizeMod:
             would exceed the limit. Infinity sets no limit.
         delta: in (0, 1).
         neighboring: what the guarantee hides.
-        trust: `local` refuses offers that count on secure aggregation.
+        trust: `local` refuses offers that need secure aggregation.
         all_neighbours: refuse sums in which this client does not share masks with all others.
             Without it a malicious server can learn sums of a few clients
             (`docs/secure-aggregation.md`); one that follows the protocol cannot.
