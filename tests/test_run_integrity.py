@@ -473,7 +473,7 @@ def test_half_a_line_is_cut_off_with_a_word(run, finished, caplog):
         log.write(b'{"round": 10, "accu')
     assert runs.execute(run) == finished[1]
     (message,) = caplog.messages
-    assert "half a line at the end" in message
+    assert "an incomplete line at the end" in message
     assert str(run / "metrics.jsonl") in message
 
 
