@@ -154,18 +154,18 @@ def simulation(found: dict) -> str:
     return f"""## A round of simulation
 
 `python benchmarks/simulate.py DATA_DIR PFL`: 40 clients of 100 Fashion-MNIST images each, out of 3,400, RQM with 16 levels, two cores; the best of
-{found["passes"]} passes, in each the median of {found["rounds"]} rounds. All are given the same images, cohorts and initial weights; without privacy their weights
+{found["passes"]} passes, in each the median of {found["rounds"]} rounds. All have the same images, cohorts and initial weights; without privacy their weights
 after five rounds are within {apart:.1e} of each other.
 
 {rounds(found)}
 
-With the CNN a round takes {beside:.2f} of the bare passes' time, and {faster["cnn"]:.1f} times less than pfl's; with softmax regression {faster["softmax"]:.1f} times less.
+With the CNN a round takes {beside:.2f} of the bare passes' time, and is {faster["cnn"]:.1f} times faster than pfl's; with softmax regression it is {faster["softmax"]:.1f} times faster.
 There the gradients of 20 clients are two products of matrices, and their updates are encoded in one call of compiled code; a second thread gains little
-on rounds this short. The data are held once, as they were read, and a client's are gathered when it is its turn: beside {found["cnn"]["megabytes"]["data"]:.0f} MB of training images the
-process takes {more:.0f} MB, Python, torch, numba and the test images included.
+on rounds this short. The data are held once, as they were read, and each client's samples are gathered when needed: in addition to {found["cnn"]["megabytes"]["data"]:.0f} MB of training images the
+process takes {more:.0f} MB, including Python, torch, numba and the test images.
 
 With `--device cuda` data, model, gradients, codes and their sum stay on the GPU, for channels of evenly spaced values; weights and the decoded mean
-cross once a round. **This has run with torch on a CPU and the encoder on Triton's interpreter only**: no speed was measured. Where there is a CUDA
+are transferred once per round. **This has only run with torch on a CPU and the encoder on Triton's interpreter**: no speed was measured. On a machine with a CUDA
 device, `benchmarks/simulate.py` measures it too."""
 
 
@@ -183,12 +183,12 @@ def page() -> str:
         for step in ("compress", "decompress")
     }
     slowest, fastest = min(per_input.values()), max(per_input.values())
-    return f"""# How fast it is, and what that depends on
+    return f"""# Throughput, and what it depends on
 
 `python benchmarks/performance.py` on {found["machine"]["cores"]} cores of an {found["machine"]["processor"]}, shared with others; the best of several passes.
-Million coordinates a second, one core, 10 million float32, RQM with 16 levels, AES-256-CTR included, unless a table says otherwise.
+Million coordinates per second, one core, 10 million float32, RQM with 16 levels, AES-256-CTR included, unless a table says otherwise.
 
-| | a core | memory copies that take as long |
+| | per core | memory copies in the same time |
 |---|---|---|
 | encode + pack | {million["encode_pack"]:.0f} | {1 / own["ratio_to_memory_copy"]:.0f} |
 | unpack + sum | {million["unpack_sum"]:.0f} | {million["memory_copy"] / million["unpack_sum"]:.1f} |
@@ -196,17 +196,17 @@ Million coordinates a second, one core, 10 million float32, RQM with 16 levels, 
 | a copy of the float32 numbers, the limit of any encoder | {copy["coordinates_per_second_per_core"] / 1e6:.0f} | 1 |
 
 Encoding is {own["ratio_to_naive"]:.0f} times faster than the usual way. Of its time {100 * million["encode_pack"] / found["words"]:.0f} % is AES, which gives 64 random bits to every coordinate: 32 to
-dither, 32 to draw; the other 30 of a draw only where those leave the code open.
+dither, 32 to draw; the other 30 bits of a draw are only used if these do not decide the code.
 
 ![speeds of the usual way, ours on one core and on two, and a copy](images/performance-contenders.svg)
 
-(The scale begins at 1.)
+(The scale starts at 1.)
 
 {table(found["levels"], "levels")}
 
 ![speed against levels](images/performance-levels.svg)
 
-Levels that are no power of two share numbers of up to 128 bits: within 1 % of log2(levels), at the price of a second pass.
+If the number of levels is not a power of two, codes share numbers of up to 128 bits: within 1 % of log2(levels), at the price of a second pass.
 
 {table(found["vertices"], "vertices (PBM, 16 codes)")}
 
@@ -220,41 +220,41 @@ Levels that are no power of two share numbers of up to 128 bits: within 1 % of l
 
 {table(found["threads"], "threads")}
 
-**First call**: {found["first_call"]["call_alone"]:.2f} s, and {found["first_call"]["with_imports"]:.1f} s with the start of the package: compiled code is kept on disk.
+**First call**: {found["first_call"]["call_alone"]:.2f} s, and {found["first_call"]["with_imports"]:.1f} s with the import of the package: compiled code is cached on disk.
 
 **Rotation**: the Hadamard transform of {turned["float64"]["coordinates"]:,} numbers takes {turned["float64"]["milliseconds"]:.0f} ms in float64, {turned["float64"]["over_memory_copy"]:.1f} copies of
 them, and {turned["float32"]["milliseconds"]:.0f} ms in float32, {turned["float32"]["over_memory_copy"]:.1f} copies. Updates are rotated in float64.
 
-**An update of {stream["coordinates"]:,} coordinates**, in parts (`encode_to`): {stream["seconds"]:.1f} s on {stream["threads"]} threads, {stream["extra_megabytes"]:.0f} MB beside a part of 16.
+**An update of {stream["coordinates"]:,} coordinates**, in parts (`encode_to`): {stream["seconds"]:.1f} s on {stream["threads"]} threads, {stream["extra_megabytes"]:.0f} MB in addition to a part of 16.
 
 ## Entropy coding
 
-Bits a coordinate, headers included, as they are sent and after `randquant.compress.compress` (`python benchmarks/compress.py`). Inputs are {small["coordinates"]["normal"]:,} normal
+Bits per coordinate, headers included, as sent and after `randquant.compress.compress` (`python benchmarks/compress.py`). Inputs are {small["coordinates"]["normal"]:,} normal
 numbers, or the gradient of one client's 20 images for a fresh network of {small["coordinates"]["gradient"]:,} weights; a deviation is a third of the threshold. The entropy is that of
-the codes one by one; codes that share a byte may come out below it where neighbours are alike.
+single codes; codes that share a byte may compress below it if neighbouring codes are similar.
 
 {compressed(small["bits"])}
 
-One bit gains nothing; many levels gain most where most numbers are small.
-It takes {1e3 / max(rates["compress"]):.0f} to {1e3 / min(rates["compress"]):.0f} ns a coordinate to compress and {1e3 / max(rates["decompress"]):.0f} to {1e3 / min(rates["decompress"]):.0f} ns to undo it, on one core; encoding takes {1e3 / million["encode_pack"]:.0f} ns.
-It is off unless called, for the length of what is sent then depends on the codes: [encoding.md](theory/encoding.md) says when that matters.
+One bit gains nothing; many levels gain most if most numbers are small.
+It takes {1e3 / max(rates["compress"]):.0f} to {1e3 / min(rates["compress"]):.0f} ns per coordinate to compress and {1e3 / max(rates["decompress"]):.0f} to {1e3 / min(rates["decompress"]):.0f} ns to undo it, on one core; encoding takes {1e3 / million["encode_pack"]:.0f} ns.
+It is never applied automatically, because then the length of a message depends on the codes: [encoding.md](theory/encoding.md) says when that matters.
 
-## What its time tells
+## Timing
 
-The encoder is **not** constant-time. Which entries of its tables it reads depends on the input's cell and on the draw, and so on the code: who shares the
-processor's caches with a client may learn of them, as of the update itself, which the client computes on the same machine. Comparisons beyond a table's
-first entry are more for some draws than for others. A draw that 32 bits do not settle (below levels · 2^-32 for each coordinate) encodes
-16,384 coordinates again. Seen from outside, the time of ten million coordinates is within {100 * (fastest / slowest - 1):.0f} % whether all are -clip, 0, clip or normal, which is
-this machine's noise. Where time matters, send payloads at fixed times.
+The encoder is **not** constant-time. The table entries that it reads depend on the input's cell and on the draw, and so on the code: a process that shares the
+processor's caches with a client may learn about them, as about the update itself, which the client computes on the same machine. Some draws need more
+comparisons than others. A draw that 32 bits do not decide (probability below levels · 2^-32 per coordinate) encodes
+16,384 coordinates again. Measured from outside, the time of ten million coordinates varies by at most {100 * (fastest / slowest - 1):.0f} % between inputs that are all -clip, 0, clip or normal, which is
+this machine's noise. If timing matters, send payloads at fixed times.
 
 {simulation(result("simulate"))}
 
 ## On a GPU
 
 `randquant.encode.gpu.encode_tensor` is the same encoder as one Triton kernel, on the device. Its random bits come from Philox for simulation, or from AES-256 on
-the CPU for deployment, and then its codes are those of the CPU, bit for bit. **It has run on Triton's interpreter only**: no speed was measured.
-`python benchmarks/gpu.py` stands ready and has not been run: on a machine with a CUDA device it measures 2 and 16 levels against a copy of memory on the device,
-with 60 % of the copy's bytes a second as its target; elsewhere it says what it lacks.
+the CPU for deployment; then its codes are those of the CPU, bit for bit. **It has only run on Triton's interpreter**: no speed was measured.
+`python benchmarks/gpu.py` has not been run yet. On a machine with a CUDA device it measures 2 and 16 levels against a memory copy on the device,
+with 60 % of the copy's bytes per second as its target; on other machines it says what is missing.
 """
 
 

@@ -1,8 +1,8 @@
-"""A plan and the training run that it is for: python benchmarks/planned.py DATA [ROUNDS [RUN]]
+"""A plan and the training run of that plan: python benchmarks/planned.py DATA [ROUNDS [RUN]]
 
 10,000 clients, 100 a round, 500 rounds, 1.2 million parameters, epsilon 8 at delta 1e-6 under
-secure aggregation, on the Fashion-MNIST files in DATA. ROUNDS may be fewer, of plan and run.
-Killed, it goes on where it was: the run is kept in RUN, by default runs/planned.
+secure aggregation, on the Fashion-MNIST files in DATA. ROUNDS sets fewer rounds, for plan and run.
+A killed run continues: it is in the folder RUN, by default runs/planned.
 """
 
 import sys

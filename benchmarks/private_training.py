@@ -1,9 +1,9 @@
-"""Training to epsilon 8 in one bit, and its twins: python benchmarks/private_training.py [DATA]
+"""Training to epsilon 8 in one bit, with baselines: python benchmarks/private_training.py [DATA]
 
-Digits, 200 clients, all in every round, 50 rounds, 5 seeds, for both kinds of neighbours. With the
-folder of the Fashion-MNIST files also that, 3,400 clients, all in every round, one seed. The
-Gaussian twin is a trusted server's noise on the exact sum, at the same guarantee.
-The other twin clips, and protects nothing.
+Digits, 200 clients, all in every round, 50 rounds, 5 seeds, for both neighbouring relations. With
+the folder of the Fashion-MNIST files also Fashion-MNIST, 3,400 clients, all in every round, one
+seed. The Gaussian baseline is a trusted server's noise on the exact sum, at the same guarantee. The
+other baseline only clips, without privacy.
 """
 
 import dataclasses
@@ -27,14 +27,14 @@ DIGITS = TrainConfig(
 FASHION = dataclasses.replace(
     DIGITS, dataset="fashion-mnist", model="mlp", population=3400, cohort=3400, rounds=100,
 )  # fmt: skip
-RATES = {  # of steps: less noise bears longer ones
+RATES = {  # step sizes: less noise allows larger ones
     "digits": {"replace_one": 2.0, "zero_out": 4.0},
     "fashion-mnist": {"replace_one": 1.0, "zero_out": 1.5},
 }
 
 
 def one_bit(config: TrainConfig, dimension: int) -> TrainConfig:
-    """One bit per coordinate, coordinates clipped at 3 deviations of a rotated update's."""
+    """One bit per coordinate; coordinates are clipped at 3 deviations of a rotated update's."""
     size = 1 << (dimension - 1).bit_length()
     clip = float(f"{3 * config.clip_norm / size**0.5:.4g}")
     parameters = {"clip": clip, "levels": 2}
@@ -77,7 +77,7 @@ def clipped(config: TrainConfig, dimension: int) -> TrainConfig:
 
 
 def trained(config: TrainConfig) -> tuple[float, float | None, float]:
-    """(accuracy, epsilon, seconds) of a run; no epsilon where nothing is protected."""
+    """Return (accuracy, epsilon, seconds) of a run; epsilon is None without privacy."""
     with tempfile.TemporaryDirectory() as folder:
         runs.create(Path(folder), config, baseline=False, overwrite=True)
         summary = runs.execute(Path(folder)).summary
@@ -92,18 +92,18 @@ def measured(start: TrainConfig, dimension: int, seeds: range) -> list[dict]:
         for make in (one_bit, gaussian, clipped):
             asked = dataclasses.replace(start, neighboring=neighboring, learning_rate=rate)
             config = make(asked, dimension)
-            found = [trained(dataclasses.replace(config, seed=seed)) for seed in seeds]
-            accuracy = [each[0] for each in found]
+            results = [trained(dataclasses.replace(config, seed=seed)) for seed in seeds]
+            accuracy = [run[0] for run in results]
             row = {
                 "dataset": config.dataset,
                 "neighboring": neighboring,
                 "mechanism": config.mechanism,
                 "parameters": dict(config.parameters),
                 "rounds": config.rounds,
-                "epsilon": max((each[1] for each in found if each[1]), default=None),
+                "epsilon": max((run[1] for run in results if run[1]), default=None),
                 "accuracy": statistics.mean(accuracy),
                 "accuracy_by_seed": accuracy,
-                "seconds": found[0][2],
+                "seconds": results[0][2],
             }
             print(row, flush=True)
             rows.append(row)

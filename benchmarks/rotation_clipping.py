@@ -1,8 +1,8 @@
 """What clipping coordinates after the rotation costs: python benchmarks/rotation_clipping.py
 
 Updates of norm 1 are rotated and each coordinate is clipped at a multiple of 1 / sqrt(size), its
-deviation. What is lost is |clipped - rotated|^2, the squared error (a bias, the same however many
-clients send the update), as a share of the update's own square. Nothing is random but the updates.
+deviation. The loss is |clipped - rotated|^2, the squared error, relative to the update's squared
+norm. It is a bias, which averaging over clients does not reduce. Only the updates are random.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Cost of a secure sum, one core: python benchmarks/secagg.py [traffic]
 
-40 clients, 1,000,000 coordinates, 16 codes (10 bits a coordinate). Three clients leave after they
-have shared. Each shares masks with 10 others, or with all. Times are of our part alone: nothing is
-sent anywhere. With `traffic`, bytes instead: of the messages of a sum of 40 clients in which nobody
-leaves, 1,000 coordinates of a bit each (6 bits a coordinate of the sum).
+40 clients, 1,000,000 coordinates, 16 codes (10 bits per coordinate). Three clients drop out after
+sharing. Each shares masks with 10 others, or with all. Times are of computation only: nothing is
+sent. With `traffic` it counts the bytes of messages instead, in a sum of 40 clients without
+dropouts and 1,000 coordinates of one bit each (6 bits per coordinate of the sum).
 """
 
 import os
@@ -24,7 +24,7 @@ CLIENTS, DIMENSION, LOST = 40, 1_000_000, 3
 
 
 class Clock:
-    """Seconds by what they were spent on, an entry a call."""
+    """Seconds by step, one entry per call."""
 
     def __init__(self) -> None:
         self.spent: dict[str, list[float]] = {}
@@ -65,10 +65,10 @@ def one_round(mechanism: ChannelMechanism, update: np.ndarray, degree: int, cloc
 
 
 def traffic(clients: int, size: int, bits: int, degree: int) -> dict[str, int]:
-    """Bytes that one client sends and receives in each step of a sum that nobody leaves.
+    """Bytes that one client sends and receives in each step of a sum without dropouts.
 
-    Only the protocol's own messages are counted, and 8 bytes for each client that one of them
-    names; what a transport puts around them is not. The largest over all clients.
+    Only the protocol's own messages are counted, with 8 bytes for each client's number; the
+    transport's overhead is not. The result is the largest over all clients.
 
     Args:
         clients: how many there are.
@@ -101,7 +101,7 @@ def traffic(clients: int, size: int, bits: int, degree: int) -> dict[str, int]:
 
 
 def handshake(counted: Mapping[str, int]) -> dict[str, int]:
-    """What one client sends and receives besides its masked vector, from what `traffic` counted."""
+    """Bytes that one client sends and receives besides its masked vector, from `traffic`."""
     both = {"up": 0, "down": 0}
     for name, size in counted.items():
         step, way = name.rsplit(", ", 1)
@@ -110,7 +110,7 @@ def handshake(counted: Mapping[str, int]) -> dict[str, int]:
 
 
 def _bytes(message: object) -> int:
-    """Of a message: a client's number takes 8."""
+    """Bytes of a message: a client's number takes 8."""
     if isinstance(message, bytes):
         return len(message)
     if isinstance(message, int):

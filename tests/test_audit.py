@@ -500,10 +500,10 @@ def test_wrong_options_are_one_line(capsys, options, word):
     assert word in err
 
 
-def test_the_figures_of_the_readme_are_those_of_its_command(capsys):
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    line = re.search(r"^\$ randquant (audit .*)$", readme, flags=re.MULTILINE).group(1)
+def test_the_figures_of_the_docs_are_those_of_their_command(capsys):
+    page = (Path(__file__).parents[1] / "docs" / "audit.md").read_text()
+    line = re.search(r"^\$ randquant (audit .*)$", page, flags=re.MULTILINE).group(1)
     code, out, _ = run(capsys, line)
     lower, upper = (re.search(rf"epsilon {sign} ([\d.]+)", out).group(1) for sign in (">=", "<="))
     assert code == 0
-    assert f"{lower} of the {upper} stated" in readme
+    assert f"{lower} of the {upper} stated" in page

@@ -498,7 +498,7 @@ def test_as_many_clients_as_samples(how):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"population": 11}, ValueError, "10 samples must give every client at least 1"),
+        ({"population": 11}, ValueError, "with 10 samples every client must get at least 1"),
         ({"population": 6, "how": "shards"}, ValueError, "at least 2"),
         ({"population": 0}, ValueError, "population >= 1"),
         ({"population": 2.0}, TypeError, "population to be a whole number"),
@@ -506,7 +506,7 @@ def test_as_many_clients_as_samples(how):
         ({"concentration": 0.0}, ValueError, "concentration >= 1e-06"),
         ({"concentration": -1.0}, ValueError, "concentration >= 1e-06"),
         ({"concentration": float("nan")}, ValueError, "concentration"),
-        ({"concentration": 1e300}, ValueError, "all but iid"),
+        ({"concentration": 1e300}, ValueError, "nearly iid"),
         ({"seed": -1}, ValueError, "seed >= 0"),
         ({"labels": np.arange(10.0)}, TypeError, "labels to be integers, got float64"),
         ({"labels": np.zeros((5, 2), int)}, ValueError, r"shape \(N,\)"),

@@ -15,74 +15,127 @@ import pytest
 
 from randquant import cli
 from randquant.aggregate import all_mechanisms
+from randquant.certify import certify, certify_pair
 from randquant.cli.main import parser
-from randquant.mechanisms import channel_mechanisms, unregister
+from randquant.mechanisms import channel_mechanisms, rqm, unregister
 from randquant.privacy import round_up
 from randquant.reproduce import ENTRIES
 from randquant.sweep.spec import read as read_sweep
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 README = (ROOT / "README.md").read_text()
-SWEEPS = (ROOT / "docs" / "sweeps.md").read_text()
+SWEEPS = (DOCS / "sweeps.md").read_text()
+TASKS = [
+    "train",
+    "own-loop",
+    "plan",
+    "account-for-a-run",
+    "certify",
+    "design",
+    "audit",
+    "reproduce",
+    "command-line",
+]
+"""Pages whose commands are run, and whose code prints what they say, like the README's."""
+RUN = {"README.md": README, **{f"{n}.md": (DOCS / f"{n}.md").read_text() for n in TASKS}}
+TRAINING = ("train", "sweep", "runs", "report")
 
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
 
 
-def commands() -> list[str]:
-    lines = [line for block in blocks(README, "console") for line in block.splitlines()]
+def commands(page: str) -> list[str]:
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ randquant")]
 
 
-EXAMPLES = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", README, flags=re.DOTALL)
+def followed_by_output(page: str, language: str) -> list[tuple[str, str]]:
+    """Blocks of a language, each with the block of text that comes directly after it."""
+    inside = r"((?:(?!```).)*)"
+    return re.findall(rf"```{language}\n{inside}```\n+```text\n{inside}```", page, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize(("code", "expected"), EXAMPLES, ids=["certify", "round"])
-def test_the_python_of_the_readme_prints_what_it_says(code, expected):
+EXAMPLES = {
+    f"{name}-{place}": example
+    for name, page in RUN.items()
+    for place, example in enumerate(followed_by_output(page, "python"))
+}
+SHORT = [
+    command
+    for page in RUN.values()
+    for command in commands(page)
+    if command.split()[1] not in (*TRAINING, "bench")
+]
+"""Commands that each run in a few seconds."""
+OUTPUTS = {
+    block.strip().removeprefix("$ "): output
+    for page in RUN.values()
+    for block, output in followed_by_output(page, "console")
+    if block.startswith("$ randquant")
+}
+"""What a page says that a command prints: lines of its output."""
+
+
+def test_the_readme_is_short():
+    assert len(README.split()) < 900
+
+
+def test_the_index_lists_every_page():
+    index = (DOCS / "README.md").read_text()
+    for path in DOCS.glob("*.md"):
+        assert path.name == "README.md" or f"]({path.name})" in index, path.name
+
+
+@pytest.mark.parametrize(("code", "expected"), EXAMPLES.values(), ids=EXAMPLES.keys())
+def test_the_python_of_the_docs_prints_what_they_say(code, expected):
     assert len(code.splitlines()) <= 24
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        exec(compile(code, "README.md", "exec"), {})
+        exec(compile(code, "docs", "exec"), {})
     # Which of two mirror-image pairs attains the worst case depends on rounding.
     same = str.maketrans({"-": ""})
     assert output.getvalue().translate(same) == expected.translate(same)
 
 
-TRAINING = ("train", "sweep", "runs", "report")
+def test_every_page_with_examples_is_among_them():
+    assert {name.rsplit("-", 1)[0] for name in EXAMPLES} == {
+        "README.md", "own-loop.md", "account-for-a-run.md", "certify.md",
+    }  # fmt: skip
 
 
-LONG = ("compare", "design", "plan")
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(command, marks=[pytest.mark.slow] * (command.split()[1] in LONG))
-        for command in commands()
-        if command.split()[1] not in (*TRAINING, "bench")
-    ],
-)
-def test_commands_of_the_readme_run(command, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("command", SHORT)
+def test_commands_of_the_docs_run(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(shlex.split(command)[1:]) == 0
-    assert capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed
+    if command.startswith("randquant compare") and command in OUTPUTS:
+        assert rounded(printed.partition("\n")[2]) == rounded(OUTPUTS[command])
+        return
+    for line in OUTPUTS.get(command, "").splitlines():
+        assert line in printed.splitlines()
 
 
-@pytest.mark.parametrize("command", commands())
-def test_commands_of_the_readme_are_commands(command):
-    assert arguments.parser().parse_args(shlex.split(command)[1:]).command == command.split()[1]
+def test_every_output_of_the_docs_is_of_a_command_that_is_run():
+    assert OUTPUTS.keys() <= set(SHORT)
+    assert len(OUTPUTS) == 5
 
 
-@pytest.mark.slow
-def test_training_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
+def test_training_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").mkdir()
     example = (ROOT / "examples" / "sweep.toml").read_text()
     (tmp_path / "examples" / "sweep.toml").write_text(example.replace("rounds = 30", "rounds = 2"))
-    training = [command for command in commands() if command.split()[1] in TRAINING]
-    assert [command.split()[1] for command in training] == ["train"] * 5 + list(TRAINING[1:])
+    training = [
+        command
+        for page in ("README.md", "train.md")
+        for command in commands(RUN[page])
+        if command.split()[1] in TRAINING
+    ]
+    assert [command.split()[1] for command in training] == ["train"] * 6 + list(TRAINING[1:])
     for command in training:
         quiet = ["--quiet"] * (command.split()[1] in ("train", "sweep"))
         assert cli.main([*shlex.split(command)[1:], *quiet]) == 0
@@ -105,9 +158,17 @@ def test_the_commands_of_the_sweeps_page_are_commands(line):
     assert parser().parse_args(rest).command == rest[0]
 
 
-def test_the_readme_names_every_mechanism():
+def test_the_page_of_mechanisms_names_every_one():
+    page = (DOCS / "mechanisms.md").read_text()
     for name in all_mechanisms():
-        assert f"`{name}`" in README
+        assert f"`{name}`" in page
+
+
+def test_the_page_of_the_command_line_names_every_command():
+    choices = parser()._subparsers._group_actions[0].choices
+    page = (DOCS / "command-line.md").read_text()
+    for name in choices:
+        assert f"`{name}`" in page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -134,7 +195,8 @@ def result(name: str) -> dict:
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
 
 
-def test_the_figures_of_the_readme_are_the_measured_ones():
+def test_the_figures_of_the_benchmarks_page_are_the_measured_ones():
+    page = (DOCS / "benchmarks.md").read_text()
     run, speed, certify = result("fashion_mnist"), result("encode"), result("certify")
     million = {
         name: f"{speed[name]['coordinates_per_second_per_core'] / 1e6:.0f}"
@@ -159,7 +221,46 @@ def test_the_figures_of_the_readme_are_the_measured_ones():
         f"Encoding is {speed['encode_pack']['ratio_to_naive']:.0f} times faster",
         f"takes up to {slowest:.0f} ms",
     ):
+        assert figure in page
+
+
+def accuracies(dataset: str, neighboring: str) -> dict[str, str]:
+    """Accuracy of one bit, of its Gaussian twin and without privacy, as the pages write it."""
+    return {
+        run["mechanism"]: f"{run['accuracy']:.3f}"
+        for run in result("private_training")["runs"]
+        if (run["dataset"], run["neighboring"]) == (dataset, neighboring)
+    }
+
+
+def test_the_figures_of_the_readme_are_the_measured_ones():
+    speed, figures = result("encode"), []
+    for dataset in ("digits", "fashion-mnist"):
+        of = accuracies(dataset, "replace_one")
+        figures.append(
+            f"| {of['stochastic-rounding']} | {of['gaussian']} Gaussian noise on the exact sum; "
+            f"{of['clipped-sgd']} no privacy |"
+        )
+    ours, usual = (
+        speed[name]["coordinates_per_second_per_core"] / 1e6 for name in ("encode_pack", "naive")
+    )
+    figures.append(f"| {ours:.0f} | {usual:.0f} as usually written with torch |")
+    channel = rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+    worst = certify(channel, order=8.0).epsilon.upper
+    pair = certify_pair(channel, 1.5, -1.5, order=8.0).epsilon.upper
+    figures.append(f"| {round_up(worst)} | {round_up(pair)} at the pair")
+    for figure in figures:
         assert figure in README
+
+
+def test_the_accuracies_of_the_benchmarks_page_are_the_measured_ones():
+    page = (DOCS / "benchmarks.md").read_text()
+    for dataset in ("digits", "fashion-mnist"):
+        for neighboring in ("replace_one", "zero_out"):
+            of = accuracies(dataset, neighboring)
+            last = of.get("clipped-sgd", "")
+            cells = [of["stochastic-rounding"], of["gaussian"], *([last] if last else [])]
+            assert f"`{neighboring}` | {' | '.join(cells)} |" in page
 
 
 ERRATA = (ROOT / "docs" / "errata.md").read_text()

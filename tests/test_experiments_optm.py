@@ -67,7 +67,7 @@ def test_nothing_equals_infinity_and_levels_that_cost_too_much_are_refused():
     published = equal.with_mechanism(CANCER, "qmgeo", {"clip": 0.1, "levels": 4, "p": 0.5})
     with pytest.raises(ValueError, match="Expected a reference with a finite guarantee"):
         equal.optimum(published, [-0.2, -0.1, 0.1, 0.2])
-    with pytest.raises(ValueError, match="move the outermost ones outward"):
+    with pytest.raises(ValueError, match="move the outermost values outward"):
         equal.optimum(CANCER, [-0.11, -0.05, 0.05, 0.11])
 
 

@@ -214,7 +214,7 @@ def test_features_that_cannot_be_standardised_are_refused(monkeypatch):
     data.train_features[public, 4] = 0.5
     monkeypatch.setattr(datasets, "load", lambda name, data_dir: data)
     features._computed.cache_clear()
-    sentence = "differ among the 6 public examples .* got one value of feature 4: its deviation"
+    sentence = "vary over the 6 public examples .* got one value of feature 4: its deviation"
     with pytest.raises(ValueError, match=sentence):
         features.load("breast-cancer")
     whole = features.load("breast-cancer", fitted_on="all")  # elsewhere the feature differs

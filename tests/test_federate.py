@@ -184,7 +184,7 @@ def test_a_gpu_sends_payloads_where_codes_are_not_summed(digits, gpu, pool, monk
 
 def test_a_device_that_is_not_there():
     with pytest.raises(ValueError, match="Expected a device that torch sees, got 'cuda:99'"):
-        learner_module._found("cuda:99")
+        learner_module._checked_device("cuda:99")
 
 
 def test_the_data_are_held_once(digits):

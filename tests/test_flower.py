@@ -220,7 +220,7 @@ def strategies_metrics():
     ],
 )
 def test_strategies_that_look_at_each_update_are_refused(name, options):
-    with pytest.raises(ValueError, match=f"mean of updates only, got {name}"):
+    with pytest.raises(ValueError, match=f"needs only the mean of updates, got {name}"):
         QuantizedStrategy(getattr(strategies, name)(**options), exact())
 
 
@@ -229,7 +229,7 @@ def test_what_cannot_be_wrapped_says_so():
         QuantizedStrategy(QuantizedStrategy(fedavg(), exact()), exact())
     with pytest.raises(TypeError, match="baselines are for simulation"):
         QuantizedStrategy(fedavg(), update_mechanism("clipped-sgd", {"clip": 1.0}))
-    with pytest.raises(ValueError, match="so many are counted on"):
+    with pytest.raises(ValueError, match="the guarantee needs that many"):
         QuantizedStrategy(fedavg(), exact(cohort=5), least=4)
     with pytest.raises(ValueError, match="a sum of one hides nothing"):
         QuantizedStrategy(fedavg(), exact(cohort=1))
@@ -514,7 +514,7 @@ def test_without_secure_aggregation_an_offer_that_counts_on_it_is_refused():
     with pytest.raises(RoundsFailed):
         run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
     assert set(refusals(grid).values()) == {
-        "Expected secure aggregation, which the offer counts on, got none."
+        "Expected secure aggregation, which the offer needs, got none."
     }
 
 

@@ -77,7 +77,9 @@ def test_clients_hold_what_one_writer_wrote(data):
         for seed in range(4)
     }
     assert len(drawn) == 4  # of 20,349 choices
-    with pytest.raises(ValueError, match=r"population .* 21.*femnist has so many training writers"):
+    with pytest.raises(
+        ValueError, match=r"population .* 21.*femnist has that many training writers"
+    ):
         datasets.split(data, WRITERS - 1, "natural")
 
 

@@ -264,7 +264,7 @@ def test_a_run_that_hides_one_example(tmp_path):
         ({"unit": "person"}, "client, example"),
         ({"unit": "example", "local_learning_rate": 0.1}, "after a local step"),
         ({"sampling": "poisson", "trust": "aggregate"}, "sampling fixed"),
-        ({"sampling": "poisson", "max_participations": 3}, "keep to no cap"),
+        ({"sampling": "poisson", "max_participations": 3}, "has no cap"),
     ],
 )
 def test_settings_that_make_no_sense(settings, sentence):
@@ -273,7 +273,7 @@ def test_settings_that_make_no_sense(settings, sentence):
 
 
 def test_an_example_needs_a_norm(tmp_path):
-    with pytest.raises(ValueError, match="Expected a clip_norm where an example is the unit"):
+    with pytest.raises(ValueError, match="Expected a clip_norm with unit example"):
         runs.create(
             tmp_path / "x", dataclasses.replace(BASE, unit="example"), baseline=False,
             overwrite=False,

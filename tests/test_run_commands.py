@@ -74,7 +74,7 @@ def test_runs_lists_every_run_below_a_folder(folder, capsys, monkeypatch):
     text = printed(capsys, "runs", folder)
     assert round_up(summary["guarantee"]["epsilon"]) in text
     assert "5/6" in text
-    assert "no JSON object with a checksum" in text  # what is damaged says why
+    assert "not a JSON object with a checksum" in text  # what is damaged says why
     (folder / "runs").mkdir(exist_ok=True)
     shutil.copytree(folder / "a", folder / "runs" / "a")
     monkeypatch.chdir(folder)

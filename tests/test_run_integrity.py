@@ -240,7 +240,7 @@ def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, monkeyp
     (folder / "summary.json").write_bytes(old)
     found = run_status.read(folder)
     assert (found.state, found.epsilon) == ("damaged", None)
-    with pytest.raises(ValueError, match=r"speak of all .* rounds that were sent"):
+    with pytest.raises(ValueError, match=r"cover all .* rounds that were sent"):
         run_page.rebuild(folder)
     assert spent[0] < runs.execute(folder).summary.guarantee.epsilon <= spent[1]
 
@@ -473,7 +473,7 @@ def test_half_a_line_is_cut_off_with_a_word(run, finished, caplog):
         log.write(b'{"round": 10, "accu')
     assert runs.execute(run) == finished[1]
     (message,) = caplog.messages
-    assert "half a line at the end" in message
+    assert "an incomplete line at the end" in message
     assert str(run / "metrics.jsonl") in message
 
 

@@ -174,10 +174,10 @@ def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):
     shutil.copytree(finished[0], folder)
     (folder / "config.json").write_text(json.dumps(to_json(CONFIG)))
     (folder / "sent.json").unlink()
-    with pytest.raises(ValueError, match="no JSON object with a checksum"):
+    with pytest.raises(ValueError, match="not a JSON object with a checksum"):
         runs.execute(folder)
     sealed.write(folder / "config.json", CONFIG)
-    with pytest.raises(ValueError, match="which says what was sent, found none"):
+    with pytest.raises(ValueError, match="the record of what was sent, found none"):
         runs.execute(folder)
 
 

@@ -253,7 +253,7 @@ def test_a_search_that_was_stopped_makes_as_many_trials_as_asked_for(tmp_path, i
     assert [trial.values[0] for trial in done] == [status.accuracy for status in found]
     assert [trial.user_attrs["epsilon"] for trial in done] == [str(s.epsilon) for s in found]
     assert [outcome(status) for status in sweep.outcomes(folder)] == [outcome(s) for s in found]
-    with pytest.raises(ValueError, match="only its trials may be more"):
+    with pytest.raises(ValueError, match="only `trials` may be raised"):
         conduct(folder, text.replace("high = 4", "high = 5"), resume=True)
 
 

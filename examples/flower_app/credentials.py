@@ -1,4 +1,4 @@
-"""Keys and certificates of a deployment: who the SuperLink, the SuperNodes and the clients are."""
+"""Keys and certificates of a deployment: of the SuperLink, the SuperNodes and the clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 
 def make_certificates(folder: Path) -> None:
-    """An authority for this folder alone, and the SuperLink's certificate by it."""
+    """Create a certificate authority for this folder, and the SuperLink's certificate."""
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "throw-away authority")])
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "SuperLink")])
@@ -55,7 +55,7 @@ def certificate(
 
 
 def make_keys(folder: Path, client: int) -> str:
-    """A SuperNode's key, by which the SuperLink knows it, and a client's, by which others do.
+    """Create a SuperNode's key, for the SuperLink, and a client's identity, for other clients.
 
     Returns:
         The client's public key in hexadecimal digits.

@@ -1,8 +1,8 @@
-"""A whole deployment on this machine, for as long as one run takes.
+"""A whole deployment on this machine, for the time of one run.
 
-A SuperLink over TLS, SuperNodes that are processes of their own and must show keys that were
-registered, and secure aggregation that clients sign; all in a throw-away folder, on 127.0.0.1.
-Everything that is started ends with this script. It was written for flwr 1.41.
+A SuperLink over TLS, SuperNodes that are separate processes with registered keys, and secure
+aggregation with signed keys; all in a temporary folder, on 127.0.0.1. The script ends every process
+that it starts. It was written for flwr 1.41.
 
     python deploy.py --clients 4 --kill-client 2 --set num-server-rounds=5
 """
@@ -34,14 +34,14 @@ FEW = {
     "num-server-rounds": 3, "learning-rate": 1.5, "margin": 0.02, "stop-at-epsilon": 0.0,
     "neighbours": 0, "round-timeout": 60.0, "step-timeout": 60.0,
 }  # fmt: skip
-"""Settings for a handful of clients, where `--set` gives no others."""
+"""Settings for a few clients, unless `--set` overrides them."""
 
 SHOWN = re.compile(r"randquant: |After round|ROUND \d|ERROR|Traceback")
 """Lines of the server's log that are printed; the folder's `run.log` has all."""
 
 
 def main() -> None:
-    """Deploy, train, print what came of it, and end everything."""
+    """Deploy, train, print the results, and end all processes."""
     options = _options()
     for request in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(request, lambda *_: sys.exit("deploy.py: Ended by a signal."))
@@ -56,8 +56,8 @@ def main() -> None:
         deployment.register()
         deployment.start_supernodes(options.epsilon)
         deployment.write_app(options.set, options.data_dir)
-        found = deployment.run(options.kill_client, options.kill_server)
-        report(found)
+        results = deployment.run(options.kill_client, options.kill_server)
+        report(results)
         if options.results:
             shutil.copy(folder / "results.json", options.results)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
@@ -71,10 +71,10 @@ def main() -> None:
 
 
 class Deployment:
-    """Flower's processes, with what they read and write in one folder.
+    """Flower's processes, with all their files in one folder.
 
     Args:
-        folder: where; it must exist.
+        folder: an existing folder.
         clients: how many SuperNodes.
     """
 
@@ -86,7 +86,7 @@ class Deployment:
         self._stopping = threading.Event()
 
     def start(self, name: str, *command: str) -> subprocess.Popen:
-        """Start a process in a session of its own, so that its children can be ended with it."""
+        """Start a process in its own session, so that its children can be ended with it."""
         binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         environment = {
             **os.environ, "PATH": binaries, "FLWR_HOME": str(self.folder),
@@ -103,7 +103,7 @@ class Deployment:
         return process
 
     def start_superlink(self) -> None:
-        """The server that all talk to; its database outlives it."""
+        """Start the SuperLink; its database survives it."""
         if not (self.folder / "ca.pem").exists():
             make_certificates(self.folder)
         (self.folder / "config.toml").write_text(
@@ -121,7 +121,7 @@ class Deployment:
         print(f"SuperLink: process {self.superlink.pid}, 127.0.0.1:{self.port}, TLS.")
 
     def register(self) -> None:
-        """Make each client's keys, register its SuperNode, and write everyone's directory."""
+        """Create each client's keys, register its SuperNode, and write the directory of all."""
         identities = [make_keys(self.folder, client) for client in self.clients]
         calls = [
             self.start(f"register{client}", "flwr", "supernode", "register", f"node{client}.pub",
@@ -139,7 +139,7 @@ class Deployment:
         (self.folder / "directory.json").write_text(json.dumps(directory, indent=2))
 
     def start_supernodes(self, epsilon: float) -> None:
-        """The clients. Each keeps an account of its own, and asks for all others as neighbours."""
+        """Start the clients. Each has its own account, and requires all others as neighbours."""
         self.supernodes = []
         for client, port in zip(self.clients, self.node_ports, strict=True):
             config = {
@@ -163,7 +163,7 @@ class Deployment:
             print(f"Client {client}: process {node.pid}, node {self.nodes[client]}.")
 
     def write_app(self, settings: Iterable[str], data_dir: str) -> None:
-        """Copy the app, which `flwr run` may change, and its settings for this run."""
+        """Copy the app, which `flwr run` may change, and write its settings for this run."""
         shutil.copytree(APP, self.folder / "app", ignore=shutil.ignore_patterns("__pycache__"),
                         dirs_exist_ok=True)  # fmt: skip
         config: dict[str, Any] = {
@@ -185,11 +185,11 @@ class Deployment:
         (self.folder / "run.toml").write_text("".join(lines))
 
     def run(self, kill_client: int, kill_server: int) -> dict[str, Any]:
-        """Run the app to its end; what it measured.
+        """Run the app to its end; return what it measured.
 
         Args:
-            kill_client: the last client is killed in this round; 0 for never.
-            kill_server: so are the SuperLink and its ServerApp, which are then started again.
+            kill_client: round in which the last client is killed; 0 for never.
+            kill_server: round in which the SuperLink and its ServerApp are killed and restarted.
         """
         victim = self.clients[-1]
         if kill_client:
@@ -198,7 +198,7 @@ class Deployment:
         if kill_server and self._mid_round(0, kill_server, process):
             end([self.superlink, process], signal.SIGKILL, 0)
             self._show(process)
-            print("Killed the SuperLink, which is started again, and the run with it.")
+            print("Killed the SuperLink; it is started again, and so is the run.")
             self.start_superlink()
             process = self._flwr_run()
         self._show(process)
@@ -208,7 +208,7 @@ class Deployment:
         return json.loads(results.read_text())
 
     def end_all(self) -> None:
-        """End all processes and their children: with a request first, then without."""
+        """End all processes and their children: first with SIGTERM, then with SIGKILL."""
         for request in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(request, signal.SIG_IGN)
         self._stopping.set()
@@ -222,7 +222,7 @@ class Deployment:
         )
 
     def _show(self, process: subprocess.Popen) -> None:
-        """Print what matters of the run's log until its process has ended."""
+        """Print the important lines of the run's log until its process has ended."""
         done = False
         while not done:
             done = process.poll() is not None
@@ -243,7 +243,7 @@ class Deployment:
             print(f"Killed client {client} in round {number}, after it had shared its keys.")
 
     def _mid_round(self, client: int, number: int, process: subprocess.Popen) -> bool:
-        """Wait until a client has taken two steps of a round; False if all ends before."""
+        """Wait until a client has taken two steps of a round; False if the run ends before."""
         while not self._stopping.is_set() and process.poll() is None:
             _, _, after = self._log(f"client{client}").partition(f"ROUND {number}]")
             if after.count("Sent successfully") >= 2:
@@ -267,9 +267,9 @@ class Deployment:
 
 
 def end(processes: list[subprocess.Popen], with_signal: signal.Signals, seconds: float) -> None:
-    """Send a signal to processes and all that descend from them, and wait until they are gone.
+    """Send a signal to processes and all their descendants, and wait until they have ended.
 
-    What is there after so many seconds is killed.
+    Processes that still run after `seconds` are killed.
     """
     pids, limit = family(processes), time.monotonic() + seconds
     send(pids, with_signal)
@@ -282,7 +282,7 @@ def end(processes: list[subprocess.Popen], with_signal: signal.Signals, seconds:
 
 
 def send(pids: set[int], with_signal: signal.Signals) -> None:
-    """Signal each of some processes that are still there."""
+    """Send a signal to those processes that still run."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, with_signal)
@@ -291,27 +291,27 @@ def send(pids: set[int], with_signal: signal.Signals) -> None:
 def family(processes: list[subprocess.Popen]) -> set[int]:
     """Numbers of the processes of some groups, and of all that descend from them."""
     table, groups = running(), {process.pid for process in processes}
-    found: set[int] = set()
+    members: set[int] = set()
     new = {pid for pid, (_, group) in table.items() if group in groups}
     while new:
-        found |= new
-        new = {pid for pid, (parent, _) in table.items() if parent in found} - found
-    return found
+        members |= new
+        new = {pid for pid, (parent, _) in table.items() if parent in members} - members
+    return members
 
 
 def running() -> dict[int, tuple[int, int]]:
-    """Parent and group of every process that runs on this machine, by number."""
-    found = {}
+    """Parent and group of every running process, by number."""
+    processes = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
             state, parent, group = stat.read_text().rpartition(")")[2].split()[:3]
             if state != "Z":
-                found[int(stat.parent.name)] = int(parent), int(group)
-    return found
+                processes[int(stat.parent.name)] = int(parent), int(group)
+    return processes
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens at."""
+    """Unused ports of 127.0.0.1."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -320,24 +320,24 @@ def free_ports(count: int) -> list[int]:
 
 
 def listens(port: int) -> bool:
-    """Whether something does at a port of 127.0.0.1."""
+    """Whether a process listens at a port of 127.0.0.1."""
     with socket.socket() as one:
         return one.connect_ex(("127.0.0.1", port)) == 0
 
 
-def report(found: dict[str, Any]) -> None:
+def report(results: dict[str, Any]) -> None:
     """Print what the server measured."""
     print("\nround  accuracy  clients  dropped  seconds")
-    for number, row in found["rounds"].items():
+    for number, row in results["rounds"].items():
         counts = [f"{row[name]:>7g}" if name in row else " " * 7 for name in ("clients", "dropped")]
         accuracy, seconds = row["accuracy"], row["seconds"]
         print(f"{number:>5}  {accuracy:8.4f}  {counts[0]}  {counts[1]}  {seconds:7.1f}")
-    print(f"\n{found['guarantee']}")
-    if found["stopped"]:
-        print(f"Training ended {found['stopped']}.")
+    print(f"\n{results['guarantee']}")
+    if results["stopped"]:
+        print(f"Training ended {results['stopped']}.")
     print(
-        "A handful of clients add too little noise for a small epsilon: this shows that the parts "
-        "work together, not how much privacy to ask for."
+        "A few clients add too little noise for a small epsilon: this run shows that the parts "
+        "work together, not which epsilon to choose."
     )
 
 
@@ -345,11 +345,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--clients", type=int, default=4, help="SuperNodes (default 4)")
     parser.add_argument(
-        "--kill-client", type=int, default=0, metavar="ROUND", help="kill the last in that round"
+        "--kill-client",
+        type=int,
+        default=0,
+        metavar="ROUND",
+        help="kill the last client in that round",
     )
     parser.add_argument(
         "--kill-server", type=int, default=0, metavar="ROUND",
-        help="kill the SuperLink in that round, start it again, and go on",
+        help="kill the SuperLink in that round, restart it, and continue",
     )  # fmt: skip
     parser.add_argument(
         "--epsilon", type=float, default=1e6, help="each client's own limit (default 1e6)"

@@ -1,4 +1,4 @@
-"""CIFAR-100 from the binary version: 2 labels and 3 x 32 x 32 bytes an image."""
+"""CIFAR-100 from the binary version: 2 labels and 3 x 32 x 32 bytes per image."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ CLASSES = 100
 SHAPE = (3, 32, 32)
 RECORD = 2 + 3 * 32 * 32
 LARGEST = 10**6
-"""Images in one file, at most: the real ones have 50,000 and 10,000."""
+"""Most images in a file: the real ones have 50,000 and 10,000."""
 
 FILES = ("train.bin", "test.bin")
 FOLDERS = ("cifar-100-binary", "cifar-100")
 
 
 def load(data_dir: str | Path | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training images (N, 3, 32, 32) float32 in [0, 1] and fine labels (N,), then those of tests.
+    """Load training images (N, 3, 32, 32) float32 in [0, 1] and fine labels (N,), then test data.
 
     Raises:
         FileNotFoundError: the files are missing, or no folder is given.
@@ -45,7 +45,7 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if size == 0 or size % RECORD or size > LARGEST * RECORD:
         raise ValueError(
             f"Expected {path} to hold images of {RECORD} bytes each, 1 to {LARGEST:,} of them, got "
-            f"{size:,} bytes: take CIFAR-100's binary version, whole."
+            f"{size:,} bytes: use CIFAR-100's complete binary version."
         )
     records = np.fromfile(path, dtype=np.uint8).reshape(-1, RECORD)
     if records[:, 1].max() >= CLASSES:

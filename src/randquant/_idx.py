@@ -1,7 +1,7 @@
-"""IDX files, the format of the MNIST kinds: read with every byte checked.
+"""IDX files, the format of the MNIST data sets: every byte is checked on reading.
 
-Files are untrusted: no memory is taken on the word of a header, and every kind of damage is one
-clear error.
+Files are untrusted: no memory is allocated because a header asks for it, and every kind of damage
+raises one clear error.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import BinaryIO, cast
 import numpy as np
 
 MAX_ITEMS = 1_000_000
-"""Most items one file may hold; the largest set read here, EMNIST ByClass, has 697,932."""
+"""Most items that a file may hold; the largest data set here, EMNIST ByClass, has 697,932."""
 
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
-"""The kinds of file, as the ends of their names."""
+"""The kinds of file: how their names end."""
 
 _MAGIC = {IMAGES: 0x00000803, LABELS: 0x00000801}
 _CHUNK = 1 << 20
@@ -36,7 +36,7 @@ def read(path: Path, kind: str, shape: tuple[int, ...]) -> np.ndarray:
         (count, *shape) uint8.
 
     Guarantees:
-        A file shorter or longer than its header says is refused before an array is built.
+        A file shorter or longer than its header states is refused before an array is allocated.
 
     Raises:
         ValueError: the file is damaged or of another kind (see `damaged`).
@@ -46,7 +46,7 @@ def read(path: Path, kind: str, shape: tuple[int, ...]) -> np.ndarray:
             header = _read_at_most(stream, 8 + 4 * len(shape))
             count = _checked_count(path, header, kind, shape)
             size = count * math.prod(shape)
-            # One byte more shows what follows the data, and makes gzip check its checksum.
+            # One more byte shows whether data follow, and makes gzip verify its checksum.
             payload = _read_at_most(stream, size + 1)
     except (OSError, EOFError, zlib.error) as error:
         advice = "check its permissions or download it again"
@@ -62,7 +62,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _read_at_most(stream: BinaryIO, size: int) -> bytearray:
-    """Return `size` bytes or all there are, in chunks: memory follows the data, not the header."""
+    """Return `size` bytes, or fewer at the end: memory grows with the data, not with the header."""
     payload = bytearray()
     while chunk := stream.read(min(_CHUNK, size - len(payload))):
         payload += chunk
@@ -70,14 +70,14 @@ def _read_at_most(stream: BinaryIO, size: int) -> bytearray:
 
 
 def _checked_count(path: Path, header: bytearray, kind: str, shape: tuple[int, ...]) -> int:
-    """Return how many items the header claims, if the header is what `kind` and `shape` ask."""
+    """Return the number of items in the header, after checking it against `kind` and `shape`."""
     length = 8 + 4 * len(shape)
     if len(header) != length:
         raise damaged(path, f"a header of {length} bytes", f"only {len(header)}")
     magic, count, *dimensions = (int(number) for number in np.frombuffer(header, ">u4"))
     if magic != _MAGIC[kind]:
         expected = f"magic number 0x{_MAGIC[kind]:08x} ({kind})"
-        raise damaged(path, expected, f"0x{magic:08x}", "check that it is the file its name says")
+        raise damaged(path, expected, f"0x{magic:08x}", "check that the file is what its name says")
     if tuple(dimensions) != shape:
         expected, got = ("x".join(map(str, sides)) for sides in (shape, dimensions))
         raise damaged(path, f"images of {expected}", got, "only this size is read")
@@ -89,5 +89,5 @@ def _checked_count(path: Path, header: bytearray, kind: str, shape: tuple[int, .
 def damaged(
     path: Path, expected: str, got: object, advice: str = "download the file again"
 ) -> ValueError:
-    """Return the error that names the file, what was expected, what came and what to do."""
+    """Return an error that names the file, what was expected, what was found and what to do."""
     return ValueError(f"Expected {expected} in {path}, got {got}: {advice}.")

@@ -1,4 +1,4 @@
-"""FEMNIST as LEAF writes it: JSON files of writers, each with rows of pixels and of labels."""
+"""FEMNIST in LEAF's format: JSON files of writers, each with rows of pixels and labels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SIDE = 28
 PATTERN = "all_data_*.json"
 FOLDERS = ("femnist", "femnist/all_data", "all_data")
 LARGEST = 2**29
-"""Bytes of one file, at most: LEAF puts a hundred writers into each, in less than half of that."""
+"""Most bytes of a file: LEAF puts a hundred writers into each, in less than half of that."""
 
 TESTED = 10
-"""One writer in so many is kept for tests, all of his samples."""
+"""One writer in TESTED, with all samples, is held out as test data."""
 
 
 class Samples(NamedTuple):
@@ -30,13 +30,13 @@ class Samples(NamedTuple):
 
 
 def load(data_dir: str | Path | None) -> tuple[Samples, Samples]:
-    """Samples for training and, by other writers, for tests.
+    """Load training samples, and test samples by other writers.
 
-    Writers are put in the order of their names and then shuffled, always alike; the first tenth of
-    them, and one at least, are those of the tests.
+    Writers are sorted by name and then shuffled by a fixed rule. The first tenth of them, at least
+    one, are the test writers.
 
     Returns:
-        Two Samples; what was read last is kept: do not change it.
+        (training, test). The last result is cached: do not change it.
 
     Raises:
         FileNotFoundError: there are no files, or no folder is given.
@@ -62,7 +62,7 @@ def _find(data_dir: str | Path | None) -> list[Path]:
     )
 
 
-@functools.lru_cache(maxsize=1)  # gigabytes of text: every run of an experiment would read them
+@functools.lru_cache(maxsize=1)  # gigabytes of text, which every run of an experiment needs
 def _loaded(stamps: Sequence[tuple[str, int, int]]) -> tuple[Samples, Samples]:
     users: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name, *_ in stamps:
@@ -72,8 +72,8 @@ def _loaded(stamps: Sequence[tuple[str, int, int]]) -> tuple[Samples, Samples]:
             users[user] = samples
     if len(users) < 2:
         raise ValueError(
-            f"Expected at least 2 writers in {stamps[0][0]} and its like, got {len(users)}: some "
-            "are kept for tests."
+            f"Expected at least 2 writers in {stamps[0][0]} and the files beside it, got "
+            f"{len(users)}: some are held out as test data."
         )
     names = sorted(users)
     order = np.random.Generator(np.random.Philox(0)).permutation(len(names))
@@ -123,7 +123,7 @@ def _samples(path: Path, user: str, size: Any, data: Any) -> tuple[np.ndarray, n
     except (ValueError, TypeError, OverflowError):
         raise _damaged(path, "numbers in x and y", f"others of {_short(user)}") from None
     if isinstance(size, bool) or size != len(numbers.reshape(-1)) or not numbers.size:
-        wanted = "as many labels as num_samples says, and one at least"
+        wanted = "as many labels as num_samples says, at least one"
         raise _damaged(path, wanted, f"{numbers.size} for {_short(user)}")
     if pixels.shape != (size, SIDE * SIDE) or not ((pixels >= 0) & (pixels <= 1)).all():
         wanted = f"{SIDE * SIDE} pixels from 0 to 1 for each label"
@@ -141,5 +141,5 @@ def _short(user: str) -> str:
 
 def _damaged(path: Path, expected: str, got: str) -> ValueError:
     return ValueError(
-        f"Expected {path} to hold {expected}, got {got}: take LEAF's FEMNIST files, whole."
+        f"Expected {path} to hold {expected}, got {got}: use LEAF's complete FEMNIST files."
     )

@@ -137,11 +137,11 @@ def page(title: str, body: str, *, style: str = "", script: str = "") -> str:
     Args:
         title: of the document.
         body: HTML.
-        style: more CSS, for this page alone.
-        script: what the page may run; it has to be readable without.
+        style: additional CSS for this page.
+        script: the only script that the page may run; the page must be readable without it.
     """
-    # The policy forbids every request, and every script but this one, so that even a mistake in
-    # escaping could fetch and run nothing.
+    # The policy forbids every request, and every script except this one, so that even a mistake
+    # in escaping cannot fetch or run anything.
     policy, run = "default-src 'none'; style-src 'unsafe-inline'", ""
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -163,7 +163,7 @@ def page(title: str, body: str, *, style: str = "", script: str = "") -> str:
 
 
 def header(kind: str, title: str, text: str) -> str:
-    """The head of a page: what kind of page, its title, a sentence."""
+    """The header of a page: the kind of page, its title, a sentence."""
     return (
         f'<header><p class="kind">{escape(kind)}</p><h1>{escape(title)}</h1>'
         f"<p>{escape(text)}</p></header>"
@@ -178,7 +178,7 @@ def section(title: str, parts: Sequence[str]) -> str:
 
 
 def footer() -> str:
-    """The foot of a page: what made it."""
+    """The footer of a page: the version that made it."""
     try:
         version = f"randquant {metadata.version('randquant')}"
     except metadata.PackageNotFoundError:

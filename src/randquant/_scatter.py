@@ -1,6 +1,6 @@
 """A scatter plot as inline SVG: runs in series, each with its frontier.
 
-It is whole without a script. A script finds runs by `data-run` and series by `data-series`.
+It is complete without a script. A script finds runs by `data-run` and series by `data-series`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STYLE = """
 .scatter .level { fill: none; stroke: var(--color); stroke-width: 1.4; stroke-dasharray: 1.5 3; }
 .scatter .line.faint { stroke-width: 1.2; opacity: 0.8; }
 """
-"""What a page with a plot adds to its style sheet."""
+"""The style sheet that a page with a scatter plot adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Mark:
     """One run.
 
     Attributes:
-        name: that tells it from all others.
-        text: what a reader is told about it.
-        x, y: where it stands; with infinite x it is a level: a line across the plot.
-        best: whether it is drawn full.
+        name: unique name.
+        text: description for the reader.
+        x, y: its position; with infinite x it is a level: a horizontal line across the plot.
+        best: whether the mark is filled.
     """
 
     name: str
@@ -53,9 +53,9 @@ class Series:
     """Runs of one colour and shape.
 
     Attributes:
-        label: what the legend calls them.
+        label: in the legend.
         marks: the runs.
-        frontier: (x, y) of those that no other of the series beats, from left to right.
+        frontier: (x, y) of the marks that no other mark of the series beats, from left to right.
     """
 
     label: str
@@ -64,12 +64,12 @@ class Series:
 
 
 def style(index: int) -> str:
-    """The colour class of a series by its place."""
+    """The colour class of the series number `index`."""
     return f"c{index % COLORS + 1}"
 
 
 def shape(index: int) -> str:
-    """The outline of a series' marks by its place: another one where colours repeat."""
+    """The outline of the marks of series number `index`: different where colours repeat."""
     return SHAPES[(index + index // COLORS) % len(SHAPES)]
 
 
@@ -78,15 +78,15 @@ def scatter(
 ) -> str:
     """Draw runs over a logarithmic x axis, as an HTML figure with a legend.
 
-    Frontiers are dashed steps: what is reached with at most that x.
+    Frontiers are dashed steps: the best y with at most that x.
 
     Args:
-        title: says what is seen.
-        series: what to draw; a mark whose x is zero has no place on the axis and is left out.
+        title: describes the chart.
+        series: what to draw; marks with x = 0 have no place on the axis and are left out.
         x_label, y_label: quantity and unit.
         note: a sentence below the chart.
     """
-    drawn = [mark for each in series for mark in each.marks if mark.x > 0]
+    drawn = [mark for one_series in series for mark in one_series.marks if mark.x > 0]
     if not drawn:
         return _svg._figure(title, "", [], "There is nothing to draw.")
     left, place_y, parts = _svg._y_axis([mark.y for mark in drawn], y_label)

@@ -1,8 +1,8 @@
 """Charts as inline SVG.
 
-Colours are classes (`c1` to `c8`) whose meaning the style sheet of `_page` sets, so one drawing
-serves light, dark and paper. A chart is drawn 380 px wide: about as wide as a phone and as half a
-desktop page, so that its text keeps its size on both. Legends are HTML and wrap by themselves.
+Colours are classes (`c1` to `c8`) that the style sheet of `_page` defines, so one drawing serves
+light mode, dark mode and print. A chart is 380 px wide: about the width of a phone and of half a
+desktop page, so its text has the same size on both. Legends are HTML and wrap by themselves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Line:
     """One line of a chart.
 
     Attributes:
-        label: what the legend calls it; empty to leave it out.
+        label: in the legend; empty for no entry.
         points: (x, y) from left to right; the line is broken where one is not finite.
         style: CSS classes: a colour `c1` to `c8`, and `dashed` or `faint`.
     """
@@ -40,8 +40,8 @@ class Part:
 
     Attributes:
         label: its name.
-        amount: its length, >= 0, in any unit the bars of one chart share.
-        text: the amount as it is printed.
+        amount: its length, >= 0, in the common unit of the chart's bars.
+        text: the amount as printed.
         style: a colour class, `c1` to `c8`.
     """
 
@@ -52,7 +52,7 @@ class Part:
 
 
 def minus(number: str) -> str:
-    """Print a negative number with a minus sign, as wide as a plus; no line breaks after it."""
+    """Replace a hyphen by a minus sign, as wide as a plus and without a line break after it."""
     return number.replace("-", "−")
 
 
@@ -70,11 +70,11 @@ def line_chart(
     """Draw lines over shared axes, as an HTML figure with a legend.
 
     Args:
-        title: says what is seen.
+        title: describes the chart.
         lines: what to draw; points that are not finite are left out.
         x_label, y_label: quantity and unit.
-        log_x, log_y: logarithmic axes; points that are not above zero are then left out.
-        from_zero: whether the y axis has to show zero.
+        log_x, log_y: logarithmic axes, which leave out points that are not above zero.
+        from_zero: whether the y axis must include zero.
         note: a sentence below the chart.
     """
     if log_x or log_y:
@@ -111,12 +111,12 @@ def grouped_bars(
 ) -> str:
     """Draw one slot per label with one bar per group, as an HTML figure with a legend.
 
-    Where a slot is too narrow for bars side by side, they overlay each other, translucent.
+    If a slot is too narrow for bars side by side, they overlay each other, translucent.
 
     Args:
-        title: says what is seen.
-        labels: (m,) what stands below each slot; thinned where there is no room.
-        groups: by legend entry, (m,) heights >= 0.
+        title: describes the chart.
+        labels: (m,) labels of the slots, thinned if there is no room.
+        groups: (m,) heights >= 0, by legend entry.
         x_label, y_label: quantity and unit.
     """
     heights = [0.0, *(height for row in groups.values() for height in row)]
@@ -152,12 +152,12 @@ def heat_map(
     *,
     note: str = "",
 ) -> str:
-    """Draw a square of cells, the darker the larger, as an HTML figure with a colour scale.
+    """Draw a square of cells, darker for larger values, as an HTML figure with a colour scale.
 
     The shades are classes `s0` to `s31`, from the page's colour to full blue.
 
     Args:
-        title: says what is seen.
+        title: describes the chart.
         places: (n,) evenly spaced centres of the cells, the same on both axes.
         rows: (n, n) values >= 0, `rows[j][i]` at x = places[i], y = places[j].
         x_label, y_label: quantity and unit of the axes.
@@ -191,7 +191,7 @@ def heat_map(
 
 
 def _shade(x: float, y: float, width: float, height: float, part: float) -> str:
-    # A little larger than the cell, so that no seam shows; the next cell covers what is too much.
+    # Slightly larger than the cell, so that no seam shows; the next cell covers the excess.
     return (
         f'<rect class="s{round(part * (SHADES - 1))}" x="{x:.2f}" y="{y - 0.4:.2f}" '
         f'width="{width + 0.4:.2f}" height="{height + 0.4:.2f}"/>'

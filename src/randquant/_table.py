@@ -45,14 +45,14 @@ def html(
     style: str,
     marks: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Lay a table out as HTML that scrolls sideways where it is too wide.
+    """Lay a table out as HTML that scrolls sideways if it is too wide.
 
     Args:
         title: its caption.
         columns: (k,) headings.
-        rows: (k,) cells each; the first one names its row.
+        rows: (k,) cells each; the first cell names the row.
         style: CSS class: `numbers`, `settings` or `claims`.
-        marks: CSS classes of the cells that say exactly one of these words.
+        marks: CSS class by cell text, for cells whose whole text is one of the keys.
     """
     wide = " wide" * (len(columns) > 7)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
@@ -60,7 +60,7 @@ def html(
     for first, *cells in rows:
         data = "".join(f"<td{_class(marks.get(cell))}>{escape(cell)}</td>" for cell in cells)
         body += f'<tr><th scope="row">{escape(first)}</th>{data}</tr>\n'
-    # The caption stands outside what scrolls, so that it stays readable on a phone.
+    # The caption is outside the scrolling part, so that it stays readable on a phone.
     name = escape(title)
     return (
         f'<div class="table{wide}"><p class="caption">{name}</p><div class="scroll">'

@@ -1,4 +1,4 @@
-"""Figures as text for pages: short, and a privacy bound never below its value."""
+"""Numbers as text for pages: short, and a privacy bound never below its value."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from randquant.privacy import round_up
 
 
 def number(value: float | None, decimals: int, *, scale: float = 1) -> str:
-    """A measured number; nothing where there is none."""
+    """A measured number; empty for None."""
     return "" if value is None else f"{scale * value:.{decimals}f}"
 
 
 MARK = " (without features)"
-"""Stands at an epsilon that does not cover what features were fitted on."""
+"""Printed after an epsilon that does not cover the data that features were fitted on."""
 
 
 def spent(epsilon: float | None, covered: bool = True) -> str:
-    """An upper bound of epsilon for a column of them, never below it.
+    """An upper bound of epsilon as a table cell, never below its value.
 
     Args:
         epsilon: the bound; None without privacy.
-        covered: whether it covers all that looked at clients' data.
+        covered: whether it covers every use of clients' data.
     """
     if epsilon is None:
         return ""
@@ -32,7 +32,7 @@ def spent(epsilon: float | None, covered: bool = True) -> str:
 
 
 def bound(epsilon: Any) -> str:
-    """Print an upper bound, never below it.
+    """Print an upper bound, never below its value.
 
     Example:
         >>> bound(152345.6), bound("inf")
@@ -43,12 +43,12 @@ def bound(epsilon: Any) -> str:
 
 
 def plain(value: object) -> str:
-    """A setting as the shortest text that reads back as the same value."""
+    """A setting as the shortest text that parses to the same value."""
     return str(value).replace("e-0", "e-") if isinstance(value, float) else str(value)
 
 
 def exact(value: float) -> str:
-    """A number that was asked for, not rounded.
+    """A configured number, not rounded.
 
     Example:
         >>> exact(8.0), exact(0.1), exact(8.0000001)
@@ -58,7 +58,7 @@ def exact(value: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """How many there are of a thing with a regular plural."""
+    """A count with its noun, whose plural is regular."""
     return f"{number:,} {noun}" + "s" * (number != 1)
 
 

@@ -1,4 +1,4 @@
-"""Argument checks with one voice: what was expected, what came, what to do."""
+"""Argument checks whose errors say what was expected, what came, and what to do."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def real(
 
     Args:
         name: the argument's name, as the caller wrote it.
-        value: what came.
+        value: the argument.
         above, below: strict bounds.
         low, high: inclusive bounds.
-        why: one clause that says what the bound protects.
+        why: one clause with the reason for the bound.
 
     Raises:
         TypeError: `value` is not a real number.
@@ -71,7 +71,7 @@ def whole(
 
 
 def choice(name: str, value: Any, options: Iterable[str]) -> str:
-    """Return `value` if it is one of `options`, or raise ValueError that lists them."""
+    """Return `value` if it is one of `options`, or raise a ValueError that lists them."""
     options = list(options)
     if value not in options:
         raise ValueError(f"Expected {name} to be one of {', '.join(options)}; got {value!r}.")
@@ -79,7 +79,7 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
 
 
 def kind(name: str, value: Any, wanted: type) -> None:
-    """Raise TypeError unless `value` is a `wanted`."""
+    """Raise TypeError unless `value` is an instance of `wanted`."""
     if not isinstance(value, wanted):
         raise TypeError(f"Expected {name} to be a {wanted.__name__}, got {value!r}.")
 
@@ -98,7 +98,7 @@ def renyi_order(value: Any) -> float:
 
 
 def call(name: str, constructor: Callable[..., T], parameters: Mapping[str, Any]) -> T:
-    """Return constructor(**parameters), or raise ValueError that names the wrong parameter."""
+    """Return constructor(**parameters), or raise a ValueError that names the wrong parameter."""
     accepted = inspect.signature(constructor).parameters
     for given in parameters:
         if given not in accepted:

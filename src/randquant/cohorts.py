@@ -1,4 +1,4 @@
-"""Who takes part in which round: by coins of their own, or within a cap for each client."""
+"""Who takes part in which round: Poisson sampling, or a cap on each client's participations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from randquant.keys import Key
 
 
 def sample_poisson(population: int, rate: float, round: int, seed: int) -> list[int]:
-    """Draw who takes part in a round where each client does so by a coin of its own.
+    """Draw the cohort of a round by Poisson sampling: each client independently.
 
     Args:
         population: how many clients there are.
@@ -20,12 +20,12 @@ def sample_poisson(population: int, rate: float, round: int, seed: int) -> list[
         round, seed: the draw depends on nothing else.
 
     Returns:
-        Clients in rising order; their number varies, and may be 0.
+        Clients in increasing order; their number varies, and may be 0.
 
     Guarantees:
         Each client takes part with a probability of at most `rate`, less than 2**-64 below it.
-        Like everything that follows from a seed this is simulation: amplification
-        (`sampling.Sampled`) needs coins that the adversary does not know.
+        Like everything that follows from a seed, this is for simulation: amplification
+        (`sampling.Sampled`) needs random choices that the adversary does not know.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -52,7 +52,7 @@ def sample_capped(
     max_participations: int,
     seed: int,
 ) -> list[int]:
-    """Draw who takes part in a round such that nobody is called more often than a cap allows.
+    """Draw the cohort of a round so that no client exceeds its cap on participations.
 
     Args:
         participations: (N,) whole numbers, rounds that each client has taken part in so far.
@@ -63,17 +63,17 @@ def sample_capped(
         seed: with `participations` and `round` it determines the draw; data does not matter.
 
     Returns:
-        `cohort` different clients in rising order.
+        `cohort` different clients in increasing order.
 
     Guarantees:
-        Nobody exceeds the cap, and the rounds that remain can always be filled: where the first
-        round can be drawn, so can all. Clients that could take part in every round that remains
-        are called first, only as many as that needs; the others uniformly among all who are below
-        the cap. Rounds depend on each other: use no amplification by sampling (`sampling.Sampled`)
-        with it, and account for the client called most often.
+        No client exceeds the cap, and the remaining rounds can always be filled: if the first
+        round can be drawn, all rounds can. Clients that could take part in every remaining round
+        are selected first, as many as necessary; the others are drawn uniformly from all clients
+        below the cap. Rounds depend on each other, so amplification by sampling
+        (`sampling.Sampled`) does not apply: account for the client called most often.
 
     Raises:
-        ValueError: an argument is out of bounds, or the rounds that remain cannot be filled.
+        ValueError: an argument is out of bounds, or the remaining rounds cannot be filled.
         TypeError: an argument is of the wrong kind.
 
     References:
@@ -102,7 +102,7 @@ def sample_capped(
     _validate.whole("max_participations", max_participations, low=1, high=2**31)
     remaining = rounds - round + 1
     left = max_participations - participations.astype(np.int64)
-    # Gale: a client fills at most one place a round and `left` places in all.
+    # Gale: a client fills at most one place per round and `left` places in total.
     spare = int(np.clip(left, 0, remaining).sum()) - cohort * remaining
     if spare < 0:
         raise ValueError(
@@ -113,7 +113,7 @@ def sample_capped(
     eager = np.flatnonzero(left >= remaining)
     words = Key.from_seed(seed).fold_in("capped cohort", round).words(2)
     generator = np.random.Generator(np.random.Philox(key=words))
-    # Each of them that stays away uses up one spare place.
+    # Each of them that is not selected uses up one spare place.
     first = generator.choice(eager, max(eager.size - spare, 0), replace=False)
     left[first] = 0
     others = generator.choice(np.flatnonzero(left > 0), cohort - first.size, replace=False)

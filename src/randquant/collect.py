@@ -1,4 +1,4 @@
-"""A cohort's side of a round: updates, protected, and the mean that the server decodes."""
+"""One round up to the server's step: updates, their encoding, and the decoded mean."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from randquant.learner import Learner
 
 
 class Collected(NamedTuple):
-    """What the server has of a cohort, and what that cost.
+    """What a round gives the server, and what it cost.
 
     Attributes:
         mean: (d,) float32, decoded.
-        losses: (n,) float64, of each client's first step, in nats.
-        bytes_up: that all clients send, as they travel under the trust in force.
-        seconds_gradient: of wall time in forward and backward passes.
+        losses: (n,) float64, in nats, each client's first step.
+        bytes_up: bytes that all clients send, under the trust in force.
+        seconds_gradient: wall time of forward and backward passes, in seconds.
     """
 
     mean: np.ndarray
@@ -40,7 +40,7 @@ Collect = Callable[[Sequence[int], Key], Collected]
 def collector(
     learner: Learner, mechanism: UpdateMechanism, pool: Executor, workers: int
 ) -> Collect:
-    """Return what collects from a cohort, given the round's key, at the learner's loaded weights.
+    """Return the function that collects a cohort's mean, given the cohort and the round's key.
 
     Args:
         learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
@@ -55,7 +55,7 @@ def collector(
         return functools.partial(_on_gpu, learner, mechanism, channel)
 
     def upload(clients: Sequence[int], key: Key) -> tuple[list[bytes], np.ndarray, float]:
-        """Some clients' payloads and losses, and seconds in gradients."""
+        """Return some clients' payloads and losses, and the seconds spent on gradients."""
         started = time.perf_counter()
         updates, losses = learner.updates(clients, key)
         seconds = time.perf_counter() - started
@@ -88,10 +88,10 @@ def _on_gpu(
     totals, losses, seconds = [], [], 0.0
     for clients in learner.groups(cohort, 1):
         started = time.perf_counter()
-        updates, found = learner.tensors(clients, key)
+        updates, group_losses = learner.tensors(clients, key)
         seconds += time.perf_counter() - started
         totals.append(sum_of_codes(channel, updates, clients, key))
-        losses.append(found)
+        losses.append(group_losses)
     total = torch.stack(totals).sum(dim=0).cpu().numpy()
     mean = mechanism.decode(total, len(cohort), learner.dimension)
     sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
@@ -105,9 +105,9 @@ def sum_of_codes(
 
     Args:
         channel: the channel.
-        updates: (n, d), a row for each client.
-        clients: who they are; none twice in a round.
-        key: of the round.
+        updates: (n, d), one row per client.
+        clients: their numbers, all different.
+        key: the round's key.
 
     Returns:
         (d,) int64, on the device of `updates`.
@@ -117,8 +117,8 @@ def sum_of_codes(
         `encode.gpu.encode_tensor` does with a seed.
 
     Raises:
-        ValueError: a row has a NaN or infinity; its client is named.
-        ModuleNotFoundError: there is no Triton, which comes with a CUDA build of torch.
+        ValueError: a row contains NaN or infinity; the error names its client.
+        ModuleNotFoundError: Triton, which comes with a CUDA build of torch, is missing.
     """
     from randquant.encode.gpu import encode_tensor
 

@@ -17,10 +17,10 @@ import numpy as np
 from randquant import _cifar, _idx, _leaf, _validate
 
 PARTITIONS = ("iid", "shards", "dirichlet")
-"""The ways to partition by labels, see `partition`."""
+"""How to partition by labels, see `partition`."""
 
 NATURAL = "natural"
-"""The way to partition by who wrote a sample, see `split`."""
+"""The partition by the writers of samples, see `split`."""
 
 _SHAPE = (28, 28)
 
@@ -42,7 +42,7 @@ _SOURCES = {
 }
 
 DATASETS = ("digits", "breast-cancer", *_SOURCES, "cifar-100", "femnist")
-"""The names `load` knows."""
+"""The names that `load` accepts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,15 +53,15 @@ class Dataset:
         name: one of DATASETS.
         train_features: (N, *shape) float32; shape is (1, 28, 28) for the MNIST kinds and
             (1, 8, 8) for digits, (3, 32, 32) for cifar-100, all within [0, 1], and (30,) for
-            breast-cancer, as measured.
+            breast-cancer, in the units of the measurement.
         train_labels: (N,) int64, from 0 to classes - 1.
         test_features: (M, *shape) float32.
         test_labels: (M,) int64.
         classes: how many classes the set defines.
-        writers: (N,) int64, who wrote each training sample, counted from 0; None where nobody
-            knows.
-        public: how many further training examples were declared public and taken out, for
-            features to be fitted on (`randquant.features`).
+        writers: (N,) int64, the writer of each training sample, counted from 0; None where
+            unknown.
+        public: how many further training examples were declared public and removed, to fit
+            features on (`randquant.features`).
     """
 
     name: str
@@ -86,8 +86,8 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
 
     `digits` and `breast-cancer` ignore `data_dir`. Their split is scikit-learn's
     `train_test_split(test_size=0.2, stratify=labels, random_state=0)`, whatever the run's seed.
-    Digits are divided by 16; breast-cancer comes in the units that it was measured in
-    (`features.load` standardises it).
+    Digits are divided by 16; breast-cancer is in the units of the measurement (`features.load`
+    standardises it).
 
     `mnist`, `fashion-mnist` and `emnist` (ByClass, turned upright) are read from IDX files,
     plain or with .gz, in `data_dir` or in the folder of that name within it (for mnist also
@@ -97,7 +97,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     cifar-100-binary or cifar-100 within it; labels are the 100 fine ones.
 
     `femnist` is read from LEAF's all_data_*.json, in `data_dir` or in femnist, femnist/all_data or
-    all_data within it. One writer in ten, always the same ones, is kept for tests.
+    all_data within it. A fixed tenth of the writers is held out as test data.
 
     Args:
         name: one of DATASETS.
@@ -107,8 +107,8 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         A Dataset; it has as many samples as the files hold.
 
     Guarantees:
-        The same files give the same arrays; no random state is read or changed.
-        Files shorter or longer than their headers say are refused before arrays are built.
+        The same files give the same arrays; no global random state is read or changed.
+        Files shorter or longer than their headers state are refused before arrays are allocated.
 
     Raises:
         FileNotFoundError: IDX files are missing, or data_dir is not given.
@@ -143,16 +143,16 @@ def split(
     Args:
         dataset: the data.
         population: how many clients.
-        how: one of PARTITIONS, as `partition` has them, or `natural`: a client holds what one
-            writer wrote. Where there are more writers than clients, they are drawn at random and
-            the samples of the others are not used.
+        how: one of PARTITIONS, as in `partition`, or `natural`: a client holds the samples of one
+            writer. If there are more writers than clients, writers are drawn at random and the
+            samples of the others are not used.
         concentration, seed: as for `partition`.
 
     Returns:
-        `population` arrays of sample indices, int64, ascending, not empty.
+        `population` nonempty arrays of sample indices, int64, ascending.
 
     Raises:
-        ValueError, TypeError: as `partition`, or writers are too few, or unknown.
+        ValueError, TypeError: as `partition`, or there are too few writers, or they are unknown.
     """
     if how != NATURAL:
         _validate.choice("partition", how, (*PARTITIONS, NATURAL))
@@ -165,7 +165,7 @@ def split(
         )
     order = np.argsort(dataset.writers, kind="stable").astype(np.int64, copy=False)
     written = np.split(order, np.cumsum(np.bincount(dataset.writers))[:-1])
-    why = f"{dataset.name} has so many training writers"
+    why = f"{dataset.name} has that many training writers"
     population = _validate.whole("population", population, low=1, high=len(written), why=why)
     chosen = np.sort(_generator(seed).permutation(len(written))[:population])
     return [written[writer] for writer in chosen]
@@ -178,14 +178,15 @@ def partition(
 
     - `iid`: a random split; sizes differ by at most one.
     - `shards`: the samples, sorted by label, are cut into 2·population shards whose sizes differ
-      by at most one; every client gets two shards at random, so few labels.
+      by at most one; every client gets two random shards, and so few labels.
     - `dirichlet`: sizes differ by at most one, as in Hsu et al. Every client draws class
       proportions from Dir(concentration · C · p), where p are the shares of the C classes in
       `labels`; with balanced classes that is the usual symmetric Dir(concentration), and Hsu's
-      alpha is concentration · C. Then all clients at once draw the classes of their samples. A
-      class asked for more than it holds serves a random part of the requests; the others draw
-      again, proportions renormalised over the classes not yet used up (a client that has no such
-      class draws by what is left of each), until every sample has a client.
+      alpha is concentration · C. Then all clients draw the classes of their samples at once. If
+      more samples of a class are requested than it has, a random part of the requests is served.
+      The others are drawn again, with proportions renormalised over the classes that have samples
+      left (a client with no such class draws in proportion to the samples left), until every
+      sample has a client.
 
     Args:
         labels: (N,) integers.
@@ -202,7 +203,7 @@ def partition(
         Every client holds at least one sample.
         The same seed gives the same partition (with the same NumPy version), and the global
         random state is neither read nor changed.
-        Shards: the clients' numbers of labels sum to at most 2·population + C - 1.
+        Shards: the numbers of different labels per client sum to at most 2·population + C - 1.
 
     Raises:
         TypeError: labels, population or seed are not whole numbers.
@@ -218,10 +219,10 @@ def partition(
     """
     labels = _checked_labels(labels)
     _validate.choice("partition", how, PARTITIONS)
-    why = "1e-6 gives about one class a client, 1e6 is all but iid"
+    why = "1e-6 gives about one class per client, 1e6 is nearly iid"
     _validate.real("concentration", concentration, low=1e-6, high=1e6, why=why)
     least = 2 if how == "shards" else 1
-    why = f"{len(labels)} samples must give every client at least {least}"
+    why = f"with {len(labels)} samples every client must get at least {least}"
     population = _validate.whole(
         "population", population, low=1, high=len(labels) // least, why=why
     )
@@ -243,13 +244,13 @@ def _checked_labels(labels: np.ndarray) -> np.ndarray:
         raise TypeError(f"Expected labels to be integers, got {labels.dtype}: pass class numbers.")
     if labels.ndim != 1 or not labels.size:
         raise ValueError(
-            f"Expected labels of shape (N,) with N >= 1, got {labels.shape}: one label a sample."
+            f"Expected labels of shape (N,) with N >= 1, got {labels.shape}: one label per sample."
         )
     return labels
 
 
 def _generator(seed: int) -> np.random.Generator:
-    # The purpose is part of the stream: no other use of the same seed shares its numbers.
+    # The purpose is part of the key: no other use of the same seed gets the same numbers.
     purpose = int.from_bytes(b"partition")
     sequence = np.random.SeedSequence(_validate.whole("seed", seed, low=0), spawn_key=(purpose,))
     return np.random.Generator(np.random.Philox(sequence))
@@ -289,7 +290,7 @@ def _class_counts(
     """Return (population, C) counts whose rows sum to `sizes` and whose columns sum to `held`."""
     counts = np.zeros(proportions.shape, np.int64)
     missing, left = sizes, held
-    # A round leaves a client short only by using up a class: at most C rounds and a last one.
+    # Only a class that is used up leaves requests open: there are at most C + 1 passes.
     while missing.any():
         drawn = generator.multinomial(missing, _renormalised(proportions, left))
         for index in np.flatnonzero(drawn.sum(axis=0) > left):
@@ -336,7 +337,7 @@ def _from_files(name: str, data_dir: str | Path | None) -> Dataset:
 
 
 def _find(name: str, source: _Source, data_dir: str | Path | None) -> list[Path]:
-    """Return the four files, from the first folder that holds them all."""
+    """Return the four files from the first folder that has all of them."""
     wanted = [f"{split}-{kind}" for split in source.splits for kind in (_idx.IMAGES, _idx.LABELS)]
     if data_dir is None:
         raise FileNotFoundError(
@@ -357,7 +358,7 @@ def _find(name: str, source: _Source, data_dir: str | Path | None) -> list[Path]
 
 
 def _present(folder: Path, file: str) -> list[Path]:
-    """Return the plain file or else the .gz, as a list of one; an empty list if neither is."""
+    """Return [the plain file], or else [the .gz], or an empty list if neither exists."""
     paths = [folder / file, folder / f"{file}.gz"]
     return [path for path in paths if os.path.isfile(path)][:1]
 
@@ -369,13 +370,13 @@ def _read_split(
     labels = _idx.read(labels_path, _idx.LABELS, ())
     images = _idx.read(images_path, _idx.IMAGES, _SHAPE)
     if len(images) != len(labels):
-        expected = f"{len(images)} labels, one for each image of {images_path.name},"
+        expected = f"{len(images)} labels, one per image in {images_path.name},"
         advice = "take both files from the same download"
         raise _idx.damaged(labels_path, expected, len(labels), advice)
     if labels.max() >= source.classes:
         expected, got = f"labels from 0 to {source.classes - 1}", f"label {labels.max()}"
         raise _idx.damaged(labels_path, expected, got, "check that this is the data set you named")
     upright = images.swapaxes(1, 2) if source.transposed else images
-    # order="C": division would otherwise keep the memory order of the transposed view.
+    # order="C": otherwise division keeps the memory order of the transposed view.
     pixels = np.divide(upright, np.float32(255), order="C")
     return pixels[:, np.newaxis], labels.astype(np.int64)

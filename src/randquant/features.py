@@ -1,8 +1,8 @@
-"""What is trained on in place of raw data: standardised, principal components, or scattering.
+"""Features to train on instead of raw data: standardised, principal components, or scattering.
 
-Means, deviations and components are fitted on data, and everything that is trained on depends on
-them. By default they are fitted on examples that are declared public and held by no client; no
-other example then changes what a client trains on.
+Means, deviations and components are fitted on data, and every feature depends on them. By default
+they are fitted on examples that are declared public and held by no client; then no other example
+has an influence on a client's features.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from randquant.keys import Key
 from randquant.records import FITTED_ON, FittedOn, RunSummary, TrainConfig
 
 STANDARDISED = ("breast-cancer",)
-"""Data sets whose features are standardised, whatever else is asked for."""
+"""Data sets whose features are always standardised first."""
 
 PUBLIC = 10
-"""One training example in so many is declared public where something is fitted."""
+"""One training example in PUBLIC is declared public if something is fitted."""
 
 GROUPS = 27
-"""Groups of channels that scattering features are normalised in."""
+"""Groups of channels in which scattering features are normalised."""
 
 AT_ONCE = 500
-"""Images that are scattered at a time: about 160 MB."""
+"""Images per scattering transform: about 160 MB."""
 
 NOT_COVERED = "features were fitted on all clients' data, which no epsilon here covers"
-"""What stands beside every epsilon of a run whose features depend on all clients' data."""
+"""Printed beside every epsilon of a run whose features depend on all clients' data."""
 
 
 def load(
@@ -42,16 +42,16 @@ def load(
     features: str = "",
     fitted_on: FittedOn = "public",
 ) -> Dataset:
-    """Load a data set as `datasets.load` does, and turn its samples into features.
+    """Load a data set like `datasets.load`, and compute features of its samples.
 
-    - `scattering`: the scattering transform of order 2 at scale 4 of grey images, its
-      channels normalised in 27 groups of each image: (81, H/4, W/4). It depends on no data.
+    - `scattering`: the scattering transform of order 2 at scale 4 of grey images, with the
+      channels of each image normalised in 27 groups: (81, H/4, W/4). It is fitted on no data.
     - `pca-K`: K principal components, (K,).
-    - breast-cancer is standardised first, whatever is asked for.
+    - breast-cancer is always standardised first.
 
     Components, means and deviations are fitted on the examples that `fitted_on` names: `public`,
     the training examples that `public_examples` draws, which then belong to no client; or `all`
-    training examples, as the papers do, and no guarantee covers that.
+    training examples, as in the papers, which no guarantee covers.
 
     Args:
         name, data_dir: as for `datasets.load`.
@@ -59,15 +59,16 @@ def load(
         fitted_on: `public` or `all`.
 
     Returns:
-        A Dataset of float32 features without the public examples, and how many these are. The
-        last that were computed are kept: do not change them.
+        A Dataset of float32 features without the public examples, with their number. The last
+        result is cached: do not change it.
 
     Guarantees:
-        With `public`, an example that is not public has no influence on any other's features.
+        With `public`, an example that is not public has no influence on any other example's
+        features.
 
     Raises:
-        ValueError: features is another word, K is larger than the data allow, a feature is the
-            same in all examples that it is standardised by, or images are not grey.
+        ValueError: features is unknown, K is larger than the data allow, a feature is constant
+            over the examples that it is standardised with, or images are not grey.
         ImportError: kymatio (scattering) or scikit-learn (pca) is not installed.
         FileNotFoundError: as `datasets.load`.
 
@@ -76,8 +77,8 @@ def load(
         and Mallat 2013; Andreux et al. 2020 (kymatio).
 
     Example:
-        >>> found = load("digits", features="pca-10")
-        >>> found.train_features.shape, found.public
+        >>> dataset = load("digits", features="pca-10")
+        >>> dataset.train_features.shape, dataset.public
         ((1293, 10), 144)
     """
     if features and features.partition("-")[0] not in ("scattering", "pca"):
@@ -96,29 +97,29 @@ def is_fitted(config: TrainConfig) -> bool:
 
 
 def statement(config: TrainConfig, summary: RunSummary | None = None) -> str:
-    """What a run's features were fitted on, to stand beside its epsilon; empty where on nothing.
+    """What a run's features were fitted on, to be printed beside epsilon; empty if on nothing.
 
-    A finished run that names no public examples is of an earlier version: it fitted on all.
+    A finished run without public examples is of an earlier version, which fitted on all data.
     """
     if not is_fitted(config):
         return ""
     if covered(config, summary):
-        many = "" if summary is None else f"{summary.public_examples:,} "
-        return f"features were fitted on {many}public training examples, which no client holds"
+        count = "" if summary is None else f"{summary.public_examples:,} "
+        return f"features were fitted on {count}public training examples, which no client holds"
     return NOT_COVERED
 
 
 def covered(config: TrainConfig, summary: RunSummary | None = None) -> bool:
-    """Whether a run's features depend on no client's data but the client's own."""
+    """Whether a client's features depend on no other client's data."""
     if not is_fitted(config):
         return True
     return config.fitted_on == "public" and (summary is None or summary.public_examples > 0)
 
 
 def public_examples(count: int) -> np.ndarray:
-    """Indices of the training examples that are declared public, of `count`: int64, rising.
+    """Return the indices, out of `count`, of the public training examples: int64, increasing.
 
-    One in PUBLIC, drawn by a fixed rule that knows nothing of the data but how many there are.
+    One in PUBLIC, drawn by a fixed rule that depends on nothing but `count`.
     """
     order = Key.from_seed(0).fold_in("public examples").words(count).argsort(kind="stable")
     return np.sort(order[: -(-count // PUBLIC)])
@@ -150,7 +151,7 @@ def _mapped(dataset: Dataset, work: Callable[[np.ndarray], np.ndarray]) -> Datas
 
 
 def _without(dataset: Dataset, public: np.ndarray) -> Dataset:
-    """The data set that clients hold: public examples taken out, writers without any others too."""
+    """The data set of the clients: without public examples, and writers who have no others."""
     writers = dataset.writers
     if writers is not None:
         writers = np.unique(np.delete(writers, public), return_inverse=True)[1].astype(np.int64)
@@ -164,12 +165,12 @@ def _without(dataset: Dataset, public: np.ndarray) -> Dataset:
 
 
 def _standardiser(samples: np.ndarray, fitted_on: FittedOn) -> Callable[[np.ndarray], np.ndarray]:
-    """To mean 0 and deviation 1 over these samples (n, d)."""
+    """Return the map to mean 0 and deviation 1 over these samples (n, d)."""
     constant = np.flatnonzero(samples.min(axis=0) == samples.max(axis=0))
     if constant.size:
         raise ValueError(
-            f"Expected features that differ among the {_shown(len(samples), fitted_on)} they are "
-            f"standardised by, got one value of feature {constant[0]}: its deviation is zero."
+            f"Expected features that vary over the {_shown(len(samples), fitted_on)} they are "
+            f"standardised with, got one value of feature {constant[0]}: its deviation is zero."
         )
     exact = samples.astype(np.float64)
     mean, deviation = exact.mean(axis=0), exact.std(axis=0)
@@ -179,7 +180,7 @@ def _standardiser(samples: np.ndarray, fitted_on: FittedOn) -> Callable[[np.ndar
 def _turn(
     samples: np.ndarray, count: str, fitted_on: FittedOn
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """To the first principal components of these samples (n, *shape)."""
+    """Return the map to the first principal components of these samples (n, *shape)."""
     try:
         from sklearn.decomposition import PCA
     except ImportError as error:
@@ -208,7 +209,7 @@ def _shown(count: int, fitted_on: FittedOn) -> str:
 
 
 def _scattering(images: np.ndarray) -> np.ndarray:
-    """(N, 1, H, W) to (N, 81, H/4, W/4)."""
+    """Map (N, 1, H, W) to (N, 81, H/4, W/4)."""
     if images.ndim != 4 or images.shape[1] != 1 or min(images.shape[2:]) < 8:
         raise ValueError(
             "Expected grey images of at least 8x8 for scattering features, got samples of shape "
@@ -226,7 +227,7 @@ def _kymatio(shape: tuple[int, ...]) -> tuple[Any, Any]:
     try:
         import torch
 
-        # Not from kymatio.torch: that needs a function that SciPy has removed.
+        # Not from kymatio.torch, which needs a function that SciPy has removed.
         from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
     except ImportError as error:
         raise ImportError(

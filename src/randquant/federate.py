@@ -2,7 +2,7 @@
 
 One round is Algorithm 1 of the RQM paper: a cohort computes updates, each client clips, encodes
 and packs its own, the server adds up the codes, decodes the mean and takes a step. An update is a
-gradient, or the way of local SGD (DP-FedAvg).
+gradient, or the model difference after local SGD (DP-FedAvg).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class State:
         round: rounds finished.
         parameters: (d,) float32, the global model.
         participations: (N,) int64, rounds that each client has taken part in.
-        moments: (d,) float32 each, what the server's optimiser remembers.
+        moments: (d,) float32 each, the state of the server's optimiser.
     """
 
     round: int
@@ -41,7 +41,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round cost: mean training loss in nats, bytes up, wall-clock seconds.
+    """What one round measured: mean training loss in nats, bytes up, wall-clock seconds.
 
     `train_loss` is None where nobody took part.
     `seconds_gradient` is the part of the wall time that workers spent in forward and backward
@@ -107,21 +107,21 @@ def distributed_sgd(
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:
         if len(set(cohort)) < len(cohort):
-            raise ValueError("Expected each client once in a cohort, got one twice.")
-        if not cohort:  # coins may fall so: nothing is sent, nothing changes
+            raise ValueError("Expected each client once in a cohort, got one twice: remove it.")
+        if not cohort:  # Poisson sampling selected nobody: nothing is sent, nothing changes
             return replace(state, round=state.round + 1), Round(None, 0, 0.0, 0.0)
         started = time.perf_counter()
         learner.load(state.parameters)
-        found = collect(cohort, key.fold_in(state.round + 1))
-        parameters, moments = _stepped(optimizer, state, found.mean)
+        collected = collect(cohort, key.fold_in(state.round + 1))
+        parameters, moments = _stepped(optimizer, state, collected.mean)
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started
         return State(state.round + 1, parameters, participations, moments), Round(
-            train_loss=float(found.losses.mean()),
-            bytes_up=found.bytes_up,
-            seconds_gradient=min(found.seconds_gradient, total),
-            seconds_protect=max(total - found.seconds_gradient, 0.0),
+            train_loss=float(collected.losses.mean()),
+            bytes_up=collected.bytes_up,
+            seconds_gradient=min(collected.seconds_gradient, total),
+            seconds_protect=max(total - collected.seconds_gradient, 0.0),
         )
 
     return Algorithm(init, apply)
@@ -132,7 +132,7 @@ def _stepped(optimizer: Optimizer, state: State, mean: np.ndarray) -> tuple[np.n
         stepped = optimizer.step(state.parameters, mean, state.moments, state.round + 1)
     if not np.isfinite(stepped[0]).all():
         raise ValueError(
-            "Expected finite parameters after the step, got others: training has diverged; "
-            "lower learning_rate."
+            "Expected finite parameters after the step, got NaN or infinity: training has "
+            "diverged; lower learning_rate."
         )
     return stepped

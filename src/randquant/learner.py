@@ -17,16 +17,16 @@ from randquant.datasets import Dataset
 from randquant.keys import Key
 
 LIGHT_GROUP, HEAVY_GROUP = 20, 5
-"""Clients handed to a worker at a time, at most: many where each takes less than a millisecond and
-threads would wait for each other."""
+"""Most clients that a worker gets at a time: many if each takes less than a millisecond, so that
+threads do not wait for each other."""
 
 SMALL = 32_000
-"""Numbers in a client's step below which a pass over many clients is faster than one after the
-other: gathering their data then costs less than calling torch for each."""
+"""Numbers in a client's step below which one vectorised pass over many clients is faster than
+one pass per client: gathering their data then costs less than a call of torch for each."""
 
 GATHERED, GATHERED_ON_DEVICE = 2**23, 2**27
-"""Numbers that a pass over many clients gathers at most, unless one client has more: 32 MiB on a
-CPU, 512 MiB on a GPU, whose activations take several times that."""
+"""Most numbers that a pass over many clients gathers, unless one client has more: 32 MiB on a
+CPU, 512 MiB on a GPU, where activations take several times that."""
 
 EXAMPLES_AT_ONCE = 64
 """Gradients of single examples that are computed in one vectorised pass."""
@@ -39,9 +39,10 @@ class Local:
     Attributes:
         batch: samples of a step, drawn without repeats; None for all of the client's.
         epochs: passes over its data, with learning_rate only.
-        learning_rate: step size of local SGD, whose way is the update; None for one gradient.
-        example_norm: L2 threshold that each example's gradient is clipped to before their mean is
-            taken; None to clip none. Not with learning_rate.
+        learning_rate: step size of local SGD; the update is the model difference after it. None
+            to send one gradient.
+        example_norm: L2 threshold that each example's gradient is clipped to before the mean is
+            taken; None for no clipping. Not with learning_rate.
     """
 
     batch: int | None = None
@@ -61,9 +62,9 @@ class Evaluation:
 class Learner:
     """Computes clients' updates: gradients of the mean cross-entropy over their local data.
 
-    Softmax regression, on a CPU models of linear layers whose clients have little data, and on a
-    GPU every model run vectorised over a group of clients; others run client by client, which is
-    faster for them (`benchmarks/cohort.py`).
+    Softmax regression is vectorised over a group of clients. So are, on a CPU, models of linear
+    layers whose clients have little data, and on a GPU all models. The others run client by
+    client, which is faster for them (`benchmarks/cohort.py`).
 
     Args:
         model: the model; its own weights are overwritten by each call.
@@ -84,17 +85,17 @@ class Learner:
         local: Local = Local(),
         device: str = "cpu",
     ) -> None:
-        self._device = _found(device)
+        self._device = _checked_device(device)
         self.on_gpu = _is_gpu(self._device)
         self._clients = [np.asarray(samples, dtype=np.int64) for samples in clients]
         self._sizes = np.array([len(samples) for samples in clients])
-        # No copy of the data: a client's are gathered when it is its turn, and soon forgotten.
+        # No copy of the data: each client's samples are gathered when needed and then dropped.
         self._features = torch.from_numpy(dataset.train_features).to(self._device)
         self._labels = torch.from_numpy(dataset.train_labels).to(self._device)
         self._test_features = torch.from_numpy(dataset.test_features).to(self._device)
         self._test_labels = torch.from_numpy(dataset.test_labels).to(self._device)
         convolutional = any(isinstance(layer, nn.Conv2d) for layer in model.modules())
-        # The layout that convolutions on a CPU are fastest in.
+        # Convolutions on a CPU are fastest in this layout.
         here = convolutional and not self.on_gpu
         self._layout = torch.channels_last if here else torch.contiguous_format
         model = model.to(self._device, memory_format=self._layout)  # type: ignore[call-overload]
@@ -118,7 +119,7 @@ class Learner:
 
     @property
     def examples(self) -> int:
-        """How many examples an update is the mean over, at least."""
+        """The smallest number of examples that a client's update is the mean of."""
         fewest = int(self._sizes.min())
         return fewest if self._local.batch is None else min(fewest, self._local.batch)
 
@@ -142,10 +143,10 @@ class Learner:
             start += weights.size
 
     def groups(self, cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
-        """The cohort in parts, each of them work for one thread at a time.
+        """Split the cohort into groups, each of which one thread computes at a time.
 
-        Clients that are computed together are so whatever the number of threads: their sums' last
-        bits depend on it. Others are handed out evenly, a few at a time.
+        Vectorised groups do not depend on the number of threads, because the last bits of their
+        sums depend on the grouping. Other clients are distributed evenly, a few at a time.
         """
         few = -(-len(cohort) // (2 * workers)) or 1
         size = self._group if self._together else min(HEAVY_GROUP, few)
@@ -154,15 +155,15 @@ class Learner:
     def updates(
         self, clients: Sequence[int], key: Key | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What each client makes of the loaded weights, and the mean loss of its first step there.
+        """Compute each client's update from the loaded weights, and its first step's mean loss.
 
         Args:
-            clients: who.
-            key: of the round, where batches are drawn: they follow from it and from the client.
+            clients: which clients.
+            key: of the round, needed where batches are drawn; they depend on it and the client.
 
         Returns:
-            updates (n, d) float32, to be stepped against, and losses (n,) float64, in the order of
-            `clients`.
+            updates (n, d) float32, which the server's step subtracts, and losses (n,) float64, in
+            the order of `clients`.
         """
         updates, losses = self.tensors(clients, key)
         return updates.cpu().numpy(), losses
@@ -170,15 +171,16 @@ class Learner:
     def tensors(
         self, clients: Sequence[int], key: Key | None = None
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """As `updates`, but left on the device that they were computed on."""
+        """Like `updates`, but the result stays on the device that computed it."""
         steps = [self._steps(client, key) for client in clients]
         if self._local.example_norm is not None:
-            found = [self._clipped(each[0], self._local.example_norm) for each in steps]
+            results = [self._clipped(samples, self._local.example_norm) for samples, *_ in steps]
         elif self._together:
             return self._vectorised(steps)
         else:
-            found = [self._alone(each) for each in steps]
-        return torch.stack([update for update, _ in found]), np.array([loss for _, loss in found])
+            results = [self._alone(client_steps) for client_steps in steps]
+        updates, losses = zip(*results, strict=True)
+        return torch.stack(updates), np.array(losses)
 
     def evaluate(self) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data."""
@@ -229,7 +231,7 @@ class Learner:
         return torch.cat([part.reshape(-1) for part in parts]), loss
 
     def _walk(self, steps: Sequence[np.ndarray]) -> tuple[torch.Tensor, float]:
-        """Local SGD, one step after the other; the way from the loaded weights, backwards."""
+        """Local SGD: the loaded weights minus those after the last step, and the first loss."""
         rate, model, losses = self._local.learning_rate, self._own_model(), []
         assert rate is not None
         weights = list(model.parameters())
@@ -242,8 +244,11 @@ class Learner:
             with torch.no_grad():
                 for weight, part in zip(weights, parts, strict=True):
                     weight -= rate * part
-        way = [a.detach() - w.detach() for a, w in zip(self._parameters, weights, strict=True)]
-        return torch.cat([part.reshape(-1) for part in way]), losses[0]
+        difference = [
+            start.detach() - end.detach()
+            for start, end in zip(self._parameters, weights, strict=True)
+        ]
+        return torch.cat([part.reshape(-1) for part in difference]), losses[0]
 
     def _backward(self, model: nn.Module, weights: list, samples: np.ndarray):
         features, labels = self._gather(samples)
@@ -251,15 +256,15 @@ class Learner:
         return torch.autograd.grad(loss, weights), float(loss.detach())
 
     def _clipped(self, samples: np.ndarray, norm: float) -> tuple[torch.Tensor, float]:
-        """The mean of examples' gradients, each clipped; it is never longer than they may be."""
+        """The mean of clipped gradients of single examples; its norm is at most `norm`."""
         weights, model = self._weights(), self._own_model()
 
         def loss_of(weights, features, label):
             logits = functional_call(model, weights, (features[None],))
             return nn.functional.cross_entropy(logits, label[None])
 
-        each = vmap(grad_and_value(loss_of), (None, 0, 0), chunk_size=EXAMPLES_AT_ONCE)
-        parts, losses = each(weights, *self._gather(samples))
+        gradients_of = vmap(grad_and_value(loss_of), (None, 0, 0), chunk_size=EXAMPLES_AT_ONCE)
+        parts, losses = gradients_of(weights, *self._gather(samples))
         rows = torch.cat([parts[name].flatten(1) for name in weights], dim=1).cpu().numpy()
         total = np.zeros(rows.shape[1])
         for row in rows:
@@ -268,28 +273,32 @@ class Learner:
         return mean.to(self._device), float(losses.double().mean())
 
     def _vectorised(self, steps: Sequence[list[np.ndarray]]):
-        """Every client's local steps at once; clients with fewer stand still in the last ones."""
+        """All clients' local steps at once; clients with fewer steps do nothing in the last."""
         rate, start = self._local.learning_rate, self._weights()
         if rate is None:
-            update, losses = self._each_gradient(start, None, [each[0] for each in steps])
+            batches = [samples for samples, *_ in steps]
+            update, losses = self._each_gradient(start, None, batches)
         else:
             weights, shared, losses = start, None, torch.empty(0)
             for number in range(max(map(len, steps))):
-                taken = [each[number] if number < len(each) else _NONE for each in steps]
-                parts, found = self._each_gradient(weights, shared, taken)
+                batches = [
+                    client_steps[number] if number < len(client_steps) else _NONE
+                    for client_steps in steps
+                ]
+                parts, step_losses = self._each_gradient(weights, shared, batches)
                 weights = {name: weights[name] - rate * part for name, part in parts.items()}
-                shared, losses = 0, losses if number else found
+                shared, losses = 0, losses if number else step_losses
             update = {name: start[name] - weights[name] for name in start}
         flat = [update[name].reshape(len(steps), -1) for name in start]
         return torch.cat(flat, dim=1), losses.double().cpu().numpy()
 
-    def _each_gradient(self, weights: dict, shared: int | None, taken: Sequence):
-        """Each client's gradient on the samples it takes, at weights of its own or shared ones."""
-        sizes = np.array([len(samples) for samples in taken])
-        # Shorter clients repeat some sample, with weight zero.
+    def _each_gradient(self, weights: dict, shared: int | None, batches: Sequence):
+        """Each client's gradient on its batch, at its own weights or at shared ones."""
+        sizes = np.array([len(samples) for samples in batches])
+        # Clients with fewer samples are padded with some sample of weight zero.
         real = np.arange(sizes.max()) < sizes[:, None]
         index = np.zeros(real.shape, dtype=np.int64)
-        index[real] = np.concatenate(taken)
+        index[real] = np.concatenate(batches)
         share = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
         weight = torch.from_numpy(share).to(self._device)
         features, labels = self._gather(index)
@@ -301,14 +310,14 @@ class Learner:
             logits = functional_call(model, weights, (features,))
             return (nn.functional.cross_entropy(logits, labels, reduction="none") * weight).sum()
 
-        each = vmap(grad_and_value(loss_of), (shared, 0, 0, 0))
-        return each(weights, features, labels, weight)
+        gradients_of = vmap(grad_and_value(loss_of), (shared, 0, 0, 0))
+        return gradients_of(weights, features, labels, weight)
 
     def _weights(self) -> dict[str, torch.Tensor]:
         return {name: p.detach() for name, p in self._model.named_parameters()}
 
     def _own_model(self) -> nn.Module:
-        """This thread's model, whose weights are nobody else's."""
+        """This thread's own copy of the model."""
         if not hasattr(self._threads, "model"):
             self._threads.model = copy.deepcopy(self._model)
         return self._threads.model
@@ -317,7 +326,7 @@ class Learner:
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def _found(name: str) -> torch.device:
+def _checked_device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
@@ -341,7 +350,7 @@ def _softmax_gradients(
 
     Args:
         weights: (c, f) and (c,), shared, or (n, c, f) and (n, c), of n clients.
-        features: (n, s, f); labels: (n, 1, s); weight: (n, s), what each sample counts.
+        features: (n, s, f); labels: (n, 1, s); weight: (n, s), each sample's weight.
     """
     (matrix_name, matrix), (bias_name, bias) = weights.items()
     matrices = matrix.expand(len(features), *matrix.shape[-2:])

@@ -1,4 +1,4 @@
-"""What no quantiser can be expected to beat: Gaussian noise, and PrivUnit for pure local privacy.
+"""Limits that quantisers are compared with: Gaussian noise, and PrivUnit for pure local privacy.
 
 Figures for comparison, in float64; guarantees come from `account`. Derivation:
 `docs/theory/plan.md`.
@@ -16,16 +16,16 @@ from randquant import _validate
 
 
 def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
-    """Least deviation of Gaussian noise, over the distance of neighbours, that meets a target.
+    """Least standard deviation of Gaussian noise, over the sensitivity, that meets a target.
 
     Args:
         epsilon: in nats, > 0.
         delta: in [0, 1).
-        rounds: how often noise is added; a client takes part in each.
+        rounds: number of releases; a client takes part in each.
 
     Returns:
         The noise multiplier, from the exact (epsilon, delta) of a Gaussian: `rounds` releases are
-        as one with sqrt(rounds) times the distance. Infinity for delta = 0.
+        equivalent to one with sqrt(rounds) times the sensitivity. Infinity for delta = 0.
 
     References:
         Balle and Wang 2018, Theorem 8.
@@ -53,14 +53,14 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PrivUnit:
-    """PrivUnit of a unit vector u: a point of the cap {v: <v, u> >= threshold}, or of the rest.
+    """PrivUnit of a unit vector u: a random point of the cap {v: <v, u> >= threshold}, or outside.
 
     Attributes:
         dimension: coordinates.
-        keep: probability of a point of the cap.
-        threshold: gamma, the cap's, in [0, 1).
+        keep: probability of a point in the cap.
+        threshold: gamma of the cap, in [0, 1).
         scale: E<v, u>: v / scale is unbiased, with an expected squared norm of 1 / scale^2.
-        epsilon: pure, exactly.
+        epsilon: the exact pure epsilon.
     """
 
     dimension: int
@@ -71,15 +71,15 @@ class PrivUnit:
 
     @property
     def deviation(self) -> float:
-        """Root mean square of a coordinate of what is sent for any vector of norm at most 1.
+        """Root mean square of a sent coordinate, for any vector of norm at most 1.
 
-        Shorter vectors are sent as a random unit vector whose mean they are.
+        A shorter vector is first rounded at random to a unit vector whose mean it is.
         """
         return 1 / (self.scale * math.sqrt(self.dimension))
 
 
 def privunit(dimension: int, epsilon: float) -> PrivUnit:
-    """Return the PrivUnit of least error at a pure epsilon.
+    """Return the PrivUnit with the least error at a pure epsilon.
 
     Args:
         dimension: coordinates, >= 1.
@@ -93,34 +93,34 @@ def privunit(dimension: int, epsilon: float) -> PrivUnit:
         2022 (its best pair is optimal among a wide family of unbiased pure mechanisms).
 
     Example:
-        >>> found = privunit(dimension=1000, epsilon=4.0)
-        >>> round(found.deviation, 4)
+        >>> mechanism = privunit(dimension=1000, epsilon=4.0)
+        >>> round(mechanism.deviation, 4)
         0.66
     """
     dimension = _validate.whole("dimension", dimension, low=1, high=2**53)
     epsilon = _validate.real("epsilon", epsilon, low=1e-9, high=1e6)
     if dimension == 1:  # the sphere is {-1, 1}: randomised response
         return PrivUnit(1, 1 / (1 + math.exp(-epsilon)), 0.0, math.tanh(epsilon / 2), epsilon)
-    # epsilon is split: log(keep / (1 - keep)) is one part, and the log odds of missing the cap
-    # the other. The error has one minimum in the split.
+    # epsilon is the sum of log(keep / (1 - keep)) and the log odds of missing the cap. As a
+    # function of this split the error has one minimum.
     low, high = 0.0, 1.0
     while True:
         shares = np.linspace(low, high, 9)
-        found = [_with(dimension, epsilon, float(share)) for share in shares]
-        best = int(np.argmax([each.scale for each in found]))
+        candidates = [_with(dimension, epsilon, float(share)) for share in shares]
+        best = int(np.argmax([candidate.scale for candidate in candidates]))
         if high - low < 1e-4:
-            return found[best]
+            return candidates[best]
         low, high = float(shares[max(best - 1, 0)]), float(shares[min(best + 1, 8)])
 
 
 def _with(dimension: int, epsilon: float, share: float) -> PrivUnit:
-    """Log odds of the cap's mass are -(1 - share) · epsilon."""
+    """PrivUnit with a cap whose mass has log odds -(1 - share) · epsilon."""
     odds = (1 - share) * epsilon
     log_mass = -_softplus(odds)
     logit = _logit(dimension, log_mass)
     log_mass = log_cap(dimension, logit)  # larger where no float is close enough to 1
     keep = 1 / (1 + math.exp(-share * epsilon))
-    # E<v, u> over the whole sphere where <v, u> >= threshold; on the rest it is the opposite.
+    # The integral of <v, u> over the cap; outside the cap it is minus that.
     a = (dimension - 1) / 2
     log_moment = -a * _softplus(logit) - math.log(2 * a) - float(betaln(a, 0.5))
     inside = math.exp(log_moment - log_mass)
@@ -130,7 +130,7 @@ def _with(dimension: int, epsilon: float, share: float) -> PrivUnit:
 
 
 def _logit(dimension: int, log_mass: float) -> float:
-    """`log_cap`'s logit of the cap whose share of the sphere has this logarithm, <= log(1/2)."""
+    """Invert `log_cap`: the logit of the cap with this logarithm of its share, <= log(1/2)."""
     low, high = -80.0, 700.0
     for _ in range(64):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Files that one process at a time may hold."""
+"""Lock files, held by one process at a time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def exclusive(path: Path, *, wait: bool) -> Iterator[None]:
-    """Hold a lock file; the system lets go of it however the process ends.
+    """Hold a lock file; the system releases it however the process ends.
 
     Raises:
-        BlockingIOError: another holds it, and `wait` is false.
+        BlockingIOError: another process holds it, and `wait` is false.
     """
     with open(path, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:  # perhaps by `held`, which lets go at once
+        except BlockingIOError:  # perhaps by `held`, which releases it at once
             time.sleep(0.05)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -39,7 +39,7 @@ def held(path: Path) -> bool:
 
 @contextlib.contextmanager
 def folder(path: Path) -> Iterator[None]:
-    """Hold the run in a folder for this process alone.
+    """Lock the run in a folder for this process.
 
     Raises:
         BlockingIOError: another process is training it.

@@ -48,7 +48,7 @@ def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(f"Expected images (channels, height, width) for model cnn, got {shape}.")
-    padding = 0 if min(shape[1:]) >= 16 else 1  # small images would vanish without it
+    padding = 0 if min(shape[1:]) >= 16 else 1  # without it small images shrink to nothing
     side = [((n + 2 * padding - 2) // 2 + 2 * padding - 2) // 2 for n in shape[1:]]
     return nn.Sequential(
         nn.Conv2d(shape[0], 16, 3, padding=padding),

@@ -1,4 +1,4 @@
-"""What the server does with a round's mean update: SGD, with momentum or without, or Adam."""
+"""The server's step with a round's mean update: SGD, with or without momentum, or Adam."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import numpy as np
 from randquant import _validate
 
 Moments = tuple[np.ndarray, ...]
-"""What an optimiser remembers between rounds: (d,) float32 each."""
+"""The state of an optimiser between rounds: (d,) float32 each."""
 
 DECAY = (0.9, 0.999)
 """Adam's decay rates of the first and the second moment."""
 
 FLOOR = np.float32(1e-8)
-"""What Adam adds to the root of the second moment."""
+"""Adam's epsilon: added to the root of the second moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """A step against the mean update, or against what its past makes of it.
+    """The server's optimiser: a step against the mean update, by SGD or Adam.
 
     Args:
         learning_rate: step size, > 0.
         kind: `sgd` or `adam`.
-        momentum: of SGD, in [0, 1): the step follows the sum of past updates, each weighted by
-            momentum once a round.
+        momentum: of SGD, in [0, 1): the step follows the sum of past mean updates, whose weight
+            is multiplied by momentum in each round.
 
     Guarantees:
-        Steps are those of torch.optim.SGD and torch.optim.Adam with these arguments and their
-        defaults otherwise, up to rounding. A step reads nothing but the mean and the past ones:
+        Steps are those of torch.optim.SGD and torch.optim.Adam with these arguments and otherwise
+        their defaults, up to rounding. A step depends only on the means of this and past rounds:
         it is post-processing, and costs no privacy.
 
     Raises:
@@ -60,23 +60,23 @@ class Optimizer:
         _validate.real("momentum", self.momentum, low=0, below=1)
 
     def init(self, dimension: int) -> Moments:
-        """What it remembers before the first round."""
+        """The state before the first round: zeros."""
         count = 2 if self.kind == "adam" else int(self.momentum > 0)
         return tuple(np.zeros(dimension, dtype=np.float32) for _ in range(count))
 
     def step(
         self, parameters: np.ndarray, mean: np.ndarray, moments: Moments, round: int
     ) -> tuple[np.ndarray, Moments]:
-        """Parameters and moments after a round, 1 for the first; the old ones stay as they are."""
+        """Return new parameters and moments after round number `round`, 1 for the first."""
         rate = np.float32(self.learning_rate)
         if self.kind == "adam":
             first, second = (
                 np.float32(decay) * old + np.float32(1 - decay) * new
                 for decay, old, new in zip(DECAY, moments, (mean, mean * mean), strict=True)
             )
-            ahead, spread = (np.float32(1 - decay**round) for decay in DECAY)
-            way = (first / ahead) / (np.sqrt(second / spread) + FLOOR)
-            return parameters - rate * way, (first, second)
+            first_scale, second_scale = (np.float32(1 - decay**round) for decay in DECAY)
+            direction = (first / first_scale) / (np.sqrt(second / second_scale) + FLOOR)
+            return parameters - rate * direction, (first, second)
         if self.momentum:
             moments = (np.float32(self.momentum) * moments[0] + mean,)
             mean = moments[0]

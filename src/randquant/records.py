@@ -1,4 +1,4 @@
-"""What was run and what was measured, as frozen data that turns into JSON and back.
+"""What was run and what was measured: frozen records that are converted to JSON and back.
 
 No key and no client's update ever enters a record. A simulation's seed does, and so does the mean
 training loss of a cohort: neither is covered by a run's guarantee (`docs/theory/accounting.md`).
@@ -47,38 +47,39 @@ class TrainConfig:
         cohort: how many clients take part in each round.
         rounds: how many rounds to train, at most.
         partition: how data is split over clients: `iid`, `shards`, `dirichlet`, or `natural` (by
-            who wrote them).
+            writer).
         concentration: Dirichlet concentration (used by `dirichlet` only).
         learning_rate: the server's step size.
         delta: the delta of the printed guarantee.
         seed: simulation seed: data split, initial weights, cohorts and simulated client keys.
         checkpoint_every: rounds between checkpoints.
         evaluate_every: rounds between evaluations on test data.
-        threads: torch and encoder threads (part of the config because it fixes rounding).
+        threads: torch and encoder threads (part of the configuration because rounding depends on
+            it).
         trust: against whom the guarantee holds; None for the mechanism's own (`local` for
             channels, which also work under `aggregate`).
         clip_norm: threshold of a whole update's norm, for channels; None to clip each coordinate
             alone. (Baselines have a parameter of their own.)
         norm: the norm that an update is clipped in, `l2` or `l1`.
-        neighboring: what the guarantee hides, `replace_one` or `zero_out`.
-        stop_at_epsilon: end before the round after which epsilon would be larger than this.
+        neighboring: the neighbouring relation, `replace_one` or `zero_out`.
+        stop_at_epsilon: end the run before the round after which epsilon would exceed this.
         max_participations: most rounds that one client takes part in; None for no cap.
-        sampling: `fixed` (cohorts of that size) or `poisson` (each client by a coin of its own,
-            `cohort` of them on average). No guarantee counts on it.
+        sampling: `fixed` (cohorts of that size) or `poisson` (each client independently, `cohort`
+            clients on average). No guarantee assumes it.
         batch: samples of a local step, drawn at random; None for all of a client's.
         local_epochs: passes over a client's data in a round, with local_learning_rate only.
-        local_learning_rate: step size of local SGD, whose way from the global model is then the
-            update (DP-FedAvg); None to send one gradient at the global model.
+        local_learning_rate: step size of local SGD; the update is then the model difference after
+            it (DP-FedAvg). None to send one gradient at the global model.
         server_optimizer: `sgd` or `adam`.
         server_momentum: momentum of the server's SGD, 0 for none.
-        features: what is trained on: empty for the data as they are, `scattering`, or `pca-K` with
-            K components (`randquant.features`).
-        fitted_on: what components, means and deviations are fitted on: `public` examples that no
-            client holds, or `all` clients' data, which no guarantee covers.
-        unit: what neighbours differ in: a whole `client`, or one `example` of a client's (each
-            example's gradient is then clipped to clip_norm, and the update is their mean).
-        device: where updates are computed: `cpu`, or `cuda` (or `cuda:1`, …), where a channel's
-            codes are drawn and added up too.
+        features: features to train on: empty for the data as they are, `scattering`, or `pca-K`
+            with K components (`randquant.features`).
+        fitted_on: data that components, means and deviations are fitted on: `public` examples
+            that no client holds, or `all` clients' data, which no guarantee covers.
+        unit: the privacy unit: a whole `client`, or one `example` of a client (each example's
+            gradient is then clipped to clip_norm, and the update is their mean).
+        device: where updates are computed: `cpu`, or `cuda` (or `cuda:1`, …), which then also
+            draws and sums a channel's codes.
     """
 
     dataset: str
@@ -126,16 +127,16 @@ class RoundMetrics:
     Attributes:
         round: 1 for the first round.
         accuracy, loss: on test data, or None on rounds without evaluation; loss in nats.
-        train_loss: mean loss of the cohort's local data, in nats, before the step; None where a
+        train_loss: mean loss of the cohort's local data, in nats, before the step; None if a
             Poisson cohort is empty.
-        bytes_up: bytes all clients of the round uploaded, headers included; under `aggregate`
-            trust vectors masked for the sum (the handshake of a secure sum is not counted).
+        bytes_up: bytes that all clients of the round uploaded, headers included; under
+            `aggregate` trust those of masked vectors (the handshake is not counted).
         seconds_gradient: forward and backward passes, in seconds.
         seconds_protect: clip, encode, pack, unpack, sum, decode, step, in seconds.
         seconds_evaluate: evaluation on test data, in seconds.
         participations: rounds so far of the client called most often, this one included.
         epsilon: proven upper bound of that client's epsilon so far; None without privacy.
-        delta, neighboring: of that epsilon; they may change while a run goes on.
+        delta, neighboring: of that epsilon; they may change when a run is resumed.
     """
 
     round: int
@@ -154,13 +155,13 @@ class RoundMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a run has sent, the round under way included: on disk before a round is sent.
+    """What a run has sent, including the current round: on disk before the round is sent.
 
     Attributes:
-        settings: digest of the settings that the run cannot change.
-        channel: fingerprint of its channel, in hexadecimal; empty where it uses none.
-        round: rounds that were begun.
-        participations: rounds of the client called most often, the one under way included.
+        settings: digest of the settings that must not change during the run.
+        channel: fingerprint of its channel, in hexadecimal; empty if it uses none.
+        round: rounds that were started.
+        participations: rounds of the client called most often, including the current one.
         epsilon: proven upper bound of that client's epsilon; None without privacy.
         delta, neighboring: of that epsilon.
     """
@@ -179,7 +180,7 @@ class Sent:
 
     @property
     def identity(self) -> str:
-        """What every file of the run belongs to, in hexadecimal (SHA-256)."""
+        """The run's identity, to which all its files are bound, in hexadecimal (SHA-256)."""
         return hashlib.sha256(f"{self.settings} {self.channel}".encode()).hexdigest()
 
 
@@ -194,11 +195,11 @@ class RunSummary:
         bits_per_coordinate: the same in bits, per coordinate, header included.
         participations: how many rounds the most-called client took part in.
         guarantee: of the whole run; None without privacy.
-        seconds: all rounds together, evaluation included; loading data and compiling are not.
+        seconds: all rounds together, with evaluation, without loading data and compiling.
         rounds: how many rounds were done.
-        stopped: why that is fewer than were asked for; empty where it is not.
-        public_examples: training examples that were declared public, held by no client, and that
-            features were fitted on; 0 where nothing was fitted, or on all clients' data.
+        stopped: why these are fewer than configured; empty if they are not.
+        public_examples: training examples that were declared public, are held by no client, and
+            were used to fit features; 0 if nothing was fitted, or on all clients' data.
     """
 
     accuracy: float
@@ -227,7 +228,7 @@ class RunSummary:
 
 
 def check_config(config: TrainConfig) -> None:
-    """Refuse a configuration whose numbers make no sense.
+    """Refuse a configuration with invalid numbers.
 
     Raises:
         ValueError, TypeError: a number is out of bounds or of the wrong kind, or the population
@@ -256,14 +257,14 @@ def check_config(config: TrainConfig) -> None:
         fitting = config.population * most // config.cohort
         if config.rounds > fitting:
             raise ValueError(
-                f"Expected rounds <= {fitting} where each of {config.population} clients takes "
+                f"Expected rounds <= {fitting} if each of {config.population} clients takes "
                 f"part at most {most} times in cohorts of {config.cohort}, got {config.rounds}: "
                 "raise max_participations, or lower rounds or cohort."
             )
 
 
 def _check_local(config: TrainConfig) -> None:
-    """How clients and the server step."""
+    """Check the settings of the clients' and the server's steps."""
     _validate.whole("local_epochs", config.local_epochs, low=1, high=10_000)
     if config.batch is not None:
         _validate.whole("batch", config.batch, low=1)
@@ -281,8 +282,8 @@ def _check_local(config: TrainConfig) -> None:
     _validate.choice("unit", config.unit, ("client", "example"))
     if config.unit == "example" and config.local_learning_rate is not None:
         raise ValueError(
-            "Expected no local_learning_rate where an example is the unit, got one: after a local "
-            "step all examples' gradients depend on each of them."
+            "Expected no local_learning_rate with unit example, got one: after a local step every "
+            "example's gradient depends on every other example."
         )
 
 
@@ -292,17 +293,17 @@ def _check_sampling(config: TrainConfig) -> None:
         return
     if config.trust == "aggregate":
         raise ValueError(
-            "Expected sampling fixed under aggregate trust, got poisson: its guarantee counts on "
-            "how many clients are summed."
+            "Expected sampling fixed under aggregate trust, got poisson: its guarantee needs a "
+            "fixed number of clients in a sum."
         )
     if config.max_participations is not None:
         raise ValueError(
-            "Expected max_participations or sampling poisson, got both: coins keep to no cap."
+            "Expected max_participations or sampling poisson, got both: the latter has no cap."
         )
 
 
 def to_json(record: Any) -> Any:
-    """Turn records, dicts, tuples and numbers into plain JSON values.
+    """Convert records, dicts, tuples and numbers to plain JSON values.
 
     Guarantees: infinity becomes the string "inf"; NaN is refused.
 
@@ -348,8 +349,8 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` to `path` so that a reader sees the old file or the whole new one.
 
     Guarantees:
-        What was written outlasts a loss of power. Where writing fails the old file is still there
-        and nothing else is.
+        What was written survives a loss of power. If writing fails, the old file is unchanged and
+        no other file is left behind.
 
     Raises:
         OSError: it cannot be written; the error names `path`.
@@ -370,7 +371,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an OSError name `path`: those of a write name no file at all."""
+    """Add `path` to an OSError: those of a write do not name the file."""
     try:
         yield
     except OSError as error:
@@ -380,7 +381,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def sync_folder(path: Path) -> None:
-    """Let the names in a folder outlast a loss of power, as far as its file system can."""
+    """Make the names in a folder survive a loss of power, if its file system can."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,6 +1,6 @@
 """A finished run as one self-contained HTML page: text, tables and plots, no scripts.
 
-Rendering only: every figure is handed in, nothing about privacy or training is computed here.
+Rendering only: every figure is an argument, and nothing about privacy or training is computed here.
 Equal runs give equal bytes, so a page can be compared and cached like any other result.
 """
 
@@ -18,7 +18,7 @@ from randquant._svg import Line, Part, minus
 from randquant.privacy import Guarantee
 from randquant.records import RoundMetrics, RunSummary, TrainConfig, write_atomic
 
-LARGE_EPSILON = 20.0  # nats; above this the page says that the total hides nothing by itself
+LARGE_EPSILON = 20.0  # nats; above it the page says that the total by itself hides nothing
 TABLE_ROWS = 20
 
 Card = tuple[str, str, list[str]]  # name, figure, lines below it
@@ -61,7 +61,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished run: what was asked, what each round measured, what came out."""
+    """A finished run: its configuration, what each round measured, and its results."""
 
     config: TrainConfig
     metrics: Sequence[RoundMetrics]
@@ -73,8 +73,8 @@ def render(run: Run, baseline: Run | None, curve: Curve | None, output: Output |
 
     Args:
         run: the run to report.
-        baseline: the same run without privacy, drawn and printed beside it.
-        curve: the certificate of one coordinate over orders.
+        baseline: the same run without privacy, shown beside it.
+        curve: the certificate of one coordinate, over Rényi orders.
         output: the output distributions of the channel.
 
     Returns:
@@ -105,7 +105,7 @@ def write(
     path: Path, run: Run, baseline: Run | None, curve: Curve | None, output: Output | None
 ) -> None:
     """Write the page of `render` to `path`, atomically."""
-    # A folder name may hold bytes that are not UTF-8; they become character references.
+    # A folder name may contain bytes that are not UTF-8; they become character references.
     text = render(run, baseline, curve, output)
     write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
 
@@ -179,16 +179,18 @@ def _guarantee_card(run: Run) -> Card:
 
 
 def _fitted(run: Run) -> list[str]:
-    """What features were fitted on, where they were: it stands beside every epsilon."""
-    said = features.statement(run.config, run.summary)
-    return [f"{said[0].upper()}{said[1:]}."] if said else []
+    """What features were fitted on, if on anything: printed beside every epsilon."""
+    statement = features.statement(run.config, run.summary)
+    return [f"{statement[0].upper()}{statement[1:]}."] if statement else []
 
 
 def _meaning(run: Run, curve: Curve | None) -> str:
     summary, unit = run.summary, run.config.unit
     guarantee = summary.guarantee
     if guarantee is None:
-        paragraphs = [("Nothing is promised.", "Whoever sees an upload sees the client's update.")]
+        paragraphs = [
+            ("Nothing is promised.", "Anyone who sees an upload sees the client's update.")
+        ]
     elif math.isinf(guarantee.epsilon):
         paragraphs = [("There is no guarantee.", "No finite ε is proven for this run.")]
     else:
@@ -263,7 +265,7 @@ def _training_charts(run: Run, baseline: Run | None) -> list[str]:
 
 
 def _spent_chart(run: Run) -> list[str]:
-    """Epsilon so far, where the log has it and it is finite."""
+    """Epsilon so far, if the log has it and it is finite."""
     points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
     if not any(math.isfinite(epsilon) for _, epsilon in points):
         return []
@@ -297,7 +299,7 @@ def _channel_charts(curve: Curve | None, output: Output | None) -> list[str]:
 
 
 def _curve_chart(curve: Curve) -> str:
-    # Without a finite bound the second line is not drawn, and the legend says why.
+    # Without a finite bound the second line is empty, and the legend says why.
     ends = [(order, curve.pure) for order in (curve.orders[0], curve.orders[-1])]
     lines = [
         Line("upper bound", list(zip(curve.orders, curve.epsilon, strict=True)), "c1"),
@@ -317,12 +319,12 @@ def _cost_charts(run: Run) -> list[str]:
     ]
     names = ("gradient", "protect", "evaluate")
     spent = [math.fsum(getattr(m, f"seconds_{name}") for m in run.metrics) for name in names]
-    # Set-up and checkpoints; a resumed run's clock may have missed some rounds.
+    # Set-up and checkpoints; the clock of a resumed run may have missed some rounds.
     spent.append(max(0.0, run.summary.seconds - math.fsum(spent)))
     parts = [
         Part(name, amount, f"{amount:,.1f} s", f"c{color}")
         for color, (name, amount) in enumerate(zip((*names, "other"), spent, strict=True), 1)
-        if name != "other" or amount >= 0.05  # less would be printed as zero
+        if name != "other" or amount >= 0.05  # less is printed as zero
     ]
     return [
         _svg.horizontal_bars("Bytes one client uploads in a round", uploads),
@@ -336,14 +338,14 @@ EMPTY = {
     "stop_at_epsilon": "never",
     "max_participations": "no cap",
 }
-"""What an empty setting means, where that is not nothing."""
+"""What an empty setting means, if it does not mean "none"."""
 
 
 def _config_table(config: TrainConfig) -> str:
     rows: list[tuple[str, str]] = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if isinstance(value, Mapping):  # sorted, so that equal configurations give equal pages
+        if isinstance(value, Mapping):  # sorted: equal configurations give equal pages
             rows += [(f"{field.name}: {name}", _text.plain(value[name])) for name in sorted(value)]
         else:
             empty = value is None or value == ""
@@ -354,7 +356,7 @@ def _config_table(config: TrainConfig) -> str:
 
 def _round_table(run: Run) -> str:
     evaluated = [metric for metric in run.metrics if metric.accuracy is not None]
-    # Evenly spaced, the first and the last among them; a set, because a short run repeats some.
+    # Evenly spaced, including the first and the last; a set, because a short run repeats some.
     gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)
     shown = sorted({round(i * gap) for i in range(TABLE_ROWS)}) if evaluated else []
     names = ("round", "accuracy, %", "test loss", "train loss", "epsilon", "uploads", "seconds")
@@ -376,7 +378,7 @@ def _round_table(run: Run) -> str:
 
 _SIMULATION = (
     "This run simulated all clients on one machine, with every random choice drawn from the seed "
-    "in the table below: whoever knows it can repeat the choices and undo the protection. The "
+    "in the table below: anyone who knows it can repeat the choices and undo the protection. The "
     "guarantee is that of the mechanism as deployed, each client with a secret key of its own, "
     "and no statement about the data this simulation stored."
 )

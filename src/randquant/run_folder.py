@@ -1,17 +1,17 @@
-"""The folder of a run: who holds it, and what its files say, checked when they are read.
+"""The folder of a run: its lock and its files, which are checked when they are read.
 
     RUN/config.json             what determines the run
-    RUN/sent.json               what was sent, the round under way included
+    RUN/sent.json               what was sent, including the current round
     RUN/metrics.jsonl           one line per finished round
     RUN/checkpoint.safetensors  the model and who took part, every few rounds
-    RUN/summary.json            what came out, when the run is finished
-    RUN/report.html             the same for people
+    RUN/summary.json            the results, when the run is finished
+    RUN/report.html             the results as a page
     RUN/lock                    held by the process that trains it
     RUN/baseline/               the same run without privacy, if one was asked for
 
-A round is in `sent.json` before it is sent, and in the log before a checkpoint counts on it. Every
-file but the page says by a checksum whether it is as it was written, and belongs to its run: by the
-digest of the settings and the channel that the run began with, which are in `sent.json`.
+A round is in `sent.json` before it is sent, and in the log before a checkpoint includes it. Every
+file except the page has a checksum, and is bound to its run by the digest of the settings and the
+channel that the run began with, which are in `sent.json`.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ CHECKPOINT, SUMMARY, REPORT = "checkpoint.safetensors", "summary.json", "report.
 BASELINE = "baseline"
 
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
-"""Settings that may change while a run goes on: how long to train and what to print."""
+"""Settings that may change when a run is resumed: how long to train and what to print."""
 
 OPTIONS = ", ".join("--" + name.replace("_", "-") for name in FREE)
 
 
 def make_way(folder: Path, overwrite: bool) -> None:
-    """Delete the run in a folder that is not empty, if that was asked for and is a run."""
+    """Delete the run in a folder if `overwrite` is set; refuse a folder with other files."""
     if not (folder / CONFIG).exists():
         raise FileExistsError(
             f"Expected a new folder for the run, got {folder}, which holds other files: "
@@ -63,52 +63,52 @@ def make_way(folder: Path, overwrite: bool) -> None:
     if not overwrite:
         raise FileExistsError(
             f"Expected a new folder for the run, got {folder}, which holds a run: choose "
-            "another, add --overwrite to replace it, or --resume to go on with it."
+            "another, add --overwrite to replace it, or --resume to continue it."
         )
     with locks.folder(folder):
         shutil.rmtree(folder)
 
 
 def begin(folder: Path, config: TrainConfig, fingerprint: str, epsilon: float | None) -> None:
-    """Write what a run begins with: it is bound to its settings before its first round.
+    """Write the first files of a run, which bind it to its settings before its first round.
 
     Args:
-        folder: of the run; made where there is none.
-        config: what to train.
-        fingerprint: of its channel, in hexadecimal; empty where it uses none.
-        epsilon: of no round; None without privacy.
+        folder: the run's folder; created if missing.
+        config: the run's configuration.
+        fingerprint: of its channel, in hexadecimal; empty if it uses none.
+        epsilon: epsilon of zero rounds; None without privacy.
     """
     _make(folder)
     run_log.begin(folder / LOG)
     sent = Sent(settings(config), fingerprint, 0, 0, epsilon, config.delta, config.neighboring)
     write_sent(folder, sent)
-    write_config(folder, config)  # last: a folder with it is a complete new run
+    write_config(folder, config)  # last: a folder with a configuration is a complete new run
 
 
 def has_sent(folder: Path) -> bool:
-    """Return whether a round of the run in a folder was begun, whatever else is missing there."""
+    """Return whether a round of the run in a folder was started, even if files are missing."""
     try:
         return (folder / SENT).exists() and _sent(folder).round > 0
     except ValueError:
-        return True  # it cannot be ruled out
+        return True  # damaged: it cannot be ruled out
 
 
 def read_config(folder: Path) -> TrainConfig:
     """Return the configuration of the run in a folder.
 
     Raises:
-        ValueError: there is none, or it was changed by another than the product.
+        ValueError: there is none, or it was changed from outside.
     """
     advice = (
-        f"Restore it: what may change ({OPTIONS}) is given to randquant train --resume RUN, and "
-        "for anything else begin a new run."
+        f"Restore it: settings that may change ({OPTIONS}) are options of randquant train "
+        "--resume RUN; for anything else begin a new run."
     )
     try:
-        found = sealed.read(folder / CONFIG, advice)
+        record = sealed.read(folder / CONFIG, advice)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"Expected a run in {folder}, found no {CONFIG} there.") from None
     try:
-        config = from_json(TrainConfig, found)
+        config = from_json(TrainConfig, record)
         check_config(config)
         return config
     except (ValueError, TypeError) as error:
@@ -137,15 +137,15 @@ def read_sent(folder: Path, config: TrainConfig) -> Sent:
 
 
 def write_sent(folder: Path, sent: Sent) -> None:
-    """Write what a run has sent, before it is sent."""
+    """Write what a run has sent; called before it is sent."""
     sealed.write(folder / SENT, sent)
 
 
 def read_log(folder: Path, config: TrainConfig) -> tuple[Lines, Sent]:
-    """Return what a run's log says and what was sent, even while the run is trained.
+    """Return a run's log and what was sent, even while the run is being trained.
 
     Raises:
-        ValueError: one was changed, or lines are missing.
+        ValueError: a file was changed, or lines are missing.
     """
     before = read_sent(folder, config)
     lines = run_log.read(folder / LOG, before.identity)
@@ -155,46 +155,46 @@ def read_log(folder: Path, config: TrainConfig) -> tuple[Lines, Sent]:
 
 
 def open_log(folder: Path, sent: Sent) -> RunLog:
-    """Return the log of a run that goes on; ValueError where it is damaged."""
+    """Return the log of a run, to append to; ValueError if it is damaged."""
     log = RunLog(folder / LOG, sent.identity)
     _check_length(folder, len(log.metrics), sent.round, sent.round)
     return log
 
 
 def read_summary(folder: Path, lines: Lines, sent: Sent) -> RunSummary | None:
-    """Return what came out of a run with that log; None where it is not finished.
+    """Return the summary of a run with that log; None if it is not finished.
 
     Raises:
-        ValueError: it was changed, or is that of other rounds than were sent.
+        ValueError: it was changed, or does not cover the rounds that were sent.
     """
     try:
-        found = sealed.read(folder / SUMMARY, _ANEW.format(folder), lines.last)
+        record = sealed.read(folder / SUMMARY, _ANEW.format(folder), lines.last)
     except FileNotFoundError:
         return None
     if len(lines.metrics) != sent.round:
         raise ValueError(
-            f"Expected {folder / SUMMARY} to speak of all {sent.round} rounds that were sent, got "
-            f"that of {len(lines.metrics)}. {_ANEW.format(folder)}"
+            f"Expected {folder / SUMMARY} to cover all {sent.round} rounds that were sent, got "
+            f"{len(lines.metrics)}. {_ANEW.format(folder)}"
         )
-    return RunSummary.from_json(found)
+    return RunSummary.from_json(record)
 
 
 def write_summary(folder: Path, summary: RunSummary, last: str) -> None:
-    """Write what came out of a run, whose log ends with that checksum."""
+    """Write the summary of a run whose log ends with the checksum `last`."""
     sealed.write(folder / SUMMARY, summary, last)
 
 
 def reopen(folder: Path) -> None:
-    """Take away what came out of a run before it goes on: it does not speak of later rounds."""
-    found = [folder / name for name in (SUMMARY, REPORT) if (folder / name).exists()]
-    for path in found:
+    """Delete the results of a run before it continues: they do not cover later rounds."""
+    results = [folder / name for name in (SUMMARY, REPORT) if (folder / name).exists()]
+    for path in results:
         path.unlink()
-    if found:
+    if results:
         sync_folder(folder)
 
 
 def read_finished(folder: Path) -> Run:
-    """Return the finished run in a folder, as it ended.
+    """Return the finished run in a folder.
 
     Raises:
         ValueError: the folder holds no run, its files are damaged, or it is not finished.
@@ -204,7 +204,7 @@ def read_finished(folder: Path) -> Run:
     summary = read_summary(folder, lines, sent)
     if summary is None or not is_stated(summary, config):
         raise ValueError(
-            f"Expected a finished run in {folder}, got one without a summary: go on with it by "
+            f"Expected a finished run in {folder}, got one without a summary: continue it with "
             "randquant train --resume."
         )
     return Run(config, lines.metrics, summary)
@@ -218,10 +218,10 @@ def is_stated(summary: RunSummary, config: TrainConfig) -> bool:
 
 
 def settings(config: TrainConfig) -> str:
-    """Digest of the settings that a run cannot change, in hexadecimal (SHA-256).
+    """Digest of the settings that must not change during a run, in hexadecimal (SHA-256).
 
-    The guarantee speaks of every round, so they must all have used one configuration. With a cap
-    on participations cohorts depend on how many rounds there are.
+    The guarantee covers every round, so all rounds must use one configuration. With a cap on
+    participations, cohorts depend on the number of rounds.
     """
     fields = to_json(config)
     fields["trust"] = config.trust or ""  # as version 0.1.0 digests it
@@ -229,7 +229,7 @@ def settings(config: TrainConfig) -> str:
         if name != "rounds" or config.max_participations is None:
             del fields[name]
     if not features.is_fitted(config):
-        del fields["fitted_on"]  # nothing depends on it
+        del fields["fitted_on"]  # no features are fitted, so nothing depends on it
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
@@ -241,12 +241,12 @@ def _sent(folder: Path) -> Sent:
         return from_json(Sent, sealed.read(folder / SENT, RESTORE))
     except FileNotFoundError:
         raise ValueError(
-            f"Expected {folder / SENT}, which says what was sent, found none. {RESTORE}"
+            f"Expected {folder / SENT}, the record of what was sent, found none. {RESTORE}"
         ) from None
 
 
 def _check_length(folder: Path, lines: int, low: int, high: int) -> None:
-    """A log has every round that was sent, perhaps without the last, which was under way."""
+    """Check that a log has all rounds that were sent, except perhaps the last, interrupted one."""
     if not low - 1 <= lines <= high:
         raise ValueError(
             f"Expected {max(low - 1, 0)} to {high} rounds in {folder / LOG}, since {high} were "
@@ -255,7 +255,7 @@ def _check_length(folder: Path, lines: int, low: int, high: int) -> None:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder such that it outlasts a loss of power."""
+    """Create a folder so that it survives a loss of power."""
     if not folder.exists():
         _make(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -263,7 +263,7 @@ def _make(folder: Path) -> None:
 
 
 def save_checkpoint(path: Path, state: State, identity: str) -> None:
-    """Write where a run of that identity stands, atomically."""
+    """Write the state of a run with that identity, atomically."""
     tensors = {
         "parameters": state.parameters,
         "participations": state.participations,
@@ -276,8 +276,10 @@ def save_checkpoint(path: Path, state: State, identity: str) -> None:
 
 
 def load_checkpoint(path: Path, identity: str) -> State | None:
-    """Return where a run stood; None where it has not begun."""
-    from randquant.federate import State  # torch: slow, and reading a run's figures needs none
+    """Return the state of a run; None if it has no checkpoint yet."""
+    from randquant.federate import (
+        State,
+    )  # imports torch, which is slow and not needed to read figures
 
     if not path.exists():
         return None
@@ -287,7 +289,7 @@ def load_checkpoint(path: Path, identity: str) -> State | None:
     except (safetensors.SafetensorError, KeyError) as error:
         raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None
     if not np.array_equal(checksum, _checksum(tensors)):
-        raise ValueError(f"Expected a checkpoint in {path} whose checksum fits: it is damaged.")
+        raise ValueError(f"Expected a checkpoint in {path} with the right checksum: it is damaged.")
     if not np.array_equal(tensors["identity"], _bytes(identity)):
         raise ValueError(
             f"Expected the configuration that {path} was made with, got another: its rounds "

@@ -1,7 +1,7 @@
 """The log of a run: a line of JSON for each finished round, chained by checksums.
 
-Each line's checksum goes into the next one's, and that of the first line follows from the run's
-identity: a line that is changed, dropped, doubled, moved or of another run is noticed.
+Each line's checksum enters the next line's, and the first line's depends on the run's identity: a
+line that was changed, dropped, doubled, moved or taken from another run is detected.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ RESTORE = "Restore it from a copy, or begin a new run."
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What a log says.
+    """The contents of a log.
 
     Attributes:
         metrics: rounds 1, 2, and so on.
-        last: checksum of the last line; the run's identity where there is none.
-        size: bytes of the whole lines.
-        torn: bytes behind them, of a line that was not written to its end.
+        last: checksum of the last line; the run's identity if there is no line.
+        size: bytes of the complete lines.
+        torn: bytes after them, of a line that was not written completely.
     """
 
     metrics: tuple[RoundMetrics, ...]
@@ -42,11 +42,11 @@ def read(path: Path, identity: str) -> Lines:
 
     Args:
         path: the log.
-        identity: of the run that it has to belong to.
+        identity: of the run that it must belong to.
 
     Raises:
-        ValueError: there is none, or a line was changed or is missing; half a line at the end, as
-            a full disk or a loss of power leaves it, is no error.
+        ValueError: there is none, or a line was changed or is missing. An incomplete line at the
+            end, as left by a full disk or a loss of power, is no error.
     """
     try:
         text = path.read_bytes()
@@ -70,15 +70,15 @@ def read(path: Path, identity: str) -> Lines:
 
 
 class RunLog:
-    """A log that goes on.
+    """A log that rounds are appended to.
 
     Args:
-        path: the log, as `begin` makes it.
+        path: the log, as `begin` creates it.
         identity: of the run.
 
     Guarantees:
-        What `append` and `replace` wrote outlasts a loss of power. Where one fails the log is as
-        it was before, or ends in half a line, which the next `RunLog` of it takes away.
+        What `append` and `replace` wrote survives a loss of power. If one of them fails, the log is
+        unchanged or ends in an incomplete line, which the next `RunLog` on it removes.
 
     Raises:
         ValueError: as `read`.
@@ -90,7 +90,7 @@ class RunLog:
         self.metrics, self._last = list(lines.metrics), lines.last
         if lines.torn:
             logging.getLogger(__name__).warning(
-                "Took away half a line at the end of %s: round %d is computed again.",
+                "Removed an incomplete line at the end of %s: round %d is computed again.",
                 path, len(self.metrics) + 1,
             )  # fmt: skip
             with naming(path):
@@ -98,7 +98,7 @@ class RunLog:
 
     @property
     def last(self) -> str:
-        """Checksum of the last line; the run's identity where there is none."""
+        """Checksum of the last line; the run's identity if there is no line."""
         return self._last
 
     def append(self, metrics: RoundMetrics) -> None:
@@ -114,19 +114,19 @@ class RunLog:
         self._last = last
 
     def replace(self, metrics: Sequence[RoundMetrics]) -> None:
-        """Write the same rounds anew, at another delta or with an evaluation more."""
+        """Rewrite the same rounds, at another delta or with one more evaluation."""
         if len(metrics) < len(self.metrics):
             raise ValueError(f"Expected {len(self.metrics)} rounds or more, got {len(metrics)}.")
         lines, last = [], self._identity
-        for each in metrics:
-            line, last = _line(each, last)
+        for round in metrics:
+            line, last = _line(round, last)
             lines.append(line)
         write_atomic(self._path, b"".join(lines))
         self.metrics, self._last = list(metrics), last
 
 
 def begin(path: Path) -> None:
-    """Make the log of a new run."""
+    """Create the log of a new run."""
     write_atomic(path, b"")
 
 
@@ -137,10 +137,10 @@ def _line(metrics: RoundMetrics, last: str) -> tuple[bytes, str]:
 
 
 def _write_all(log: int, data: bytes) -> None:
-    """Write every byte, to the disk, or take away what was written of them."""
+    """Write every byte to the disk, or remove what was written of them."""
     before = os.fstat(log).st_size
     try:
-        while data:  # a write may be short: at a limit of the file's size, say
+        while data:  # a write may be short, for example at a limit on file size
             data = data[os.write(log, data) :]
         os.fsync(log)
     except OSError:

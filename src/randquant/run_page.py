@@ -1,4 +1,4 @@
-"""The page of one run, from what its folder says."""
+"""The page of one run, from the files in its folder."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from randquant.run_setup import channel_of
 
 
 def rebuild(folder: Path, output: Path | None = None) -> Path:
-    """Write a finished run's page again, without training; return where it is.
+    """Write a finished run's page again, without training; return its path.
 
     Raises:
         ValueError: the folder holds no finished run, or its files are damaged.
     """
-    twin = folder / run_folder.BASELINE
+    baseline = folder / run_folder.BASELINE
     path = output or folder / run_folder.REPORT
-    both = run_folder.read_finished(twin) if (twin / run_folder.SUMMARY).exists() else None
+    both = run_folder.read_finished(baseline) if (baseline / run_folder.SUMMARY).exists() else None
     write(path, run_folder.read_finished(folder), both)
     return path
 
 
-def write(path: Path, run: report.Run, twin: report.Run | None) -> None:
-    """Write the page of a finished run, beside its twin without privacy if there is one."""
+def write(path: Path, run: report.Run, baseline: report.Run | None) -> None:
+    """Write the page of a finished run, with its baseline without privacy if there is one."""
     channel = channel_of(run.config)
     curve, output = (None, None) if channel is None else (_curve(channel), _output(channel))
-    report.write(path, run, twin, curve, output)
+    report.write(path, run, baseline, curve, output)
 
 
 def _curve(channel: Channel) -> report.Curve:

@@ -1,4 +1,4 @@
-"""From a configuration to what trains it: data, clients, mechanism and schedule."""
+"""Builds a run from its configuration: data, clients, mechanism and schedule."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from randquant.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a run is trained with; nothing of it depends on how far it is.
+    """What a run is trained with; none of it depends on the run's progress.
 
     Attributes:
-        learner, mechanism, schedule: of clients, updates and rounds.
-        public: examples that features were fitted on, which no client holds.
+        learner: computes the clients' updates.
+        mechanism: protects and aggregates them.
+        schedule: draws the cohorts and ends the run.
+        public: number of public examples that features were fitted on.
     """
 
     learner: Learner
@@ -37,7 +39,7 @@ class Prepared:
 
 
 def prepare(config: TrainConfig) -> Prepared:
-    """Load a run's data and build what trains on them.
+    """Load a run's data and build its learner, mechanism and schedule.
 
     Raises:
         ValueError: the configuration cannot be trained.
@@ -72,8 +74,8 @@ def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
     norm = mechanism.clip_norm if config.unit == "example" else None
     if config.unit == "example" and norm is None:
         raise ValueError(
-            "Expected a clip_norm where an example is the unit, got none: it bounds what one "
-            "example can change."
+            "Expected a clip_norm with unit example, got none: it bounds what one example can "
+            "change."
         )
     return Local(config.batch, config.local_epochs, config.local_learning_rate, norm)
 
@@ -83,13 +85,13 @@ def _mechanism(config: TrainConfig) -> UpdateMechanism:
     if config.sampling == "poisson" and mechanism.trust == "aggregate":
         raise ValueError(
             f"Expected sampling fixed with {config.mechanism} under aggregate trust, got poisson: "
-            "its guarantee counts on how many clients are summed."
+            "its guarantee needs a fixed number of clients in a sum."
         )
     return mechanism
 
 
 def without_privacy(config: TrainConfig, rounds: int) -> TrainConfig:
-    """The same run with updates clipped alike and sent as floats, for as many rounds."""
+    """The same run with the same clipping and updates sent as floats, for `rounds` rounds."""
     channel = channel_of(config)
     clip = {k: v for k, v in config.parameters.items() if k in ("clip", "clip_norm")}
     if channel is not None:

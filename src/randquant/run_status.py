@@ -1,4 +1,4 @@
-"""How runs stand, read from their folders: nothing is trained, locked or changed."""
+"""The status of runs, read from their folders: nothing is trained, locked or changed."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ FAILED = "failed.json"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a run stands.
+    """The status of a run.
 
     Attributes:
-        folder: of the run.
-        state: `finished`, `unfinished` (it can go on), `being trained`, `failed` (a sweep gave it
-            up) or `damaged` (its files cannot be read).
-        config: what was asked for; None where that is damaged.
+        folder: the run's folder.
+        state: `finished`, `unfinished` (it can be resumed), `being trained`, `failed` (a sweep
+            gave up on it) or `damaged` (its files cannot be read).
+        config: the configuration; None if it is damaged.
         metrics: the rounds that are done.
-        summary: what came out; None before the end.
+        summary: the results; None before the end.
         error: why it failed, or what is damaged.
-        sent: what was sent, the round under way included; None where that cannot be read.
+        sent: what was sent, including the current round; None if that cannot be read.
     """
 
     folder: Path
@@ -48,22 +48,22 @@ class Status:
 
     @property
     def accuracy(self) -> float | None:
-        """On test data, as last measured."""
+        """Accuracy on test data, as last measured."""
         measured = [m.accuracy for m in self.metrics if m.accuracy is not None]
         return measured[-1] if measured else None
 
     @property
     def epsilon(self) -> float | None:
-        """A proven upper bound for all that was sent, perhaps infinite; None without privacy.
+        """A proven upper bound for everything sent, possibly infinite; None without privacy.
 
-        Infinite too where a run is to state it for other neighbours, and has not gone on yet.
+        Also infinite if a run was switched to another neighbouring relation and not resumed yet.
         """
         if self.summary is not None:
             guarantee = self.summary.guarantee
             return None if guarantee is None else guarantee.epsilon
         if self.sent is None or self.sent.round == 0 or self.sent.epsilon is None:
             return None
-        # A bound for any two updates holds for an update and zeros, but not the other way round.
+        # A bound for any two updates implies one for an update and zeros, but not conversely.
         known = self.config is None or self.config.neighboring in (
             self.sent.neighboring,
             "zero_out",
@@ -72,7 +72,7 @@ class Status:
 
     @property
     def delta(self) -> float | None:
-        """Of that epsilon; None where there is none."""
+        """The delta of that epsilon; None if there is none."""
         if self.epsilon is None:
             return None
         if self.summary is not None and self.summary.guarantee is not None:
@@ -86,17 +86,17 @@ class Status:
 
     @property
     def fitted(self) -> str:
-        """What features were fitted on, as it stands beside epsilon; empty where on nothing."""
+        """What features were fitted on, as printed beside epsilon; empty if on nothing."""
         return "" if self.config is None else features.statement(self.config, self.summary)
 
     @property
     def covered(self) -> bool:
-        """Whether epsilon covers everything that looked at clients' data."""
+        """Whether epsilon covers every use of clients' data."""
         return self.config is None or features.covered(self.config, self.summary)
 
     @property
     def bytes_per_upload(self) -> int | None:
-        """What one client uploads in one round; None where that is not known yet."""
+        """Bytes that one client uploads in one round; None if not known yet."""
         if self.summary is not None:
             return self.summary.bytes_per_upload
         if self.config is None or not self.metrics or self.config.sampling != "fixed":
@@ -105,27 +105,27 @@ class Status:
 
     @property
     def bytes_up(self) -> int:
-        """What all clients have uploaded in all rounds."""
+        """Bytes that all clients have uploaded in all rounds."""
         return sum(metrics.bytes_up for metrics in self.metrics)
 
 
 def find(roots: Iterable[Path]) -> list[Path]:
-    """Return the folders of all runs in or below the given ones, in order of their names.
+    """Return the folders of all runs in or below the given folders, sorted by name.
 
     Raises:
         ValueError: a folder does not exist, or there is no run in it.
     """
-    found: list[Path] = []
+    folders: list[Path] = []
     for root in roots:
         below = sorted(path.parent for path in root.rglob(CONFIG) if path.is_file())
         if not below:
             raise ValueError(f"Expected runs in {root}, found none: randquant train makes one.")
-        found += below
-    return list(dict.fromkeys(found))
+        folders += below
+    return list(dict.fromkeys(folders))
 
 
 def read(folder: Path) -> Status:
-    """Return how the run in a folder stands; what cannot be read makes it `damaged`."""
+    """Return the status of the run in a folder; `damaged` if its files cannot be read."""
     config = None
     try:
         config = run_folder.read_config(folder)
@@ -135,7 +135,7 @@ def read(folder: Path) -> Status:
         error = failure(folder)
     except (ValueError, TypeError, KeyError, OSError) as error:
         return Status(folder, "damaged", config, error=" ".join(str(error).split()))
-    metrics = tuple(_stated(each, config) for each in lines.metrics)
+    metrics = tuple(_stated(round, config) for round in lines.metrics)
     if held:
         return Status(folder, "being trained", config, metrics, sent=sent)
     ended = summary is not None and (bool(summary.stopped) or sent.round >= config.rounds)
@@ -146,29 +146,29 @@ def read(folder: Path) -> Status:
 
 
 def _stated(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:
-    """A round without its epsilon where that is not at the delta and for the neighbours asked."""
+    """A round, without epsilon if that has another delta or neighbouring relation than `config`."""
     if (metrics.delta, metrics.neighboring) == (config.delta, config.neighboring):
         return metrics
     return dataclasses.replace(metrics, epsilon=None)
 
 
 def give_up(folder: Path, error: str, *, lasting: bool) -> None:
-    """Note in a run's folder that it failed, why, and whether it would fail again."""
+    """Record in a run's folder that it failed, why, and whether it would fail again."""
     folder.mkdir(exist_ok=True)
     sealed.write(folder / FAILED, {"error": error, "lasting": lasting})
 
 
 def failure(folder: Path, *, lasting: bool = False) -> str:
-    """Why a run was given up, perhaps only if for good; empty where it was not."""
+    """Return why a run failed, with `lasting` only if it would fail again; empty if it did not."""
     try:
-        noted = sealed.read(folder / FAILED, "Remove it to try the run again.")
+        record = sealed.read(folder / FAILED, "Remove it to try the run again.")
     except FileNotFoundError:
         return ""
-    return noted["error"] if noted["lasting"] or not lasting else ""
+    return record["error"] if record["lasting"] or not lasting else ""
 
 
 def sorted_by_epsilon(statuses: Iterable[Status]) -> list[Status]:
-    """Return runs from the smallest epsilon to none, the most accurate first among equals."""
+    """Return runs by increasing epsilon, those without one last; ties by decreasing accuracy."""
 
     def place(status: Status) -> tuple[float, float]:
         epsilon = math.inf if status.epsilon is None else status.epsilon
@@ -178,7 +178,7 @@ def sorted_by_epsilon(statuses: Iterable[Status]) -> list[Status]:
 
 
 def fitted_notes(statuses: Iterable[Status]) -> list[str]:
-    """What stands below a list of runs: which features were fitted, and on what."""
+    """Notes below a list of runs: what features were fitted on."""
     named: dict[str, list[str]] = {}
     for status in statuses:
         if status.fitted and status.epsilon is not None:

@@ -1,9 +1,9 @@
-"""Runs that last: a training run is a folder, and a killed run resumes to the same bits.
+"""Training runs in folders: a killed run resumes and ends with the same bits.
 
-All randomness is derived from (seed, round), so a checkpoint is the model, the round number and
-the participation counts, and nothing else. Rounds after it that were sent before a kill are sent
-again, the same bits, which is no new release; a run never ends, or states less, before them.
-What the folder holds: `run_folder`.
+All randomness is derived from (seed, round), so a checkpoint holds the model, the round number, the
+participation counts, and nothing else. Rounds after the checkpoint that were sent before a kill are
+sent again with the same bits, which is no new release. A run neither ends before these rounds nor
+states less than they cost. The files in the folder are described in `run_folder`.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool
     """Make the folder of a new run.
 
     Args:
-        folder: where; must not exist, or hold a run when `overwrite` is given.
-        config: what to train.
-        baseline: also train the same without privacy.
-        overwrite: delete a run that is there already.
+        folder: the run's folder; it must not exist, or hold a run if `overwrite` is given.
+        config: the run's configuration.
+        baseline: also train the same run without privacy.
+        overwrite: delete an existing run.
 
     Raises:
         ValueError: the configuration is not valid, or one round would exceed its
             stop_at_epsilon.
-        FileExistsError: something is there already that may not be overwritten.
+        FileExistsError: the folder holds something that may not be overwritten.
     """
     check_config(config)
-    prepared = prepare(config)  # what cannot be trained must fail before anything is written
+    prepared = prepare(config)  # an invalid configuration must fail before anything is written
     rounds = prepared.schedule.rounds()
     if folder.exists() and any(folder.iterdir()):
         run_folder.make_way(folder, overwrite)
@@ -62,38 +62,38 @@ def execute(
     on_round: OnRound = lambda config, metrics: None,
     changes: Mapping[str, Any] | None = None,
 ) -> report.Run:
-    """Train the run in `folder` to its end, from its last checkpoint if it has one.
+    """Train the run in `folder` to its end, from its last checkpoint if there is one.
 
     Args:
         folder: made by `create`.
         on_round: called after each round.
-        changes: settings to go on with, by name, among `run_folder.FREE`; kept in the folder.
+        changes: settings to continue with, by name, among `run_folder.FREE`; they are saved.
 
     Returns:
-        The finished run, at the end of its rounds or before the one that would exceed its
-        stop_at_epsilon. Its report, with the baseline if there is one, is in the folder.
+        The finished run: all rounds are done, or the next one would exceed its stop_at_epsilon.
+        The report, with the baseline if there is one, is in the folder.
 
     Guarantees:
-        However often the process is killed and this called again, the final parameters are the
+        However often the process is killed and the run is resumed, the final parameters are the
         same, bit for bit, as without a kill (same machine and library versions).
-        Epsilon of the finished run is at most its stop_at_epsilon.
-        What a round costs is on disk before it is sent: no statement about the run, whenever it is
-        read, is below what was sent, the round under way included.
+        The epsilon of the finished run is at most its stop_at_epsilon.
+        The cost of a round is on disk before the round is sent: at no time do the files state less
+        than what was sent, including the current round.
 
     Raises:
         ValueError: the folder holds no run, its files are damaged, or what was sent has exceeded
             its rounds or stop_at_epsilon.
         BlockingIOError: another process is training this run.
     """
-    run_folder.read_config(folder)  # no lock is made where there is no run
+    run_folder.read_config(folder)  # do not create a lock where there is no run
     with locks.folder(folder):
         if changes:
             _change(folder, changes)
-        twin = None
+        baseline = None
         if (folder / BASELINE).exists():
-            twin = _execute_one(folder / BASELINE, on_round)
+            baseline = _execute_one(folder / BASELINE, on_round)
         run = _execute_one(folder, on_round)
-    run_page.write(folder / REPORT, run, twin)
+    run_page.write(folder / REPORT, run, baseline)
     return run
 
 
@@ -102,12 +102,12 @@ def load_parameters(folder: Path) -> np.ndarray:
     sent = run_folder.read_sent(folder, run_folder.read_config(folder))
     state = run_folder.load_checkpoint(folder / CHECKPOINT, sent.identity)
     if state is None:
-        raise ValueError(f"Expected a checkpoint in {folder}, found none: the run has not begun.")
+        raise ValueError(f"Expected a checkpoint in {folder}, found none: the run has not started.")
     return state.parameters
 
 
 def _change(folder: Path, changes: Mapping[str, Any]) -> None:
-    """Give a run other settings; refuse those that it cannot have any more."""
+    """Change a run's settings; refuse changes that are no longer possible."""
     before = run_folder.read_config(folder)
     config = dataclasses.replace(before, **changes)
     check_config(config)
@@ -115,17 +115,17 @@ def _change(folder: Path, changes: Mapping[str, Any]) -> None:
         names = ", ".join(name for name, value in changes.items() if value != getattr(before, name))
         raise ValueError(
             f"Expected changes of {', '.join(FREE)} (of rounds only without max_participations), "
-            f"got {names}: the guarantee speaks of all rounds, so begin a new run."
+            f"got {names}: the guarantee covers all rounds, so begin a new run."
         )
     schedule = prepare(config).schedule
     sent = run_folder.read_sent(folder, config)
     schedule.check_sent(sent.round, sent.participations)
     rounds = schedule.rounds()
     if (folder / BASELINE).exists():
-        twin = run_folder.read_config(folder / BASELINE)
-        done = run_folder.read_sent(folder / BASELINE, twin).round
-        twin = without_privacy(config, max(rounds, done))
-        run_folder.write_config(folder / BASELINE, twin)
+        baseline = run_folder.read_config(folder / BASELINE)
+        done = run_folder.read_sent(folder / BASELINE, baseline).round
+        baseline = without_privacy(config, max(rounds, done))
+        run_folder.write_config(folder / BASELINE, baseline)
     run_folder.write_config(folder, config)
 
 
@@ -186,17 +186,17 @@ def _train(
         on_round(config, metrics)
     if state.round < sent.round:
         raise ValueError(
-            f"Expected settings with which the {sent.round} rounds that were sent come to their "
-            f"end, got an end {step.stopped}: what was sent cannot be taken back."
+            f"Expected settings that allow the {sent.round} rounds that were sent, got an end "
+            f"{step.stopped}: what was sent cannot be taken back."
         )
-    if log.metrics[-1].accuracy is None:  # its rounds were lowered to what was sent
+    if log.metrics[-1].accuracy is None:  # `rounds` was lowered to the number sent
         last = _evaluated(log.metrics[-1], prepared.learner, state)
         log.replace([*log.metrics[:-1], last])
     return state, log
 
 
 def _sent_before(folder: Path, prepared: Prepared) -> Sent:
-    """What the run has sent, if it may go on from that."""
+    """What the run has sent, if it may continue from there."""
     config = prepared.schedule.config
     sent = run_folder.read_sent(folder, config)
     if sent.channel != prepared.fingerprint:
@@ -219,14 +219,14 @@ def _checkpoint(folder: Path, sent: Sent, rounds: int) -> State | None:
 
 
 def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
-    """State what was sent at the delta and for the neighbours that the run goes on with."""
+    """Restate what was sent, at the delta and for the neighbouring relation now configured."""
 
     def restated(record: Any) -> Any:
         epsilon = schedule.ledger.epsilon(record.participations)
         of = {"delta": schedule.config.delta, "neighboring": schedule.config.neighboring}
         return dataclasses.replace(record, epsilon=epsilon, **of)
 
-    metrics, now = [restated(each) for each in log.metrics], restated(sent)
+    metrics, now = [restated(round) for round in log.metrics], restated(sent)
     if metrics != log.metrics or now != sent:
         run_folder.reopen(folder)
         log.replace(metrics)
@@ -235,7 +235,7 @@ def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
 
 
 def _note(folder: Path, sent: Sent, number: int, step: Step) -> Sent:
-    """Write down that a round is sent, and what it costs, before it is."""
+    """Write to disk that a round is sent, and what it costs, before it is sent."""
     run_folder.reopen(folder)
     now = dataclasses.replace(
         sent, round=number, participations=step.participations, epsilon=step.epsilon
@@ -256,13 +256,13 @@ def _measured(number: int, cost: Round, sent: Sent, step: Step) -> RoundMetrics:
 
 
 def _same(logged: RoundMetrics, again: RoundMetrics) -> RoundMetrics:
-    """The metrics of a round that is sent a second time, which must be the same bits."""
+    """The metrics of a round that is sent a second time; its bits must be the same."""
     names = ("train_loss", "bytes_up", "participations")
     if any(getattr(logged, name) != getattr(again, name) for name in names):
         raise ValueError(
             f"Expected round {logged.round} to give what it gave before the run was stopped, got "
-            "something else, which would be a second release: go on with the machine, libraries "
-            "and data that the run began with, or begin a new run."
+            "something else, which would be a second release: use the machine, libraries "
+            "and data that the run started with, or begin a new run."
         )
     return logged
 
@@ -280,10 +280,10 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
 
 
 def _warm_up(prepared: Prepared, cohort: int) -> int:
-    """Compile what encodes and sums, so that no round's time includes it: bytes of an upload."""
+    """Compile the encoder before the first round is timed; return the bytes of an upload."""
     dimension = prepared.learner.dimension
-    nothing = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
-    payloads = [prepared.mechanism.encode(nothing, Key.generate()) for _ in range(cohort)]
+    zeros = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
+    payloads = [prepared.mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
     prepared.mechanism.mean(payloads, dimension, Key.generate())
     return prepared.mechanism.upload_bytes(dimension, cohort)
 

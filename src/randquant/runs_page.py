@@ -20,11 +20,11 @@ OTHER = "others"
 def render(runs: Sequence[Status]) -> str:
     """Turn runs into the text of one HTML page.
 
-    Up to eight runs have a colour each. More than that are drawn thin, in the colours of a setting
-    that tells them apart: the mechanism where it differs, otherwise the first with few values.
+    Up to eight runs have a colour each. More runs are drawn thin and coloured by a setting in which
+    they differ: the mechanism if it differs, otherwise the first setting with few values.
 
     Args:
-        runs: finished or not; damaged ones are listed.
+        runs: finished or not; damaged ones are only listed.
 
     Returns:
         A whole HTML document without scripts.
@@ -34,7 +34,7 @@ def render(runs: Sequence[Status]) -> str:
         The printed epsilons are never below the real ones.
 
     Raises:
-        ValueError: not one of the runs can be read.
+        ValueError: none of the runs can be read.
     """
     known = [run for run in runs if run.config is not None and run.state != "damaged"]
     if not known:
@@ -54,7 +54,7 @@ def render(runs: Sequence[Status]) -> str:
 
 
 def _labels(runs: Sequence[Status]) -> list[str]:
-    """Names of runs: those of their folders, as long as it takes to tell them apart."""
+    """Names of runs: the last parts of their paths, as many as make them different."""
     for depth in (1, 2, 3):
         labels = ["/".join(run.folder.resolve().parts[-depth:]) for run in runs]
         if len(set(labels)) == len(labels):
@@ -85,8 +85,8 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:
     ]
     spent = lines(lambda m: m.epsilon)
     if any(math.isfinite(y) for line in spent for _, y in line.points):
-        note = "A proven upper bound of the client called most often, each at its run's δ."
-        note = " ".join([note, *(f"{each}." for each in fitted_notes(runs))])
+        note = "A proven upper bound for the client called most often, each at its run's δ."
+        note = " ".join([note, *(f"{fitted}." for fitted in fitted_notes(runs))])
         name = "Epsilon so far, per round"
         axes = ("round", "epsilon (log scale)")
         charts.append(_svg.line_chart(name, spent, *axes, log_y=True, note=note))
@@ -94,12 +94,12 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:
 
 
 def _styles(runs: Sequence[Status], labels: Sequence[str]) -> list[tuple[str, str]]:
-    """What the legend calls each run, and how its line is drawn."""
+    """Each run's label in the legend and the style of its line."""
     if len(runs) <= COLORS:
         return [(label, f"c{k}") for k, label in enumerate(labels, 1)]
     flat = [settings.flat(run.config) for run in runs if run.config is not None]
     name = _grouping(runs, flat)
-    values = [_shown(name, each.get(name)) for each in flat]
+    values = [_shown(name, run.get(name)) for run in flat]
     ranked = sorted(dict.fromkeys(values), key=lambda value: -values.count(value))
     named = ranked if len(ranked) <= COLORS else ranked[: COLORS - 1]
     color = {value: f"c{k}" for k, value in enumerate(named, 1)}
@@ -111,9 +111,9 @@ def _styles(runs: Sequence[Status], labels: Sequence[str]) -> list[tuple[str, st
 
 
 def _grouping(runs: Sequence[Status], flat: Sequence[dict[str, Any]]) -> str:
-    """The setting that gives many runs their colours."""
+    """The setting by which many runs are coloured."""
     differ = settings.differing([run.config for run in runs if run.config is not None])
-    few = [name for name in differ if len({repr(each.get(name)) for each in flat}) <= COLORS]
+    few = [name for name in differ if len({repr(run.get(name)) for run in flat}) <= COLORS]
     # `differ` begins with the mechanism if that differs.
     first = differ[:1] if differ[:1] == ["mechanism"] else [*few, *differ]
     return first[0] if first else "mechanism"
@@ -140,7 +140,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
                 run.state,
             )
         )
-    title = "Guarantees are of one run each: whoever took part in several has spent their sum"
+    title = "Each guarantee covers one run: for clients in several runs they add up"
     notes = "".join(f'<p class="note">{escape(note)}.</p>' for note in fitted_notes(runs))
     return _table.html(title, columns, rows, "numbers") + notes
 
@@ -152,20 +152,20 @@ def _hidden(run: Status) -> str:
 
 
 def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:
-    """Tables of the settings that differ and of those that do not."""
+    """Tables of the settings that differ and of those that are the same."""
     configs = [run.config for run in runs if run.config is not None]
     differ = settings.differing(configs)
     flat = [settings.flat(config) for config in configs]
     tables = []
     if differ:
         rows = [
-            (label, *(_shown(name, each.get(name)) for name in differ))
-            for label, each in zip(labels, flat, strict=True)
+            (label, *(_shown(name, run.get(name)) for name in differ))
+            for label, run in zip(labels, flat, strict=True)
         ]
         wide = _table.html("Settings that differ", ("run", *differ), rows, "numbers")
         tables.append(f'<div class="wide">{wide}</div>')
     same = [(name, _shown(name, value)) for name, value in flat[0].items() if name not in differ]
-    tables.append(_table.html("Settings of all", ("setting", "value"), same, "settings"))
+    tables.append(_table.html("Settings of all runs", ("setting", "value"), same, "settings"))
     return tables
 
 

@@ -1,4 +1,4 @@
-"""Who takes part in each round of a run and what that costs: settled before any data is seen."""
+"""Who takes part in each round of a run and what that costs: decided before any data is seen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Step:
     """The next round of a run.
 
     Attributes:
-        cohort: who takes part (nobody, where coins fell so); None where the run is over.
+        cohort: who takes part (empty if Poisson sampling selected nobody); None if the run is over.
         participations: rounds of the client called most often, this one included.
         epsilon: proven upper bound of that client's epsilon; None without privacy.
         stopped: why the run is over before its last round; empty otherwise.
@@ -33,14 +33,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Cohorts by the configuration, and an end before its epsilon would be exceeded.
+    """Draws cohorts as configured, and ends a run before its epsilon would be exceeded.
 
     Args:
         config: the run.
         ledger: what its participations cost; its limit is the configuration's.
 
     Guarantees:
-        After every round that `step` allows, epsilon of every client is at most
+        After every round that `step` allows, each client's epsilon is at most
         `config.stop_at_epsilon`, and nobody took part more often than
         `config.max_participations`. Neither cohorts nor the end depend on data.
 

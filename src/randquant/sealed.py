@@ -1,7 +1,7 @@
-"""JSON objects with a checksum of what they say, so that a change to a file is noticed.
+"""JSON objects with a checksum of their content, so that a changed file is detected.
 
-A checksum guards against damage and against edits by hand. Whoever computes it again can write
-anything: it is no signature.
+A checksum guards against damage and against edits by hand. It is not a signature: anyone can
+compute it again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def seal(record: Any, before: str = "") -> dict[str, Any]:
 
     Args:
         record: a dataclass or mapping that `records.to_json` turns into a JSON object.
-        before: a checksum that goes into this one: records that follow each other are a chain,
-            in which none can be dropped, doubled or moved unnoticed.
+        before: the previous record's checksum, which enters this one: records form a chain, from
+            which none can be dropped, doubled or moved unnoticed.
 
     Example:
         >>> seal({"epsilon": 1.5})
@@ -36,19 +36,19 @@ def unseal(text: bytes, before: str = "") -> tuple[dict[str, Any], str]:
     """Undo `seal` of the JSON text of an object: (record, checksum).
 
     Guarantees:
-        Text that says anything else than what was sealed, or follows another record, is refused;
-        spaces and the order of fields do not matter.
+        Text with other content than what was sealed, or after another record, is refused; spaces
+        and the order of fields do not matter.
 
     Raises:
-        ValueError: it is no JSON object, has no checksum, or its checksum is that of another.
+        ValueError: it is not a JSON object, has no checksum, or its checksum does not match.
     """
     try:
         data = json.loads(text)
         if not isinstance(data, dict) or CHECKSUM not in data:
-            raise ValueError("it is no JSON object with a checksum")
+            raise ValueError("it is not a JSON object with a checksum")
         said = data.pop(CHECKSUM)
         if said != _checksum(data, before):
-            raise ValueError("its checksum is not that of what it says, so it was changed")
+            raise ValueError("its checksum does not match its content, so it was changed")
     except (ValueError, RecursionError) as error:
         raise ValueError(str(error).rstrip(".")) from None
     return data, said
@@ -64,8 +64,8 @@ def read(path: Path, advice: str, before: str = "") -> dict[str, Any]:
 
     Args:
         path: the file.
-        advice: what to do where it was changed, after "Expected … as it was written, but: ….".
-        before: as it was sealed with.
+        advice: what to do if it was changed, after "Expected … as it was written, but: ….".
+        before: the previous record's checksum, as passed to `seal`.
 
     Raises:
         ValueError: the file was changed.

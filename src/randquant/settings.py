@@ -10,7 +10,7 @@ from randquant.records import TrainConfig
 
 
 def flat(config: TrainConfig) -> dict[str, Any]:
-    """Return every setting of a run by name, the mechanism's parameters among them.
+    """Return all settings of a run by name, including the mechanism's parameters.
 
     Example:
         >>> settings = flat(TrainConfig("digits", "mlp", "rqm", {"clip": 0.03}))
@@ -19,7 +19,7 @@ def flat(config: TrainConfig) -> dict[str, Any]:
     """
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     parameters = fields.pop("parameters")
-    # A baseline's own clip_norm and the one of a channel mean the same; only one of them is set.
+    # A baseline's own clip_norm and a channel's mean the same; only one of them is set.
     return {**fields, **parameters}
 
 
@@ -31,15 +31,15 @@ def differing(configs: Sequence[TrainConfig]) -> list[str]:
         ['seed']
     """
     settings = [flat(config) for config in configs]
-    names = dict.fromkeys(name for each in settings for name in each)
-    differ = [name for name in names if len({repr(each.get(name)) for each in settings}) > 1]
+    names = dict.fromkeys(name for run in settings for name in run)
+    differ = [name for name in names if len({repr(run.get(name)) for run in settings}) > 1]
     return sorted(differ, key=lambda name: name != "mechanism")
 
 
 def varied(configs: Sequence[TrainConfig]) -> list[str]:
-    """Return the settings that tell the runs of some mechanism apart, and `mechanism` first.
+    """Return `mechanism` and the settings in which runs of one mechanism differ.
 
-    A setting that only follows from the mechanism is not among them.
+    A setting that differs only between mechanisms is not included.
 
     Example:
         >>> rqm = [TrainConfig("digits", "mlp", "rqm", {"keep": keep}) for keep in (0.3, 0.4)]
@@ -49,5 +49,5 @@ def varied(configs: Sequence[TrainConfig]) -> list[str]:
     mechanisms = dict.fromkeys(config.mechanism for config in configs)
     groups = [[c for c in configs if c.mechanism == mechanism] for mechanism in mechanisms]
     return list(
-        dict.fromkeys(["mechanism", *(name for each in groups for name in differing(each))])
+        dict.fromkeys(["mechanism", *(name for group in groups for name in differing(group))])
     )

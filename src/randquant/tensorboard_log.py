@@ -1,7 +1,7 @@
-"""A run's rounds as TensorBoard event files, beside the log they are made from.
+"""A run's rounds as TensorBoard event files, in the folder of the log they are made from.
 
 RUN/tensorboard/            the run
-RUN/baseline/tensorboard/   its twin without privacy
+RUN/baseline/tensorboard/   the same run without privacy
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class TensorboardLog:
         folder: of the run.
 
     Guarantees:
-        Every round is in the event files once, however often the run was stopped and resumed: they
-        are written anew from `metrics.jsonl` each time.
+        Every round is in the event files once, however often the run was resumed: they are
+        rewritten from `metrics.jsonl` each time.
 
     Raises:
         ImportError: TensorBoard is not installed.
@@ -38,10 +38,10 @@ class TensorboardLog:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writers: dict[Path, Any] = {}
-        _writer_class()  # before anything is trained
+        _writer_class()  # raises before anything is trained
 
     def round(self, config: TrainConfig, metrics: RoundMetrics) -> None:
-        """Add a round that the run's log holds already."""
+        """Add a round that is in the run's log already."""
         folder = self._folder
         if config != run_folder.read_config(folder):
             folder = folder / run_folder.BASELINE
@@ -63,13 +63,13 @@ class TensorboardLog:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         writer = self._writers[folder] = _writer_class()(str(folder / FOLDER))
         writer.add_text("config", f"```json\n{json.dumps(to_json(config), indent=2)}\n```")
-        if fitted := features.statement(config):  # it stands beside every epsilon
+        if fitted := features.statement(config):  # printed beside every epsilon
             writer.add_text("features", fitted)
         for metrics in run_folder.read_log(folder, config)[0].metrics[:rounds]:
             _write(writer, metrics)
 
     def _write_finished(self) -> None:
-        """Runs that had no round left to do are written too."""
+        """Also write runs that had no rounds left to do."""
         for folder in (self._folder, self._folder / run_folder.BASELINE):
             if folder not in self._writers and (folder / run_folder.SUMMARY).exists():
                 config = run_folder.read_config(folder)
@@ -87,7 +87,7 @@ def _write(writer: Any, metrics: RoundMetrics) -> None:
 
 
 def _above(value: float) -> float:
-    """The least float32 that is not below: event files hold no other numbers."""
+    """The least float32 that is not below: event files store float32 only."""
     nearest = np.float32(value)
     return float(
         nearest if float(nearest) >= value else np.nextafter(nearest, np.float32(math.inf))

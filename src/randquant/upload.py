@@ -6,7 +6,7 @@ from randquant import wire
 
 
 def floats(dimension: int) -> int:
-    """Bytes of an update that is sent as 32-bit floats, without a header."""
+    """Bytes of an update sent as 32-bit floats, without a header."""
     return 4 * dimension
 
 
@@ -21,7 +21,7 @@ def coded(coding: wire.Coding, size: int) -> int:
 
 
 def sum_bits(levels: int, clients: int) -> int:
-    """Bits of a coordinate of the sum of so many clients' codes: modulo 2**bits it is exact.
+    """Bits per coordinate of the sum of `clients` clients' codes: modulo 2**bits it is exact.
 
     Example:
         >>> sum_bits(2, 200), sum_bits(16, 40)
@@ -33,7 +33,7 @@ def sum_bits(levels: int, clients: int) -> int:
 def masked(size: int, bits: int) -> int:
     """Bytes of a vector that is masked for a sum modulo 2**bits, header included.
 
-    Masks are uniform, so that every coordinate takes as many bits as a coordinate of the sum.
+    Masks are uniform, so every coordinate takes as many bits as a coordinate of the sum.
 
     Example:
         >>> masked(1024, sum_bits(2, 200))

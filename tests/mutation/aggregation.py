@@ -557,7 +557,13 @@ MUTANTS = [
         "a round without clients does not count",
         ROUND,
     ),
-    ("federate.py", "bytes_up=found.bytes_up", "bytes_up=found.bytes_up // 2", "bytes", ROUND),
+    (
+        "federate.py",
+        "bytes_up=collected.bytes_up",
+        "bytes_up=collected.bytes_up // 2",
+        "bytes",
+        ROUND,
+    ),
     (
         "collect.py",
         'keys = [key.fold_in("client", client) for client in clients]',
@@ -674,8 +680,8 @@ MUTANTS = [
     ),
     (
         "optimizer.py",
-        "(np.sqrt(second / spread) + FLOOR)",
-        "np.sqrt(second / spread + FLOOR)",
+        "(np.sqrt(second / second_scale) + FLOOR)",
+        "np.sqrt(second / second_scale + FLOOR)",
         "Adam's floor under the root",
         LOCAL,
     ),

@@ -167,7 +167,7 @@ MUTANTS = [
     ),
     (
         f"{F}/arrays.py",
-        '"F" if found[2] == b"True" else "C"',
+        '"F" if header[2] == b"True" else "C"',
         '"C"',
         "columns are read as rows",
         of("flower_hostile", "every_array_of_numbers_is_read_as_numpy_reads_it"),
@@ -189,7 +189,7 @@ MUTANTS = [
     # mod.py
     (
         f"{F}/mod.py",
-        "        except Exception as error:  # whatever a server has made up\n"
+        "        except Exception as error:  # any error that a malicious message causes\n"
         "            return _refusal(message, REFUSED, error)\n",
         "        except ValueError as error:\n            return _refusal(message, str(error))\n",
         "raw errors, and texts of NumPy's",
@@ -271,10 +271,7 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        (
-            "            del context.state[SUM]  # a step that fails is this client's last in "
-            "the sum\n"
-        ),
+        ("            del context.state[SUM]  # after a failed step the client has left the sum\n"),
         "",
         "a part in a sum outlives it",
         of("flower", "a_sum_is_forgotten_when_it_is_over"),
@@ -404,8 +401,8 @@ MUTANTS = [
     ),
     (
         f"{F}/accountant.py",
-        "        return max(found, default=0.0)",
-        "        return min(found, default=0.0)",
+        "        return max(epsilons, default=0.0)",
+        "        return min(epsilons, default=0.0)",
         "the guarantee is that of the best off",
         of("flower", "the_accountant_composes_what_clients_answered"),
     ),
@@ -454,8 +451,8 @@ MUTANTS = [
     ),
     (
         f"{F}/updates.py",
-        '            if found is None or found.shape != shape or found.dtype.kind != "f":\n',
-        "            if found is None:\n",
+        '            if trained is None or trained.shape != shape or trained.dtype.kind != "f":\n',
+        "            if trained is None:\n",
         "an update of another shape",
         of("flower", "an_update_that_cannot_be_sent_is_not_and_the_server_does_not_learn_why"),
     ),
@@ -519,8 +516,8 @@ MUTANTS = [
     (
         f"{F}/sums.py",
         (
-            "        except Exception as error:  # whatever a client has made up: the others' "
-            "round goes on\n"
+            "        except Exception as error:  # any malformed reply: the round continues with the "
+            "others\n"
         ),
         "        except ValueError as error:\n",
         "one client's reply stops the round",

@@ -283,13 +283,13 @@ MUTANTS = [
     (SUMS, "self.offer.mechanism.decode(totals, len(survivors),",
      "self.offer.mechanism.decode(totals, len(self.terms.clients),",
      "a mean of clients that are not in the sum", FLOWER),
-    (MOD, "            del context.state[SUM]  # a step", "            # a step",
+    (MOD, "            del context.state[SUM]  # after a failed", "            # after a failed",
      "a failed step of a secure sum is tried again", FLOWER),
     (MOD, 'threshold = float(context.node_config.get("randquant-threshold", self.threshold))',
      "threshold = self.threshold", "a SuperNode's own threshold is not asked for", FLOWER),
     (MOD, 'threshold = float(context.node_config.get("randquant-threshold", self.threshold))',
      "threshold = terms.threshold / terms.neighbours", "a server may lower the threshold", FLOWER),
-    (MOD, "                client = None  # what is forgotten cannot be stolen\n", "",
+    (MOD, "                client = None  # deleted secrets cannot be stolen\n", "",
      "secrets of a sum are kept after it", FLOWER),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The client: one gradient step on its own data, of which only protected bits are sent."""
+"""The client: one gradient step on its own data; only protected bits of it are sent."""
 
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -6,19 +6,19 @@ from flwr.clientapp import ClientApp
 from randquant.flower import QuantizeMod
 
 EPSILON, DELTA = 8.0, 1e-5
-"""Most that a client answers for, unless its SuperNode says otherwise (`randquant-epsilon`)."""
+"""A client's limit, unless its SuperNode sets another (`randquant-epsilon`)."""
 
 app = ClientApp()
 
 
-# Sums of hundreds are slow where all share masks with all: a SuperNode asks for that by
-# `--node-config "randquant-all-neighbours=true"`.
+# Sums of hundreds of clients are slow if all share masks with all others: a SuperNode requires that
+# with `--node-config "randquant-all-neighbours=true"`.
 @app.train(mods=[QuantizeMod(epsilon=EPSILON, delta=DELTA, all_neighbours=False)])
 def train(message: Message, context: Context) -> Message:
-    """The model after one step on this client's data, as without privacy; the mod does the rest.
+    """Return the model after one step on this client's data, without privacy: the mod adds it.
 
-    It imports torch here, not above: the other steps of a secure sum do without, and each may be
-    a new process.
+    Torch is imported here, because the other steps of a secure sum do not need it, and each may run
+    in a new process.
     """
     from flower_app import task
 

@@ -1,4 +1,4 @@
-"""The server: a step with the decoded mean of the clients' gradients, and a test of the model."""
+"""The server: a step with the decoded mean of the clients' gradients, and evaluation."""
 
 import time
 from logging import INFO
@@ -20,12 +20,12 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train for the rounds of the run's configuration."""
     config = context.run_config
-    model, learner = task.build(config, client=0)  # for test data; nothing is trained here
+    model, learner = task.build(config, client=0)  # for the test data; the server does not train
     fewest = config["cohort"] if config["trust"] == "aggregate" else 1
     strategy = QuantizedStrategy(
         FedAvgM(
             fraction_train=config["fraction-train"],
-            fraction_evaluate=0.0,  # it is tested here
+            fraction_evaluate=0.0,  # the server evaluates
             min_train_nodes=fewest,
             min_available_nodes=fewest,
             server_learning_rate=config["learning-rate"],
@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
         step_timeout=config["step-timeout"],
         folder=config["folder"] or None,
     )
-    found: dict[int, dict[str, float]] = {}
+    rounds: dict[int, dict[str, float]] = {}
     started = time.monotonic()
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         seconds, started = time.monotonic() - started, time.monotonic()
         model.load_state_dict(arrays.to_torch_state_dict())
         tested = learner.evaluate()
-        found[number] = {"accuracy": tested.accuracy, "loss": tested.loss, "seconds": seconds}
+        rounds[number] = {"accuracy": tested.accuracy, "loss": tested.loss, "seconds": seconds}
         log(INFO, "After round %d: accuracy %.4f (%.1f s)", number, tested.accuracy, seconds)
         return MetricRecord({"accuracy": tested.accuracy, "loss": tested.loss})
 
@@ -59,11 +59,11 @@ def main(grid: Grid, context: Context) -> None:
         evaluate_fn=evaluate,
     )
     for number, metrics in result.train_metrics_clientapp.items():
-        found[number].update(metrics)
+        rounds[number].update(metrics)
     if config["results"]:
         guarantee = strategy.accountant.get_privacy_spent()
         record = {
-            "rounds": found,
+            "rounds": rounds,
             "guarantee": str(guarantee),
             "epsilon": guarantee.epsilon,
             "stopped": strategy.stopped,

@@ -1,8 +1,8 @@
-"""What is trained and how updates are protected, by the run's configuration.
+"""The model, the data and the mechanism, from the run's configuration.
 
-It is that of `randquant train`: with equal settings, equal data for each client, equal first
-weights, and the same mechanism. For the sake of the example every place holds the whole data set,
-and uses its own part alone.
+With equal settings they are those of `randquant train`: the same data for each client, the same
+initial weights, and the same mechanism. In this example every client has the whole data set, and
+uses only its own part.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def mechanism(config: Mapping[str, Any]) -> UpdateMechanism:
 
 
 def build(config: Mapping[str, Any], client: int, data_dir: str = "") -> tuple[nn.Module, Learner]:
-    """The model with its first weights, and a learner of it on one client's data.
+    """Return the model with its initial weights, and a learner for one client's data.
 
     Args:
-        config: of the run.
-        client: from 0; which part of the data.
-        data_dir: where the data is at this place, if not where the run says.
+        config: the run's configuration.
+        client: which part of the data, from 0.
+        data_dir: folder of the data on this machine, if it differs from the run's.
     """
     from randquant import models
     from randquant.learner import Learner
@@ -51,7 +51,7 @@ def build(config: Mapping[str, Any], client: int, data_dir: str = "") -> tuple[n
     return model, Learner(model, dataset, [clients[client]])
 
 
-@functools.lru_cache(maxsize=1)  # a simulation's processes take many clients' turns
+@functools.lru_cache(maxsize=1)  # one process of a simulation computes many clients
 def _data(name: str, data_dir: str, population: int, seed: int):
     from randquant import datasets, features
 

@@ -1,4 +1,4 @@
-"""What a person sees of a training run in the terminal: a progress bar, then a short table."""
+"""A training run in the terminal: a progress bar, then a short table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from randquant.run_status import Status
 
 
 class Display:
-    """A progress bar on standard error, one line for each run that is trained."""
+    """A progress bar on standard error, one line per run."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._progress = Progress(
@@ -41,7 +41,7 @@ class Display:
     def round(self, config: TrainConfig, metrics: RoundMetrics) -> None:
         """Show that a round is done, and what all clients have sent so far.
 
-        What was sent before a run was resumed is not known where cohorts differ in size.
+        What was sent before a run was resumed is unknown if cohorts differ in size.
         """
         name = config.mechanism
         if name not in self._tasks:
@@ -68,12 +68,12 @@ class Display:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._tasks:  # stopping what never started would print an empty line
+        if self._tasks:  # stopping a display that never started prints an empty line
             self._progress.stop()
 
 
 class SweepDisplay:
-    """A progress bar on standard error for a whole sweep, and one for each run in training."""
+    """A progress bar on standard error for a whole sweep, and one for each running run."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._progress = Progress(
@@ -90,12 +90,12 @@ class SweepDisplay:
         self._failed = 0
 
     def sweep(self, total: int, done: int) -> None:
-        """Show that a sweep of so many runs begins, so many of which are done."""
+        """Show that a sweep of `total` runs starts, of which `done` are done."""
         self._progress.start()
         self._all = self._progress.add_task("runs", total=total, completed=done, said="")
 
     def round(self, folder: Path, config: TrainConfig, metrics: RoundMetrics) -> None:
-        """Show that a run has done a round."""
+        """Show that a run has finished a round."""
         if folder not in self._tasks:
             self._tasks[folder] = self._progress.add_task(folder.name, total=config.rounds, said="")
         self._progress.update(self._tasks[folder], completed=metrics.round)
@@ -118,7 +118,7 @@ class SweepDisplay:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._all is not None:  # stopping what never started would print an empty line
+        if self._all is not None:  # stopping a display that never started prints an empty line
             self._progress.stop()
 
 
@@ -181,7 +181,7 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
     certificate = _certificate(config)
     if certificate is None:
         return whole
-    if config.clip_norm is not None:  # one coordinate may cost more than all of them together
+    if config.clip_norm is not None:  # the bound per coordinate may exceed that of the update
         return f"{whole}, updates clipped to an {config.norm} norm of {config.clip_norm}"
     upper = certificate.epsilon.upper
     single = f"<= {round_up(upper)}" if math.isfinite(upper) else "is infinite too"
@@ -208,5 +208,5 @@ def _certificate(config: TrainConfig) -> Certificate | None:
 
 
 def _baseline(folder: Path) -> RunSummary | None:
-    twin = folder / BASELINE
-    return run_folder.read_finished(twin).summary if (twin / SUMMARY).exists() else None
+    baseline = folder / BASELINE
+    return run_folder.read_finished(baseline).summary if (baseline / SUMMARY).exists() else None

@@ -1,6 +1,6 @@
 """Flower with private updates: `QuantizeMod` on the client, `QuantizedStrategy` on the server.
 
-What travels, and who can learn what: `docs/flower.md`.
+What is sent, and who can learn what: `docs/flower.md`.
 """
 
 from randquant.flower.accountant import RoundEvent, RunAccountant

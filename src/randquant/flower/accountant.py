@@ -1,4 +1,4 @@
-"""What a run has cost its clients so far: kept over restarts, under Flower's names."""
+"""What a run has cost its clients so far: survives restarts, with Flower's method names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from randquant.privacy import NEIGHBORINGS, Guarantee, Neighboring, Trust
 
 SCHEMA = 2
 MOST = 2**53
-"""Rounds that can be accounted."""
+"""Most rounds that can be accounted."""
 
 Spent = frozenset[tuple[Offer, int]]
 """How often a client has answered each offer."""
@@ -33,7 +33,7 @@ class RoundEvent:
 
 
 class RunAccountant:
-    """Adds up, client by client, what was answered; the guarantee is that of the worst off.
+    """Adds up each client's answers; the guarantee is that of the client with the largest epsilon.
 
     It has the methods of Flower's `PrivacyAccountant`, which only knows Gaussian noise, for the
     events of this package. No amplification by sampling is claimed: the server sees who answers.
@@ -42,7 +42,7 @@ class RunAccountant:
         delta: of every guarantee unless another is given, in (0, 1).
         neighboring: what the guarantee hides.
         max_epsilon: what `would_exceed` compares with unless another is given.
-        stable: whether a client is sure to keep its number, also when it comes back.
+        stable: whether a client is certain to keep its number when it reconnects.
 
     Example:
         >>> import randquant as rq
@@ -75,29 +75,29 @@ class RunAccountant:
         self.num_releases = 0
 
     def compose(self, event: RoundEvent, count: int = 1) -> None:
-        """Count a round, or some equal ones."""
+        """Count a round, or `count` equal ones."""
         count = _validate.whole("count", count, low=1)
         for client in event.clients:
             self._spent.setdefault(client, Counter())[event.offer] += count
         self.num_releases += count
 
     def meet(self, connected: Iterable[int]) -> None:
-        """Take note of who is there now.
+        """Register the clients that are connected now.
 
-        A newcomer may be a client that has come back, while its old number still seems to be
-        there: unless numbers are `stable`, it is taken to have answered as often as any other.
-        (Flower gives a SuperNode a new number when it comes back, unless SuperNodes are
+        A new number may be a client that has reconnected, while its old number still seems to be
+        connected. Unless numbers are `stable`, it is assumed to have answered as often as any other
+        client. (Flower gives a SuperNode that reconnects a new number, unless SuperNodes are
         authenticated and the SuperLink keeps its database.)
         """
         worst: Counter[Offer] = Counter()
         if not self.stable:
             for spent in self._spent.values():
-                worst |= spent  # the larger of each two counts
+                worst |= spent  # the larger of the two counts
         for client in set(connected) - self._spent.keys():
             self._spent[client] = Counter(worst)
 
     def answers(self, client: int) -> int:
-        """How many rounds a client has answered, or may have."""
+        """How accounts rounds a client has answered, or may have answered."""
         return self._spent.get(client, Counter()).total()
 
     def get_epsilon(self, delta: float) -> float:
@@ -105,9 +105,12 @@ class RunAccountant:
         return self._worst(self._spent.values(), delta)
 
     def get_delta(self, epsilon: float) -> float:
-        """A delta at which `get_epsilon` is at most this, the least within a factor of 1.01."""
+        """The least delta, up to a factor of 1.01, at which `get_epsilon` is at most `epsilon`."""
         _validate.real("epsilon", epsilon, low=0)
-        low, high = -300.0, math.log10(0.999)  # 10**high is good, if any is; 10**low is not
+        low, high = (
+            -300.0,
+            math.log10(0.999),
+        )  # invariant: 10**high suffices, if any delta does; 10**low does not
         if self.get_epsilon(10**high) > epsilon:
             return 1.0
         if self.get_epsilon(10**low) <= epsilon:
@@ -118,21 +121,21 @@ class RunAccountant:
         return 10**high
 
     def get_privacy_spent(self, delta: float | None = None) -> Guarantee:
-        """The guarantee of every client, by every way that accounting knows; `releases` is 0
-        before the first round."""
+        """The guarantee of every client, by all methods of accounting; `releases` is 0 before
+        the first round."""
         delta = self.delta if delta is None else delta
         trust = _trust(offer for spent in self._spent.values() for offer in spent)
-        found = [
+        guarantees = [
             _guarantee(spent, delta, self.neighboring, trust, False)
             for spent in _distinct(self._spent.values())
         ]
         nothing = Guarantee(0.0, delta, self.neighboring, trust, math.inf, 0)
-        return max(found, key=lambda guarantee: guarantee.epsilon, default=nothing)
+        return max(guarantees, key=lambda guarantee: guarantee.epsilon, default=nothing)
 
     def would_exceed(
         self, event: RoundEvent, max_epsilon: float | None = None, count: int = 1
     ) -> bool:
-        """Whether a client of the event would be above the limit after it."""
+        """Whether the event would take a client above the limit."""
         limit = self.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise ValueError("Expected max_epsilon, here or in the accountant, got none.")
@@ -140,7 +143,7 @@ class RunAccountant:
             self._spent.get(client, Counter()) + Counter({event.offer: count})
             for client in event.clients
         ]
-        return not self._worst(after, self.delta) <= limit  # what is no number is too much
+        return not self._worst(after, self.delta) <= limit  # NaN exceeds every limit
 
     def state_dict(self) -> dict[str, object]:
         """Everything counted so far, as JSON data with a checksum."""
@@ -160,7 +163,7 @@ class RunAccountant:
         return {**state, "checksum": _checksum(state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`; ValueError unless whole, and of the same delta and neighbours."""
+        """Undo `state_dict`; ValueError unless undamaged and of the same delta and neighbours."""
         try:
             told = {name: part for name, part in state.items() if name != "checksum"}
             if state["checksum"] != _checksum(told):
@@ -170,7 +173,7 @@ class RunAccountant:
                 raise ValueError(f"it is of schema, delta and neighbours {same}")
             offers = {str(n): Offer.from_text(text) for n, text in enumerate(state["offers"])}
             if len(set(offers.values())) < len(offers):
-                raise ValueError("it has an offer twice")  # of two counts one would be lost
+                raise ValueError("it has an offer twice")  # one of the two counts would be lost
             spent = {
                 _client(client): Counter(
                     {
@@ -186,33 +189,33 @@ class RunAccountant:
             raise ValueError(f"Expected the state of this accountant, but: {reason}.") from error
         self._spent, self.num_releases = spent, releases
 
-    def _worst(self, many: Collection[Counter[Offer]], delta: float) -> float:
-        found = (
+    def _worst(self, accounts: Collection[Counter[Offer]], delta: float) -> float:
+        epsilons = (
             _guarantee(spent, delta, self.neighboring, _trust(o for o, _ in spent), True).epsilon
-            for spent in _distinct(many)
+            for spent in _distinct(accounts)
         )
-        return max(found, default=0.0)
+        return max(epsilons, default=0.0)
 
 
 def _checksum(state: Mapping[str, Any]) -> str:
-    """64 characters that differ wherever two states do."""
+    """SHA-256 of a state: 64 hexadecimal characters."""
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _client(text: str) -> int:
-    """The number of a client, of which there is one way to write it."""
+    """The number of a client, from its only valid spelling."""
     if str(int(text)) != text:
-        raise ValueError(f"{text!r} is no number of a client")
+        raise ValueError(f"{text!r} is not a client's number")
     return int(text)
 
 
-def _distinct(many: Collection[Counter[Offer]]) -> set[Spent]:
-    """What some clients have answered, once for all that have answered the same."""
-    return {frozenset(spent.items()) for spent in many if spent}
+def _distinct(accounts: Collection[Counter[Offer]]) -> set[Spent]:
+    """The different accounts of some clients."""
+    return {frozenset(spent.items()) for spent in accounts if spent}
 
 
 def _trust(offers: Iterable[Offer]) -> Trust:
-    """What all of them count on: secure aggregation, if one does."""
+    """The trust that all offers need: `aggregate` if one of them does."""
     return "aggregate" if any(o.mechanism.trust == "aggregate" for o in offers) else "local"
 
 

@@ -1,4 +1,4 @@
-"""Arrays of messages as NumPy's, read without trusting a byte of them."""
+"""Arrays of messages as NumPy arrays; every byte is checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Array
 
 STYPE = "numpy.ndarray"
-"""Flower's name for arrays that `numpy.save` wrote."""
+"""Flower's name for arrays in the format of `numpy.save`."""
 
 MAGIC, LONGEST_HEADER = b"\x93NUMPY", 10_000
 WIDTHS = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}
@@ -25,15 +25,15 @@ SIDES = 32
 
 
 def read(array: Array) -> np.ndarray:
-    """The numbers of an array, read-only, in the memory of the message.
+    """Return the numbers of an array, read-only, in the memory of the message.
 
     Guarantees:
-        Nothing is allocated that grows with what the header says. Bytes that are not exactly one
-        array of truth values, integers or floats of at most 64 bits, of the dtype and shape that
-        the message states beside them, raise.
+        No memory is allocated because the header asks for it. Bytes that are not exactly one array
+        of booleans, integers or floats of at most 64 bits, with the dtype and shape that the
+        message states, raise.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is anything else.
     """
     if array.stype != STYPE:
         raise ValueError(f"Expected an array of type {STYPE!r}, got another.")
@@ -46,23 +46,23 @@ def read(array: Array) -> np.ndarray:
 
 
 def _header(data: bytes) -> tuple[np.dtype, Literal["C", "F"], tuple[int, ...], int]:
-    """(dtype, order, shape, where the numbers begin) of what `numpy.save` wrote."""
+    """Return (dtype, order, shape, offset of the numbers) of a `numpy.save` file."""
     width = WIDTHS.get(data[6:8], 0) if data[:6] == MAGIC else 0
     start = 8 + width + int.from_bytes(data[8 : 8 + width], "little")
-    found = HEADER.fullmatch(data[8 + width : start]) if start <= LONGEST_HEADER else None
-    if not width or found is None:
+    header = HEADER.fullmatch(data[8 + width : start]) if start <= LONGEST_HEADER else None
+    if not width or header is None:
         raise ValueError("Expected an array of numbers as numpy.save writes it, got another file.")
-    shape = tuple(int(side) for side in found[3].split(b",") if side.strip())
+    shape = tuple(int(side) for side in header[3].split(b",") if side.strip())
     if len(shape) > SIDES or math.prod(max(side, 1) for side in shape) > MOST:
         raise ValueError(f"Expected at most {SIDES} sides and 2**40 numbers, got more.")
-    order = "F" if found[2] == b"True" else "C"
-    return _dtype(found[1].decode()), order, shape, start
+    order = "F" if header[2] == b"True" else "C"
+    return _dtype(header[1].decode()), order, shape, start
 
 
 def _dtype(text: str) -> np.dtype:
     try:
         dtype = np.dtype(text)
-    except TypeError:  # floats of three bytes
+    except TypeError:  # for example floats of three bytes
         dtype = None
     if dtype is None or dtype.char not in DTYPES:
         raise ValueError("Expected truth values, integers or floats of at most 64 bits.")

@@ -1,4 +1,4 @@
-"""A grid on which only clients are seen whose epsilon leaves room for another round."""
+"""A grid that shows only clients whose epsilon allows another round."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from randquant.flower.offer import Offer
 
 
 class EligibleGrid(Grid):
-    """Passes everything on to a grid; leaves out clients that would exceed the accountant's limit.
+    """Delegates to another grid, but hides clients that would exceed the accountant's limit.
 
     Attributes:
-        exhausted: clients that were left out when nodes were last asked for.
+        exhausted: clients that were hidden when nodes were last requested.
     """
 
     def __init__(self, grid: Grid, offer: Offer, accountant: RunAccountant) -> None:
@@ -36,28 +36,28 @@ class EligibleGrid(Grid):
         return [client for client in connected if client not in self.exhausted]
 
     def set_run(self, *arguments: object, **options: object) -> None:
-        """As the grid does."""
+        """Delegate to the grid."""
         self._grid.set_run(*arguments, **options)  # type: ignore[arg-type]
 
     @property
     def run(self):
-        """As the grid has it."""
+        """The grid's run."""
         return self._grid.run
 
     def create_message(self, *arguments: object, **options: object) -> Message:
-        """As the grid does."""
+        """Delegate to the grid."""
         return self._grid.create_message(*arguments, **options)  # type: ignore[arg-type]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """As the grid does."""
+        """Delegate to the grid."""
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """As the grid does."""
+        """Delegate to the grid."""
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """As the grid does."""
+        """Delegate to the grid."""
         return self._grid.send_and_receive(messages, timeout=timeout)

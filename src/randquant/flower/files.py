@@ -1,5 +1,5 @@
-"""What a client's own files may raise."""
+"""The error for a client's own files."""
 
 
 class DamagedFile(ValueError):
-    """A file of a client's own is not what it should be."""
+    """A client's own file is damaged or invalid."""

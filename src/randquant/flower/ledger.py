@@ -1,6 +1,6 @@
 """A client's own account: what it has answered, and which steps of which sums it has taken.
 
-One file, written whole and on the disk before anything that it counts is sent:
+One file, replaced as a whole and on the disk before anything that it counts is sent:
 
 offset  bytes  field
 0       8      magic "RQSPENT2"
@@ -29,10 +29,10 @@ from randquant.records import write_atomic
 from randquant.secagg import ProtocolError
 
 SPENT = "randquant.spent"
-"""Record in a client's state: its account where it has no file for it, else how old that is."""
+"""Record in a client's state: its account if it has no file for it, else the file's version."""
 
 OWN = 0
-"""The client's number in its own account, whatever number it has in a run."""
+"""The client's number in its own account, independent of its number in a run."""
 
 MAGIC = b"RQSPENT2"
 START = len(MAGIC) + 32
@@ -40,26 +40,26 @@ STEP_BYTES = 16
 
 
 class Ledger:
-    """The account of one client, held while it is looked at and changed.
+    """The account of one client, locked while it is read and changed.
 
     Attributes:
-        accountant: what it has answered, as client OWN.
+        accountant: what this client has answered, as client OWN.
 
     Guarantees:
-        A step that was taken is refused for ever: 16 bytes each are kept. Processes that share the
-        file take each step once, and count every answer.
-        Whenever a process ends, the file is the one before a step or the one after it. It is the
-        one after it, on the disk, once `save` has returned.
-        A file with any other content is refused, and so is one that is older than this run has
-        seen. What is not noticed: a copy from before this run that is put back, and a file whose
-        checksum was computed anew.
+        A step that was taken is refused for ever, which costs 16 bytes per step. Processes that
+        share the file take each step once, and count every answer.
+        Whenever a process ends, the file has the content before a step or after it. Once `save` has
+        returned, it has the content after it, on the disk.
+        A file with any other content is refused, and so is one that is older than what this run has
+        seen. Not detected are: a restored copy from before this run, and a file whose checksum was
+        recomputed.
     """
 
     def __init__(self, accountant: RunAccountant, context: Context) -> None:
         self.accountant = accountant
         self._context = context
         config = context.node_config
-        # Without links: of two names of one file only one would go on to be it.
+        # Links are resolved: otherwise replacing the file would separate two names of it.
         self._path = (
             Path(str(config["randquant-ledger"])).resolve()
             if "randquant-ledger" in config
@@ -70,10 +70,10 @@ class Ledger:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Read it, and keep others of this client from it until the end.
+        """Lock and read the account; other processes of this client wait.
 
         Raises:
-            DamagedFile: it is not whole, or older than this run has seen.
+            DamagedFile: it is damaged, or older than what this run has seen.
         """
         record = self._context.state.get(SPENT)
         seen: dict[str, Any] = dict(record) if isinstance(record, ConfigRecord) else {}
@@ -88,14 +88,14 @@ class Ledger:
             yield
 
     def take(self, session: bytes, step: str) -> None:
-        """Note a step of a sum; ProtocolError if it was taken before."""
+        """Record a step of a sum; ProtocolError if it was taken before."""
         name = hashlib.sha256(repr((session, step)).encode()).digest()[:STEP_BYTES]
         if name in self._taken:
             raise ProtocolError(f"Expected each step of a sum once, got {step!r} again.")
         self._taken[name] = None
 
     def save(self) -> None:
-        """Write it down, before anything that it counts is sent."""
+        """Write the account, before anything that it counts is sent."""
         self._written += 1
         data = self._to_bytes()
         if self._path is None:

@@ -1,4 +1,4 @@
-"""Records that travel between `QuantizedStrategy` and `QuantizeMod`."""
+"""Records that `QuantizedStrategy` and `QuantizeMod` exchange."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ HEAD, INBOX, PAYLOAD = "randquant", "randquant.inbox", "randquant.payload"
 OURS = (HEAD, INBOX, PAYLOAD)
 
 STYPE = "randquant.payload.v1"
-"""Of payload arrays; Flower refuses to read them as numbers, so nobody averages codes."""
+"""Type of payload arrays: Flower cannot read it as numbers, so nobody averages codes."""
 
 LONGEST_TEXT = 2**23
-"""Characters of an offer or of terms: a channel of 1000 inputs and 256 levels has 5 million."""
+"""Most characters of an offer or terms: a channel of 1000 inputs and 256 levels has 5 million."""
 
 LONGEST_SESSION = 64
 
 LOGGED = 500
-"""Characters that are logged, or kept, of what somebody else wrote."""
+"""Most characters of foreign text that are logged or kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every message says of itself.
+    """The header of every message.
 
     Attributes:
-        step: of the protocol; without secure aggregation there is `upload` only.
-        session: bytes of this round of this run, which no other has.
+        step: step of the protocol; without secure aggregation only `upload`.
+        session: unique bytes of this round of this run.
         offer: text of the server's offer, in the first request of a session.
-        terms: text of the secure sum's terms, with its offer.
+        terms: text of the secure sum's terms, sent with the offer.
         survivors: clients in a sum, in the request to confirm them.
     """
 
@@ -49,7 +49,7 @@ class Head:
     survivors: tuple[int, ...] = ()
 
     def record(self) -> ConfigRecord:
-        """As it travels; client numbers as text, for Flower's have 64 bits without a sign."""
+        """The record that is sent; client numbers are text, because they are unsigned 64-bit."""
         fields = {
             "step": self.step,
             "session": self.session,
@@ -61,12 +61,12 @@ class Head:
 
     @classmethod
     def read(cls, content: RecordDict) -> Head:
-        """Undo `record`; ProtocolError where there is none."""
-        found = content.get(HEAD)
-        if not isinstance(found, ConfigRecord):
+        """Undo `record`; ProtocolError if there is none."""
+        record = content.get(HEAD)
+        if not isinstance(record, ConfigRecord):
             raise ProtocolError(f"Expected a record {HEAD!r} in the message, got none.")
-        step, session = found.get("step"), found.get("session")
-        offer, terms = found.get("offer", ""), found.get("terms", "")
+        step, session = record.get("step"), record.get("session")
+        offer, terms = record.get("offer", ""), record.get("terms", "")
         if not (isinstance(step, str) and isinstance(session, bytes) and session):
             raise ProtocolError("Expected the step and session of a message, got none.")
         if len(session) > LONGEST_SESSION or step not in STEPS:
@@ -75,46 +75,48 @@ class Head:
             raise ProtocolError("Expected an offer and terms in text, got something else.")
         if max(len(offer), len(terms)) > LONGEST_TEXT:
             raise ProtocolError(f"Expected texts of at most {LONGEST_TEXT} characters, got more.")
-        survivors = found.get("survivors", [])
+        survivors = record.get("survivors", [])
         if not isinstance(survivors, list):
             raise ProtocolError("Expected a list of survivors, got something else.")
         return cls(step, session, offer, terms, tuple(map(_number, survivors)))
 
 
 def logged(text: object) -> str:
-    """What somebody else wrote, as a part of one line: it cannot pass for lines of ours."""
+    """Foreign text as part of one log line, so that it cannot imitate a line of ours."""
     return "".join(c if c.isprintable() else "?" for c in str(text)[:LOGGED])
 
 
 def inbox_record(messages: Mapping[int, bytes]) -> ConfigRecord:
-    """Messages from or to each of some clients, as they travel."""
+    """The record of messages from or to some clients."""
     return ConfigRecord({str(client): message for client, message in messages.items()})
 
 
 def read_inbox(content: RecordDict) -> dict[int, bytes]:
-    """Undo `inbox_record`; ProtocolError where there is none."""
-    found = content.get(INBOX)
-    if not isinstance(found, ConfigRecord) or not all(isinstance(m, bytes) for m in found.values()):
+    """Undo `inbox_record`; ProtocolError if there is none."""
+    record = content.get(INBOX)
+    if not isinstance(record, ConfigRecord) or not all(
+        isinstance(m, bytes) for m in record.values()
+    ):
         raise ProtocolError(f"Expected a record {INBOX!r} of bytes in the message, got none.")
-    return {_number(client): bytes(message) for client, message in found.items()}  # type: ignore[arg-type]
+    return {_number(client): bytes(message) for client, message in record.items()}  # type: ignore[arg-type]
 
 
 def payload_record(payload: bytes, size: int) -> ArrayRecord:
-    """A payload of so many codes, as it travels."""
+    """The record of a payload of `size` codes."""
     return ArrayRecord({"codes": Array("uint8", (size,), STYPE, payload)})
 
 
 def read_payload(content: RecordDict) -> bytes:
-    """Undo `payload_record`; ProtocolError where there is none."""
-    found = content.get(PAYLOAD)
-    array = found.get("codes") if isinstance(found, ArrayRecord) and len(found) == 1 else None
+    """Undo `payload_record`; ProtocolError if there is none."""
+    record = content.get(PAYLOAD)
+    array = record.get("codes") if isinstance(record, ArrayRecord) and len(record) == 1 else None
     if array is None or array.stype != STYPE:
         raise ProtocolError(f"Expected one array of {STYPE!r} in the message, got none.")
     return array.data
 
 
 def terms_text(terms: Terms) -> str:
-    """What `read_terms` needs beside the session and size of a sum."""
+    """The terms as text, without the session and size of the sum."""
     return json.dumps(
         {
             "clients": terms.clients,
@@ -127,7 +129,7 @@ def terms_text(terms: Terms) -> str:
 
 
 def read_terms(text: str, session: bytes, size: int) -> Terms:
-    """Undo `terms_text`; ProtocolError where it is none."""
+    """Undo `terms_text`; ProtocolError if the text is invalid."""
     try:
         fields = json.loads(text)
         return Terms(session, tuple(fields.pop("clients")), size, **fields)
@@ -136,7 +138,7 @@ def read_terms(text: str, session: bytes, size: int) -> Terms:
 
 
 def read_offer(text: str) -> Offer:
-    """As `Offer.from_text`; ProtocolError where it is none."""
+    """Like `Offer.from_text`; ProtocolError if the text is invalid."""
     try:
         return Offer.from_text(text)
     except (ArithmeticError, MemoryError, ValueError) as error:
@@ -147,7 +149,7 @@ def read_offer(text: str) -> Offer:
 
 
 def upload_format(offer: Offer, session: bytes, client: int) -> Format:
-    """Coding of one client's codes in one session, where they are not masked."""
+    """Format of one client's codes in one session without masks."""
     channel = offer.channel
     facts = ("upload", channel.fingerprint.hex(), session.hex(), str(client))
     return Format.of(channel.levels, *facts)

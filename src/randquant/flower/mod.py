@@ -1,4 +1,4 @@
-"""The client's side on Flower: a mod that lets nothing but protected updates leave."""
+"""The client's side on Flower: a mod that sends nothing of training but protected updates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from randquant.secagg import Client, ProtocolError, Terms
 from randquant.secagg.terms import TWO_THIRDS
 
 SUM = "randquant.sum"
-"""Record of a client's own state, which never leaves it: its part in the sum."""
+"""Record in a client's own state, which is never sent: its part in a sum."""
 
 FILES = "This client's files cannot be used; its log says why."
 NOTHING = "This client has no update to send; its log says why."
@@ -42,35 +42,35 @@ REFUSED = "This client refuses the message; its log says why."
 class QuantizeMod:
     """Clips, encodes and masks what a train function returns, as the server's offer says.
 
-    The function under it returns the whole model, as on Flower without it; only the codes of the
-    update are sent, drawn with a key from the operating system. Metrics are not sent at all: no
-    guarantee covers them.
+    The train function returns the whole model, as on Flower without this mod. Only the codes of
+    the update are sent, drawn with a key from the operating system. Metrics are not sent, because
+    no guarantee covers them.
 
     Args:
-        epsilon: most that this client may ever be charged, at `delta`, by a proven bound that it
-            computes itself from the channel that came. It counts its own answers, and refuses any
-            that would exceed this. Infinity sets no limit.
+        epsilon: limit of this client's epsilon at `delta`, by a proven bound that it computes
+            itself from the offered channel. It counts its own answers, and refuses any answer that
+            would exceed the limit. Infinity sets no limit.
         delta: in (0, 1).
         neighboring: what the guarantee hides.
-        trust: `local` refuses offers that count on secure aggregation.
+        trust: `local` refuses offers that need secure aggregation.
         all_neighbours: refuse sums in which this client does not share masks with all others.
-            Without it a server that lies can learn sums of a few (`docs/secure-aggregation.md`);
-            one that keeps to the protocol cannot.
-        colluders: how many of the others in a sum may tell the server all they know: refuse offers
-            that count on the noise of more than `least` minus so many, and sums whose threshold
-            so many could get around.
-        threshold: the least part of its neighbours that must answer to take a client's mask off;
-            no server can ask for less.
+            Without it a malicious server can learn sums of a few clients
+            (`docs/secure-aggregation.md`); one that follows the protocol cannot.
+        colluders: how many of the other clients in a sum may tell the server all they know: refuse
+            offers that need the noise of more than `least` minus this number, and sums whose
+            threshold this number of clients could get around.
+        threshold: least fraction of a client's neighbours that must answer to remove its mask; no
+            server can ask for less.
         buffers: names of arrays of floating-point numbers that are not trained, beside running
-            statistics (`docs/flower.md`): refuse offers of other buffers. None takes those of the
-            offer.
+            statistics (`docs/flower.md`): refuse offers of other buffers. None accepts the
+            offer's.
 
-    A SuperNode's `--node-config` goes before these arguments: `randquant-epsilon`,
+    A SuperNode's `--node-config` takes precedence over these arguments: `randquant-epsilon`,
     `randquant-delta`, `randquant-all-neighbours`, `randquant-threshold`. It may also name files of
-    the client's: `randquant-ledger`, in which its account is kept over runs (without it, for one
+    the client: `randquant-ledger`, its account over all runs (without it, an account lasts one
     run), and `randquant-identity` with `randquant-directory`: its Ed25519 key in PEM, and the
-    public keys of all clients, in JSON by node number in 64 hexadecimal digits, so that no server
-    can stand between them.
+    public keys of all clients, in JSON by node number in 64 hexadecimal digits. With these keys a
+    server cannot impersonate other clients.
 
     Example:
         >>> from flwr.clientapp import ClientApp
@@ -98,7 +98,7 @@ class QuantizeMod:
         _validate.real("threshold", self.threshold, above=0, high=1)
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Answer one message; a refusal is an error reply that says why, and nothing of the data.
+        """Answer one message; a refusal is an error reply with the reason and without data.
 
         Other message types are passed through: evaluation is not covered by any guarantee.
         """
@@ -108,13 +108,13 @@ class QuantizeMod:
             return self._answer(message, context, call_next)
         except ProtocolError as error:
             return _refusal(message, str(error), error.__cause__)
-        except (OSError, DamagedFile) as error:  # its text may name files of this machine
+        except (OSError, DamagedFile) as error:  # the error may name files of this machine
             return _refusal(message, FILES, error)
-        except Exception as error:  # whatever a server has made up
+        except Exception as error:  # any error that a malicious message causes
             return _refusal(message, REFUSED, error)
 
     def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """As `__call__`, of train messages; what is wrong with them is raised."""
+        """Answer a train message, or raise an error about it."""
         head = Head.read(message.content)
         if head.step != messages.UPLOAD:
             return _reply(message, head, self._key_step(head, message.content, context))
@@ -126,7 +126,7 @@ class QuantizeMod:
         account = context.state.get(SPENT)
         own = {key: r for key, r in message.content.items() if key not in messages.OURS}
         message.content = RecordDict(own)
-        try:  # what goes wrong here may tell of the data, which the server must not
+        try:  # an error here may reveal data, so its text must not reach the server
             answer = call_next(message, context)
             if answer.has_error():
                 raise RuntimeError(answer.error.reason)
@@ -135,7 +135,7 @@ class QuantizeMod:
             payload = offer.mechanism.encode(update, Key.generate())
         except Exception as error:
             return _refusal(message, NOTHING, error)
-        finally:  # whatever the train function did to it
+        finally:  # whatever the train function did to the content
             if client is not None:
                 context.state.pop(SUM, None)
             if account is not None:
@@ -154,7 +154,7 @@ class QuantizeMod:
     def _key_step(
         self, head: Head, content: RecordDict, context: Context
     ) -> dict[str, ConfigRecord]:
-        """The steps of a secure sum beside the upload; each is taken once."""
+        """The steps of a secure sum other than the upload; each is taken once."""
         ledger = self._ledger(context)
         if head.step == messages.ADVERTISE:
             offer = messages.read_offer(head.offer)
@@ -164,30 +164,30 @@ class QuantizeMod:
             client = Client(terms, context.node_id, *identity, threshold)
             with ledger.held():
                 self._check(offer, terms, ledger, context)
-            # Not remembered: keys are made anew for each, and a server may ask for any number.
+            # Not recorded: each request gets new keys, and a server may ask any number of times.
             answer = {context.node_id: client.advertise()}
         else:
             offer, client = _recall(context, head.session)
             with ledger.held():
                 ledger.take(head.session, head.step)
                 ledger.save()
-            del context.state[SUM]  # a step that fails is this client's last in the sum
+            del context.state[SUM]  # after a failed step the client has left the sum
             if head.step == messages.SHARE:
                 answer = client.share(messages.read_inbox(content))
             elif head.step == messages.CONFIRM:
                 answer = client.confirm(head.survivors)
             else:
                 answer = client.reveal(messages.read_inbox(content))
-                client = None  # what is forgotten cannot be stolen
+                client = None  # deleted secrets cannot be stolen
         _remember(context, head.session, offer, client)
         return {messages.INBOX: messages.inbox_record(answer)}
 
     def _begin(
         self, head: Head, content: RecordDict, context: Context
     ) -> tuple[Offer, Client | None]:
-        """What to send an update through, and the part in a secure sum; it is charged here."""
+        """Return the offer and the client's part in a secure sum; the ledger is charged here."""
         client, terms = None, None
-        if head.offer:  # without secure aggregation it comes with the request
+        if head.offer:  # without secure aggregation the offer comes with the request
             offer = messages.read_offer(head.offer)
         else:
             offer, client = _recall(context, head.session)
@@ -204,10 +204,10 @@ class QuantizeMod:
         return offer, client
 
     def _check(self, offer: Offer, terms: Terms | None, ledger: Ledger, context: Context) -> None:
-        """ProtocolError unless this client agrees to what the server asks of it."""
+        """Raise ProtocolError unless this client agrees to the server's offer."""
         mechanism = offer.mechanism
         if terms is None and mechanism.trust != "local":
-            raise ProtocolError("Expected secure aggregation, which the offer counts on, got none.")
+            raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
         if terms is not None:
@@ -218,12 +218,12 @@ class QuantizeMod:
             accountant.compose(event)
             raise ProtocolError(
                 f"Expected an offer within epsilon {accountant.max_epsilon}, this client's limit, "
-                f"got {_shown(accountant.get_epsilon(accountant.delta))} with all that it "
-                f"has answered before, at delta {accountant.delta}."
+                f"got {_shown(accountant.get_epsilon(accountant.delta))} with all earlier "
+                f"answers, at delta {accountant.delta}."
             )
 
     def _check_layout(self, offer: Offer, model: ArrayRecord) -> None:
-        """ProtocolError unless the model is what the offer is about."""
+        """Raise ProtocolError unless the model matches the offer."""
         layout = Layout.of(model, offer.buffers)
         if layout.dimension != offer.dimension:
             raise ProtocolError(
@@ -241,21 +241,21 @@ class QuantizeMod:
             log(INFO, "randquant: no update is sent of %s.", messages.logged(", ".join(left_out)))
 
     def _check_terms(self, offer: Offer, terms: Terms, context: Context) -> None:
-        """ProtocolError unless the sum hides what the offer counts on, whoever colludes."""
+        """Raise ProtocolError unless the sum hides as many clients as the offer assumes."""
         others, counted = len(terms.clients) - 1, terms.least - self.colluders
         own = context.node_config.get("randquant-all-neighbours", self.all_neighbours)
-        all_neighbours = own not in (False, "false")  # whatever else it says, it asks for them
+        all_neighbours = own not in (False, "false")  # any other value requires all
         if offer.mechanism.cohort > counted:
             raise ProtocolError(
-                f"Expected an offer that counts on {counted} clients at most, for so many are "
-                f"in every sum beside those that may collude, got {offer.mechanism.cohort}."
+                f"Expected an offer for a cohort of at most {counted}, the clients of every sum "
+                f"without those that may collude, got {offer.mechanism.cohort}."
             )
         if terms.bits < offer.bits(len(terms.clients)):
             raise ProtocolError("Expected bits enough for the sum of all clients' codes.")
         if all_neighbours and terms.neighbours < others:
             raise ProtocolError(
                 f"Expected all {others} others as neighbours, got {terms.neighbours}: with fewer, "
-                "a server that lies can learn sums of a few."
+                "a malicious server can learn sums of a few clients."
             )
         if 2 * terms.threshold - terms.neighbours <= self.colluders:
             raise ProtocolError(
@@ -264,7 +264,7 @@ class QuantizeMod:
             )
 
     def _ledger(self, context: Context) -> Ledger:
-        """This client's account, with the limit of its SuperNode or else its own."""
+        """This client's account, with the limit of its SuperNode or else of this mod."""
         config = context.node_config
         delta = float(config.get("randquant-delta", self.delta))
         limit = float(config.get("randquant-epsilon", self.epsilon))
@@ -274,7 +274,7 @@ class QuantizeMod:
 def _identity(
     config: Mapping[str, Any],
 ) -> tuple[Ed25519PrivateKey | None, dict[int, bytes] | None]:
-    """This client's key and all clients' public keys, from the files that the SuperNode names."""
+    """This client's key and all clients' public keys, from the files in `--node-config`."""
     key = directory = None
     try:
         if "randquant-identity" in config:
@@ -290,7 +290,7 @@ def _identity(
 
 
 def _remember(context: Context, session: bytes, offer: Offer, client: Client | None) -> None:
-    """Keep this client's part in a sum until the next message, which may reach another process."""
+    """Store this client's part in a sum for the next message, which may reach another process."""
     if client is not None:
         context.state[SUM] = ConfigRecord(
             {
@@ -303,7 +303,7 @@ def _remember(context: Context, session: bytes, offer: Offer, client: Client | N
 
 
 def _recall(context: Context, session: bytes) -> tuple[Offer, Client]:
-    """Undo `_remember`; ProtocolError where this client has no part in that sum."""
+    """Undo `_remember`; ProtocolError if this client has no part in that sum."""
     saved = context.state.get(SUM)
     if not isinstance(saved, ConfigRecord) or saved["session"] != session:
         raise ProtocolError("Expected a message of the sum that this client is in, got another.")
@@ -315,10 +315,10 @@ def _recall(context: Context, session: bytes) -> tuple[Offer, Client]:
 
 
 def _only_arrays(content: RecordDict, what: str) -> ArrayRecord:
-    found = [r for key, r in content.array_records.items() if key not in messages.OURS]
-    if len(found) != 1:
-        raise ProtocolError(f"Expected one record of arrays in {what}, got {len(found)}.")
-    return found[0]
+    records = [r for key, r in content.array_records.items() if key not in messages.OURS]
+    if len(records) != 1:
+        raise ProtocolError(f"Expected one record of arrays in {what}, got {len(records)}.")
+    return records[0]
 
 
 def _reply(message: Message, head: Head, records: Mapping[str, Any]) -> Message:
@@ -327,7 +327,7 @@ def _reply(message: Message, head: Head, records: Mapping[str, Any]) -> Message:
 
 
 def _refusal(message: Message, reason: str, why: BaseException | None = None) -> Message:
-    """An error reply; what is behind it stays in this client's log."""
+    """An error reply; its cause is only in this client's log."""
     told = "" if why is None else messages.logged(f" {why!r}")
     log(WARNING, "randquant: refused: %s%s", reason, told)
     return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=message)

@@ -1,4 +1,4 @@
-"""What a server asks of its clients: a mechanism for updates of some dimension, as text."""
+"""A server's offer to its clients, as text: a mechanism for updates of some dimension."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMAT = "randquant offer, version 2"
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A mechanism that a server asks updates through. It contains no secret.
+    """A mechanism that a server asks clients to use. It contains no secret.
 
     Its text, with the channel's certificate, is made once, when the offer is.
 
@@ -28,7 +28,7 @@ class Offer:
         mechanism: how updates are protected, and the trust and cohort that this counts on; one
             that sends codes of a channel.
         dimension: coordinates of an update.
-        buffers: names of the model's arrays of floating-point numbers that are no part of it.
+        buffers: names of the model's floating-point arrays that are not part of an update.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or out of bounds.
@@ -58,7 +58,7 @@ class Offer:
             raise TypeError("Expected buffers by their names, got something else.")
         if len(set(self.buffers)) < len(self.buffers):
             raise ValueError("Expected each buffer once, got one twice.")
-        self.size  # noqa: B018 - what is rotated has fewer coordinates
+        self.size  # noqa: B018 - checks the dimension: a rotation has an upper limit
         object.__setattr__(self, "_text", self._written())
 
     @property
@@ -70,18 +70,18 @@ class Offer:
 
     @property
     def size(self) -> int:
-        """Codes that an update is sent as."""
+        """Number of codes of an update."""
         return self.mechanism.size(self.dimension)
 
     def bits(self, clients: int) -> int:
-        """Bits of a coordinate of the sum of so many clients' codes, which is then exact."""
+        """Bits per coordinate with which the sum of `clients` clients' codes is exact."""
         return upload.sum_bits(self.channel.levels, clients)
 
     def release(self, rounds: int, neighboring: Neighboring, trust: Trust) -> Release:
-        """What so many answers cost, composed under `trust`.
+        """The release of `rounds` answers, composed under `trust`.
 
-        Codes that a server sees one by one it also sees where others are summed: an offer of
-        local trust is composed under `aggregate` as a sum of one.
+        Under `aggregate` trust the server still sees the codes of an offer of local trust one by
+        one: such an offer is composed as a sum of one.
         """
         release = self.mechanism.release(self.dimension, rounds, neighboring)
         if release is None:
@@ -89,7 +89,7 @@ class Offer:
         return release.under(trust)
 
     def to_text(self) -> str:
-        """JSON: the channel with its certificate, and the other fields."""
+        """Return JSON: the channel with its certificate, and the other fields."""
         return self._text
 
     def _written(self) -> str:
@@ -105,7 +105,7 @@ class Offer:
         """Undo `to_text`, and certify the channel again.
 
         Raises:
-            ValueError: it is no offer, or its channel's certificate is another than it says.
+            ValueError: it is not an offer, or its channel's certificate is not the stated one.
         """
         try:
             record: dict[str, Any] = json.loads(text)
@@ -113,7 +113,7 @@ class Offer:
                 raise ValueError("its format is another")
             dimension, buffers = record.pop("dimension"), record.pop("buffers")
             if not isinstance(buffers, list):
-                raise ValueError("its buffers are no list of names")
+                raise ValueError("its buffers are not a list of names")
             if "mechanism" in record or "channel" not in record:
                 raise ValueError("its fields are others")
             mechanism = from_record({**record, "mechanism": _kind(record)}, "in an offer")
@@ -126,7 +126,7 @@ class Offer:
 
     @property
     def digest(self) -> str:
-        """64 characters that differ wherever two offers do."""
+        """SHA-256 of the offer: 64 hexadecimal characters."""
         return hashlib.sha256(self._text.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What a server must not lose: one file, written whole or not at all.
+"""The server's state: one file, replaced as a whole.
 
 offset  bytes  field
 0       8      magic "RQSTATE1"
@@ -32,7 +32,7 @@ DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
 
 
 def save(path: Path, record: Mapping[str, Any], model: ArrayRecord, inner: Strategy) -> None:
-    """Write a record of JSON data, a model, and the arrays that a strategy steps with."""
+    """Write a record of JSON data, a model, and the arrays of a strategy's state."""
     arrays = {MODEL + name: read(array) for name, array in model.items()}
     for name, value in vars(inner).items():
         for key, array in _arrays_in(value).items():
@@ -48,14 +48,14 @@ def save(path: Path, record: Mapping[str, Any], model: ArrayRecord, inner: Strat
 
 
 def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord]:
-    """Undo `save`: put the strategy's arrays back in it; (record, model).
+    """Undo `save`: restore the strategy's arrays; return (record, model).
 
     Raises:
         ValueError: the file is damaged.
     """
     try:
         record, arrays = _read(path.read_bytes())
-        model, found = {}, {}
+        model, by_attribute = {}, {}
         for name, array in arrays.items():
             if name.startswith(MODEL):
                 model[name.removeprefix(MODEL)] = Array(array)
@@ -63,22 +63,22 @@ def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord]:
             attribute, key = name.removeprefix(INNER).split("/", 1)
             known = vars(inner).get(attribute, "") if name.startswith(INNER) else ""
             if not isinstance(known, list | dict | None):
-                raise ValueError(f"{name!r} is nothing of this strategy")
-            found.setdefault(attribute, {})[key] = array
+                raise ValueError(f"{name!r} does not belong to this strategy")
+            by_attribute.setdefault(attribute, {})[key] = array
     except (AttributeError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         reason = str(error).rstrip(".")
         raise ValueError(
             f"Expected the state of a run in {path}, but: {reason}. Restore it from a copy, or "
             "begin again in another folder."
         ) from error
-    for attribute, parts in found.items():
+    for attribute, parts in by_attribute.items():
         in_order = list(parts) == [f"#{place}" for place in range(len(parts))]
         setattr(inner, attribute, list(parts.values()) if in_order else parts)
     return record, ArrayRecord(model)
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """(record, arrays) of a file's bytes, in the memory of these bytes."""
+    """Return (record, arrays) of a file's bytes, in the memory of these bytes."""
     body = memoryview(data)[HEAD:]
     if data[:HEAD] != MAGIC + hashlib.sha256(body).digest():
         raise ValueError("it is damaged")
@@ -87,7 +87,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays = {}
     for name, dtype, shape in head["arrays"]:
         if not DTYPE.fullmatch(dtype) or name in arrays:
-            raise ValueError(f"{name!r} is no array of numbers, or comes twice")
+            raise ValueError(f"{name!r} is not an array of numbers, or comes twice")
         sides = [_validate.whole("side", side, low=0, high=len(data)) for side in shape]
         size = math.prod(sides) * np.dtype(dtype).itemsize
         if size > len(body) - start:
@@ -95,12 +95,12 @@ def _read(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         arrays[name] = np.ndarray(sides, dtype, bytearray(body[start : start + size]))
         start += size
     if start != len(body) or not isinstance(head["record"], dict):
-        raise ValueError("it has something else behind its arrays, or no record")
+        raise ValueError("it has other bytes after its arrays, or no record")
     return head["record"], arrays
 
 
 def _arrays_in(value: Any) -> dict[str, np.ndarray]:
-    """Of a list or dictionary of arrays, such as an optimiser's moments; else nothing."""
+    """Arrays by name of a list or dictionary, such as an optimiser's moments; else empty."""
     if isinstance(value, list):
         value = {f"#{place}": part for place, part in enumerate(value)}
     if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):

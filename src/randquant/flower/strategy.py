@@ -1,4 +1,4 @@
-"""The server's side on Flower: any strategy, given the mean of protected updates."""
+"""The server's side on Flower: any strategy that needs only the mean of protected updates."""
 
 from __future__ import annotations
 
@@ -32,47 +32,48 @@ LOOK_AT_EACH = (
     "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
     "QFedAvg",
 )  # fmt: skip
-"""Strategies that need every client's update, which a private mean is there not to show."""
+"""Strategies that need every client's update, which a private mean hides."""
 
 
 class RoundsFailed(RuntimeError):
-    """Several rounds in a row have failed; the model is that of the last good one."""
+    """Several rounds in a row have failed; the model is that of the last successful round."""
 
 
 class QuantizedStrategy(Strategy):
-    """Wraps a strategy: clients send codes, and it takes its step with their decoded mean.
+    """Wraps a strategy: clients send codes, and the strategy takes its step with the decoded mean.
 
-    Clients need `QuantizeMod`. Everyone weighs the same, and no metrics of training are sent.
+    Clients need `QuantizeMod`. All clients have equal weight, and training metrics are not sent.
 
     Args:
-        strategy: chooses clients, and takes the step: FedAvg, FedAvgM, FedAdam, FedProx and others
-            that need the mean alone.
+        strategy: selects clients, and takes the step: FedAvg, FedAvgM, FedAdam, FedProx and others
+            that need only the mean.
         mechanism: with `aggregate` trust, codes are summed by secure aggregation, in sums of
             `mechanism.cohort` clients or more.
         delta, neighboring: of the guarantee.
-        stop_at_epsilon: clients whose epsilon would become larger are left out; where too few are
-            left, training ends.
-        least: fewest clients in a sum, `mechanism.cohort` or more; larger by so many as may
-            collude with the server. (`aggregate` only.)
-        stable_numbers: whether clients are sure to keep their numbers: SuperNodes are authenticated
-            and the SuperLink keeps its database. Otherwise a client that is new after the first
-            round is taken to have answered as often as any other.
+        stop_at_epsilon: clients whose epsilon would exceed this are left out; if too few are left,
+            training ends.
+        least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
+            may collude with the server. (`aggregate` only.)
+        stable_numbers: whether clients are certain to keep their numbers, because SuperNodes are
+            authenticated and the SuperLink keeps its database. Otherwise a client that is new after
+            the first round is assumed to have answered as often as any other.
         neighbours: how many others each client shares masks with; None for all. Fewer are faster,
             and clients must agree (`QuantizeMod(all_neighbours=False)`).
-        step_timeout: seconds for each step of secure aggregation beside the upload.
-        folder: where the model, the strategy's moments and the account are kept, after every round
-            and before anything is asked of clients. A run that is started again with it goes on.
-        buffers: names of arrays of floating-point numbers that are not trained and not sent, beside
-            running statistics (`running_mean`, `running_var`), which never are.
+        step_timeout: seconds for each step of secure aggregation other than the upload.
+        folder: folder for the model, the strategy's moments and the account, which are written
+            after every round and before clients are asked. A run started again with the same folder
+            continues.
+        buffers: names of floating-point arrays that are not trained and not sent, in addition to
+            running statistics (`running_mean`, `running_var`), which are never sent.
         directory: public keys of all clients' identities by node number, 32 bytes of Ed25519, as in
             the clients' `randquant-directory`: a client whose keys are not signed is left out of a
-            sum, which it could stop otherwise.
+            sum, which it could otherwise stop.
         patience: how many rounds in a row may fail before `start` raises RoundsFailed.
 
     Guarantees:
-        The epsilon that is reported holds for every client, whatever fails: it counts all who were
-        asked to upload. A round either takes its step with the exact mean of the good replies, or
-        leaves the model as it was and says why.
+        The reported epsilon holds for every client, whatever fails: it counts all clients that were
+        asked to upload. A round either takes its step with the exact mean of the valid replies, or
+        leaves the model unchanged and logs why.
 
     Raises:
         TypeError, ValueError: the strategy needs more than a mean, or an argument is out of bounds.
@@ -109,7 +110,9 @@ class QuantizedStrategy(Strategy):
         self.strategy, self.mechanism = strategy, mechanism
         self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
         self.least = mechanism.cohort if least is None else least
-        _validate.whole("least", self.least, low=mechanism.cohort, why="so many are counted on")
+        _validate.whole(
+            "least", self.least, low=mechanism.cohort, why="the guarantee needs that many"
+        )
         if mechanism.trust == "aggregate":
             _validate.whole("least", self.least, low=2, why="a sum of one hides nothing")
         self.neighbours, self.step_timeout = neighbours, step_timeout
@@ -139,7 +142,7 @@ class QuantizedStrategy(Strategy):
         try:
             if len(chosen) < len(requests) or not chosen <= set(view.get_node_ids()):
                 raise ProtocolError(
-                    "Expected each client once in a round, and none beyond its epsilon; got others."
+                    "Expected each client once in a round and within its epsilon, got others."
                 )
             kind = requests[0].metadata.message_type
             self._sum = self._begin(offer, sorted(chosen), grid, kind, str(number))
@@ -149,7 +152,7 @@ class QuantizedStrategy(Strategy):
             return []
         self.accountant.compose(RoundEvent(offer, frozenset(additions)))
         self._asked = len(requests)
-        self._save(number - 1, arrays)  # what is asked for may be sent, whatever happens here
+        self._save(number - 1, arrays)  # once asked, a client may send whatever happens here
         sent = []
         for request in requests:
             if (client := request.metadata.dst_node_id) in additions:
@@ -183,13 +186,13 @@ class QuantizedStrategy(Strategy):
         self._failures = 0
         self._save(number, arrays)
         epsilon = self.accountant.get_epsilon(self.accountant.delta)
-        found = {"clients": good, "dropped": self._asked - good, "epsilon": epsilon}
-        return arrays, MetricRecord({**(metrics or {}), **found})
+        own = {"clients": good, "dropped": self._asked - good, "epsilon": epsilon}
+        return arrays, MetricRecord({**(metrics or {}), **own})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As the strategy does; nothing of evaluation is protected."""
+        """Delegate to the strategy; evaluation is not protected."""
         if self.stopped:
             return []
         return self.strategy.configure_evaluate(server_round + self._done, arrays, config, grid)
@@ -197,11 +200,11 @@ class QuantizedStrategy(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """As the strategy does."""
+        """Delegate to the strategy."""
         return self.strategy.aggregate_evaluate(server_round + self._done, replies)
 
     def summary(self) -> None:
-        """Log what is promised, and the strategy's own summary."""
+        """Log the privacy settings, and the strategy's own summary."""
         accountant = self.accountant
         limit = "none" if accountant.max_epsilon is None else f"epsilon {accountant.max_epsilon}"
         log(INFO, "\t├──> Private updates: %s trust, limit: %s", self.mechanism.trust, limit)
@@ -219,7 +222,7 @@ class QuantizedStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run the rounds that are not done yet; as Flower's `Strategy.start`.
+        """Run the rounds that are not done yet, like Flower's `Strategy.start`.
 
         Raises:
             RoundsFailed: `patience` rounds in a row have failed.
@@ -234,8 +237,8 @@ class QuantizedStrategy(Strategy):
             arrays = self._restore(initial_arrays)
             done = self._done
 
-            def evaluate(number: int, found: ArrayRecord) -> MetricRecord | None:
-                return evaluate_fn(number + done, found) if evaluate_fn else None
+            def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
+                return evaluate_fn(number + done, model) if evaluate_fn else None
 
             result = super().start(
                 grid, arrays, max(num_rounds - done, 0), timeout, train_config, evaluate_config,
@@ -259,7 +262,7 @@ class QuantizedStrategy(Strategy):
         if len(clients) < self.least:
             raise ProtocolError(
                 f"Expected {self.least} clients or more in the round, got {len(clients)}: let the "
-                "strategy choose more, or count on fewer."
+                "strategy select more, or lower the mechanism's cohort."
             )
         others = len(clients) - 1
         terms = Terms(
@@ -276,14 +279,14 @@ class QuantizedStrategy(Strategy):
         left, spent = len(list(view.get_node_ids())), len(view.exhausted)
         if spent and left < max(wanted):
             self.stopped = (
-                f"before round {number}: epsilon of {spent} clients would have become larger than "
+                f"before round {number}: epsilon of {spent} clients would have exceeded "
                 f"{self.accountant.max_epsilon}, and {left} others are too few"
             )
             log(INFO, "randquant: training ends %s.", self.stopped)
         return bool(self.stopped)
 
     def _fail(self, number: int, error: Exception) -> None:
-        """Say why a round failed; the model stays as it was."""
+        """Log why a round failed; the model is unchanged."""
         self._sum = None
         self._failures += 1
         log(ERROR, "randquant: round %d failed, the model is as before: %s", number, error)
@@ -305,14 +308,14 @@ class QuantizedStrategy(Strategy):
         state.save(self._path, record, arrays, self.strategy)
 
     def _restore(self, initial: ArrayRecord) -> ArrayRecord:
-        """The model to go on with: the folder's, if it has one."""
+        """The model to continue with: the folder's, if it has one."""
         self._done, self._failures, self.stopped = 0, 0, ""
         if self._path is None or not self._path.exists():
             return initial
         record, arrays = state.load(self._path, self.strategy)
         offer = self._offer(initial).digest
-        found = (record.get("offer"), record.get("strategy"), Layout.of(arrays))
-        if found != (offer, type(self.strategy).__name__, Layout.of(initial)):
+        stored = (record.get("offer"), record.get("strategy"), Layout.of(arrays))
+        if stored != (offer, type(self.strategy).__name__, Layout.of(initial)):
             raise ValueError(
                 f"Expected {self._path} to be of this mechanism, model and strategy, got another "
                 "run's: choose another folder."
@@ -320,7 +323,7 @@ class QuantizedStrategy(Strategy):
         done = _validate.whole("rounds", record.get("rounds"), low=0)
         self.accountant.load_state_dict(record.get("accountant", {}))
         self._done = done
-        log(INFO, "randquant: going on after round %d.", self._done)
+        log(INFO, "randquant: continuing after round %d.", self._done)
         return arrays
 
 
@@ -328,8 +331,8 @@ def _warn_of_statistics(layout: Layout) -> None:
     if running := layout.running:
         log(
             WARNING,
-            "randquant: running statistics are no parameters: no update of %s%s is sent, and the "
-            "model is evaluated with the first ones. Normalise by GroupNorm, or train with frozen "
+            "randquant: running statistics are not parameters: no update of %s%s is sent, and the "
+            "model is evaluated with the initial ones. Use GroupNorm, or train with frozen "
             "statistics (a batch norm in eval mode).",
             running[0],
             f" and {len(running) - 1} others" if len(running) > 1 else "",
@@ -342,8 +345,8 @@ def _check_inner(strategy: Strategy) -> None:
     name = type(strategy).__name__
     if isinstance(strategy, refused):
         raise ValueError(
-            f"Expected a strategy that needs the mean of updates only, got {name}: it looks at "
-            "each of them, which the server is not shown."
+            f"Expected a strategy that needs only the mean of updates, got {name}: it needs every "
+            "update, which the server does not see."
         )
     if isinstance(strategy, QuantizedStrategy) or name.startswith("DifferentialPrivacy"):
         raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")

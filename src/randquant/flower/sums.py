@@ -1,4 +1,4 @@
-"""The server's side of one round: who takes part, what came of them, and the mean of it."""
+"""The server's side of one round: its clients, their replies, and the mean."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ Result = TypeVar("Result")
 
 
 class Sum(Protocol):
-    """One round's updates on their way to a mean."""
+    """The mean of one round's updates, in steps."""
 
     refused: dict[int, str]
 
     def requests(self) -> dict[int, dict[str, ConfigRecord]]:
-        """For each client still there, what to add to its request."""
+        """For each client that has not dropped out, the records to add to its request."""
         ...
 
     def add(self, replies: Iterable[Message]) -> int:
-        """Take what came; of how many clients the mean will be."""
+        """Add the replies; return the number of clients in the mean."""
         ...
 
     def mean(self) -> np.ndarray:
-        """The mean update, (dimension,) float32; ProtocolError where too few are left."""
+        """The mean update, (dimension,) float32; ProtocolError if too few clients are left."""
         ...
 
 
 @dataclass
 class PlainSum:
-    """Codes that the server sees one by one."""
+    """A sum of codes that the server sees one by one."""
 
     offer: Offer
     clients: Sequence[int]
@@ -57,12 +57,12 @@ class PlainSum:
         self._payloads: dict[int, bytes] = {}
 
     def requests(self) -> dict[int, dict[str, ConfigRecord]]:
-        """The offer, for everyone."""
+        """The offer, for every client."""
         head = Head(messages.UPLOAD, self._session, self.offer.to_text())
         return {client: {messages.HEAD: head.record()} for client in self.clients}
 
     def add(self, replies: Iterable[Message]) -> int:
-        """Unpack each, so that nothing but codes of this client and round is averaged."""
+        """Unpack each payload, so that only codes of this client and round are averaged."""
 
         def take(client: int, content: RecordDict) -> None:
             channel = self.offer.channel
@@ -74,7 +74,7 @@ class PlainSum:
         return len(known)
 
     def mean(self) -> np.ndarray:
-        """Of all that are good."""
+        """The mean of all valid replies."""
         if not self._payloads:
             raise ProtocolError("Expected an update of one client at least, got none.")
         payloads = [self._payloads[client] for client in sorted(self._payloads)]
@@ -84,15 +84,15 @@ class PlainSum:
 
 @dataclass
 class SecureSum:
-    """Codes that the server sees the sum of.
+    """A sum of codes by secure aggregation: the server sees only the sum.
 
     Attributes:
-        terms: what all agree on.
-        grid: by which the steps beside the upload go.
-        timeout: seconds that each of them may take.
+        terms: terms that all clients agree on.
+        grid: sends the steps other than the upload.
+        timeout: seconds for each of these steps.
         kind: type of its messages.
         group: Flower's label of the round.
-        directory: of all clients' identities, where they have them.
+        directory: public keys of all clients' identities, if they have them.
     """
 
     offer: Offer
@@ -106,10 +106,10 @@ class SecureSum:
 
     def __post_init__(self) -> None:
         self._server = Server(self.terms, self.directory)
-        self._server.refused = self.refused  # one list of both
+        self._server.refused = self.refused  # shared
 
     def requests(self) -> dict[int, dict[str, ConfigRecord]]:
-        """Run the steps before the upload; sealed shares for everyone still there."""
+        """Run the steps before the upload; return sealed shares for the remaining clients."""
         head = Head(
             messages.ADVERTISE,
             self.terms.session,
@@ -117,7 +117,7 @@ class SecureSum:
             messages.terms_text(self.terms),
         )
         adverts = self._ask({c: {messages.HEAD: head.record()} for c in self.terms.clients}, head)
-        own = {c: found[c] for c, found in adverts.items() if c in found}
+        own = {c: keys[c] for c, keys in adverts.items() if c in keys}
         keys = self._named(self._server.introduce, own)
         head = Head(messages.SHARE, self.terms.session)
         sealed = self._ask({c: _request(head, inbox) for c, inbox in keys.items()}, head)
@@ -126,7 +126,7 @@ class SecureSum:
         return {client: _request(head, inbox) for client, inbox in forwarded.items()}
 
     def add(self, replies: Iterable[Message]) -> int:
-        """Add up masked vectors, and close the sum: how many are in it."""
+        """Add up masked vectors and close the sum; return the number of clients in it."""
         _checked(
             replies,
             self.terms.clients,
@@ -143,7 +143,7 @@ class SecureSum:
         if len(survivors) < self.terms.least:
             raise ProtocolError(
                 f"Expected updates of {self.terms.least} clients or more, got {len(survivors)}: "
-                "the guarantee counts on so many."
+                "the guarantee needs that many."
             )
         head = Head(messages.CONFIRM, self.terms.session, survivors=tuple(sorted(survivors)))
         tags = self._ask({c: {messages.HEAD: head.record()} for c in survivors}, head)
@@ -155,7 +155,7 @@ class SecureSum:
         return self.offer.mechanism.decode(totals, len(survivors), self.offer.dimension)
 
     def _named(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Do the server's part of a step; whom it refuses then is in the log, whatever follows."""
+        """Do the server's part of a step; log the clients that it refuses, even if it fails."""
         before = dict(self.refused)
         try:
             return work(*arguments)
@@ -167,7 +167,7 @@ class SecureSum:
     def _ask(
         self, requests: Mapping[int, Mapping[str, ConfigRecord]], head: Head
     ) -> dict[int, dict[int, bytes]]:
-        """One step with some clients: what each of those that answered well has for whom."""
+        """One step with some clients; return each valid reply's messages by recipient."""
         sent = [
             Message(
                 RecordDict(dict(records)),  # type: ignore[arg-type]
@@ -179,13 +179,13 @@ class SecureSum:
             for client, records in requests.items()
         ]
         replies = self.grid.send_and_receive(sent, timeout=self.timeout)
-        found: dict[int, dict[int, bytes]] = {}
+        inboxes: dict[int, dict[int, bytes]] = {}
 
         def take(client: int, content: RecordDict) -> None:
-            found[client] = messages.read_inbox(content)
+            inboxes[client] = messages.read_inbox(content)
 
         _checked(replies, requests, head.step, head.session, take, self.refused)
-        return found
+        return inboxes
 
 
 def _request(head: Head, inbox: Mapping[int, bytes]) -> dict[str, ConfigRecord]:
@@ -200,11 +200,11 @@ def _checked(
     take: Callable[[int, RecordDict], None],
     refused: dict[int, str],
 ) -> set[int]:
-    """Hand on the replies that answer what was asked, one of each client; say which do not."""
+    """Pass valid replies to `take`, one per client; log and refuse the others."""
     asked, known = set(asked), set()
     for reply in replies:
         client = reply.metadata.src_node_id
-        if reply.has_error() and client not in asked:  # in the name of a client that is gone
+        if reply.has_error() and client not in asked:  # on behalf of a client that has left
             reason = messages.logged(reply.error.reason)
             log(WARNING, "randquant: no reply to %r: %s", step, reason)
             continue
@@ -220,7 +220,7 @@ def _checked(
                 raise ProtocolError("Expected a reply of this step and round, got another's.")
             take(client, reply.content)
             known.add(client)
-        except Exception as error:  # whatever a client has made up: the others' round goes on
+        except Exception as error:  # any malformed reply: the round continues with the others
             text = messages.logged(error if isinstance(error, ValueError) else UNREADABLE)
             if client not in known:
                 refused[client] = text

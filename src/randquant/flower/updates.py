@@ -1,4 +1,4 @@
-"""Updates of a model's arrays as one vector, and back."""
+"""Converts updates of a model's arrays to one vector, and back."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from flwr.app import Array, ArrayRecord
 from randquant.flower import arrays
 
 RUNNING = ("running_mean", "running_var")
-"""How the names of a normalisation's running statistics end in a state dict of torch."""
+"""How the names of running statistics end in a state dict of torch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which arrays of a model are trained, in order, and what they look like.
+    """Which arrays of a model are trained, in order, with shapes and dtypes.
 
     Attributes:
-        trained: (name, shape, dtype) of arrays of floating-point numbers.
-        counters: names of arrays of integers or truth values, such as a batch norm's counter.
-        buffers: names of arrays of floating-point numbers that are no parameters: running
-            statistics, and those that were named. No update of counters and buffers is sent, and
-            the server keeps its own.
+        trained: (name, shape, dtype) of floating-point arrays that are trained.
+        counters: names of arrays of integers or booleans, such as a batch norm's counter.
+        buffers: names of floating-point arrays that are not parameters: running statistics, and
+            those that were named. No update of counters and buffers is sent, and the server keeps
+            its own.
     """
 
     trained: tuple[tuple[str, tuple[int, ...], np.dtype], ...]
@@ -33,11 +33,11 @@ class Layout:
 
     @classmethod
     def of(cls, model: ArrayRecord, buffers: Collection[str] = ()) -> Layout:
-        """The layout of a model; whatever else is named as a buffer, running statistics are.
+        """The layout of a model; running statistics are always buffers.
 
         Raises:
-            ValueError: there is nothing in it to train, an array is none of real numbers, or a
-                buffer that was named is none of its arrays of floating-point numbers.
+            ValueError: the model has nothing to train, an array is not of real numbers, or a named
+                buffer is not one of its floating-point arrays.
         """
         trained, counters, kept = [], [], []
         for name, array in model.items():
@@ -64,28 +64,28 @@ class Layout:
 
     @property
     def running(self) -> tuple[str, ...]:
-        """Buffers that are running statistics, by their names."""
+        """Names of the buffers that are running statistics."""
         return tuple(name for name in self.buffers if name.endswith(RUNNING))
 
     def finite(self, model: ArrayRecord) -> bool:
-        """Whether all numbers that an update is computed from are finite."""
+        """Whether all trained arrays are finite."""
         return all(np.isfinite(arrays.read(model[name])).all() for name, _, _ in self.trained)
 
     def update(self, old: ArrayRecord, new: ArrayRecord) -> np.ndarray:
-        """New minus old, (dimension,) float32; it may overflow, or be NaN where an array is.
+        """New minus old, (dimension,) float32; it may overflow, or be NaN if an array has NaN.
 
         Raises:
-            ValueError: an array is missing, or of another shape.
+            ValueError: an array is missing, or has another shape.
         """
         parts = []
         for name, shape, dtype in self.trained:
-            found = arrays.read(new[name]) if name in new else None
-            if found is None or found.shape != shape or found.dtype.kind != "f":
-                what = "none" if found is None else f"shape {found.shape}, {found.dtype}"
+            trained = arrays.read(new[name]) if name in new else None
+            if trained is None or trained.shape != shape or trained.dtype.kind != "f":
+                what = "none" if trained is None else f"shape {trained.shape}, {trained.dtype}"
                 raise ValueError(f"Expected array {name!r} {shape} of {dtype}, got {what}.")
             with np.errstate(over="ignore", invalid="ignore"):
-                wide = np.promote_types(np.promote_types(dtype, found.dtype), np.float32)
-                difference = np.subtract(found, arrays.read(old[name]), dtype=wide)
+                wide = np.promote_types(np.promote_types(dtype, trained.dtype), np.float32)
+                difference = np.subtract(trained, arrays.read(old[name]), dtype=wide)
                 parts.append(difference.astype(np.float32).ravel())
         return np.concatenate(parts)
 
@@ -93,9 +93,9 @@ class Layout:
         """Old plus an update (dimension,) float32; arrays keep their dtypes.
 
         Raises:
-            ValueError: a number is then too large for its dtype.
+            ValueError: a result is too large for its dtype.
         """
-        found, start = dict(old.items()), 0
+        moved, start = dict(old.items()), 0
         for name, shape, dtype in self.trained:
             part = update[start : start + math.prod(shape)].reshape(shape)
             start += part.size
@@ -104,14 +104,14 @@ class Layout:
                 value = np.add(arrays.read(old[name]), part, dtype=wide).astype(dtype)
             if not np.isfinite(value).all():
                 raise ValueError(
-                    f"Expected finite numbers in array {name!r} after a step, got others: training "
-                    "has diverged."
+                    f"Expected finite numbers in array {name!r} after a step, got NaN or infinity: "
+                    "training has diverged."
                 )
-            found[name] = Array(value)
-        return ArrayRecord(found)
+            moved[name] = Array(value)
+        return ArrayRecord(moved)
 
     def settled(self, old: ArrayRecord, new: ArrayRecord) -> None:
-        """Give arrays their dtypes again, and put back those left out, where a strategy did not."""
+        """Restore dtypes, and arrays that are not trained, if the strategy did not keep them."""
         for name, _, dtype in self.trained:
             if (value := arrays.read(new[name])).dtype != dtype:
                 new[name] = Array(value.astype(dtype))

@@ -1,7 +1,7 @@
 """Tables and figures of the papers, regenerated: our numbers beside theirs, with a verdict.
 
-One file a paper; an entry joins the command by its line in `ENTRIES` (what is computed) or in
-`EXPERIMENTS` (what is trained).
+Each paper has its own files. A line in `ENTRIES` (computed) or in `EXPERIMENTS` (trained) adds an
+entry to the command.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ENTRIES: dict[str, Callable[[], Reproduction]] = {
     "qmgeo-fig4": qmgeo.figure_4,
     "imvu-fig1": imvu.figure_1,
 }
-"""What is computed, by the name that the command uses."""
+"""Entries that are computed, by the name that the command uses."""
 
 
 class Experiment(NamedTuple):
-    """What is trained: where it is written (module and function), and what it is."""
+    """An entry that is trained: its module and function, and a title."""
 
     where: str
     title: str
@@ -53,8 +53,8 @@ EXPERIMENTS = {
     "qmgeo-fig5": Experiment("qmgeo_training.figure_5", "MNIST, QMGeo with p 0.5 and 0.9"),
     "qmgeo-fig6": Experiment("qmgeo_training.figure_6", "MNIST, QMGeo with 8 and 16 levels"),
 }
-"""What is trained, by the name that the command uses. Modules are imported when they are asked
-for, because they need torch."""
+"""Entries that are trained, by the name that the command uses. Their modules are imported on
+demand, because they need torch."""
 
 
 def reproduce(name: str, setting: Any = None) -> Reproduction:
@@ -68,15 +68,14 @@ def reproduce(name: str, setting: Any = None) -> Reproduction:
         A Reproduction; `as_text`, `as_json` and `as_page` print it.
 
     Guarantees:
-        Nothing of `ENTRIES` is sampled. A number that is called an interval is proven, by
-        certificates over exact integers; the others are closed forms, right up to float64 rounding.
-        Experiments train for real; equal settings give equal results, and runs that are finished
-        are not trained again.
+        No entry of `ENTRIES` samples anything. Intervals are proven by certificates over exact
+        integers; other numbers are closed forms, correct up to float64 rounding. Experiments train
+        for real; equal settings give equal results, and finished runs are not trained again.
 
     Raises:
         ValueError: the name is unknown, or a run cannot be trained.
-        FileNotFoundError: the data are not at hand.
-        ImportError: what training needs is not installed.
+        FileNotFoundError: the data files are missing.
+        ImportError: a library that training needs is not installed.
 
     Example:
         >>> [claim.verdict for claim in reproduce("rqm-fig8").claims[:2]]
@@ -91,9 +90,9 @@ def reproduce(name: str, setting: Any = None) -> Reproduction:
 
 
 def titles() -> dict[str, str]:
-    """What each entry is, by name."""
+    """The title of each entry, by name."""
     computed = {name: (entry.__doc__ or "").partition("\n")[0] for name, entry in ENTRIES.items()}
-    return computed | {name: f"Training: {found.title}." for name, found in EXPERIMENTS.items()}
+    return computed | {name: f"Training: {entry.title}." for name, entry in EXPERIMENTS.items()}
 
 
 def _experiment(name: str) -> Callable[[Any], Reproduction]:

@@ -1,4 +1,4 @@
-"""Charts that come from a file: nothing but drawings is let through."""
+"""Charts from a file: only drawings are accepted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ATTRIBUTES = DRAWING | {"transform", "role", "aria-label", "aria-hidden", "data-
 def checked(chart: str) -> str:
     """Return a chart as `randquant._svg` draws it, or raise.
 
-    Guarantees: what is returned is one balanced HTML figure without a link, a script, a style or
-        anything else that could act, load or lead away.
+    Guarantees: the result is one balanced HTML figure without a link, a script, a style or anything
+        else that could run, load or navigate.
 
     Raises:
         ValueError: it is anything else.

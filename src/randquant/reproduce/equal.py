@@ -1,4 +1,4 @@
-"""Channels that cost a run no more than another's does: comparisons at an equal guarantee."""
+"""Channels at an equal guarantee: they cost a run at most as much as a reference."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from randquant.privacy import round_up
 from randquant.records import TrainConfig
 
 LARGEST = 24.0
-"""Most nats a coordinate that are looked at: beyond, a designed channel gains nothing, and its
-programme has coefficients that a solver refuses."""
+"""Most nats per coordinate that are tried: beyond, a designed channel gains nothing, and its
+programme has coefficients that the solver refuses."""
 
 
 def optimum(
     reference: TrainConfig, values: Sequence[float] | None = None, inputs: int = 17
 ) -> TrainConfig:
-    """The run with the channel of least mean squared error that costs no more than another's.
+    """The run whose channel has the least mean squared error at the reference's guarantee.
 
     Args:
-        reference: the run to compare with; it sends through a channel.
-        values: what the codes decode to, in units as clip; those of the reference unless given.
+        reference: the run to compare with; it uses a channel.
+        values: what the codes decode to, in the units of clip; by default the reference's.
         inputs: vertices of the channel.
 
     Returns:
@@ -44,10 +44,10 @@ def optimum(
     if math.isinf(pure):
         raise ValueError(
             f"Expected a reference with a finite guarantee, got {reference.mechanism} with "
-            f"{dict(reference.parameters)}: equal to infinity is everything."
+            f"{dict(reference.parameters)}: every channel has at most an infinite epsilon."
         )
     levels = [float(value) for value in (compared.values if values is None else values)]
-    low, high, found = 0.0, min(1.5 * pure, LARGEST), None
+    low, high, equal_run = 0.0, min(1.5 * pure, LARGEST), None
     for _ in range(10):
         parameters = {
             "clip": float(compared.clip), "epsilon": (low + high) / 2, "values": levels,
@@ -56,32 +56,32 @@ def optimum(
         tried = with_mechanism(reference, "optimal", parameters)
         cost = _cost(tried)
         if cost <= limit:
-            found = tried
+            equal_run = tried
         if cost <= limit or math.isnan(cost):
             low = parameters["epsilon"]
         else:
             high = parameters["epsilon"]
-    if found is None:
+    if equal_run is None:
         raise ValueError(
             f"Expected values with an unbiased channel that costs a run {round_up(limit)} nats or "
-            "less, got others: move the outermost ones outward."
+            "less, got others: move the outermost values outward."
         )
-    return found
+    return equal_run
 
 
 def epsilon(config: TrainConfig) -> float:
-    """Certified for as many participations as one client may have, at the run's delta.
+    """Certified epsilon for the participations that one client may have, at the run's delta.
 
-    Where nothing caps them they are twice what a client has on average: few clients have more.
+    Without a cap these are twice the average number: few clients have more.
     """
     mechanism = update_mechanism(config.mechanism, config.parameters)
     ledger = Ledger(mechanism, dimension(config), delta=config.delta, limit=math.inf)
     most = config.max_participations
     if most is None:
         most = math.ceil(2 * config.rounds * config.cohort / config.population)
-    found = ledger.epsilon(most)
-    assert found is not None
-    return found
+    certified = ledger.epsilon(most)
+    assert certified is not None
+    return certified
 
 
 def dimension(config: TrainConfig) -> int:
@@ -94,7 +94,7 @@ def dimension(config: TrainConfig) -> int:
 
 
 def channel(config: TrainConfig) -> rq.Channel:
-    """What every coordinate of a run is sent through."""
+    """The channel that every coordinate of a run is sent through."""
     return build(config.mechanism, config.parameters)
 
 
@@ -104,7 +104,7 @@ def with_mechanism(config: TrainConfig, mechanism: str, parameters: dict[str, An
 
 
 def _cost(config: TrainConfig) -> float:
-    """As `epsilon`; not a number where no unbiased channel has so small a pure epsilon."""
+    """Like `epsilon`; NaN if no unbiased channel has so small a pure epsilon."""
     try:
         channel(config)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Experiments of the papers that train: curves of many runs, resumable, on data or a stand-in."""
+"""Experiments of the papers that train: curves of many runs, on the paper's data or a stand-in."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from randquant.sweep import names
 from randquant.sweep.workers import Workers
 
 CONFIDENCE = 0.99
-"""Of the interval that a difference of accuracies has to lie outside of to be told from none."""
+"""Confidence level: a difference of accuracies counts if it is outside of this interval."""
 
 LATE = 0.9
-"""Share of the rounds after which accuracies count as a run's last ones."""
+"""Fraction of the rounds after which accuracies count as a run's final ones."""
 
 CLOSE = 1.0
-"""Points of accuracy that two curves may be apart and still be called equal."""
+"""Two curves are called equal if they differ by at most this many points of accuracy."""
 
 TITLES = {
     "mnist": "MNIST",
@@ -47,14 +47,14 @@ class Setting:
 
     Attributes:
         data_dir: folder of the data files, `--data-dir` on the command line.
-        stand_in: data set used where the paper's is not at hand; empty for none.
-        quick: a small version that takes a minute or so, instead of the paper's size.
-        seeds: how often each curve is trained, each time with another seed.
-        jobs: runs at once, each in a process of its own.
-        folder: where runs are kept; what is finished there is not trained again.
-        on_begin: told how many runs there are, and how many of them are finished.
-        on_round: told after each round.
-        on_end: told how each run ended.
+        stand_in: data set to use if the paper's is missing; empty for none.
+        quick: a small version that takes about a minute, instead of the paper's size.
+        seeds: how many seeds each curve is trained with.
+        jobs: runs at once, each in its own process.
+        folder: folder of the runs; finished runs in it are not trained again.
+        on_begin: called with the number of runs and of finished runs.
+        on_round: called after each round.
+        on_end: called with the result of each run.
     """
 
     data_dir: str = ""
@@ -69,27 +69,27 @@ class Setting:
 
     @property
     def scale(self) -> Scale:
-        """As a Reproduction says it."""
+        """The scale, as a Reproduction states it."""
         return "quick" if self.quick else "full"
 
     def source(self, wanted: str) -> dict[str, str]:
-        """The data that is trained on, as settings of a run: the paper's, or else the stand-in.
+        """Return the data set as settings of a run: the paper's, or else the stand-in.
 
         Args:
             wanted: the paper's data set.
 
         Raises:
-            FileNotFoundError: neither is there; the sentence says which files are missing.
+            FileNotFoundError: both are missing; the error names the missing files.
             ValueError: files are damaged, or the stand-in is unknown.
         """
         return {"dataset": self._loaded(wanted).name, "data_dir": self.data_dir}
 
     def stands_in(self, wanted: str) -> str:
-        """What a Reproduction says of the data; empty where they are the paper's."""
-        found = self._loaded(wanted)
-        if found.name != wanted:
-            return f"{TITLES[found.name]} in place of {TITLES[wanted]}"
-        size = len(found.train_labels)
+        """The note on the data in a Reproduction; empty if they are the paper's."""
+        dataset = self._loaded(wanted)
+        if dataset.name != wanted:
+            return f"{TITLES[dataset.name]} in place of {TITLES[wanted]}"
+        size = len(dataset.train_labels)
         if wanted == "mnist" and size < 60_000:
             return f"{size:,} training images of MNIST in place of 60,000"
         return ""
@@ -104,7 +104,7 @@ class Setting:
         return datasets.load(self.stand_in, self.data_dir or None)
 
     def command(self, name: str) -> str:
-        """What runs the experiment again."""
+        """The command that runs the experiment again."""
         words = [f"randquant reproduce {name}"]
         words += ["--data-dir DIR"] * bool(self.data_dir)
         words += [f"--stand-in {self.stand_in}"] * bool(self.stand_in)
@@ -118,11 +118,11 @@ class Curve:
     """One line of a figure.
 
     Attributes:
-        label: what the legend calls it.
-        style: of the line, as `_svg.Line` has it.
-        config: the run, of the first seed.
+        label: in the legend.
+        style: style of the line, as in `_svg.Line`.
+        config: the run with the first seed.
         paper: the guarantee that the paper states for it, as printed, or None.
-        why: what that is about, where it states one.
+        why: what that guarantee covers, if there is one.
     """
 
     label: str
@@ -134,18 +134,18 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A curve and its finished runs, one a seed."""
+    """A curve and its finished runs, one per seed."""
 
     curve: Curve
     runs: tuple[Status, ...]
 
     @property
     def accuracies(self) -> list[float]:
-        """Of each run: the mean over the evaluations in the last tenth of its rounds."""
+        """Each run's mean accuracy over the evaluations in the last tenth of its rounds."""
         return self.averages(LATE)
 
     def averages(self, since: float) -> list[float]:
-        """Of each run: its mean accuracy over the evaluations after that share of its rounds."""
+        """Each run's mean accuracy over the evaluations after a share `since` of its rounds."""
         return [_average(run, since) for run in self.runs]
 
     @property
@@ -155,34 +155,34 @@ class Trained:
 
     @property
     def epsilon(self) -> float | None:
-        """Certified for the whole run, largest over seeds; None without privacy."""
-        found = [run.epsilon for run in self.runs if run.epsilon is not None]
-        return max(found, default=None)
+        """Certified epsilon of the whole run, largest over seeds; None without privacy."""
+        epsilons = [run.epsilon for run in self.runs if run.epsilon is not None]
+        return max(epsilons, default=None)
 
     def line(self, name: str, factor: float = 1.0) -> Line:
         """`accuracy` or `loss` on test data over rounds, the mean over seeds."""
         rounds = zip(*(run.metrics for run in self.runs), strict=True)
         points = [
-            (each[0].round, factor * statistics.fmean(getattr(m, name) for m in each))
-            for each in rounds
-            if getattr(each[0], name) is not None
+            (evaluated[0].round, factor * statistics.fmean(getattr(m, name) for m in evaluated))
+            for evaluated in rounds
+            if getattr(evaluated[0], name) is not None
         ]
         return Line(self.curve.label, points, self.curve.style)
 
 
 def train(curves: Sequence[Curve], setting: Setting) -> list[Trained]:
-    """Train what is missing of some curves.
+    """Train the missing runs of some curves.
 
     Args:
         curves: what to train; equal runs are trained once.
-        setting: how often, where and how many at once.
+        setting: seeds, folder and number of jobs.
 
     Returns:
         The finished runs of every curve, in order.
 
     Raises:
-        ValueError: a run cannot be trained; the sentence names it. What is finished is kept.
-        BlockingIOError: another process trains one of these runs.
+        ValueError: a run cannot be trained; the error names it. Finished runs are kept.
+        BlockingIOError: another process is training one of these runs.
     """
     seeds = range(_validate.whole("seeds", setting.seeds, low=1, high=1000))
     configs = [
@@ -224,9 +224,9 @@ def _finished(folder: Path) -> bool:
 
 
 def charts(trained: Sequence[Trained], of: str = "") -> list[str]:
-    """Accuracy and loss on test data over rounds; `of` says whose, where there are several."""
-    accuracy = [each.line("accuracy", 100.0) for each in trained]
-    loss = [each.line("loss") for each in trained]
+    """Accuracy and loss on test data over rounds; `of` is a subtitle, if there are several."""
+    accuracy = [result.line("accuracy", 100.0) for result in trained]
+    loss = [result.line("loss") for result in trained]
     return [
         line_chart(f"Accuracy on test data{of and f', {of}'}", accuracy, "round", "accuracy, %"),
         line_chart(f"Loss on test data{of and f', {of}'}", loss, "round", "loss, nats"),
@@ -234,21 +234,23 @@ def charts(trained: Sequence[Trained], of: str = "") -> list[str]:
 
 
 def table(trained: Sequence[Trained], of: str = "") -> Table:
-    """What came out of each curve; `of` says of what, where there are several tables."""
+    """The results of each curve; `of` is a subtitle, if there are several tables."""
     rows = []
-    for each in trained:
-        first = each.runs[0].summary
+    for result in trained:
+        first = result.runs[0].summary
         assert first is not None
-        spread = statistics.stdev(each.accuracies) if len(each.runs) > 1 else None
+        spread = statistics.stdev(result.accuracies) if len(result.runs) > 1 else None
         rows.append(
             (
-                each.curve.label,
-                100 * each.accuracy,
+                result.curve.label,
+                100 * result.accuracy,
                 None if spread is None else 100 * spread,
-                statistics.fmean(run.summary.loss for run in each.runs if run.summary is not None),
+                statistics.fmean(
+                    run.summary.loss for run in result.runs if run.summary is not None
+                ),
                 first.bits_per_coordinate,
                 first.participations,
-                None if each.epsilon is None else Interval(0.0, each.epsilon),  # rounded up
+                None if result.epsilon is None else Interval(0.0, result.epsilon),  # rounded up
             )
         )
     columns = ("curve", "accuracy, %", "deviation", "loss", "bits", "participations", "epsilon")
@@ -264,9 +266,9 @@ def table(trained: Sequence[Trained], of: str = "") -> Table:
 
 def stated(trained: Iterable[Trained]) -> list[Stated]:
     """The papers' guarantees beside those of the whole runs."""
-    found = []
-    for each in trained:
-        config, summary = each.runs[0].config, each.runs[0].summary
+    guarantees = []
+    for result in trained:
+        config, summary = result.runs[0].config, result.runs[0].summary
         if config is None or summary is None or summary.guarantee is None:
             continue
         promised = (
@@ -276,9 +278,9 @@ def stated(trained: Iterable[Trained]) -> list[Stated]:
         )
         beside = features.statement(config, summary)
         promised += f" {beside[0].upper()}{beside[1:]}." if beside else ""
-        why = f"{each.curve.why} {promised}".strip()
-        found.append(Stated(each.curve.label, each.curve.paper, each.epsilon, why))
-    return found
+        why = f"{result.curve.why} {promised}".strip()
+        guarantees.append(Stated(result.curve.label, result.curve.paper, result.epsilon, why))
+    return guarantees
 
 
 def better(
@@ -294,13 +296,13 @@ def better(
 
     Args:
         text: the claim.
-        first, other: the curve that is said to be better, and the other.
-        among: all curves of the experiment, two or more: what is left of their scatter beside
-            that of curves and that of seeds is the noise.
-        setting: of the experiment; a quick one is never told.
-        paper: the paper's numbers, where it prints any.
-        since: share of the rounds after which accuracies count: 0 asks which curve is higher on
-            the whole, so which one rises faster.
+        first, other: the curve that is claimed to be better, and the other curve.
+        among: all curves of the experiment, two or more: the noise is estimated from their
+            residuals after the effects of curves and of seeds.
+        setting: of the experiment; a quick one never gives a verdict.
+        paper: the paper's numbers, if it prints any.
+        since: fraction of the rounds after which accuracies count: 0 asks which curve is higher
+            on average, that is which one rises faster.
     """
     gap, error, ours, why = _compared(first, other, among, setting, since)
     verdict: Verdict = "cannot be told"
@@ -317,10 +319,10 @@ def equal(
     setting: Setting,
     paper: str | None = None,
 ) -> Claim:
-    """Judge a claim that two curves end at the same accuracy: CLOSE points apart, or less.
+    """Judge a claim that two curves end at the same accuracy: at most CLOSE points apart.
 
     Args:
-        text, first, other, among, setting, paper: as for `better`.
+        text, first, other, among, setting, paper: as in `better`.
     """
     gap, error, ours, why = _compared(first, other, among, setting, LATE)
     verdict: Verdict = "cannot be told"
@@ -334,8 +336,8 @@ def equal(
 def _compared(
     first: Trained, other: Trained, among: Sequence[Trained], setting: Setting, since: float
 ) -> tuple[float, float, str, str]:
-    """The difference in points and what noise may make of it, in numbers and in words."""
-    means = [100 * statistics.fmean(each.averages(since)) for each in (first, other)]
+    """The difference in points and the width of its noise, as numbers and as text."""
+    means = [100 * statistics.fmean(curve.averages(since)) for curve in (first, other)]
     gap, ours = means[0] - means[1], f"{means[0]:.2f} against {means[1]:.2f} %"
     if setting.quick:
         return gap, math.inf, ours, "A quick run: rounds and clients are too few."
@@ -352,17 +354,17 @@ def _compared(
 def error_of(among: Sequence[Trained], seeds: int, since: float = LATE) -> float:
     """Half the width of the interval around a difference of two means of `seeds` accuracies.
 
-    Runs of one seed share their data's split, their initial weights and their cohorts: what a seed
-    adds to every curve is no noise of their differences. Left are the residuals of curve and seed.
+    Runs with one seed share data split, initial weights and cohorts, so the effect that a seed has
+    on every curve is not noise of their differences. What remains are the residuals.
     """
-    table = np.array([each.averages(since) for each in among])
+    table = np.array([curve.averages(since) for curve in among])
     rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
     degrees = (len(among) - 1) * (seeds - 1)
     return half_width(2 * float((rest**2).sum()) / degrees, degrees, seeds)
 
 
 def half_width(variance: float, degrees: int, seeds: int) -> float:
-    """Half the width of the interval around a mean over seeds, the variance being an estimate."""
+    """Half the width of the interval around a mean over seeds, with an estimated variance."""
     return float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * math.sqrt(variance / seeds)
 
 

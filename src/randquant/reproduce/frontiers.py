@@ -1,10 +1,9 @@
 """Mechanisms at equal certified guarantees: the least noise for each, their frontiers, verdicts.
 
 A figure is a grid: mechanisms, epsilons of the whole run, step sizes. Every mechanism gets the
-least noise with which our accountant certifies the epsilon, so that all of them are promises of the
-same kind and size. A mechanism's frontier at an epsilon is the best of its runs (mean over seeds)
-that are certified for at most that epsilon; two mechanisms differ there by the gap of their
-frontiers.
+least noise with which our accountant certifies the epsilon, so that all guarantees are of the same
+kind and size. A mechanism's frontier at an epsilon is the best of its runs (mean over seeds) that
+are certified for at most that epsilon; two mechanisms differ there by the gap of their frontiers.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from randquant.schemes import tune_update
 from randquant.sweep.pareto import frontier
 
 NEAR = 1.0
-"""Points of accuracy: two mechanisms that differ by less perform alike."""
+"""Two mechanisms perform alike if they differ by less than this many points of accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One mechanism of a figure: what the legend calls it, its name, and its bits a coordinate."""
+    """One mechanism of a figure: its label, its name, and its bits per coordinate."""
 
     label: str
     mechanism: str
@@ -43,7 +42,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is trained for every mechanism: each epsilon with each step size."""
+    """The runs of every mechanism: each epsilon with each step size."""
 
     epsilons: Sequence[float]
     rates: Sequence[float]
@@ -54,10 +53,10 @@ class Frontiers:
     """The finished runs of a figure.
 
     Attributes:
-        epsilons: where frontiers are compared, rising.
-        runs: of each kind.
-        noise: of each kind at each epsilon: the error of one coordinate (`_error`), over that of
-            Gaussian noise.
+        epsilons: where frontiers are compared, increasing.
+        runs: the runs of each kind.
+        noise: each kind's error of one coordinate (`_error`) at each epsilon, relative to Gaussian
+            noise.
     """
 
     epsilons: Sequence[float]
@@ -66,28 +65,28 @@ class Frontiers:
 
     @property
     def trained(self) -> list[Trained]:
-        """All of them."""
-        return [each for runs in self.runs.values() for each in runs]
+        """All runs."""
+        return [trained for runs in self.runs.values() for trained in runs]
 
     def best(self, kind: Kind, epsilon: float) -> Trained:
         """The frontier's run: the best that is certified for at most this epsilon."""
         allowed = [
-            each for each in self.runs[kind] if each.epsilon is not None and each.epsilon <= epsilon
+            run for run in self.runs[kind] if run.epsilon is not None and run.epsilon <= epsilon
         ]
         if not allowed:
             raise ValueError(f"Expected a run of {kind.label} with epsilon <= {epsilon}, got none.")
-        return max(allowed, key=lambda each: each.accuracy)
+        return max(allowed, key=lambda run: run.accuracy)
 
     def gaps(self, first: Kind, other: Kind) -> list[float]:
-        """By how many points of accuracy the first frontier lies above the other, by epsilon."""
+        """The first frontier minus the other, in points of accuracy, by epsilon."""
         pairs = [(self.best(first, e), self.best(other, e)) for e in self.epsilons]
         return [100 * (ours.accuracy - theirs.accuracy) for ours, theirs in pairs]
 
     def error(self, first: Kind, other: Kind) -> float:
-        """Points that a gap has to exceed to be told from none.
+        """Points that a gap must exceed to be distinguished from zero.
 
-        Runs of one seed share split, weights and cohorts, so that it is the scatter of their
-        differences that counts, pooled over the epsilons.
+        Runs with one seed share split, weights and cohorts, so the variance of their differences
+        counts, pooled over the epsilons.
         """
         pairs = [(self.best(first, e), self.best(other, e)) for e in self.epsilons]
         differences = np.array([np.subtract(a.accuracies, b.accuracies) for a, b in pairs])
@@ -100,8 +99,8 @@ def train(start: TrainConfig, kinds: Sequence[Kind], grid: Grid, setting: Settin
     """Train every mechanism at every point of the grid.
 
     Args:
-        start: what all runs share; its mechanism and step size are replaced. It needs clip_norm
-            and max_participations, which the guarantees are for.
+        start: settings of all runs; mechanism and step size are replaced. It needs clip_norm and
+            max_participations, which the guarantees assume.
         kinds: the mechanisms.
         grid: epsilons and step sizes.
         setting: of the experiment.
@@ -120,14 +119,16 @@ def train(start: TrainConfig, kinds: Sequence[Kind], grid: Grid, setting: Settin
                 )
                 for rate in grid.rates
             )  # fmt: skip
-    trained = iter(experiment.train([curve for each in curves.values() for curve in each], setting))
-    runs = {kind: [next(trained) for _ in each] for kind, each in curves.items()}
+    trained = iter(
+        experiment.train([curve for group in curves.values() for curve in group], setting)
+    )
+    runs = {kind: [next(trained) for _ in group] for kind, group in curves.items()}
     normal = [
         _error(_calibrated(start, GAUSSIAN, e, dimension, examples)[1], dimension)
         for e in grid.epsilons
     ]
     noise = {
-        kind: [a / b for a, b in zip(each, normal, strict=True)] for kind, each in errors.items()
+        kind: [a / b for a, b in zip(group, normal, strict=True)] for kind, group in errors.items()
     }
     return Frontiers(sorted(grid.epsilons), runs, noise)
 
@@ -136,7 +137,7 @@ GAUSSIAN = Kind("Gaussian, not compressed", "local-gaussian", 32)
 
 
 def _sizes(start: TrainConfig, seeds: int) -> tuple[int, int | None]:
-    """Coordinates of an update, and the fewest examples of one, where an example is the unit."""
+    """Coordinates of an update, and with unit example the least number of examples in one."""
     dataset = features.load(start.dataset, start.data_dir or None, start.features, start.fitted_on)
     model = models.build(start.model, dataset.train_features.shape[1:], dataset.classes, 0)
     dimension = sum(parameter.numel() for parameter in model.parameters())
@@ -152,7 +153,7 @@ def _sizes(start: TrainConfig, seeds: int) -> tuple[int, int | None]:
 def _calibrated(
     start: TrainConfig, kind: Kind, epsilon: float, dimension: int, examples: int | None
 ) -> tuple[TrainConfig, UpdateMechanism]:
-    """The run whose noise is the least that certifies epsilon for all that one client sends."""
+    """The run with the least noise that certifies epsilon for everything that one client sends."""
     assert start.clip_norm is not None
     assert start.max_participations is not None
     setting = UpdateSetting(
@@ -180,8 +181,8 @@ def _calibrated(
 def _error(mechanism: UpdateMechanism, dimension: int) -> float:
     """Root mean squared error of a coordinate of a full-length update, in units of clip_norm.
 
-    The coordinate is normal with a deviation of clip_norm / sqrt(size), as after a rotation. What
-    is decoded is divided by its slope in the coordinate, which is only a matter of the step size.
+    The coordinate is normal with standard deviation clip_norm / sqrt(size), as after a rotation.
+    The decoded value is divided by its slope in the coordinate, which only rescales the step size.
     """
     assert mechanism.clip_norm is not None
     nodes, weights = special.roots_hermitenorm(41)
@@ -192,21 +193,21 @@ def _error(mechanism: UpdateMechanism, dimension: int) -> float:
     return math.sqrt(float(squares)) / slope / mechanism.clip_norm
 
 
-def scatter(found: Frontiers) -> str:
-    """Every run, mean over seeds, and each mechanism's frontier."""
+def scatter(figure: Frontiers) -> str:
+    """A scatter plot of every run, mean over seeds, with each mechanism's frontier."""
     series = []
-    for kind, runs in found.runs.items():
-        points = [(each.accuracy, each.epsilon or math.inf) for each in runs]
+    for kind, runs in figure.runs.items():
+        points = [(result.accuracy, result.epsilon or math.inf) for result in runs]
         kept = frontier(points)
         marks = [
             _scatter.Mark(
-                each.curve.label,
-                f"{each.curve.label}: accuracy {100 * each.accuracy:.2f} %",
+                result.curve.label,
+                f"{result.curve.label}: accuracy {100 * result.accuracy:.2f} %",
                 epsilon,
                 100 * accuracy,
                 index in kept,
             )
-            for index, (each, (accuracy, epsilon)) in enumerate(zip(runs, points, strict=True))
+            for index, (result, (accuracy, epsilon)) in enumerate(zip(runs, points, strict=True))
         ]
         steps = [(points[k][1], 100 * points[k][0]) for k in kept]
         series.append(_scatter.Series(kind.label, marks, steps))
@@ -219,38 +220,38 @@ def scatter(found: Frontiers) -> str:
     )
 
 
-def tables(found: Frontiers) -> list[Table]:
-    """The frontiers, the noise, and every run."""
-    columns = ["mechanism", *(f"epsilon {epsilon:g}" for epsilon in found.epsilons)]
+def tables(figure: Frontiers) -> list[Table]:
+    """Tables of the frontiers, of the noise, and of every run."""
+    columns = ["mechanism", *(f"epsilon {epsilon:g}" for epsilon in figure.epsilons)]
     frontiers = [
-        (kind.label, *(100 * found.best(kind, epsilon).accuracy for epsilon in found.epsilons))
-        for kind in found.runs
+        (kind.label, *(100 * figure.best(kind, epsilon).accuracy for epsilon in figure.epsilons))
+        for kind in figure.runs
     ]
-    noise = [(kind.label, *ratios) for kind, ratios in found.noise.items()]
+    noise = [(kind.label, *ratios) for kind, ratios in figure.noise.items()]
     error = "Error of one coordinate of a client's update (root mean square) over the Gaussian's"
     return [
         Table("Frontiers: best accuracy at each epsilon, %", columns, frontiers),
         Table(error, columns, noise),
-        experiment.table(found.trained),
+        experiment.table(figure.trained),
     ]
 
 
-def stated(found: Frontiers) -> list[Stated]:
-    """What is certified for each mechanism at each epsilon; step sizes do not change it."""
+def stated(figure: Frontiers) -> list[Stated]:
+    """The certified guarantee of each mechanism at each epsilon; step sizes do not change it."""
     firsts: dict[str, Trained] = {}
-    for each in found.trained:
-        label = each.curve.label.partition(", rate")[0]
+    for result in figure.trained:
+        label = result.curve.label.partition(", rate")[0]
         firsts.setdefault(
             label,
-            dataclasses.replace(each, curve=dataclasses.replace(each.curve, label=label)),
+            dataclasses.replace(result, curve=dataclasses.replace(result.curve, label=label)),
         )
     return experiment.stated(firsts.values())
 
 
-def alike(text: str, ours: Kind, other: Kind, found: Frontiers, setting: Setting) -> Claim:
-    """Judge a claim that a mechanism performs as well as another: nowhere NEAR points worse."""
-    gaps = found.gaps(ours, other)
-    error = _noise(ours, other, found, setting)
+def alike(text: str, ours: Kind, other: Kind, figure: Frontiers, setting: Setting) -> Claim:
+    """Judge a claim that a mechanism performs as well as another: never NEAR points worse."""
+    gaps = figure.gaps(ours, other)
+    error = _noise(ours, other, figure, setting)
     verdict: Verdict = "cannot be told"
     if error is not None and min(gaps) - error > -NEAR:
         verdict = "holds"
@@ -260,13 +261,13 @@ def alike(text: str, ours: Kind, other: Kind, found: Frontiers, setting: Setting
     return Claim(text, None, _shown(gaps), verdict, f"{rule} {_why(error, setting)}")
 
 
-def better(text: str, ours: Kind, other: Kind, found: Frontiers, setting: Setting) -> Claim:
+def better(text: str, ours: Kind, other: Kind, figure: Frontiers, setting: Setting) -> Claim:
     """Judge a claim that a mechanism performs better than another, at every epsilon.
 
-    It fails where the other is better at some epsilon, or ours at none by NEAR points.
+    It fails if the other is better at some epsilon, or ours is better by NEAR points at none.
     """
-    gaps = found.gaps(ours, other)
-    error = _noise(ours, other, found, setting)
+    gaps = figure.gaps(ours, other)
+    error = _noise(ours, other, figure, setting)
     verdict: Verdict = "cannot be told"
     if error is not None and min(gaps) > error:
         verdict = "holds"
@@ -279,9 +280,9 @@ def better(text: str, ours: Kind, other: Kind, found: Frontiers, setting: Settin
     return Claim(text, None, _shown(gaps), verdict, f"{rule} {_why(error, setting)}")
 
 
-def less_noise(text: str, ours: Kind, other: Kind, found: Frontiers, why: str) -> Claim:
-    """Judge by computing, not by training, whether ours has a hundredth less noise at least."""
-    ratios = [a / b for a, b in zip(found.noise[ours], found.noise[other], strict=True)]
+def less_noise(text: str, ours: Kind, other: Kind, figure: Frontiers, why: str) -> Claim:
+    """Judge by computing, not by training, whether ours has at least one percent less noise."""
+    ratios = [a / b for a, b in zip(figure.noise[ours], figure.noise[other], strict=True)]
     verdict: Verdict = "holds" if max(ratios) < 0.99 else "does not hold"
     if verdict != "holds" and min(ratios) < 0.99:
         verdict = "cannot be told"
@@ -290,11 +291,11 @@ def less_noise(text: str, ours: Kind, other: Kind, found: Frontiers, why: str) -
     return Claim(text, None, shown, verdict, f"{rule} {why}")
 
 
-def _noise(ours: Kind, other: Kind, found: Frontiers, setting: Setting) -> float | None:
-    """Points that a gap has to exceed to be told from none; None where that is not known."""
+def _noise(ours: Kind, other: Kind, figure: Frontiers, setting: Setting) -> float | None:
+    """Points that a gap must exceed to be distinguished from zero; None if unknown."""
     if setting.quick or setting.seeds < 2:
         return None
-    return found.error(ours, other)
+    return figure.error(ours, other)
 
 
 def _shown(gaps: Sequence[float]) -> str:

@@ -18,11 +18,11 @@ RESERVED = ("index",)
 
 
 def save(result: Reproduction, folder: Path) -> Path:
-    """Keep a result in a gallery, in place of an earlier one of the same name.
+    """Save a result in a gallery, replacing an earlier one of the same name.
 
     Args:
         result: what was reproduced.
-        folder: of the gallery; made where there is none. `build` renders it.
+        folder: the gallery's folder; created if missing. `build` renders it.
 
     Returns:
         The file, FOLDER/results/NAME.json.
@@ -31,7 +31,7 @@ def save(result: Reproduction, folder: Path) -> Path:
         A reader sees the old file or the whole new one. Equal results give equal bytes.
 
     Raises:
-        ValueError: the name cannot name a page, or the result holds what a file cannot give back.
+        ValueError: the name is not valid for a page, or the result cannot be restored from a file.
 
     Example:
         >>> import tempfile
@@ -50,7 +50,7 @@ def save(result: Reproduction, folder: Path) -> Path:
 
 
 def build(folder: Path) -> Path:
-    """Render the site of a gallery: index.html, and a page for every saved result.
+    """Render the site of a gallery: index.html, and one page per saved result.
 
     Args:
         folder: of the gallery.
@@ -59,13 +59,12 @@ def build(folder: Path) -> Path:
         The site's first page, FOLDER/index.html.
 
     Guarantees:
-        Results stand in the order of `reproduce.ENTRIES`, others behind them by name; entries
-        without a result are listed with their command. The pages run no script and request
-        nothing; each is replaced atomically, and none if a result cannot be read. Equal results
-        give equal bytes.
+        Results are in the order of `reproduce.ENTRIES`, others follow by name; entries without a
+        result are listed with their command. The pages run no script and request nothing. Each is
+        replaced atomically, and none if a result cannot be read. Equal results give equal bytes.
 
     Raises:
-        ValueError: a file in FOLDER/results is damaged, or no result at all.
+        ValueError: a file in FOLDER/results is damaged or not a result.
         FileNotFoundError: there is no such folder.
     """
     if not (folder / "results").is_dir():
@@ -74,14 +73,14 @@ def build(folder: Path) -> Path:
             f"randquant reproduce NAME --gallery {folder}."
         )
     with exclusive(folder / ".lock", wait=True):
-        found = {path.stem: load(path) for path in sorted((folder / "results").glob("*.json"))}
+        saved = {path.stem: load(path) for path in sorted((folder / "results").glob("*.json"))}
         titles = reproduce.titles()
         names = [
-            *(name for name in titles if name in found),
-            *(n for n in found if n not in titles),
+            *(name for name in titles if name in saved),
+            *(n for n in saved if n not in titles),
         ]
-        results = [found[name] for name in names]
-        missing = {name: text for name, text in titles.items() if name not in found}
+        results = [saved[name] for name in names]
+        missing = {name: text for name, text in titles.items() if name not in saved}
         for place, result in enumerate(results):
             before = results[place - 1] if place else None
             after = results[place + 1] if place + 1 < len(results) else None
@@ -125,5 +124,5 @@ def _navigation(before: Reproduction | None, after: Reproduction | None) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    # Words may hold half a surrogate pair, which UTF-8 has no bytes for.
+    # Text may contain lone surrogates, which UTF-8 cannot encode.
     records.write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))

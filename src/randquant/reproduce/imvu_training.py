@@ -70,13 +70,13 @@ def figure_2(setting: Setting) -> Reproduction:
         clip_norm=1.0, neighboring="zero_out",
     )  # fmt: skip
     grid = MNIST_QUICK if setting.quick else MNIST
-    found = frontiers.train(start, [IMVU, MVU, SIGN, GAUSSIAN, OPTIMUM], grid, setting)
+    results = frontiers.train(start, [IMVU, MVU, SIGN, GAUSSIAN, OPTIMUM], grid, setting)
     claims = [
-        alike("I-MVU performs as well as Gaussian noise", IMVU, GAUSSIAN, found, setting),
-        better("I-MVU performs better than SignSGD", IMVU, SIGN, found, setting),
-        better("I-MVU performs better than MVU", IMVU, MVU, found, setting),
-        less_noise("I-MVU has less noise than MVU at equal guarantee", IMVU, MVU, found, WHY_MVU),
-        *_shared_claims(found, setting),
+        alike("I-MVU performs as well as Gaussian noise", IMVU, GAUSSIAN, results, setting),
+        better("I-MVU performs better than SignSGD", IMVU, SIGN, results, setting),
+        better("I-MVU performs better than MVU", IMVU, MVU, results, setting),
+        less_noise("I-MVU has less noise than MVU at equal guarantee", IMVU, MVU, results, WHY_MVU),
+        *_shared_claims(results, setting),
     ]
     text = (
         f"{clients:,} clients of one sample, each in at most one of {rounds} rounds of "
@@ -86,47 +86,47 @@ def figure_2(setting: Setting) -> Reproduction:
         f"{_grid(grid)}, chosen from 0.1, 0.3, 1 and 3 with Gaussian noise at epsilon 1 and 4. The "
         "right half of the figure is CIFAR-10, which we do not have."
     )
-    return _reproduction("imvu-fig2", "figure 2", "4.1", "mnist", text, claims, found, setting)
+    return _reproduction("imvu-fig2", "figure 2", "4.1", "mnist", text, claims, results, setting)
 
 
 def figure_3(setting: Setting) -> Reproduction:
     """Figure 3: FEMNIST, one example's privacy, I-MVU beside MVU, SignSGD and Gaussian noise."""
     start, grid = _femnist(setting)
-    found = frontiers.train(start, [IMVU, MVU, SIGN, GAUSSIAN, OPTIMUM], grid, setting)
+    results = frontiers.train(start, [IMVU, MVU, SIGN, GAUSSIAN, OPTIMUM], grid, setting)
     claims = [
-        alike("I-MVU performs on par with Gaussian noise", IMVU, GAUSSIAN, found, setting),
-        better("I-MVU performs better than SignSGD at every epsilon", IMVU, SIGN, found, setting),
-        less_noise("I-MVU has less noise than MVU at equal guarantee", IMVU, MVU, found, WHY_MVU),
-        *_shared_claims(found, setting),
+        alike("I-MVU performs on par with Gaussian noise", IMVU, GAUSSIAN, results, setting),
+        better("I-MVU performs better than SignSGD at every epsilon", IMVU, SIGN, results, setting),
+        less_noise("I-MVU has less noise than MVU at equal guarantee", IMVU, MVU, results, WHY_MVU),
+        *_shared_claims(results, setting),
     ]
     text = _femnist_text(start, grid)
-    return _reproduction("imvu-fig3", "figure 3", "4.2", "femnist", text, claims, found, setting)
+    return _reproduction("imvu-fig3", "figure 3", "4.2", "femnist", text, claims, results, setting)
 
 
 def figure_4(setting: Setting) -> Reproduction:
     """Figure 4: FEMNIST, I-MVU with 1 to 4 bits beside Gaussian noise."""
     start, grid = _femnist(setting)
     kinds = [IMVU, *WIDER, GAUSSIAN, OPTIMUM, OPTIMUM_2]
-    found = frontiers.train(start, kinds, grid, setting)
+    results = frontiers.train(start, kinds, grid, setting)
     claims = [
-        alike(f"1 bit performs as well as {kind.bits}", IMVU, kind, found, setting)
+        alike(f"1 bit performs as well as {kind.bits}", IMVU, kind, results, setting)
         for kind in WIDER
     ]
     claims += [
-        alike(f"{kind.label}: as good as Gaussian noise", kind, GAUSSIAN, found, setting)
+        alike(f"{kind.label}: as good as Gaussian noise", kind, GAUSSIAN, results, setting)
         for kind in (IMVU, *WIDER)
     ]
     text = "Ours: the optimum of four levels"
     claims += [
-        alike(f"{text} performs as well as 4 bits", OPTIMUM_2, WIDER[-1], found, setting),
+        alike(f"{text} performs as well as 4 bits", OPTIMUM_2, WIDER[-1], results, setting),
         less_noise(f"{text} has less noise than that of two at equal guarantee", OPTIMUM_2,
-                   OPTIMUM, found, WHY_OPTIMUM_2),
+                   OPTIMUM, results, WHY_OPTIMUM_2),
     ]  # fmt: skip
     text = _femnist_text(start, grid) + (
         " The paper does not say what I-MVU is with more than one bit: ours counts how many of "
         "3, 7 or 15 one-bit mechanisms answer 1 (docs/theory/imvu.md)."
     )
-    return _reproduction("imvu-fig4", "figure 4", "D", "femnist", text, claims, found, setting)
+    return _reproduction("imvu-fig4", "figure 4", "D", "femnist", text, claims, results, setting)
 
 
 def _femnist(setting: Setting) -> tuple[TrainConfig, Grid]:
@@ -154,12 +154,12 @@ def _femnist_text(start: TrainConfig, grid: Grid) -> str:
     )  # fmt: skip
 
 
-def _shared_claims(found: Frontiers, setting: Setting) -> list[Claim]:
+def _shared_claims(results: Frontiers, setting: Setting) -> list[Claim]:
     less, good = "has less noise than", "Ours: the optimum of two levels"
     return [
-        less_noise(f"I-MVU {less} SignSGD at equal guarantee", IMVU, SIGN, found, WHY_SIGN),
-        alike(f"{good} performs as well as I-MVU", OPTIMUM, IMVU, found, setting),
-        less_noise(f"{good} {less} I-MVU at equal guarantee", OPTIMUM, IMVU, found, WHY_OPTIMUM),
+        less_noise(f"I-MVU {less} SignSGD at equal guarantee", IMVU, SIGN, results, WHY_SIGN),
+        alike(f"{good} performs as well as I-MVU", OPTIMUM, IMVU, results, setting),
+        less_noise(f"{good} {less} I-MVU at equal guarantee", OPTIMUM, IMVU, results, WHY_OPTIMUM),
     ]
 
 
@@ -175,7 +175,7 @@ def _reproduction(
     wanted: str,
     text: str,
     claims: Sequence[Claim],
-    found: Frontiers,
+    results: Frontiers,
     setting: Setting,
 ) -> Reproduction:
     place = "appendix" if section.isalpha() else "section"
@@ -185,10 +185,10 @@ def _reproduction(
         source=f"{imvu.PAPER}, {place} {section}",
         setting=text,
         claims=claims,
-        tables=frontiers.tables(found),
-        figures=[frontiers.scatter(found)],
+        tables=frontiers.tables(results),
+        figures=[frontiers.scatter(results)],
         command=setting.command(name),
         stand_in=setting.stands_in(wanted),
         scale=setting.scale,
-        guarantees=frontiers.stated(found),
+        guarantees=frontiers.stated(results),
     )

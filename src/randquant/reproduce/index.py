@@ -11,7 +11,7 @@ from randquant.reproduce.page import MARKS, counted, counts, marked
 from randquant.reproduce.result import Reproduction, Stated, cells, shown, shown_bound
 
 ROWS = 6
-"""Rows of a table on a card, where there is no figure."""
+"""Rows of a table on a card without a figure."""
 
 STYLE = """
 .paper-title { margin: 56px 0 0; padding-top: 14px; border-top: 2px solid var(--ink); }
@@ -45,11 +45,11 @@ def index(results: Sequence[Reproduction], missing: Mapping[str, str]) -> str:
     """The first page of a gallery.
 
     Args:
-        results: in the order of the page; the page of each is NAME.html beside it.
+        results: in the order of the page; each has its own page NAME.html in the same folder.
         missing: titles of entries without a result, by name.
 
-    Guarantees: all words are escaped; equal input gives equal bytes. Quick runs, and runs on other
-        data than the paper's, say so and are left out of the totals.
+    Guarantees: all text is escaped; equal input gives equal bytes. Quick runs, and runs on other
+        data than the paper's, are marked and not in the totals.
     """
     body = [
         _page.header(
@@ -68,20 +68,24 @@ def index(results: Sequence[Reproduction], missing: Mapping[str, str]) -> str:
 
 
 def _paper(result: Reproduction) -> tuple[str, str]:
-    """The paper's title, and where in it."""
+    """The paper's title, and the place in it."""
     paper, _, place = result.source.partition(", ")
     return paper, place
 
 
 def _totals(results: Sequence[Reproduction], missing: Mapping[str, str]) -> str:
     told = [r for r in results if r.scale == "full" and not r.stand_in]
-    found = counted([claim for result in told for claim in result.claims])
+    verdicts = counted([claim for result in told for claim in result.claims])
     left_out = len(results) - len(told)
     cards = [
         ("Reproduced", f"{len(results)} of {len(results) + len(missing)}", "tables and figures"),
-        ("Claims that hold", str(found["holds"]), "as printed, or within what rounding explains"),
-        ("Claims that do not hold", str(found["does not hold"]), "each with what holds instead"),
-        ("Cannot be told", str(found["cannot be told"]), "the paper leaves too much open"),
+        (
+            "Claims that hold",
+            str(verdicts["holds"]),
+            "as printed, or within what rounding explains",
+        ),
+        ("Claims that do not hold", str(verdicts["does not hold"]), "each with what holds instead"),
+        ("Cannot be told", str(verdicts["cannot be told"]), "the paper leaves too much open"),
     ]
     items = "".join(
         f'<div class="card"><h2>{name}</h2><p class="figure">{figure}</p><p>{text}</p></div>\n'
@@ -117,7 +121,7 @@ def _picture(result: Reproduction) -> str:
 
 
 def _lead(result: Reproduction) -> str:
-    """The first claim that the paper has a number for, or else the first one."""
+    """The first claim with a number in the paper, or else the first claim."""
     with_number = (claim for claim in result.claims if claim.paper)
     lead = next(chain(with_number, result.claims), None)
     if lead is None:

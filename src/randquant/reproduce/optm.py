@@ -20,7 +20,7 @@ from randquant.reproduce.result import Claim, Reproduction, Table
 
 PAPER = "Privacy-Aware Randomized Quantization via Linear Programming"
 CLOSE = 0.01
-"""Relative difference of a mean absolute error that sampling or a coarse grid may explain."""
+"""Relative difference of mean absolute errors that sampling or a coarse grid can explain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Cell:
     error: str
 
     def channel(self) -> Channel:
-        """The channel that these parameters make."""
+        """The channel with these parameters."""
         given = {"clip": 1.0, **self.parameters}
-        if "density" in given:  # its deviation: even quantiles of the truncated Gaussian
+        if "density" in given:  # its standard deviation: even quantiles of the truncated Gaussian
             given["density"] = quantiles(0.5, given["density"])
         return build(self.mechanism, given)
 
@@ -72,7 +72,7 @@ IMPOSSIBLE = (
     Cell("rqm", {"margin": 3.2, "levels": 4, "keep": 0.02}, 0.5, "N/A"),
     Cell("erm", {"bins": [-4.5, -4.0, 4.0, 4.5], "gamma": 2.0}, 0.5, "N/A"),
 )
-"""What the paper could not find: parameters of ours."""
+"""Parameters that the paper could not find."""
 
 BEST_LEVELS = ((0.5, 6.0, 0.4, "3.904"), (1.0, 3.0, 0.5, "1.882"), (1.5, 3.0, 0.5, "1.179"))
 """epsilon, the outer and the inner level of the paper's OPTM, and its error."""
@@ -160,15 +160,15 @@ def _possible(cell: Cell) -> Claim:
 def _best(epsilon: float, outer: float, inner: float, printed: str) -> Claim:
     from randquant import design  # its solver is slow to import
 
-    found = design.optimal(1.0, [-outer, -inner, inner, outer], constraint=design.Pure(epsilon))
-    better = found.value < float(printed) * (1 - CLOSE)
+    designed = design.optimal(1.0, [-outer, -inner, inner, outer], constraint=design.Pure(epsilon))
+    better = designed.value < float(printed) * (1 - CLOSE)
     return Claim(
         f"OPTM's error at epsilon {epsilon:g} is the least on the levels ±{inner:g}, ±{outer:g}",
         printed,
-        found.value,
+        designed.value,
         "does not hold" if better else "holds",
         "OPTM is the best of its own restricted programme; the best unbiased channel on the same "
-        f"levels, certified at {round_up(found.certificate.epsilon.upper, 7)}, has our error.",
+        f"levels, certified at {round_up(designed.certificate.epsilon.upper, 7)}, has our error.",
     )
 
 

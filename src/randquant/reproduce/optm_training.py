@@ -47,7 +47,7 @@ BREAST_CANCER = Task("breast-cancer", 0.1, 8, 2.2, 455, 284, (1.0, 0.1), 4)
 """Five passes over the 455 training examples."""
 
 MNIST = Task("mnist", 0.01, 32, 2.6, 10_000, 1875, (3.0, 1.0), 25)
-"""As many steps as one pass over 60,000 images has."""
+"""The number of steps in one pass over 60,000 images."""
 
 PROMISE = (
     "epsilon 1 for each coordinate, once",
@@ -63,7 +63,9 @@ ALL_DATA = (
 def figure_4(setting: Setting) -> Reproduction:
     """Figure 4: errors of encoded vectors, and training on breast cancer and MNIST."""
     tasks = [_sized(task, setting) for task in (BREAST_CANCER, MNIST)]
-    parts = [(task, each) for task in tasks for each in (False, True)[: 1 if setting.quick else 2]]
+    parts = [
+        (task, batched) for task in tasks for batched in (False, True)[: 1 if setting.quick else 2]
+    ]
     curves = [_curves(task, mean, setting) for task, mean in parts]
     trained = iter(experiment.train([curve for group in curves for curve in group], setting))
     groups = [[next(trained) for _ in group] for group in curves]
@@ -102,8 +104,8 @@ def _sized(task: Task, setting: Setting) -> Task:
 
 
 def _source(task: Task, setting: Setting) -> dict[str, str]:
-    found = setting.source(task.dataset)
-    return {"name": found["dataset"], "data_dir": found["data_dir"]}
+    source = setting.source(task.dataset)
+    return {"name": source["dataset"], "data_dir": source["data_dir"]}
 
 
 def _vectors(setting: Setting) -> tuple[list[Claim], list[Table], list[str]]:
@@ -113,18 +115,18 @@ def _vectors(setting: Setting) -> tuple[list[Claim], list[Table], list[str]]:
         epsilons, count = (1.0,), 1000
     claims, tables, figures = [], [], []
     for kind in (optm_vectors.UNIFORM, optm_vectors.BALL):
-        found = optm_vectors.measure(kind, epsilons, count)
-        names = list(dict.fromkeys(m.name for m in found))
+        measured = optm_vectors.measure(kind, epsilons, count)
+        names = list(dict.fromkeys(m.name for m in measured))
         pairs = [("OPTM", name) for name in names if name not in ("OPTM", "optimum")]
         pairs += [("optimum", name) for name in ("OPTM", "MVU")]
-        claims += [optm_vectors.lower(kind, found, *pair, setting.quick) for pair in pairs]
-        tables.append(optm_vectors.table(kind, found))
-        figures.append(optm_vectors.chart(kind, found))
+        claims += [optm_vectors.lower(kind, measured, *pair, setting.quick) for pair in pairs]
+        tables.append(optm_vectors.table(kind, measured))
+        figures.append(optm_vectors.chart(kind, measured))
     return claims, tables, figures
 
 
 def _curves(task: Task, mean: bool, setting: Setting) -> list[Curve]:
-    """Curves of one data set, sending each example's gradient or the mean of a batch."""
+    """Curves of one data set, with one example's gradient or a batch's mean as the update."""
     start = _start(task, mean, setting)
 
     def scaled(levels: Sequence[float]) -> list[float]:
@@ -137,7 +139,7 @@ def _curves(task: Task, mean: bool, setting: Setting) -> list[Curve]:
         start, "optimal", values=scaled(optm_vectors.PUBLISHED[1.0]), epsilon=1.0, inputs=17
     )
     levels = optm_vectors.free_levels(1.0).values.tolist()
-    found = [
+    curves = [
         ("OPTM", "c1", ours),
         ("RQM", "c2", rqm),
         ("MVU", "c3", mvu),
@@ -147,7 +149,7 @@ def _curves(task: Task, mean: bool, setting: Setting) -> list[Curve]:
     promise = (PROMISE[0], f"{PROMISE[1]} {ALL_DATA * mean}".strip())
     return [
         Curve(name, style, config, *(promise if name in optm_vectors.STYLES else ()))
-        for name, style, config in found
+        for name, style, config in curves
     ]
 
 
@@ -178,7 +180,7 @@ def _config(start: dict[str, Any], mechanism: str, **parameters: Any) -> TrainCo
 
 
 def _claims(task: Task, mean: bool, group: Sequence[Trained], setting: Setting) -> list[Claim]:
-    """What section 6.3 says of a data set, and the same of ours."""
+    """The claims of section 6.3 on a data set, and the same claims on our mechanism."""
     ours, rqm, mvu, optimum, free = group
     title = _title(task, mean)
 
@@ -189,27 +191,27 @@ def _claims(task: Task, mean: bool, group: Sequence[Trained], setting: Setting) 
         return experiment.equal(f"{title}: {text}", ours, other, group, setting)
 
     if task.dataset == "breast-cancer":
-        found = [
+        claims = [
             better("OPTM converges faster than RQM", ours, rqm, 0.0),
             better("OPTM converges faster than MVU", ours, mvu, 0.0),
             alike("OPTM's accuracy is very close to that without privacy", free),
         ]
     else:
-        found = [
+        claims = [
             alike("OPTM has the same accuracy as MVU", mvu),
             better("OPTM has a higher accuracy than RQM", ours, rqm, experiment.LATE),
         ]
     text = "Ours: the optimum of equal certified guarantee ends above OPTM"
-    return [*found, better(text, optimum, ours, experiment.LATE)]
+    return [*claims, better(text, optimum, ours, experiment.LATE)]
 
 
 def _on_training_data(title: str, group: Sequence[Trained]) -> list[tuple[Value, ...]]:
-    """Accuracy of the final models on what they were trained on, which the paper draws."""
+    """Accuracy of the final models on training data, which the paper plots."""
     rows = []
-    for each in group:
-        found = [100 * training_accuracy(run) for run in each.runs]
-        spread = float(np.std(found, ddof=1)) if len(found) > 1 else None
-        rows.append((title, each.curve.label, float(np.mean(found)), spread))
+    for result in group:
+        accuracies = [100 * training_accuracy(run) for run in result.runs]
+        spread = float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None
+        rows.append((title, result.curve.label, float(np.mean(accuracies)), spread))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Figure 4, a and b, of the OPTM paper: errors of vectors that are really encoded and decoded."""
+"""Figure 4, a and b, of the OPTM paper: measured errors of encoded and decoded vectors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = 10_000
 """Vectors of each kind, as in the paper."""
 
 SIGMAS = 5.0
-"""Standard errors beyond which one average is told from another: by chance once in a million."""
+"""Two averages differ if they are this many standard errors apart: by chance once in a million."""
 
 PUBLISHED = {1.0: (-2.42, -1.69, 1.69, 2.42), 1.5: (-1.83, -1.11, 1.11, 1.83)}
 """MVU's levels in the paper's tables 4 and 5, by epsilon."""
@@ -33,7 +33,7 @@ PUBLISHED = {1.0: (-2.42, -1.69, 1.69, 2.42), 1.5: (-1.83, -1.11, 1.11, 1.83)}
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """How vectors are drawn.
+    """A distribution of vectors.
 
     Attributes:
         title: in the figure's words.
@@ -94,38 +94,38 @@ STYLES = {"OPTM": "c1", "RQM": "c2", "MVU": "c3", "optimum": "c6 dashed"}
 
 def channels(epsilon: float, kind: Input) -> dict[str, Channel]:
     """Mechanisms of the figure at one epsilon, four codes each, and the optimum for an input."""
-    found = {
+    mechanisms = {
         "OPTM": rq.optm(1.0, [-3, -0.5, 0.5, 3], epsilon),
         "RQM": rq.rqm(1.0, 2.0, 4, keep(epsilon)),
         "MVU": rq.mvu(1.0, 4, epsilon),
         "optimum": free_levels(epsilon, kind.density),
     }
     if epsilon in PUBLISHED:
-        found["MVU, levels of the paper"] = designed(
+        mechanisms["MVU, levels of the paper"] = designed(
             1.0, PUBLISHED[epsilon], epsilon, objective="mse", inputs=17
         )
-    return found
+    return mechanisms
 
 
 @functools.cache
 def keep(epsilon: float) -> float:
-    """The largest probability with which RQM on levels ±3, ±1 has an epsilon, by bisection."""
+    """The largest `keep` with which RQM on levels ±3, ±1 has this epsilon, by bisection."""
 
     def excess(keep: float) -> float:
         return rq.certify(rq.rqm(1.0, 2.0, 4, keep)).epsilon.upper - epsilon
 
-    found, solved = optimize.bisect(excess, 0.0, 1 - 1e-9, xtol=1e-12, full_output=True)
+    root, solved = optimize.bisect(excess, 0.0, 1 - 1e-9, xtol=1e-12, full_output=True)
     assert solved.converged
-    return max(found - 1e-11, 0.0)  # on the private side of the root
+    return max(root - 1e-11, 0.0)  # on the private side of the root
 
 
 def free_levels(epsilon: float, density: tuple[float, ...] | None = None) -> Channel:
-    """The optimum of `design`: least mean squared error, four levels searched, clip 1."""
+    """The optimum of `design`: least mean squared error, with four searched levels, clip 1."""
     return designed(1.0, None, epsilon, objective="mse", inputs=17, density=density, levels=4)
 
 
 def measure(kind: Input, epsilons: Sequence[float], count: int = COUNT) -> list[Measured]:
-    """Encode and decode the same vectors through every mechanism at every epsilon."""
+    """Encode and decode the same vectors with every mechanism at every epsilon."""
     vectors = kind.draw(count, np.random.default_rng(0))
     return [
         _measured(epsilon, name, channel, vectors)
@@ -162,7 +162,7 @@ def chart(kind: Input, measured: Sequence[Measured]) -> str:
 
 
 def table(kind: Input, measured: Sequence[Measured]) -> Table:
-    """All numbers, and the exact root mean square beside the measured one."""
+    """All numbers, with the exact and the measured root mean square."""
     columns = ("epsilon", "mechanism", "certified", "mean", "deviation", "RMS", "exact RMS")
     rows = [
         (m.epsilon, m.name, Interval(0.0, m.certified), m.mean, m.deviation, m.root, m.exact)

@@ -231,7 +231,7 @@ def sampled(divergence: float, dimension: int, rate: float) -> float:
     total = dimension * divergence
     if total < 1.0:
         return math.log1p(rate**2 * math.expm1(total))
-    # log(1 - k^2 + k^2 e^total) without forming e^total
+    # log(1 - k^2 + k^2 e^total) without overflow in e^total
     return math.log(rate**2) + total + math.log1p((1 - rate**2) / rate**2 * math.exp(-total))
 
 

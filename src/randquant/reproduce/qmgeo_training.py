@@ -16,10 +16,10 @@ from randquant.reproduce.experiment import Curve, Setting, Trained
 from randquant.reproduce.result import Claim, Reproduction
 
 CLIP = 0.05
-"""The paper's threshold of a coordinate."""
+"""The paper's per-coordinate clipping threshold."""
 
 REACHES = (1.001, 1.003, 1.01, 1.03, 1.1)
-"""Outermost levels of the optimum that are tried, in units of clip: evenly spaced levels."""
+"""Outermost levels tried for the optimum, in units of clip; levels are evenly spaced."""
 
 Parameters = tuple[int, Fraction]
 """Levels and p."""
@@ -91,11 +91,11 @@ def _config(start: dict[str, Any], mechanism: str, **parameters: Any) -> TrainCo
 
 
 def optimum(repaired: TrainConfig) -> TrainConfig:
-    """The best channel on evenly spaced levels, of as many codes, that costs a run no more."""
+    """The best channel with as many evenly spaced levels and at most the same guarantee."""
     levels, tried = repaired.parameters["levels"], []
     for reach in REACHES:
         values = CLIP * reach * np.linspace(-1, 1, levels)
-        with contextlib.suppress(ValueError):  # levels that are too near cost more
+        with contextlib.suppress(ValueError):  # levels that are too close cost more
             # Of that many inputs, evenly spaced, nearly all levels are one.
             tried.append(equal.optimum(repaired, values.tolist(), 2 * levels - 1))
     return min(tried, key=lambda config: rq.moments(equal.channel(config)).mse)

@@ -83,7 +83,7 @@ class Reproduction:
         title: what is reproduced.
         source: the paper, and where in it.
         setting: the parameters, and what the paper leaves open.
-        claims, tables: what was found.
+        claims, tables: the results.
         figures: charts as HTML.
         command: what regenerates it; `randquant reproduce NAME` where nothing else is given.
         stand_in: the data used in place of the paper's, such as "Fashion-MNIST in place of
@@ -121,10 +121,10 @@ def labels(result: Reproduction) -> list[str]:
         >>> labels(Reproduction("a", "", "", "", [], [], [], stand_in="digits in place of EMNIST"))
         ['Stand-in data: digits in place of EMNIST']
     """
-    found = [f"Stand-in data: {result.stand_in}"] if result.stand_in else []
+    texts = [f"Stand-in data: {result.stand_in}"] if result.stand_in else []
     if result.scale == "quick":
-        found.append("Quick run: smaller than in the paper, and no verdict on it")
-    return found
+        texts.append("Quick run: smaller than in the paper, and no verdict on it")
+    return texts
 
 
 def shown(value: Value) -> str:

@@ -21,7 +21,7 @@ PANELS = ((0.15, 2.33, 0.42), (0.25, 1.0, 0.42), (0.35, 0.429, 0.49))
 
 
 ORDERS = [float(order) for order in 1 + np.geomspace(1e-3, 999, 121)]
-"""Of figure 2, and of what training is compared by."""
+"""Rényi orders of figure 2, and of the comparison of trained curves."""
 
 
 def _main_channel() -> Channel:
@@ -327,7 +327,7 @@ def sums() -> Reproduction:
 def worst_sum(
     channel: Channel, clients: int, order: float, *, ends_only: bool = False
 ) -> tuple[Interval, tuple[float, ...]]:
-    """Largest divergence of a sum of codes over inputs x, x' of one client and those of the others.
+    """Largest divergence of a sum of codes over one client's inputs x, x' and the others' inputs.
 
     Args:
         channel: applied by every client.

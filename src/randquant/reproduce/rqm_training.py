@@ -15,7 +15,7 @@ from randquant.reproduce.experiment import Curve, Setting, Trained
 from randquant.reproduce.result import Claim, Reproduction
 
 CLIP = {"emnist": 2.9731e-5, "cifar-100": 5.3680e-5}
-"""The paper's thresholds of a coordinate."""
+"""The paper's per-coordinate clipping thresholds."""
 
 LEARNING_RATE = 30.0
 """The paper names none. Of 3, 10, 30 and 100 the best for noise-free clipped SGD after 2,000 rounds
@@ -26,7 +26,7 @@ PAIRS = {
     0.25: ((1.0, 0.42), (2.0, 0.57), (0.66, 0.33)),
     0.35: ((0.429, 0.49), (1.0, 0.65), (0.25, 0.37)),
 }
-"""PBM's theta, and RQM's (margin / clip, keep) that the paper draws beside it (section 6)."""
+"""PBM's theta, and RQM's (margin / clip, keep) in the same figure (section 6)."""
 
 
 def figure_4(setting: Setting) -> Reproduction:
@@ -136,7 +136,7 @@ _PROMISE = (
 
 
 def _start(wanted: str, setting: Setting) -> dict[str, Any]:
-    """Settings that all curves share."""
+    """Settings of all curves."""
     size = {"population": 3400, "cohort": 40, "rounds": 2000, "evaluate_every": 25}
     if setting.quick:
         size = {"population": 850, "cohort": 40, "rounds": 100, "evaluate_every": 20}
@@ -165,7 +165,7 @@ def _noise_free(start: dict[str, Any]) -> TrainConfig:
 
 
 def _not_clipped(start: dict[str, Any]) -> TrainConfig:
-    """Steps of SGD itself: gradients are some 10^3 times longer than what clipping leaves."""
+    """Step sizes of SGD without clipping: its gradients are about 10^3 times longer."""
     return _config({**start, "learning_rate": 0.1}, "clipped-sgd", clip=1e30)
 
 
@@ -174,7 +174,7 @@ def _label(ratio: float, keep: float) -> str:
 
 
 def _gaussian(reference: TrainConfig) -> TrainConfig:
-    """Central noise that costs a run no more than the reference, by bisection of its logarithm."""
+    """Central noise with at most the reference's epsilon, by bisection on its logarithm."""
     limit, low, high = equal.epsilon(reference), math.log(1e-6), math.log(1e3)
     for _ in range(40):
         middle = (low + high) / 2
@@ -196,7 +196,7 @@ def _less_divergence(ours: Trained, pbm: Trained) -> Claim:
         [rq.certify(channel, order).epsilon for order in rqm.ORDERS] + [rq.certify(channel).epsilon]
         for channel in (equal.channel(each.curve.config) for each in (ours, pbm))
     )
-    # Divergences rise with the order: being below PBM at the order before is enough.
+    # Divergences increase with the order: being below PBM at the previous order suffices.
     proven = all(w.upper < o.lower for w, o in zip(worst[1:], other, strict=False))
     above = any(w.lower > o.upper for w, o in zip(worst, other, strict=True))
     return Claim(
@@ -210,7 +210,7 @@ def _less_divergence(ours: Trained, pbm: Trained) -> Claim:
 
 
 def _divergences(trained: Sequence[Trained]) -> str:
-    """The paper's right plot: one coordinate, one release."""
+    """The paper's right plot: one release of one coordinate."""
     lines = []
     for each in trained:
         if each.curve.config.mechanism == "clipped-sgd":

@@ -68,47 +68,47 @@ def from_json(data: Any) -> Reproduction:
         [[1.5]]
     """
     names = "name title source setting command stand_in scale claims guarantees tables figures"
-    found = _object("a reproduction", data, names)
-    words = {name: _text(name, found[name]) for name in names.split()[:6]}
+    fields = _object("a reproduction", data, names)
+    words = {name: _text(name, fields[name]) for name in names.split()[:6]}
     return Reproduction(
         **words,
-        scale=found["scale"],
-        claims=_each("claims", found["claims"], _claim),
-        guarantees=_each("guarantees", found["guarantees"], _stated),
-        tables=_each("tables", found["tables"], _table),
+        scale=fields["scale"],
+        claims=_each("claims", fields["claims"], _claim),
+        guarantees=_each("guarantees", fields["guarantees"], _stated),
+        tables=_each("tables", fields["tables"], _table),
         figures=_each(
-            "figures", found["figures"], lambda chart: charts.checked(_text("a figure", chart))
+            "figures", fields["figures"], lambda chart: charts.checked(_text("a figure", chart))
         ),
     )
 
 
 def _claim(data: Any) -> Claim:
-    found = _object("a claim", data, "claim paper ours verdict why")
-    if found["verdict"] not in VERDICTS:
-        raise ValueError(f"Expected a verdict among {VERDICTS}, got {found['verdict']!r}.")
+    fields = _object("a claim", data, "claim paper ours verdict why")
+    if fields["verdict"] not in VERDICTS:
+        raise ValueError(f"Expected a verdict among {VERDICTS}, got {fields['verdict']!r}.")
     return Claim(
-        _text("claim", found["claim"]),
-        _printed(found["paper"]),
-        _value(found["ours"]),
-        found["verdict"],
-        _text("why", found["why"]),
+        _text("claim", fields["claim"]),
+        _printed(fields["paper"]),
+        _value(fields["ours"]),
+        fields["verdict"],
+        _text("why", fields["why"]),
     )
 
 
 def _stated(data: Any) -> Stated:
-    found = _object("a guarantee", data, "what paper certified why")
-    what, why = _text("what", found["what"]), _text("why", found["why"])
-    return Stated(what, _printed(found["paper"]), _value(found["certified"]), why)
+    fields = _object("a guarantee", data, "what paper certified why")
+    what, why = _text("what", fields["what"]), _text("why", fields["why"])
+    return Stated(what, _printed(fields["paper"]), _value(fields["certified"]), why)
 
 
 def _table(data: Any) -> Table:
-    found = _object("a table", data, "title columns rows")
-    columns = _each("columns", found["columns"], lambda name: _text("a column", name))
-    rows = _each("rows", found["rows"], lambda row: _each("a row", row, _value))
+    fields = _object("a table", data, "title columns rows")
+    columns = _each("columns", fields["columns"], lambda name: _text("a column", name))
+    rows = _each("rows", fields["rows"], lambda row: _each("a row", row, _value))
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"Expected rows of {len(columns)} cells, got one of {len(row)}.")
-    return Table(_text("title", found["title"]), columns, rows)
+    return Table(_text("title", fields["title"]), columns, rows)
 
 
 def _value(data: Any) -> Value:

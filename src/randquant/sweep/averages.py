@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seed, as one: what chance alone does not decide."""
+"""Averages over runs that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from randquant.sweep.pareto import frontier
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """Finished runs of one setting with several seeds.
+    """Finished runs of one configuration with several seeds.
 
     Attributes:
         runs: two or more.
         accuracy: their mean.
         deviation: the sample standard deviation of their accuracies.
-        epsilon: the largest of theirs; None without privacy.
+        epsilon: the largest of their epsilons; None without privacy.
         best: whether no other average beats it in accuracy and epsilon.
     """
 
@@ -33,7 +33,7 @@ class Average:
 
 
 def averages(runs: Sequence[Status]) -> list[Average]:
-    """Average over seeds, from the smallest epsilon to none.
+    """Average over seeds; return averages by increasing epsilon, those without one last.
 
     Args:
         runs: of a sweep, in any state; unfinished ones and single seeds are left out.
@@ -42,9 +42,9 @@ def averages(runs: Sequence[Status]) -> list[Average]:
     for run in runs:
         if run.state == "finished" and run.config is not None and run.accuracy is not None:
             groups.setdefault(names.folder(dataclasses.replace(run.config, seed=0)), []).append(run)
-    found = sorted((_average(each) for each in groups.values() if len(each) > 1), key=_place)
-    best = frontier([(each.accuracy, _bound(each)) for each in found])
-    return [dataclasses.replace(each, best=k in best) for k, each in enumerate(found)]
+    averaged = sorted((_average(group) for group in groups.values() if len(group) > 1), key=_place)
+    best = frontier([(average.accuracy, _bound(average)) for average in averaged])
+    return [dataclasses.replace(average, best=k in best) for k, average in enumerate(averaged)]
 
 
 def _average(runs: Sequence[Status]) -> Average:

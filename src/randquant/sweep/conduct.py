@@ -1,9 +1,9 @@
-"""A sweep from its beginning, or from wherever it was stopped, to its end.
+"""Runs a sweep to its end, from the beginning or from where it was stopped.
 
 SWEEP/sweep.toml        what is run
 SWEEP/MECHANISM-…/      a run's folder, named after a digest of its configuration
 SWEEP/study.journal     a search's trials, as Optuna keeps them
-SWEEP/report.html       what came out
+SWEEP/report.html       the results
 SWEEP/lock              held by the process that conducts the sweep
 """
 
@@ -27,14 +27,14 @@ SPEC, JOURNAL = "sweep.toml", "study.journal"
 
 
 class Watcher(Protocol):
-    """Who is told what happens, for progress displays."""
+    """Callbacks for progress displays."""
 
     def sweep(self, total: int, done: int) -> None:
-        """A sweep of so many runs begins, or goes on after so many."""
+        """A sweep of `total` runs starts, or continues after `done` runs."""
         ...
 
     def round(self, folder: Path, config: TrainConfig, metrics: RoundMetrics) -> None:
-        """A run has done a round."""
+        """A run has finished a round."""
         ...
 
     def ended(self, status: Status) -> None:
@@ -43,7 +43,7 @@ class Watcher(Protocol):
 
 
 class _Plan(Protocol):
-    """Which runs there are to be; some depend on how earlier ones ended."""
+    """The runs of a sweep; in a search they depend on the results of earlier runs."""
 
     @property
     def done(self) -> int: ...
@@ -55,7 +55,7 @@ class _Plan(Protocol):
 
 
 class _Grid:
-    """Every combination, whatever comes out."""
+    """Every combination, independent of results."""
 
     done = 0
 
@@ -76,27 +76,27 @@ class _Grid:
 def conduct(
     folder: Path, text: str | None, *, jobs: int, resume: bool, watcher: Watcher
 ) -> list[Status]:
-    """Run a sweep, or what is missing of it.
+    """Run a sweep, or the part of it that is missing.
 
     Args:
-        folder: of the sweep; must not exist or be empty, unless it is to be resumed.
+        folder: the sweep's folder; unless resumed, it must not exist or must be empty.
         text: the sweep as TOML; None for the one in the folder.
-        jobs: how many runs to train at once, each in a process of its own.
-        resume: go on with what the folder holds, if anything.
-        watcher: told what happens.
+        jobs: how many runs to train at once, each in its own process.
+        resume: continue the sweep in the folder, if there is one.
+        watcher: callbacks for progress.
 
     Returns:
-        How every run of the sweep stands. A run that cannot be trained is `failed`, with the
-        reason, and does not stop the others.
+        The status of every run. A run that cannot be trained is `failed`, with the reason, and
+        does not stop the others.
 
     Guarantees:
         However often the process is killed and the sweep resumed, every run has the same
-        parameters, bit for bit, as without a kill; a search with as many jobs makes the same
-        trials, and as many as asked for.
+        parameters, bit for bit, as without a kill; a search with the same number of jobs makes the
+        same trials, and no more than requested.
 
     Raises:
-        ValueError: the sweep is not valid, or not one of its runs is.
-        FileExistsError: the folder holds something else, or a sweep that is not to be resumed.
+        ValueError: the sweep is not valid, or none of its runs is.
+        FileExistsError: the folder holds something else, or a sweep, and `resume` is false.
         BlockingIOError: another process conducts this sweep.
         ImportError: it is a search, and Optuna is not installed.
     """
@@ -116,7 +116,7 @@ def conduct(
 
 
 def outcomes(folder: Path) -> list[Status]:
-    """How every run of a sweep stands, read from its folder.
+    """Return the status of every run of a sweep, read from its folder.
 
     Raises:
         ValueError: the folder holds no sweep.
@@ -134,7 +134,7 @@ def _plan(folder: Path, spec: Spec, jobs: int) -> _Plan:
 
 
 def _text(folder: Path, text: str | None, resume: bool) -> str:
-    """The sweep that is to be run in a folder, if it may."""
+    """The sweep to run in a folder, if it may be run there."""
     if text is None:
         return _stored(folder)
     if not folder.exists() or not any(folder.iterdir()):
@@ -147,14 +147,14 @@ def _text(folder: Path, text: str | None, resume: bool) -> str:
     if not resume:
         raise FileExistsError(
             f"Expected a new folder for the sweep, got {folder}, which holds one: choose another, "
-            "or add --resume to go on with it."
+            "or add --resume to continue it."
         )
     before, now = read(_stored(folder)), read(text)
     searches = before.trials is not None or now.trials is not None
     if searches and (before.cases, before.seed) != (now.cases, now.seed):
         raise ValueError(
-            f"Expected the search that {folder} began with, got another: only its trials may be "
-            "more. Choose another folder."
+            f"Expected the search that {folder} began with, got another: only `trials` may be "
+            "raised. Choose another folder."
         )
     return text
 
@@ -167,7 +167,7 @@ def _stored(folder: Path) -> str:
 
 
 def _prepare(plan: _Plan, folder: Path) -> str:
-    """Make the folder of every run of a grid; say what is wrong where that is so for all."""
+    """Create the folder of every run of a grid; return the error if every run has one."""
     errors: list[str] = []
     for config in plan.recorded():
         path = folder / names.folder(config)
@@ -212,7 +212,7 @@ def _note(
     recorded: int,
     watcher: Watcher,
 ) -> int:
-    """Take down how a run ended; return how many are recorded, in the order they were asked."""
+    """Record the result of a run; return how many are recorded, in the order of the trials."""
     status = _status(path, config)
     for number in numbers:
         ended[number] = status
@@ -224,7 +224,7 @@ def _note(
 
 
 def _trainable(path: Path, config: TrainConfig) -> bool:
-    """Make a run's folder where there is none; False for a run that is over, or has failed."""
+    """Create a run's folder if it has none; return False for a run that is over or has failed."""
     if (path / CONFIG).exists():
         if run_status.failure(path, lasting=True):
             return False
@@ -235,7 +235,7 @@ def _trainable(path: Path, config: TrainConfig) -> bool:
         error = f"Expected {path / CONFIG} of a run that has begun, found none: restore it."
         run_status.give_up(path, error, lasting=True)
         return False
-    if path.exists():  # what was left by a process that was killed here, or by a failure
+    if path.exists():  # left by a process that was killed here, or by a failure
         shutil.rmtree(path)
     try:
         names.check_valid(config)

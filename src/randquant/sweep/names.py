@@ -1,4 +1,4 @@
-"""Settings by name, as a sweep gives them: to a run's configuration, and to its folder's name."""
+"""From the settings of a sweep, by name, to a run's configuration and to its folder's name."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainCo
     """Build a run's configuration from flat settings.
 
     Args:
-        settings: fields of TrainConfig and parameters of its mechanism, by name. A `clip_norm` goes
-            to whichever of them has one, as on the command line.
-            Parameters of other mechanisms are left out.
-        common: names that stand for all mechanisms, also those that protect nothing.
+        settings: fields of TrainConfig and parameters of its mechanism, by name. A `clip_norm` is
+            used for whichever of them has one, as on the command line. Parameters of other
+            mechanisms are ignored.
+        common: names of settings for all mechanisms, including those without privacy.
 
     Raises:
-        ValueError, TypeError: there is no such mechanism, or a setting is of the wrong kind.
+        ValueError, TypeError: the mechanism is unknown, or a setting has the wrong type.
     """
     mechanism = settings["mechanism"]
     taken = parameters_of(mechanism)
@@ -50,21 +50,21 @@ def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainCo
 
 
 def check_valid(config: TrainConfig) -> None:
-    """Refuse a configuration that cannot be trained, as far as that shows without its data.
+    """Refuse a configuration that cannot be trained, as far as can be told without its data.
 
     Raises:
-        ValueError, TypeError: numbers make no sense, or the mechanism does not work.
+        ValueError, TypeError: a number or the mechanism is not valid.
     """
     check_config(config)
     mechanism_of(config)
 
 
 def folder(config: TrainConfig) -> str:
-    """Return the name of a run's folder: the mechanism, and a digest of what is no default.
+    """Return the name of a run's folder: the mechanism, and a digest of non-default settings.
 
     Guarantees:
-        Equal configurations have equal names, and 1 and 1.0 are equal. A setting that is added
-        later does not change the names of runs that have its default.
+        Equal configurations have equal names, and 1 equals 1.0. A setting that is added in a later
+        version does not change the names of runs with its default.
     """
     fields = {
         name: getattr(config, name)
@@ -86,18 +86,18 @@ def parameters_of(mechanism: Any) -> tuple[str, ...]:
 
 
 def require(given: Collection[str]) -> None:
-    """Refuse settings without one that every run needs."""
+    """Raise unless all settings that every run needs are given."""
     for name in FIELDS:
         if name not in DEFAULTS and name not in given:
             raise ValueError(f"Expected {name} in [train], got none: every run needs one.")
 
 
 def check(given: Mapping[str, Collection[Any]], mechanisms: Collection[Any]) -> None:
-    """Refuse settings that are unknown or of a wrong kind.
+    """Refuse settings that are unknown or of the wrong type.
 
     Args:
-        given: possible values by name; each name has to be a field of TrainConfig or a parameter
-            of one of the mechanisms.
+        given: possible values by name; each name must be a field of TrainConfig or a parameter of
+            one of the mechanisms.
         mechanisms: names.
     """
     taken = {name for mechanism in mechanisms for name in parameters_of(mechanism)}
@@ -113,10 +113,10 @@ def check(given: Mapping[str, Collection[Any]], mechanisms: Collection[Any]) -> 
 
 
 def _of_kind(name: str, value: Any) -> Any:
-    """A field's value, whole numbers as floats where the field is one."""
+    """A field's value, with whole numbers converted to floats if the field is a float."""
     hint = HINTS[name]
     hints = typing.get_args(hint) or (hint,)
-    kinds = [each if isinstance(each, type) else str for each in hints]  # a literal is a word
+    kinds = [hint if isinstance(hint, type) else str for hint in hints]  # a Literal holds strings
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not any(type(value) is kind for kind in kinds):
@@ -126,10 +126,10 @@ def _of_kind(name: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Values as JSON in which a float that is whole is the whole number."""
+    """Values as JSON in which whole floats are integers."""
     value = to_json(value)
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(part) for part in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

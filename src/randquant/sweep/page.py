@@ -19,72 +19,76 @@ from randquant.sweep.script import SCRIPT, STYLE
 WITHOUT = "without privacy"
 
 
-def write_page(folder: Path, found: Results, output: Path | None = None) -> Path:
-    """Write the page of a sweep, into its folder if nowhere else, and return where it is."""
+def write_page(folder: Path, outcome: Results, output: Path | None = None) -> Path:
+    """Write the page of a sweep, by default into its folder, and return its path."""
     path = output or folder / "report.html"
-    write_atomic(path, render(folder.resolve().name, found).encode("utf-8", "xmlcharrefreplace"))
+    write_atomic(path, render(folder.resolve().name, outcome).encode("utf-8", "xmlcharrefreplace"))
     return path
 
 
-def render(name: str, found: Results) -> str:
-    """Turn what came out of a sweep into the text of one HTML page.
+def render(name: str, outcome: Results) -> str:
+    """Turn the results of a sweep into the text of one HTML page.
 
     Args:
         name: of the sweep.
-        found: its runs and frontiers.
+        outcome: its runs and frontiers.
 
     Returns:
         A whole HTML document.
 
     Guarantees:
         The page is self-contained: it refers to nothing outside itself, its policy allows no
-        script but its own, and it is readable without that one.
+        script but its own, and it is readable without that script.
         The printed epsilons are never below the real ones. All text of a sweep is escaped.
     """
-    drawn = _drawn(found)
+    drawn = _drawn(outcome)
     body = [
-        _page.header("Sweep", name, f"{_text.count(len(found.runs), 'run')}: {counted(found)}."),
-        _page.section("Accuracy against epsilon", [_chart(drawn, found), _aside(found)]),
-        _reading(found),
-        _page.section("Means over seeds", _averages_table(found)),
-        _page.section("All finished runs", [_runs_table(drawn, found)]) if found.measured else "",
-        _page.section("What they share", _shared_tables(found)),
-        _page.section("Runs that did not finish", _others_table(found)),
+        _page.header(
+            "Sweep", name, f"{_text.count(len(outcome.runs), 'run')}: {counted(outcome)}."
+        ),
+        _page.section("Accuracy against epsilon", [_chart(drawn, outcome), _aside(outcome)]),
+        _reading(outcome),
+        _page.section("Means over seeds", _averages_table(outcome)),
+        _page.section("All finished runs", [_runs_table(drawn, outcome)])
+        if outcome.measured
+        else "",
+        _page.section("What they share", _shared_tables(outcome)),
+        _page.section("Runs that did not finish", _others_table(outcome)),
         _page.footer(),
     ]
     return _page.page(name, "\n".join(body), style=STYLE, script=SCRIPT)
 
 
-def _drawn(found: Results) -> dict[str, list[Status]]:
-    """Finished runs by what the legend calls them; those without a mechanism's privacy last."""
-    groups: dict[str, list[Status]] = {label: [] for label in found.best_of}
-    for run in found.measured:
+def _drawn(outcome: Results) -> dict[str, list[Status]]:
+    """Finished runs by their label in the legend; those without privacy last."""
+    groups: dict[str, list[Status]] = {label: [] for label in outcome.best_of}
+    for run in outcome.measured:
         groups.setdefault(WITHOUT if run.epsilon is None else series(run), []).append(run)
     return groups
 
 
-def _chart(drawn: dict[str, list[Status]], found: Results) -> str:
-    best = {name for names in found.best_of.values() for name in names}
+def _chart(drawn: dict[str, list[Status]], outcome: Results) -> str:
+    best = {name for names in outcome.best_of.values() for name in names}
     lines = [
-        _scatter.Series(label, [_mark(run, found) for run in runs], _steps(runs, best))
+        _scatter.Series(label, [_mark(run, outcome) for run in runs], _steps(runs, best))
         for label, runs in drawn.items()
     ]
     note = "Full marks are on the frontier of all runs, hollow ones are beaten by another run. "
     note += "Dashed: what one mechanism reached with at most that epsilon."
-    if any(run.epsilon is None or math.isinf(run.epsilon) for run in found.measured):
+    if any(run.epsilon is None or math.isinf(run.epsilon) for run in outcome.measured):
         note += " Dotted lines: runs for which no finite epsilon is proven."
     title = "Test accuracy and certified epsilon of whole runs"
     axes = ("epsilon of the whole run, upper bound (log scale)", "accuracy, %")
     return _scatter.scatter(title, lines, *axes, note=note)
 
 
-def _mark(run: Status, found: Results) -> Mark:
+def _mark(run: Status, outcome: Results) -> Mark:
     return Mark(
         run.folder.name,
-        f"{_described(run, found.varied)}: accuracy {_accuracy(run)} %, {_bound(run)}",
+        f"{_described(run, outcome.varied)}: accuracy {_accuracy(run)} %, {_bound(run)}",
         math.inf if run.epsilon is None else run.epsilon,
         100 * (run.accuracy or 0.0),
-        run.folder.name in found.best,
+        run.folder.name in outcome.best,
     )
 
 
@@ -93,14 +97,14 @@ def _steps(runs: Sequence[Status], best: set[str]) -> list[tuple[float, float]]:
     return [(run.epsilon or 0.0, 100 * (run.accuracy or 0.0)) for run in kept]
 
 
-def _aside(found: Results) -> str:
-    """Beside the chart: the run that is pointed at, and below it the frontier."""
-    kept = [run for run in found.measured if run.folder.name in found.best]
+def _aside(outcome: Results) -> str:
+    """Beside the chart: a panel for the selected run, and below it the frontier."""
+    kept = [run for run in outcome.measured if run.folder.name in outcome.best]
     rows = [
         (
             _text.spent(run.epsilon, run.covered),
             _accuracy(run),
-            _described(run, found.varied),
+            _described(run, outcome.varied),
         )
         for run in kept
     ]
@@ -111,8 +115,8 @@ def _aside(found: Results) -> str:
     return f"<div>{panel}{table if rows else ''}</div>"
 
 
-def _reading(found: Results) -> str:
-    promised = next((run for run in found.measured if run.guarantee), None)
+def _reading(outcome: Results) -> str:
+    promised = next((run for run in outcome.measured if run.guarantee), None)
     paragraphs = []
     if promised is not None and promised.guarantee and promised.config:
         delta = minus(_text.plain(promised.guarantee.delta))
@@ -125,7 +129,7 @@ def _reading(found: Results) -> str:
                 "mechanism: runs under different trust are not promises of the same kind.",
             )
         )
-    for note in fitted_notes(found.measured):
+    for note in fitted_notes(outcome.measured):
         paragraphs.append(("Features.", f"{note}."))
     paragraphs.append(("Chosen runs look better than they are.", CAUTION))
     paragraphs.append(
@@ -139,17 +143,17 @@ def _reading(found: Results) -> str:
     return f'<section class="text"><h2>How to read it</h2>{text}</section>'
 
 
-def _runs_table(drawn: dict[str, list[Status]], found: Results) -> str:
-    names = found.varied[1:]
+def _runs_table(drawn: dict[str, list[Status]], outcome: Results) -> str:
+    names = outcome.varied[1:]
     columns = ["mechanism", "accuracy, %", "ε ≤", *names]
     columns += ["bytes per upload", "rounds", "frontier", "run"]
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
     place = {run.folder: k for k, runs in enumerate(drawn.values()) for run in runs}
-    own = {name for names in found.best_of.values() for name in names}
+    own = {name for names in outcome.best_of.values() for name in names}
     body = ""
-    for run in found.measured:
+    for run in outcome.measured:
         name = run.folder.name
-        on = "all" if name in found.best else "mechanism" if name in own else ""
+        on = "all" if name in outcome.best else "mechanism" if name in own else ""
         shown = [
             _accuracy(run),
             _text.spent(run.epsilon, run.covered),
@@ -171,35 +175,37 @@ def _runs_table(drawn: dict[str, list[Status]], found: Results) -> str:
     )
 
 
-def _averages_table(found: Results) -> list[str]:
-    names = [name for name in found.varied if name != "seed"]
+def _averages_table(outcome: Results) -> list[str]:
+    names = [name for name in outcome.varied if name != "seed"]
     rows = [
         (
-            _described(each.runs[0], names),
-            str(len(each.runs)),
-            _text.number(each.accuracy, 2, scale=100),
-            _text.number(each.deviation, 2, scale=100),
-            "none" if each.epsilon is None else _text.spent(each.epsilon, each.runs[0].covered),
-            "yes" if each.best else "",
+            _described(average.runs[0], names),
+            str(len(average.runs)),
+            _text.number(average.accuracy, 2, scale=100),
+            _text.number(average.deviation, 2, scale=100),
+            "none"
+            if average.epsilon is None
+            else _text.spent(average.epsilon, average.runs[0].covered),
+            "yes" if average.best else "",
         )
-        for each in found.averages
+        for average in outcome.averages
     ]
     columns = ("settings", "seeds", "mean accuracy, %", "deviation of a run", "ε ≤", "frontier")
-    title = "Runs that differ in nothing but their seed, from the smallest epsilon to none"
+    title = "Runs that differ only in their seed, from the smallest epsilon to none"
     return [_table.html(title, columns, rows, "numbers")] if rows else []
 
 
-def _shared_tables(found: Results) -> list[str]:
-    """The settings that are the same in all runs, and those that are in all of one mechanism."""
+def _shared_tables(outcome: Results) -> list[str]:
+    """The settings that are the same in all runs, and those that are the same per mechanism."""
     by_mechanism: dict[str, dict[str, object]] = {}
-    for run in found.runs:
+    for run in outcome.runs:
         if run.config is not None:
             by_mechanism.setdefault(run.config.mechanism, settings.flat(run.config))
-    names = dict.fromkeys(name for each in by_mechanism.values() for name in each)
+    names = dict.fromkeys(name for common in by_mechanism.values() for name in common)
     shared, own = [], []
     for name in names:
-        values = [_setting(name, each) for each in by_mechanism.values()]
-        if name in found.varied:
+        values = [_setting(name, common) for common in by_mechanism.values()]
+        if name in outcome.varied:
             continue
         if len(set(values)) == 1:
             shared.append((name, values[0]))
@@ -219,15 +225,15 @@ def _setting(name: str, values: dict[str, object]) -> str:
     return EMPTY.get(name, "(none)") if value in (None, "") else _text.plain(value)
 
 
-def _others_table(found: Results) -> list[str]:
+def _others_table(outcome: Results) -> list[str]:
     rows = [
-        (run.folder.name, run.state, run.error) for run in found.runs if run.state != "finished"
+        (run.folder.name, run.state, run.error) for run in outcome.runs if run.state != "finished"
     ]
     return [_table.html("Why", ("run", "state", "reason"), rows, "claims")] if rows else []
 
 
 def _described(run: Status, names: Sequence[str]) -> str:
-    """A run's mechanism and the settings that tell it apart."""
+    """A run's mechanism and the settings in which it differs."""
     mechanism, *values = cells(run, names)
     named = zip(names[1:], values, strict=True)
     return ", ".join([mechanism, *(f"{name} {value}" for name, value in named if value)])

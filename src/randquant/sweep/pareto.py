@@ -9,18 +9,18 @@ from collections.abc import Sequence
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return which points no other point beats, in order of increasing epsilon.
 
-    A point beats another where it is no worse in both figures and better in one.
+    A point beats another if it is no worse in both figures and better in one.
 
     Args:
         points: (accuracy, epsilon) of each run; epsilon in [0, inf].
 
     Returns:
-        Indices of the points on the frontier, by epsilon, then as they came.
+        Indices of the points on the frontier, by epsilon, then in the order given.
 
     Guarantees:
         No point of the frontier is beaten, and every other point with finite epsilon is.
         Equal points are on the frontier together, or not at all.
-        A point of infinite epsilon, which nothing is promised for, is never on it.
+        A point with infinite epsilon, which promises nothing, is never on it.
 
     Raises:
         ValueError: a figure is NaN.

@@ -1,4 +1,4 @@
-"""What came out of a sweep: its frontiers, as JSON and as lines of text."""
+"""The results of a sweep: its frontiers, as JSON and as lines of text."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CAUTION = (
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """How the runs of a sweep stand, and which of them no other beats.
+    """The status of the runs of a sweep, and the frontiers.
 
     Attributes:
         runs: every run.
-        best: folders' names of the runs on the frontier of all, by epsilon.
+        best: names of the folders of the runs on the frontier of all runs, by epsilon.
         best_of: the same among the runs of one mechanism and trust, by `series`.
     """
 
@@ -45,17 +45,17 @@ class Results:
 
     @property
     def averages(self) -> list[Average]:
-        """Settings that were trained with several seeds, from the smallest epsilon to none."""
+        """Averages of settings with several seeds, from the smallest epsilon to none."""
         return averages(self.runs)
 
     @property
     def varied(self) -> list[str]:
-        """Names of the settings that tell runs of one mechanism apart, after `mechanism`."""
+        """`mechanism`, and the names of the settings in which runs of one mechanism differ."""
         return settings.varied([run.config for run in self.runs if run.config is not None])
 
 
 def series(run: Status) -> str:
-    """What a run is compared with first: its mechanism, and against whom it holds."""
+    """The group that a run is compared in: its mechanism and its trust."""
     assert run.config is not None
     trust = "" if run.guarantee is None else f", {run.guarantee.trust} trust"
     return run.config.mechanism + trust
@@ -65,7 +65,7 @@ def results(runs: Sequence[Status]) -> Results:
     """Find the frontiers of a sweep's finished runs.
 
     Args:
-        runs: of one delta and one kind of neighbours.
+        runs: with one delta and one neighbouring relation.
     """
     finished = [run for run in runs if run.state == "finished" and run.epsilon is not None]
     groups: dict[str, list[Status]] = {}
@@ -81,38 +81,38 @@ def _best(runs: Sequence[Status]) -> list[str]:
     return [runs[k].folder.name for k in frontier(points)]
 
 
-def counted(found: Results) -> str:
+def counted(outcome: Results) -> str:
     """How many runs there are in each state, the most common first."""
-    states = Counter(run.state for run in found.runs)
+    states = Counter(run.state for run in outcome.runs)
     return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
 
-def as_json(folder: Path, found: Results) -> dict[str, Any]:
+def as_json(folder: Path, outcome: Results) -> dict[str, Any]:
     """The object that `randquant sweep --json` prints."""
-    states = Counter(run.state for run in found.runs)
+    states = Counter(run.state for run in outcome.runs)
     return {
         "sweep": str(folder),
         "report": str(folder / "report.html"),
         "finished": states["finished"],
         "failed": states["failed"],
-        "varied": found.varied,
-        "frontier": found.best,
-        "frontiers": found.best_of,
+        "varied": outcome.varied,
+        "frontier": outcome.best,
+        "frontiers": outcome.best_of,
         "averages": [
             {
-                "runs": [run.folder.name for run in each.runs],
-                "accuracy": each.accuracy,
-                "deviation": each.deviation,
-                "epsilon": each.epsilon,
-                "on_frontier": each.best,
+                "runs": [run.folder.name for run in average.runs],
+                "accuracy": average.accuracy,
+                "deviation": average.deviation,
+                "epsilon": average.epsilon,
+                "on_frontier": average.best,
             }
-            for each in found.averages
+            for average in outcome.averages
         ],
-        "runs": [_run_json(run, found) for run in found.runs],
+        "runs": [_run_json(run, outcome) for run in outcome.runs],
     }
 
 
-def _run_json(run: Status, found: Results) -> dict[str, Any]:
+def _run_json(run: Status, outcome: Results) -> dict[str, Any]:
     return {
         "run": str(run.folder),
         "name": run.folder.name,
@@ -124,13 +124,13 @@ def _run_json(run: Status, found: Results) -> dict[str, Any]:
         "fitted": run.fitted,
         "bytes_per_upload": run.bytes_per_upload,
         "rounds": run.rounds,
-        "on_frontier": run.folder.name in found.best,
+        "on_frontier": run.folder.name in outcome.best,
         "error": run.error,
     }
 
 
 def cells(run: Status, names: Sequence[str]) -> list[str]:
-    """A run's settings of these names as text, numbers to six digits, an epsilon as it is."""
+    """A run's settings as text, numbers to six digits, except an exact epsilon."""
     assert run.config is not None
     values = settings.flat(run.config)
     return [_short(name, values.get(name)) for name in names]
@@ -143,38 +143,38 @@ def _short(name: str, value: object) -> str:
     return f"{value:.6g}" if rounded else _text.plain(value)
 
 
-def as_text(folder: Path, found: Results) -> list[str]:
+def as_text(folder: Path, outcome: Results) -> list[str]:
     """The frontier, the failures and a caution, as `randquant sweep` prints them."""
-    lines = [*_frontier_table(found), "", *_averages_table(found)]
-    for run in (run for run in found.runs if run.state == "failed"):
+    lines = [*_frontier_table(outcome), "", *_averages_table(outcome)]
+    for run in (run for run in outcome.runs if run.state == "failed"):
         lines.append(f"failed         {run.folder.name}: {run.error}")
-    lines.append(f"runs           {counted(found)}")
-    lines += [f"features       {note}" for note in fitted_notes(found.measured)]
-    if found.measured:
+    lines.append(f"runs           {counted(outcome)}")
+    lines += [f"features       {note}" for note in fitted_notes(outcome.measured)]
+    if outcome.measured:
         note = f"note           {CAUTION}"
         lines += textwrap.wrap(note, 100, subsequent_indent=" " * 15)
     return [*lines, f"report         {folder / 'report.html'}"]
 
 
-def _frontier_table(found: Results) -> list[str]:
-    names = found.varied
-    kept = {name for best in found.best_of.values() for name in best}
+def _frontier_table(outcome: Results) -> list[str]:
+    names = outcome.varied
+    kept = {name for best in outcome.best_of.values() for name in best}
     rows = [
         [
-            "*" if run.folder.name in found.best else "",
+            "*" if run.folder.name in outcome.best else "",
             *cells(run, names),
             f"{run.accuracy:.4f}",
             _epsilon(run),
             str(run.bytes_per_upload),
             run.folder.name,
         ]
-        for run in found.measured
+        for run in outcome.measured
         if run.folder.name in kept or run.epsilon is None
     ]
     if not rows:
         return ["no run is finished"]
-    head = "runs that no other of their mechanism beats (* no other at all)"
-    for run in [run for run in found.measured if run.guarantee is not None][:1]:
+    head = "runs that no other run of their mechanism beats (* no other run at all)"
+    for run in [run for run in outcome.measured if run.guarantee is not None][:1]:
         assert run.guarantee is not None
         assert run.config is not None
         head += f"; epsilon of the whole run at delta = {run.guarantee.delta}"
@@ -183,20 +183,20 @@ def _frontier_table(found: Results) -> list[str]:
     return [head, *_table.text(columns, rows)]
 
 
-def _averages_table(found: Results) -> list[str]:
-    if not found.averages:
+def _averages_table(outcome: Results) -> list[str]:
+    if not outcome.averages:
         return []
-    names = [name for name in found.varied if name != "seed"]
+    names = [name for name in outcome.varied if name != "seed"]
     rows = [
         [
-            "*" if each.best else "",
-            *cells(each.runs[0], names),
-            str(len(each.runs)),
-            f"{each.accuracy:.4f}",
-            f"{each.deviation:.4f}",
-            _epsilon(each),
+            "*" if average.best else "",
+            *cells(average.runs[0], names),
+            str(len(average.runs)),
+            f"{average.accuracy:.4f}",
+            f"{average.deviation:.4f}",
+            _epsilon(average),
         ]
-        for each in found.averages
+        for average in outcome.averages
     ]
     columns = ["", *names, "seeds", "mean accuracy", "deviation", "epsilon <="]
     head = "means over seeds (* no other mean beats it); deviation of one run"

@@ -1,4 +1,4 @@
-"""What makes a sweep's page interactive: the page is whole without it."""
+"""The script of a sweep's page, which is complete without it."""
 
 from randquant import _scatter
 

@@ -1,8 +1,8 @@
 """A search for settings with high accuracy and low epsilon, by Optuna.
 
-Each trial is a function of the seed, its number and the trials before it that it has to know:
-nothing else. A search that was killed therefore goes on as if it had not been. Optuna's journal in
-the sweep's folder holds the trials that are done, for this search and for Optuna's own tools.
+Each trial is a function of the seed, its number and the earlier trials that it depends on, and of
+nothing else. A search that was killed therefore continues as if it had not been. Optuna's journal
+in the sweep's folder holds the finished trials, for this search and for Optuna's own tools.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from randquant.run_status import Status
 from randquant.sweep.spec import Range, Spec
 
 LARGEST = 1e9
-"""Epsilons above it are alike to the search: they protect nothing, and infinity has no place."""
+"""Larger epsilons are the same to the search: they protect nothing, and infinity is not allowed."""
 
 
 class Search:
-    """The trials of a search, those of an earlier process among them.
+    """The trials of a search, including those of an earlier process.
 
     Args:
         spec: with `trials`.
-        journal: Optuna's journal file; made where it is missing.
-        jobs: how many trials run at once: a trial is chosen by what all but the last jobs - 1
-            trials before it gave.
+        journal: Optuna's journal file; created if missing.
+        jobs: how many trials run at once: a trial depends on the results of all earlier trials
+            except the last jobs - 1.
 
     Guarantees:
-        Trials are the same however often the search is stopped and begun again, with the same spec
-        and jobs.
+        With the same spec and jobs, trials are the same however often the search is stopped and
+        resumed.
 
     Raises:
         ImportError: Optuna is not installed.
@@ -58,11 +58,11 @@ class Search:
 
     @property
     def total(self) -> int:
-        """How many trials there are to be."""
+        """How many trials the search makes."""
         return self._spec.trials or 0
 
     def config(self, number: int) -> TrainConfig | None:
-        """The configuration of a trial, from 0; None where there is none, or not yet."""
+        """The configuration of a trial, from 0; None if there is none, or none yet."""
         known = max(0, number - self._jobs + 1)
         if number >= self.total or known > self.done:
             return None
@@ -76,7 +76,7 @@ class Search:
         return [_config(fixed(trial.params), self._spec) for trial in self._done]
 
     def record(self, number: int, status: Status) -> None:
-        """Add the outcome of trial `number`, which has to be the first that is not recorded."""
+        """Add the result of trial `number`, which must be the first that is not recorded."""
         if number != self.done:
             raise ValueError(f"Expected trial {self.done} next, got {number}.")
         optuna, asked = _optuna(), self._asked.pop(number)
@@ -92,7 +92,7 @@ class Search:
         self._done = self._study.get_trials(deepcopy=False)
 
     def _ask(self, number: int, known: int) -> Any:
-        """A trial whose choices are made."""
+        """A trial with its settings chosen."""
         optuna = _optuna()
         study = optuna.create_study(
             directions=["maximize", "minimize"],
@@ -105,11 +105,11 @@ class Search:
 
 
 def _config(trial: Any, spec: Spec) -> TrainConfig:
-    """What a trial chooses, or has chosen."""
+    """The configuration that a trial chooses, or has chosen."""
     place, prefix = 0, ""
     if len(spec.cases) > 1:
         place = trial.suggest_categorical("case", list(range(1, len(spec.cases) + 1))) - 1
-        # One setting may have other ranges in other cases: there it is another parameter.
+        # A setting may have different ranges in different cases, so each case has its own name.
         prefix = f"case {place + 1}: "
     case = spec.cases[place]
     ranges = case.ranges.items()
@@ -118,7 +118,7 @@ def _config(trial: Any, spec: Spec) -> TrainConfig:
 
 def _suggest(trial: Any, label: str, given: Range) -> Any:
     if given.choices:
-        # By place, since a choice may be a list.
+        # By index, because a choice may be a list.
         return given.choices[trial.suggest_categorical(label, list(range(len(given.choices))))]
     if isinstance(given.low, int) and isinstance(given.high, int):
         return trial.suggest_int(label, given.low, given.high, log=given.log)
@@ -135,9 +135,9 @@ def _seed(seed: int, number: int) -> int:
 
 
 def _repair(journal: Path) -> None:
-    """Take away what a killed process left: half a line, and its lock.
+    """Remove what a killed process left: an incomplete line, and its lock.
 
-    Whoever calls this holds the sweep's folder, so nobody else writes.
+    The caller holds the sweep's folder, so no other process writes.
     """
     journal.with_name(journal.name + ".lock").unlink(missing_ok=True)
     if journal.exists():

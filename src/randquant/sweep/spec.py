@@ -1,4 +1,4 @@
-"""What a sweep is to run, read from a TOML file and checked.
+"""The description of a sweep, read from a TOML file and checked.
 
 [train]          settings common to all runs: TrainConfig's fields and mechanism parameters
 [grid]           lists; every combination of their values is run
@@ -27,11 +27,11 @@ TABLES = ("train", "grid", "ranges", "search", "case")
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a search may choose a setting from.
+    """The values that a search may choose for a setting.
 
     Attributes:
-        low, high: ends, both included; both whole numbers for a setting that is one.
-        log: whether to search the logarithm.
+        low, high: both ends are included; two whole numbers make a range of whole numbers.
+        log: whether to search on a logarithmic scale.
         choices: instead of ends, values without an order.
     """
 
@@ -46,10 +46,10 @@ class Case:
     """One alternative of a sweep: fixed settings, and lists or ranges of others.
 
     Attributes:
-        fixed: settings by name, those common to all runs among them.
+        fixed: settings by name, including those common to all runs.
         lists: values to combine, by name of the setting.
-        ranges: what to search, by name of the setting.
-        common: names that come from the tables common to all cases.
+        ranges: ranges to search, by name of the setting.
+        common: names of settings from the tables common to all cases.
     """
 
     fixed: Mapping[str, Any]
@@ -58,11 +58,11 @@ class Case:
     common: frozenset[str]
 
     def config(self, chosen: Mapping[str, Any]) -> TrainConfig:
-        """The configuration of the run with these choices for the lists or ranges."""
+        """The configuration of the run with these values for the lists or ranges."""
         return names.config({**self.fixed, **chosen}, self.common)
 
     def possible(self) -> dict[str, list[Any]]:
-        """The values that each setting may have; a range counts by its ends."""
+        """The values that each setting may have; a range is represented by its ends."""
         ends = {name: list(r.choices) or [r.low, r.high] for name, r in self.ranges.items()}
         return {**{name: [value] for name, value in self.fixed.items()}, **self.lists, **ends}
 
@@ -78,7 +78,7 @@ class Spec:
     Attributes:
         cases: the alternatives, at least one.
         trials: how many runs a search makes; None for a grid.
-        seed: of the search's choices.
+        seed: seed of the search.
     """
 
     cases: tuple[Case, ...]
@@ -86,7 +86,7 @@ class Spec:
     seed: int = 0
 
     def grid(self) -> Iterator[TrainConfig]:
-        """Every combination of every case, equal ones once."""
+        """Every combination of every case, without duplicates."""
         seen: set[str] = set()
         for case in self.cases:
             for values in itertools.product(*case.lists.values()):
@@ -100,7 +100,7 @@ def read(text: str) -> Spec:
     """Read a sweep from the text of its TOML file.
 
     Raises:
-        ValueError: it is no TOML, a table or a setting is unknown, a value is of the wrong kind,
+        ValueError: it is not TOML, a table or a setting is unknown, a value is of the wrong type,
             or there is nothing to combine or to search.
 
     Example:
@@ -144,7 +144,7 @@ def _case(tables: Mapping[str, Any], own: Mapping[str, Any]) -> Case:
     own_lists, own_ranges = own.get("grid", {}), own.get("ranges", {})
     own_fixed = {name: own[name] for name in own if name not in ("grid", "ranges")}
     taken = {*own_fixed, *_table("[case.grid]", own_lists), *_table("[case.ranges]", own_ranges)}
-    # What a case says itself stands instead of what is common.
+    # A case's own settings override the common ones.
     left = {name: value for name, value in fixed.items() if name not in taken}
     lists = {name: values for name, values in lists.items() if name not in taken}
     ranges = {name: given for name, given in ranges.items() if name not in taken}
@@ -166,7 +166,7 @@ def _search(tables: Mapping[str, Any]) -> tuple[int | None, int]:
     for name in given:
         _validate.choice("a setting of [search]", name, ("trials", "seed"))
     if "trials" not in given:
-        raise ValueError("Expected trials in [search], got none: say how many runs to make.")
+        raise ValueError("Expected trials in [search], got none: set how many runs to make.")
     trials = _validate.whole("trials", given["trials"], low=1, high=100_000)
     return trials, _validate.whole("seed of [search]", given.get("seed", 0), low=0, high=2**32 - 1)
 

@@ -1,4 +1,4 @@
-"""Processes that train runs, a few at once; they end when the process that began them does."""
+"""Processes that train runs, a few at once; they end when their parent process does."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Ended:
     """A run that is over.
 
     Attributes:
-        folder: of the run.
-        error: why it failed; empty where it is finished.
-        lasting: whether trying again would fail again.
+        folder: the run's folder.
+        error: why it failed; empty if it is finished.
+        lasting: whether it would fail again.
     """
 
     folder: Path
@@ -44,8 +44,8 @@ class _Worker:
 class Workers:
     """Up to `jobs` processes, each training one run at a time; use it in a `with` statement.
 
-    A process is kept for the next run, since its imports take longer than a small run does; one
-    that dies takes nothing but its own run along.
+    A process is reused for the next run, because its imports take longer than a small run; one
+    that dies affects only its own run.
 
     Args:
         jobs: how many runs at once.
@@ -61,28 +61,28 @@ class Workers:
 
     @property
     def training(self) -> list[Path]:
-        """The folders of the runs that are being trained."""
+        """The folders of the runs being trained."""
         return [worker.folder for worker in self._workers if worker.folder is not None]
 
     @property
     def free(self) -> bool:
-        """Whether another run can begin."""
+        """Whether another run can start."""
         return len(self.training) < self._jobs
 
     def begin(self, folder: Path) -> None:
-        """Train the run in a folder, from its last checkpoint if it has one."""
+        """Start training the run in a folder, from its last checkpoint if it has one."""
         idle = [worker for worker in self._workers if worker.folder is None]
         worker = idle[0] if idle else self._start()
         worker.folder = folder
-        with contextlib.suppress(BrokenPipeError):  # it died while idle: `wait` will see that
+        with contextlib.suppress(BrokenPipeError):  # the process died while idle: see `wait`
             worker.link.send(folder)
 
     def wait(self) -> list[Ended]:
-        """Wait until a run is over, and return every one that is."""
+        """Wait until a run is over, and return all runs that are."""
         ended: list[Ended] = []
         while not ended and self._workers:
             ready = connection.wait([worker.link for worker in self._workers])
-            for worker in [each for each in self._workers if each.link in ready]:
+            for worker in [worker for worker in self._workers if worker.link in ready]:
                 try:
                     message = worker.link.recv()
                 except (EOFError, ConnectionResetError):
@@ -99,7 +99,7 @@ class Workers:
 
     def __exit__(self, *error: object) -> None:
         for worker in self._workers:
-            worker.process.kill()  # a run that is killed goes on from its checkpoint
+            worker.process.kill()  # a killed run can be resumed from its checkpoint
         for worker in self._workers:
             worker.process.join()
             worker.link.close()
@@ -121,12 +121,14 @@ class Workers:
         if worker.folder is None:
             return None
         how = worker.process.exitcode
-        return Ended(worker.folder, f"Expected the run to end, its process did: exit code {how}.")
+        return Ended(
+            worker.folder, f"Expected the run to end, but its process died: exit code {how}."
+        )
 
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Ctrl-C reaches every process of a terminal; those that begin here leave it to this one."""
+    """Processes started here ignore Ctrl-C, which reaches all processes of a terminal."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -135,7 +137,7 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _serve(link: Connection) -> None:
-    """What a process does: train what it is told to, until nobody tells it anything."""
+    """The loop of a worker process: train the runs it receives until the link is closed."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
@@ -152,7 +154,7 @@ def _trained(folder: Path, link: Connection) -> Ended:
         runs.execute(folder, lambda config, metrics: link.send((folder, config, metrics)))
     except (ValueError, TypeError, ArithmeticError) as error:
         return Ended(folder, " ".join(str(error).split()), lasting=True)
-    except Exception as error:  # of any kind: it must not stop the other runs
+    except Exception as error:  # no error may stop the other runs
         return Ended(folder, " ".join(str(error).split()) or type(error).__name__)
     return Ended(folder)
 

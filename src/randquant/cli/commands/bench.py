@@ -1,7 +1,7 @@
-"""`randquant bench`: throughput of encoding on this machine, against the way it is usually written.
+"""`randquant bench`: throughput of encoding on this machine, against the usual torch code.
 
 All figures of one call are measured in one process, alternating, so that their ratios hold on a
-machine whose speed varies. The best of the repetitions is reported for every contender alike.
+machine whose speed varies. The best repetition is reported for every contender.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from randquant.encode import cores, encode_payload
 from randquant.keys import Key
 from randquant.mechanisms import rqm
 
-NAIVE_CHUNK = 1 << 14  # coordinates: the fastest size for the naive way among 2**10 to 2**21
+NAIVE_CHUNK = 1 << 14  # coordinates: the fastest chunk for the naive way among 2**10 to 2**21
 
 
 def bench(
@@ -32,10 +32,10 @@ def bench(
         coordinates: float32 coordinates of the update.
         levels: RQM levels.
         repeats: repetitions; the fastest counts.
-        threads: cores for the multi-core figure; all of this process by default.
+        threads: cores for the multi-core figure; by default all cores of this process.
 
     Returns:
-        A dict of plain numbers: coordinates a second per core, ratios, and the machine.
+        A dict of plain numbers: coordinates per second per core, ratios, and the machine.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds.
@@ -45,7 +45,7 @@ def bench(
     threads = threads or cores()
     channel = rqm(clip=1.5, margin=1.5, levels=levels, keep=0.42)
     x = np.random.default_rng(0).standard_normal(coordinates, dtype=np.float32)
-    key = Key.from_seed(0)  # the same work again and again
+    key = Key.from_seed(0)  # the same work in every repetition
     payload = encode_payload(channel, x, key)
     totals = np.zeros(coordinates, dtype=np.int32)
     copy = np.empty_like(x)
@@ -79,7 +79,7 @@ def machine() -> dict[str, Any]:
 
 
 def naive_rqm(x: Any, reach: float, levels: int, keep: float) -> Any:
-    """RQM as it is usually written with tensors: a keep-mask of all levels for every coordinate.
+    """RQM as usually written with tensors: a mask of kept levels for every coordinate.
 
     Args:
         x: (n,) torch float32 tensor within [-reach, reach].

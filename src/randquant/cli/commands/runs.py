@@ -29,8 +29,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> Output:
     folders = [Path(folder) for folder in options.folders]
     named = len(folders) > 1 and all((folder / "config.json").exists() for folder in folders)
-    found = folders if named else run_status.find(folders or [Path("runs")])
-    statuses = [run_status.read(folder) for folder in found]
+    paths = folders if named else run_status.find(folders or [Path("runs")])
+    statuses = [run_status.read(folder) for folder in paths]
     configs = [status.config for status in statuses if status.config is not None]
     differ = settings.differing(configs) if configs else []
     result = {
@@ -77,10 +77,10 @@ def _row(status: Status) -> list[str]:
 
 
 def _compared(statuses: Sequence[Status], differ: Sequence[str]) -> list[str]:
-    """The settings in which runs differ and what came out, one column for each run."""
+    """The settings in which runs differ, and their results, one column per run."""
     known = [status for status in statuses if status.config is not None]
     flat = [settings.flat(status.config) for status in known if status.config is not None]
-    rows = [[name, *(_text.plain(each.get(name, "")) or "-" for each in flat)] for name in differ]
+    rows = [[name, *(_text.plain(run.get(name, "")) or "-" for run in flat)] for name in differ]
     rows += [
         ["state", *(status.state for status in known)],
         ["rounds done", *(str(status.rounds) for status in known)],
@@ -117,12 +117,12 @@ def _as_json(status: Status) -> dict[str, Any]:
 
 
 def _as_csv(statuses: Sequence[Status]) -> str:
-    """A line for each run: what came out, then every setting."""
+    """One line per run: its results, then all settings."""
     rows = []
     for status in statuses:
         outcome = {k: v for k, v in _as_json(status).items() if k not in ("config", "guarantee")}
         config = {} if status.config is None else settings.flat(status.config)
-        # A run's rounds and those that are done would have one name.
+        # `rounds` as configured and `rounds` done would otherwise have the same name.
         rows.append({**outcome, **{f"config.{name}": value for name, value in config.items()}})
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
