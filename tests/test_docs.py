@@ -351,6 +351,13 @@ def test_the_python_of_the_own_mechanism_prints_what_it_says(own_mechanism):
     assert output.getvalue().translate(same) == blocks(OWN, "text")[0].translate(same)
 
 
+def test_a_mechanism_of_ones_own_for_whole_updates_prints_what_the_page_says():
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(blocks(OWN, "python")[2], "own-mechanism.md", "exec"), {"__name__": "half"})
+    assert output.getvalue() == blocks(OWN, "text")[-1]
+
+
 def rounded(table: str) -> list[list[str]]:
     """Names and numbers of a comparison, to 3 digits: another libm may search another way."""
     rows = [line.split()[:8] for line in table.splitlines()[1:]]

@@ -173,15 +173,16 @@ def test_one_example_changes_less_or_nothing_is_known(mechanism):
     release = mechanism.release(DIMENSION, 1)
     if release is None:
         return
-    bounded = mechanism.clip_norm is not None and mechanism.trust != "aggregate"
-    try:
-        one = release.of_one_example(100)
-    except ValueError:
+    vector = mechanism.record()["mechanism"] == "vector" and mechanism.norm == "l2"
+    if not vector and release.gaussian_multiplier is None:
         with pytest.raises(ValueError, match=r"in L2|norm='l2'"):
             release.of_one_example(100)
         return
-    assert bounded or release.gaussian_multiplier or mechanism.channel
-    assert one.renyi(2.0) < release.renyi(2.0)
+    one = release.of_one_example(100).renyi(2.0)
+    if vector:  # where a channel jumps, being close is of no use
+        assert one <= release.renyi(2.0)
+    else:
+        assert one < release.renyi(2.0) / 1000
 
 
 def test_a_sampled_release_says_so():
@@ -324,9 +325,7 @@ def test_nobody_asks_for_the_class_of_a_mechanism_or_a_release():
         f"{path.relative_to(SOURCE)}:{line}": call
         for path in sorted(SOURCE.rglob("*.py"))
         for line, call in probes(path.read_text())
-        # What cannot be done is said of the class that cannot.
-        if call not in ("type(release)",) or "isinstance" in call
     }
-    # The rule that mechanisms are final is itself about classes.
-    allowed = {"issubclass(parent, MechanismDefaults)"}
+    # The rule that mechanisms are final is itself about classes; an error names one.
+    allowed = {"issubclass(parent, MechanismDefaults)", "type(release)"}
     assert set(found.values()) <= allowed, found
