@@ -227,6 +227,15 @@ def test_the_python_of_the_own_mechanism_prints_what_it_says(own_mechanism):
     assert output.getvalue().translate(same) == blocks(OWN, "text")[0].translate(same)
 
 
+def test_the_tuning_of_the_own_mechanism_meets_its_target(own_mechanism):
+    names: dict = {"__name__": "response"}
+    exec(compile(own_mechanism.read_text(), "response.py", "exec"), names)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(blocks(OWN, "python")[2], "own-mechanism.md", "exec"), names)
+    assert output.getvalue() == blocks(OWN, "text")[2]
+
+
 def rounded(table: str) -> list[list[str]]:
     """Names and numbers of a comparison, to 3 digits: another libm may search another way."""
     rows = [line.split()[:8] for line in table.splitlines()[1:]]
