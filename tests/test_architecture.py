@@ -27,7 +27,7 @@ RANKS = {
     "runs": 7, "progress": 7, "compare": 7, "compare_page": 7, "reproduce": 7,
     "proportions": 7, "attacks": 7, "audit": 7,
     "deviation": 3,
-    "calibrate": 5, "schemes": 5, "limits": 5, "plan": 7,
+    "calibrate": 5, "schemes": 5, "configured": 5, "limits": 5, "plan": 7,
     "reading": 8, "arguments": 8, "train_command": 8, "cli": 8,
     "option_texts": 8, "run_arguments": 8, "run_commands": 8, "sweep_command": 8,
     "reproduce_command": 8, "__main__": 9,

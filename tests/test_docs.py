@@ -236,6 +236,13 @@ def test_the_tuning_of_the_own_mechanism_meets_its_target(own_mechanism):
     assert output.getvalue() == blocks(OWN, "text")[2]
 
 
+def test_a_mechanism_of_ones_own_for_whole_updates_prints_what_the_page_says():
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(blocks(OWN, "python")[-1], "own-mechanism.md", "exec"), {"__name__": "half"})
+    assert output.getvalue() == blocks(OWN, "text")[-1]
+
+
 def rounded(table: str) -> list[list[str]]:
     """Names and numbers of a comparison, to 3 digits: another libm may search another way."""
     rows = [line.split()[:8] for line in table.splitlines()[1:]]

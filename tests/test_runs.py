@@ -161,6 +161,28 @@ def test_every_changed_byte_of_a_checkpoint_is_noticed(finished, tmp_path):
             runs.load_parameters(folder)
 
 
+def test_a_run_whose_trust_is_empty_text_goes_on(finished, tmp_path):
+    """Version 0.1.0 wrote so that a run has its mechanism's own trust."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    for path in (folder / "config.json", folder / "baseline" / "config.json"):
+        config = json.loads(path.read_text())
+        assert config.pop("trust") is None
+        del config["checksum"]
+        sealed.write(path, {**config, "trust": ""})
+    assert run_folder.read_config(folder) == CONFIG
+    assert run_folder.read_finished(folder).summary == finished[1].summary
+    longer = runs.execute(folder, changes={"rounds": 41})
+    assert longer.summary.rounds == 41
+    assert longer.metrics[:39] == finished[1].metrics[:39]
+
+
+def test_settings_have_the_digest_that_version_0_1_0_gave_them():
+    config = TrainConfig("digits", "softmax", "rqm", CONFIG.parameters)
+    digest = "37afa570e5e0cfbfc0f6f023fe84bc090ffab2868d65e1aaeaaddb6faf289ab2"
+    assert run_folder.settings(config) == digest
+
+
 def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)

@@ -39,7 +39,7 @@ RUNS = [
     finished("d", 0.70, 1.0, "central", mechanism="gaussian", parameters={}),
     finished("e", 0.88, 6.0, "central", mechanism="gaussian", parameters={}, seed=1),
     finished("f", 0.95, None, mechanism="clipped-sgd", parameters={}),
-    finished("g", 0.94, "inf", seed=2),
+    finished("g", 0.94, math.inf, seed=2),
     Status(Path("/sweep/h"), "failed", CONFIG, error=f"it diverged {HOSTILE}"),
     Status(Path("/sweep/i"), "unfinished", dataclasses.replace(CONFIG, dataset=HOSTILE)),
 ]

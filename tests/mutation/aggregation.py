@@ -2,6 +2,7 @@
 
 AGGREGATE = ("tests/test_aggregate.py",)
 VECTORS = ("tests/test_aggregate.py", "tests/test_limits.py")
+CONTRACT = ("tests/test_update_contract.py",)
 ROTATION = ("tests/test_rotation.py",)
 LIMITS = ("tests/test_limits.py",)
 COHORTS = ("tests/test_cohorts.py",)
@@ -636,8 +637,8 @@ MUTANTS = [
     ),
     (
         "collect.py",
-        " and type(mechanism) is ChannelMechanism and mechanism.channel.lattice:",
-        " and type(mechanism) is ChannelMechanism:",
+        " and channel is not None and channel.lattice:",
+        " and channel is not None:",
         "sums of codes whose values are uneven",
         ROUND,
     ),

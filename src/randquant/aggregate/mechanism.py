@@ -211,11 +211,7 @@ class MechanismDefaults(ABC):
 
     def expected_error(self: UpdateMechanism, dimension: int) -> CoordinateError:
         """From `decoded`, at coordinates of a vector as long as clip_norm."""
-        if self.clip_norm is None:
-            raise no_error(self)
-        x, weights = normal_coordinate(self.clip_norm, self.size(dimension))
-        mean, variance = self.decoded(x, dimension)
-        return CoordinateError.of(x, weights, variance, mean - x)
+        return error_of(self, dimension)
 
     def audit_inputs(
         self: UpdateMechanism, neighboring: Neighboring = "replace_one"
@@ -234,6 +230,19 @@ class MechanismDefaults(ABC):
             f"Expected a mechanism of this package, got a {type(self).__name__}: it cannot be "
             "saved or sent."
         )
+
+
+def error_of(mechanism: UpdateMechanism, dimension: int) -> CoordinateError:
+    """The error of a decoded mean, from what a mechanism decodes normal coordinates as.
+
+    Raises:
+        TypeError: updates are not clipped as a whole, or how they are decoded is not known.
+    """
+    if mechanism.clip_norm is None:
+        raise no_error(mechanism)
+    x, weights = normal_coordinate(mechanism.clip_norm, mechanism.size(dimension))
+    mean, variance = mechanism.decoded(x, dimension)
+    return CoordinateError.of(x, weights, variance, mean - x)
 
 
 def beyond(threshold: float, neighboring: Neighboring) -> tuple[float, float]:

@@ -14,7 +14,7 @@ import numpy as np
 from randquant import _validate
 from randquant.aggregate.channel import ChannelMechanism, decoded_coordinate
 from randquant.aggregate.clipping import clip_to_norm
-from randquant.aggregate.mechanism import MechanismDefaults, no_error
+from randquant.aggregate.mechanism import MechanismDefaults, error_of, no_error
 from randquant.aggregate.rotation import Rotation
 from randquant.channel import Channel
 from randquant.channel_file import channel_record
@@ -133,7 +133,7 @@ class VectorMechanism(MechanismDefaults):
         """As `UpdateMechanism.expected_error`; in L1 updates are not rotated, and it is unknown."""
         if self.norm != "l2":
             raise no_error(self)
-        return MechanismDefaults.expected_error(self, dimension)
+        return error_of(self, dimension)
 
     def record(self) -> dict[str, Any]:
         """The channel with its certificate, and all other arguments."""
