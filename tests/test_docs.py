@@ -351,10 +351,19 @@ def test_the_python_of_the_own_mechanism_prints_what_it_says(own_mechanism):
     assert output.getvalue().translate(same) == blocks(OWN, "text")[0].translate(same)
 
 
+def test_the_tuning_of_the_own_mechanism_meets_its_target(own_mechanism):
+    names: dict = {"__name__": "response"}
+    exec(compile(own_mechanism.read_text(), "response.py", "exec"), names)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(blocks(OWN, "python")[2], "own-mechanism.md", "exec"), names)
+    assert output.getvalue() == blocks(OWN, "text")[2]
+
+
 def test_a_mechanism_of_ones_own_for_whole_updates_prints_what_the_page_says():
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        exec(compile(blocks(OWN, "python")[2], "own-mechanism.md", "exec"), {"__name__": "half"})
+        exec(compile(blocks(OWN, "python")[-1], "own-mechanism.md", "exec"), {"__name__": "half"})
     assert output.getvalue() == blocks(OWN, "text")[-1]
 
 

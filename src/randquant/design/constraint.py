@@ -30,14 +30,12 @@ SLACKS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 class Constraint(Protocol):
     """A bound on the loss of privacy of one coordinate."""
 
+    slacks: ClassVar[Sequence[float]]
+    """Shares of the bound by which a programme aims below it, tried until one certifies."""
+
     @property
     def epsilon(self) -> float:
         """The bound, > 0, at most 40."""
-        ...
-
-    @property
-    def slacks(self) -> Sequence[float]:
-        """Shares of the bound by which a programme aims below it, tried until one certifies."""
         ...
 
     def certify(self, channel: Channel) -> Certificate | MetricCertificate:
