@@ -307,7 +307,7 @@ class NoiseRelease:
             return 0.0
         curvature = _curvature(self.noise, self.cohort)
         spread = self.noise.spread(self.cohort)
-        # theory/additive.md; rounds add up by theory/accounting.md, Proposition 1.
+        # theory/additive.md, Proposition 1; rounds add up by theory/accounting.md, Proposition 1.
         per_round = shift_divergence(curvature, spread, self.squared_distance, order)
         return _up(self.rounds * per_round)
 
