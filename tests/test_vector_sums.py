@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
-from randquant.sums.chain import Law, Powers, rounding, sums
+from randquant.sums.chain import ChainLaw, Powers, rounding, sums
 from randquant.sums.curvature import LARGEST_SUM, kappa_sum
 from randquant.sums.independent import by_blanket
 from randquant.vector import kappa
@@ -164,7 +164,7 @@ def test_laws_of_sums_are_within_their_error(clients):
     left, right = (np.array(list(map(float, row(SKEWED, x)))) for x in (-1.0, 1.0))
     exact = [functools.reduce(convolved, [row(SKEWED, -1.0)] * min(clients, 40), [Fraction(1)])]
     for count, law in enumerate(sums(left, right, clients)):
-        assert isinstance(law, Law)
+        assert isinstance(law, ChainLaw)
         assert abs(law.mass.sum() - 1) < 1e-12
         if count == 0 and clients <= 40:
             relative = [abs(Fraction(m) / e - 1) for m, e in zip(law.mass, exact[0], strict=True)]

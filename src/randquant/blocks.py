@@ -25,6 +25,7 @@ def block(levels: int) -> tuple[int, int]:
     codes, bits = 1, (levels - 1).bit_length()
     if levels & (levels - 1) == 0 or levels > LARGEST:
         return codes, bits
+    # theory/encoding.md, Proposition 5: bits <= 1.01 · codes · log2(levels), in whole numbers.
     while 2 ** (100 * bits) > levels ** (101 * codes):
         codes += 1
         bits = (levels**codes - 1).bit_length()

@@ -80,6 +80,7 @@ def fisher_information(channel: Channel) -> Interval:
     gaps = np.diff(channel.inputs)
     sums = _at_ends(channel, lambda change, row: (change**2 / row).sum(axis=-1))
     with np.errstate(divide="ignore", invalid="ignore"):
+        # theory/vector.md, Proposition 2: in a cell the sum is convex in x, so its ends are enough.
         information = np.where(sums == 0, 0.0, sums / (channel.denominator * gaps**2))
     return _around(float(information.max()), channel)
 
@@ -142,6 +143,7 @@ def _between_vertices(channel: Channel) -> MetricCertificate:
         best = max(best, (float(high[other]), float(low[other]), vertex, other))
     upper, lower, vertex, other = best
     witness = (float(channel.inputs[vertex]), float(channel.inputs[other]))
+    # A distance is within 2 units, its square within 5, the quotient within 6: 8 cover it.
     epsilon = Interval(lower * (1 - 8 * UNIT), upper * (1 + 8 * UNIT))
     return MetricCertificate("l2", epsilon, witness, "vertices")
 
@@ -159,6 +161,7 @@ def _at_ends(channel: Channel, measure: Callable[[np.ndarray, np.ndarray], np.nd
 
 def _around(largest: float, channel: Channel) -> Interval:
     """The interval about a figure of a cell: below 16 roundings and `levels` additions."""
+    # A difference, row and width 1 unit each, squares, products and quotients: 10 of 16 units.
     error = (channel.levels + 16) * UNIT
     if math.isinf(largest):
         return Interval(math.inf, math.inf)

@@ -145,6 +145,7 @@ def _largest_variance(channel: Channel) -> float:
 
 def _average(channel: Channel, moment) -> float:
     """Exact mean of a piecewise quadratic over [-clip, clip], piece by piece (Simpson)."""
+    # theory/channel.md, Proposition 3: quadratic between neighbouring vertices and values.
     inner = channel.values[np.abs(channel.values) < channel.clip]
     points = np.unique(np.concatenate([channel.inputs, inner]))
     left, right = points[:-1], points[1:]

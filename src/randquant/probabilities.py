@@ -31,6 +31,7 @@ def from_probabilities(
     worst = float(np.abs(table.sum(axis=-1) - 1).max())
     if worst > 1e-12:
         raise ValueError(f"Expected every row of probabilities to sum to 1, one is off by {worst}.")
+    # theory/channel.md, Proposition 2: this rounding defines the mechanism; nothing is lost by it.
     weights = (table * float(MAX_DENOMINATOR)).astype(np.int64)
     weights = np.maximum(weights, table > 0)
     for row in weights:

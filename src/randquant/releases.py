@@ -325,7 +325,7 @@ class NoiseRelease(ReleaseDefaults):
             return 0.0
         curvature = _curvature(self.noise, self.cohort)
         spread = self.noise.spread(self.cohort)
-        # theory/additive.md; rounds add up by theory/accounting.md, Proposition 1.
+        # theory/additive.md, Proposition 1; rounds add up by theory/accounting.md, Proposition 1.
         per_round = shift_divergence(curvature, spread, self.squared_distance, order)
         return rounded_up(self.rounds * per_round)
 

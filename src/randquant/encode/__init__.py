@@ -1,7 +1,7 @@
 """Values to codes and codes to values, with the integers that the certificate was computed from.
 
 The random bits of coordinate k depend on the key and k alone, so that chunks, threads and the
-slow reference all draw the same codes. Derivation: `docs/theory/encoding.md`.
+slow reference all draw the same codes. Derivation: `docs/theory/encoding.md`, Propositions 1 to 4.
 """
 
 from __future__ import annotations
