@@ -218,7 +218,7 @@ DAMAGE = {
         struct.pack(">IIII", 0x803, MAX_ITEMS, 28, 28) + PIXELS,
         "784000000 bytes after the header .*only 2352",
     ),
-    "fewer labels": (LABELS, idx(labels(2)), "3 labels, one for each image of .*got 2"),
+    "fewer labels": (LABELS, idx(labels(2)), "3 labels, one per image in .*got 2"),
     "label out of range": (LABELS, idx(np.array([0, 10, 2])), "labels from 0 to 9 .*label 10"),
 }
 

@@ -343,7 +343,12 @@ def test_a_node_sets_its_own_limit():
     [
         (QuantizeMod(math.inf, trust="local"), exact(), {}, "offer of local trust"),
         (ANYTHING, exact(), {"neighbours": 2}, "all 4 others as neighbours, got 2"),
-        (QuantizeMod(math.inf, colluders=3), exact(cohort=3), {"least": 5}, "counts on 2 clients"),
+        (
+            QuantizeMod(math.inf, colluders=3),
+            exact(cohort=3),
+            {"least": 5},
+            "a cohort of at most 2",
+        ),
         (QuantizeMod(math.inf, colluders=2), exact(cohort=3), {"least": 5}, "2 colluders cannot"),
     ],
 )
@@ -482,12 +487,12 @@ def terms_of(message, **changes):
             "certified at epsilon 1 as it says",
         ),
         (lambda m: text_of_offer(m, lambda r: r.update(format="2")), "format is another"),
-        (lambda m: text_of_offer(m, lambda r: r.update(cohort=4)), "counts on 3 clients at most"),
+        (lambda m: text_of_offer(m, lambda r: r.update(cohort=4)), "a cohort of at most 3"),
         (lambda m: text_of_offer(m, lambda r: r.update(more=4)), "offer of this package"),
         (lambda m: text_of_offer(m, lambda r: r.update(dimension=0)), "dimension"),
         (lambda m: m.content[HEAD].update(offer="{"), "offer of this package"),
         (lambda m: m.content[HEAD].update(terms="[]"), "terms of a secure sum"),
-        (lambda m: terms_of(m, least=2), "counts on 2 clients at most"),
+        (lambda m: terms_of(m, least=2), "a cohort of at most 2"),
         (lambda m: terms_of(m, bits=1), "bits enough"),
         (lambda m: terms_of(m, clients=[1, 2, 3, 9]), "one of the sum's clients"),
     ],
