@@ -10,7 +10,7 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
-pytest.importorskip("triton", reason="Triton comes with a CUDA build of torch")
+pytest.importorskip("triton", reason="needs Triton, which comes with a CUDA build of torch")
 
 import randquant as rq
 from randquant import datasets, models, runs

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import Page
+from reproduced import reproduced
 
 from randquant import cli, sealed
 from randquant._svg import Line, line_chart
@@ -294,7 +295,7 @@ def test_the_committed_gallery_is_what_its_results_make(tmp_path):
 @pytest.mark.parametrize("name", ANALYTICAL)
 def test_the_committed_results_say_what_is_found_today(name):
     path = COMMITTED / "results" / f"{name}.json"
-    kept, found = gallery.load(path), reproduce(name)
+    kept, found = gallery.load(path), reproduced(name)
     said = [[(c.text, c.paper, c.verdict) for c in result.claims] for result in (kept, found)]
     assert said[0] == said[1]
     assert kept.setting == found.setting

@@ -12,7 +12,7 @@ from strategies import channels
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
-pytest.importorskip("triton", reason="Triton comes with a CUDA build of torch")
+pytest.importorskip("triton", reason="needs Triton, which comes with a CUDA build of torch")
 
 import randquant as rq
 from randquant import wire

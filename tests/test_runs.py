@@ -100,7 +100,7 @@ def kill_at(folder, lines: int) -> None:
 @pytest.mark.parametrize(
     ("model", "rounds", "kills"),
     [
-        ("mlp", 150, (10,)),
+        ("softmax", 60, (5,)),
         pytest.param("mlp", 400, (3, 50, 201), marks=pytest.mark.slow),
         pytest.param("cnn", 400, (3, 50, 201), marks=pytest.mark.slow),
     ],

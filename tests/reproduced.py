@@ -1,0 +1,11 @@
+"""What the papers' entries compute, each computed once for all tests of a process."""
+
+import functools
+
+from randquant.reproduce import Reproduction, reproduce
+
+
+@functools.cache
+def reproduced(name: str) -> Reproduction:
+    """As `reproduce` returns it; to be read only."""
+    return reproduce(name)
