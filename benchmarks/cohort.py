@@ -12,7 +12,7 @@ import torch
 from results import save
 from torch.func import functional_call, grad, vmap
 
-from randquant import models
+from randquant.training import models
 
 CLIENTS, EXAMPLES, SHAPE, CLASSES = 40, 18, (1, 28, 28), 10
 

@@ -10,9 +10,11 @@ import numpy as np
 from results import save
 
 import randquant as rq
-from randquant import datasets, models, wire
-from randquant.compress import compress, decompress
-from randquant.learner import Learner
+from randquant.channels import wire
+from randquant.channels.wire.compress import compress, decompress
+from randquant.training import models
+from randquant.training.client import Learner
+from randquant.training.data import datasets
 
 CLIP, CLIENT = 1.5, np.arange(20)
 CHANNELS = {

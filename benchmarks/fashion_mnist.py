@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from results import save
 
-from randquant import runs
 from randquant.cli import progress
-from randquant.records import TrainConfig
+from randquant.training.config import TrainConfig
+from randquant.training.runs import execute as runs
 
 CLIP = 0.003
 CONFIG = TrainConfig(

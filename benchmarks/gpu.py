@@ -39,7 +39,7 @@ def measure() -> dict:
     import torch
 
     import randquant as rq
-    from randquant.encode.gpu import encode_tensor
+    from randquant.channels.encoding.gpu import encode_tensor
 
     x = torch.randn(COUNT, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
     other = torch.empty_like(x)

@@ -15,10 +15,12 @@ import numpy as np
 from results import save
 
 import randquant as rq
-from randquant import wire
-from randquant.aggregate.hadamard import hadamard
+from randquant.aggregation.hadamard import hadamard
+from randquant.channels import wire
+from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.stream import encode_to
+from randquant.channels.encoding.threads import cores
 from randquant.cli.commands.bench import bench
-from randquant.encode import cores, encode_payload, encode_to
 
 COUNT, REPEATS = 10_000_000, 3
 CLIP = 1.5

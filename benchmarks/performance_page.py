@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
 
-from randquant._page import STYLE
-from randquant._svg import CHARACTER, WIDTH, Line, Part, horizontal_bars, line_chart
+from randquant._internal.html.svg import CHARACTER, WIDTH, Line, Part, horizontal_bars, line_chart
+from randquant._internal.html.template import STYLE
 
 ROOT = Path(__file__).parents[1]
 MARGIN = 20
@@ -229,7 +229,7 @@ them, and {turned["float32"]["milliseconds"]:.0f} ms in float32, {turned["float3
 
 ## Entropy coding
 
-Bits per coordinate, headers included, as sent and after `randquant.compress.compress` (`python benchmarks/compress.py`). Inputs are {small["coordinates"]["normal"]:,} normal
+Bits per coordinate, headers included, as sent and after `randquant.channels.wire.compress.compress` (`python benchmarks/compress.py`). Inputs are {small["coordinates"]["normal"]:,} normal
 numbers, or the gradient of one client's 20 images for a fresh network of {small["coordinates"]["gradient"]:,} weights; a deviation is a third of the threshold. The entropy is that of
 single codes; codes that share a byte may compress below it if neighbouring codes are similar.
 
@@ -251,7 +251,7 @@ this machine's noise. If timing matters, send payloads at fixed times.
 
 ## On a GPU
 
-`randquant.encode.gpu.encode_tensor` is the same encoder as one Triton kernel, on the device. Its random bits come from Philox for simulation, or from AES-256 on
+`randquant.channels.encoding.gpu.encode_tensor` is the same encoder as one Triton kernel, on the device. Its random bits come from Philox for simulation, or from AES-256 on
 the CPU for deployment; then its codes are those of the CPU, bit for bit. **It has only run on Triton's interpreter**: no speed was measured.
 `python benchmarks/gpu.py` has not been run yet. On a machine with a CUDA device it measures 2 and 16 levels against a memory copy on the device,
 with 60 % of the copy's bytes per second as its target; on other machines it says what is missing.

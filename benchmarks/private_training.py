@@ -14,10 +14,10 @@ from pathlib import Path
 
 from results import save
 
-from randquant import runs
-from randquant.aggregate import update_mechanism
-from randquant.calibrate import calibrate
-from randquant.records import TrainConfig
+from randquant.aggregation.registry import update_mechanism
+from randquant.privacy.accounting.calibrate import calibrate
+from randquant.training.config import TrainConfig
+from randquant.training.runs import execute as runs
 
 EPSILON, DELTA = 8.0, 1e-5
 DIGITS = TrainConfig(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from randquant._internal.serialization import to_json, write_json
 from randquant.cli.commands.bench import machine
-from randquant.records import to_json, write_json
 
 FOLDER = Path(__file__).parent / "results"
 

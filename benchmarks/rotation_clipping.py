@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from results import save
 
-from randquant.aggregate.rotation import Rotation
-from randquant.deviation import coordinate_clipping
+from randquant.aggregation.error import coordinate_clipping
+from randquant.aggregation.rotation import Rotation
 
 MULTIPLES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 DIMENSIONS = (650, 50_226, 1_000_000)

@@ -16,9 +16,11 @@ import numpy as np
 from results import save
 
 import randquant as rq
-from randquant import upload
-from randquant.aggregate import ChannelMechanism
-from randquant.secagg import Client, Server, Terms
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.terms import Terms
+from randquant.channels.wire import upload
 
 CLIENTS, DIMENSION, LOST = 40, 1_000_000, 3
 

@@ -22,12 +22,14 @@ import numpy as np
 import torch
 from results import save
 
-from randquant import datasets, models
-from randquant.aggregate import update_mechanism
-from randquant.federate import distributed_sgd, sample_cohort
-from randquant.keys import Key
-from randquant.learner import Learner
-from randquant.optimizer import Optimizer
+from randquant.aggregation.registry import update_mechanism
+from randquant.channels.keys import Key
+from randquant.training import models
+from randquant.training.algorithm import distributed_sgd
+from randquant.training.client import Learner
+from randquant.training.data import datasets
+from randquant.training.participation import sample_cohort
+from randquant.training.server import Optimizer
 
 POPULATION, COHORT, IMAGES, RATE = 3400, 40, 100, 0.1
 WARM, TIMED, PASSES = 3, 12, 3

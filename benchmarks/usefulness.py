@@ -14,9 +14,10 @@ import math
 import numpy as np
 from results import save
 
-from randquant import datasets, features, models
-from randquant.federate import sample_cohort
-from randquant.learner import Learner
+from randquant.training import models
+from randquant.training.client import Learner
+from randquant.training.data import datasets, features
+from randquant.training.participation import sample_cohort
 
 SHARES = (0.0, 0.1, 0.3, 1.0, 3.0)
 STEPS = (0.06, 0.2, 0.6)

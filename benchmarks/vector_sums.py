@@ -5,7 +5,7 @@ import time
 from results import save
 
 import randquant as rq
-from randquant.sums.independent import by_blanket
+from randquant.privacy.certificates.sums.kappa_blanket import by_blanket
 
 CASES = [(clients, 4.0, order) for clients in (40, 200, 3400) for order in (2.0, 4.0, 8.0, 12.0)]
 CASES += [(1000, ratio, 8.0) for ratio in (2.0, 3.0, 10.0, 30.0)]

@@ -27,8 +27,8 @@ class InProcess:
         self.free = False
 
     def wait(self):
-        from randquant import runs
-        from randquant.sweep.workers import Ended
+        from randquant.training.runs import execute as runs
+        from randquant.training.sweep.workers import Ended
 
         folder = self.training[0]
         runs.execute(folder, lambda config, metrics: self.on_round(folder, config, metrics))
@@ -45,8 +45,8 @@ class InProcess:
 @pytest.fixture
 def in_process(monkeypatch):
     """Experiments and sweeps train here: another process would import torch for seconds."""
-    from randquant.reproduce import experiment
-    from randquant.sweep import conduct
+    from randquant.papers import experiment
+    from randquant.training.sweep.conduct import conduct
 
     monkeypatch.setattr(experiment, "Workers", InProcess)
     monkeypatch.setitem(conduct.__globals__, "Workers", InProcess)

@@ -12,7 +12,7 @@ from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 
-from randquant.flower.messages import HEAD
+from randquant.integrations.flower.messages import HEAD
 
 with contextlib.suppress(ImportError):  # older versions do without
     from flwr.supercore.task_identity import TaskIdentity

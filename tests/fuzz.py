@@ -33,19 +33,32 @@ from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
-from randquant import _idx, run_folder, run_log, sealed, wire
-from randquant.aggregate import ChannelMechanism, VectorMechanism
-from randquant.compress import compress, decompress
-from randquant.federate import State
-from randquant.flower import Offer, RoundEvent, RunAccountant, accountant, state
-from randquant.flower import ledger as account_file
-from randquant.flower.ledger import OWN, Ledger
-from randquant.flower.messages import read_terms, terms_text
-from randquant.privacy import Interval
-from randquant.records import RoundMetrics, Sent, TrainConfig, to_json
-from randquant.reproduce import Claim, Reproduction, Table, as_json, gallery
-from randquant.secagg import Client, Server, Terms
-from randquant.secagg.sharing import random_word
+from randquant._internal import sealed
+from randquant._internal.serialization import to_json
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.sharing import random_word
+from randquant.aggregation.secagg.terms import Terms
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels import wire
+from randquant.channels.wire.compress import compress, decompress
+from randquant.integrations.flower import accountant, state
+from randquant.integrations.flower import ledger as account_file
+from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.ledger import OWN, Ledger
+from randquant.integrations.flower.messages import read_terms, terms_text
+from randquant.integrations.flower.offer import Offer
+from randquant.papers.gallery import gallery
+from randquant.papers.result import Claim, Reproduction, Table
+from randquant.papers.saved import as_json
+from randquant.privacy.guarantee import Interval
+from randquant.training.algorithm import State
+from randquant.training.config import TrainConfig
+from randquant.training.data import idx
+from randquant.training.records import RoundMetrics, Sent
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs import log as run_log
 
 SECONDS = 10
 BYTES_PER_BYTE, SPARE = 400, 4_000_000  # JSON takes many times its text
@@ -186,7 +199,7 @@ def _idx_files() -> list[bytes]:
 def _read_idx(data: bytes, folder: Path) -> None:
     path = folder / ("f.gz" if data[:1] == b"g" else "f")
     path.write_bytes(data[1:])
-    items = _idx.read(path, _idx.IMAGES, SHAPE)
+    items = idx.read(path, idx.IMAGES, SHAPE)
     raw = gzip.decompress(data[1:]) if path.suffix else data[1:]
     assert items.tobytes() == raw[16:], "not the items of these bytes"
     assert items.shape == (int.from_bytes(raw[4:8], "big"), *SHAPE), "another shape"

@@ -23,11 +23,12 @@ from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
-from randquant.aggregate import VectorMechanism
-from randquant.flower import QuantizedStrategy, QuantizeMod, RunAccountant
-from randquant.flower.ledger import OWN, Ledger
-from randquant.flower.messages import HEAD, INBOX, PAYLOAD
-from randquant.flower.mod import FILES, NOTHING, REFUSED
+from randquant.aggregation.vector import VectorMechanism
+from randquant.integrations.flower.accountant import RunAccountant
+from randquant.integrations.flower.ledger import OWN, Ledger
+from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
+from randquant.integrations.flower.mod import FILES, NOTHING, REFUSED, QuantizeMod
+from randquant.integrations.flower.strategy import QuantizedStrategy
 
 NODE = 1
 CHANNEL = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7)

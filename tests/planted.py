@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from randquant.channel import Channel
-from randquant.encode import encode
-from randquant.keys import Key
+from randquant.channels.channel import Channel
+from randquant.channels.encoding.encode import encode
+from randquant.channels.keys import Key
 
 
 def biased_level(channel: Channel, part: float) -> Channel:

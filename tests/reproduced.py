@@ -2,7 +2,8 @@
 
 import functools
 
-from randquant.reproduce import Reproduction, reproduce
+from randquant.papers.registry import reproduce
+from randquant.papers.result import Reproduction
 
 
 @functools.cache

@@ -6,7 +6,9 @@ import os
 
 import numpy as np
 
-from randquant.secagg import Client, ProtocolError, Server, Terms
+from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.terms import ProtocolError, Terms
 
 STEPS = ("advertise", "share", "mask", "confirm", "reveal")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from randquant.channel import Channel
-from randquant.mechanisms import erm, pbm, rqm, stochastic_rounding
+from randquant.channels.channel import Channel
+from randquant.mechanisms.pbm import pbm
+from randquant.mechanisms.rqm import rqm, stochastic_rounding
+from randquant.mechanisms.two_bins import erm
 
 
 @st.composite

@@ -1,121 +1,131 @@
-"""The shape of the code: imports point down the list of ranks, modules stay small, names say."""
+"""The shape of the house: rooms, the direction of imports, faces, names, sizes; tests in its image."""
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "randquant"
-RANKS = {
-    "_validate": 0,
-    "privacy": 1, "keys": 1,
-    "channel": 2, "divergence": 2, "wire": 2, "blocks": 2, "locks": 2, "records": 2, "_bits": 2,
-    "sealed": 2, "compress": 2, "probabilities": 2, "upload": 2, "moments": 2,
-    "mechanisms": 3, "certify": 3, "geometry": 3, "channel_file": 3, "encode": 3, "design": 3,
-    "curvature": 3, "vector": 3, "sums": 3,
-    "composition": 4, "release": 4, "releases": 4,
-    "amplification": 4, "sampling": 4, "account": 4, "aggregate": 4, "families": 4,
-    "secagg": 4,
-    "datasets": 5, "_idx": 5, "_cifar": 5, "_leaf": 5, "cohorts": 5, "events": 5, "ledger": 5,
-    "features": 5, "optimizer": 5,
-    "flower": 6, "models": 6, "learner": 6, "collect": 6, "federate": 6, "schedule": 6,
-    "report": 7, "_svg": 7, "_page": 7, "_table": 7, "_text": 7,
-    "settings": 3, "_scatter": 7,
-    "run_status": 7, "runs_page": 7, "sweep": 7, "tensorboard_log": 7,
-    "run_folder": 7, "run_log": 7, "run_setup": 7, "run_page": 7,
-    "runs": 7, "compare": 7, "compare_page": 7, "reproduce": 7,
-    "proportions": 7, "attacks": 7, "audit": 7,
-    "deviation": 3,
-    "calibrate": 5, "schemes": 5, "configured": 5, "limits": 5, "plan": 7,
-    "cli": 8,
-    "__main__": 9,
-}  # fmt: skip
+TESTS = Path(__file__).parent
+ROOMS = (
+    ("_internal",), ("channels",), ("privacy",), ("mechanisms",), ("aggregation",),
+    ("audit", "planning"), ("training",), ("integrations",), ("papers",), ("cli",),
+)  # fmt: skip
+"""From left to right; rooms in one place are siblings."""
+
+PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
+FRONT = {"__init__.py", "__main__.py", "flower.py", "py.typed"}
+"""The package's face, its command, and the one short name kept for users."""
+
 EXTRAS = {
-    "torch": {
-        "models",
-        "learner",
-        "collect",
-        "runs",
-        "cli",
-        "encode",
-        "features",
-        "tensorboard_log",
-    },
-    "safetensors": {"run_folder"},
-    "sklearn": {"datasets", "features"},
-    "kymatio": {"features"},
-    "rich": {"cli"},
-    "triton": {"encode"},
-    "flwr": {"flower"},
-    "matplotlib": set(),
-    "dp_accounting": {"events"},
-    "attr": {"events"},
-    "Crypto": set(),
-    "nacl": {"secagg"},
-    "optuna": {"sweep"},
+    "torch": {"training", "cli", "channels.encoding.gpu"},
+    "triton": {"channels.encoding.gpu"},
+    "safetensors": {"training"},
+    "sklearn": {"training"},
+    "kymatio": {"training"},
     "tensorboard": set(),
+    "optuna": {"training"},
+    "rich": {"cli"},
+    "flwr": {"integrations"},
+    "nacl": {"aggregation.secagg"},
+    "dp_accounting": {"privacy.accounting.dp_events"},
+    "attr": {"privacy.accounting.dp_events"},
+    "matplotlib": set(),
+    "Crypto": set(),
 }
-FILES = sorted(ROOT.rglob("*.py"))
+"""Where packages that not every installation has may be imported: rooms, packages or modules."""
 
 
-def module(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+def dotted(path: Path) -> str:
+    """Name of a module without the package: `privacy.divergence`; a package's for its face."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(path: Path) -> set[str]:
-    """Full names of everything that a file imports, `from a import b` as a.b."""
+FILES = {dotted(path): path for path in sorted(ROOT.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+INSIDE = [name for name in FILES if name.split(".")[0] in PLACE]
+
+
+def imported(name: str) -> set[str]:
+    """Full names of everything that a module imports, `from a import b` as a.b."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
+            assert node.level == 0, f"{name}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
-def own(path: Path) -> set[str]:
-    """Modules of randquant that a file imports."""
-    parts = [name.split(".") for name in imported(path)]
-    return {p[1] for p in parts if p[0] == "randquant" and len(p) > 1 and p[1] in RANKS}
+def own(name: str) -> set[str]:
+    """Modules of randquant that a module imports; the face is the empty name."""
+    found = set()
+    for each in imported(name):
+        if each == "randquant" or each.startswith("randquant."):
+            inner = each.removeprefix("randquant").lstrip(".")
+            found.add(inner if inner in FILES else inner.rpartition(".")[0])
+    return found - {name}
 
 
-def test_every_module_has_a_rank():
-    assert {module(path) for path in FILES} - {"__init__"} == set(RANKS)
+def test_the_package_has_its_rooms_and_nothing_else():
+    entries = {path.name for path in ROOT.iterdir()} - {"__pycache__"}
+    assert entries == {*PLACE, *FRONT}
+    assert len(PLACE) == 11
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_up_the_list(path):
-    if module(path) == "__init__":
-        return
-    for name in own(path):
-        assert RANKS[name] <= RANKS[module(path)], f"{path.name} imports {name}"
+@pytest.mark.parametrize("name", INSIDE)
+def test_imports_point_left(name):
+    room = name.split(".")[0]
+    for other in own(name):
+        assert other, f"{name} imports the package's face: import where it is defined"
+        theirs = other.split(".")[0]
+        assert theirs == room or PLACE[theirs] < PLACE[room], f"{name} imports {other}"
 
 
-def test_there_is_no_cycle():
-    graph: dict[str, set[str]] = {}
-    for path in FILES:
-        if module(path) != "__init__":
-            graph.setdefault(module(path), set()).update(own(path) - {module(path)})
+def test_there_is_no_cycle_of_modules():
+    graph = {name: own(name) for name in FILES}
     assert list(TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("name", [name for name, path in FILES.items() if path.stem == "__init__"])
+def test_faces_only_re_export(name):
+    """A docstring, imports, `__all__`; the package's own face also knows what is slow to import."""
+    for node in TREES[name].body:
+        plain = isinstance(node, ast.Import | ast.ImportFrom)
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        exported = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        lazy = not name and isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
+        assert plain or docstring or exported or lazy, f"{name} defines {ast.unparse(node)[:60]}"
 
 
 @pytest.mark.parametrize("package", EXTRAS)
 def test_extras_stay_where_they_belong(package):
     users = {
-        module(path)
-        for path in FILES
-        if any(name.split(".")[0] == package for name in imported(path))
+        name for name in INSIDE if any(each.split(".")[0] == package for each in imported(name))
     }
-    assert users == EXTRAS[package]
+    homes = EXTRAS[package]
+    strangers = {u for u in users if not any(u == h or u.startswith(h + ".") for h in homes)}
+    assert not strangers
+    assert len(homes) <= len(users)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_modules_and_functions_stay_small(path):
-    text = path.read_text()
-    assert text.count("\n") <= 400
-    for node in ast.walk(ast.parse(text)):
+def test_a_class_name_is_used_once():
+    homes: dict[str, list[str]] = {}
+    for name, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name)
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_modules_and_functions_stay_small(name):
+    assert FILES[name].read_text().count("\n") <= 400
+    for node in ast.walk(TREES[name]):
         if isinstance(node, ast.FunctionDef):
             docstring = ast.get_docstring(node, clean=False) or ""
             length = node.end_lineno - node.lineno + 1 - docstring.count("\n")
@@ -123,4 +133,27 @@ def test_modules_and_functions_stay_small(path):
 
 
 def test_the_channel_stays_under_250_lines():
-    assert (ROOT / "channel.py").read_text().count("\n") < 250
+    assert FILES["channels.channel"].read_text().count("\n") < 250
+
+
+HOUSE = {"architecture", "citations", "docs", "fuzz", "gpu_benchmark", "mutation", "tolerances"}
+"""Tests about the whole: the code's shape, the docs, the tests themselves."""
+
+
+def test_tests_mirror_the_rooms():
+    """tests/ROOM/test_MODULE.py, or test_MODULE_ASPECT.py where one file would be too long."""
+    assert {path.stem[5:] for path in TESTS.glob("test_*.py")} == HOUSE
+    for path in TESTS.glob("*/test_*.py"):
+        room, subject = path.parent.name, path.stem[5:]
+        leaves = {part for name in INSIDE if name.split(".")[0] == room for part in name.split(".")}
+        assert any(subject == leaf or subject.startswith(f"{leaf}_") for leaf in leaves), path
+    assert {path.parent.name for path in TESTS.glob("*/test_*.py")} == set(PLACE)
+
+
+def test_a_command_is_one_file():
+    """No other file of the command line knows which commands there are."""
+    commands = {path.stem for path in (ROOT / "cli" / "commands").glob("*.py")} - {"__init__"}
+    shared = [name for name in INSIDE if name.startswith("cli.") and ".commands" not in name]
+    for name in shared:
+        words = set(re.findall(r"cli\.commands\.(\w+)", FILES[name].read_text()))
+        assert not words & commands, name

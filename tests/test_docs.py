@@ -15,13 +15,14 @@ import pytest
 from reproduced import reproduced
 
 from randquant import cli
-from randquant.aggregate import all_mechanisms
-from randquant.certify import certify, certify_pair
+from randquant._internal.rounding import round_up
+from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.main import parser
-from randquant.mechanisms import channel_mechanisms, rqm, unregister
-from randquant.privacy import round_up
-from randquant.reproduce import ENTRIES
-from randquant.sweep.spec import read as read_sweep
+from randquant.mechanisms.registry import channel_mechanisms, unregister
+from randquant.mechanisms.rqm import rqm
+from randquant.papers.registry import ENTRIES
+from randquant.privacy.certificates.coordinate import certify, certify_pair
+from randquant.training.sweep.spec import read as read_sweep
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -7,35 +7,30 @@ privacy figure printed is a proven bound for the whole run.
 import importlib
 from typing import Any
 
-from randquant.account import account
-from randquant.audit import Audit, audit
-from randquant.calibrate import Calibration, OutOfReach, calibrate
-from randquant.certify import Certificate, certify, certify_pair
-from randquant.channel import Channel
-from randquant.channel_file import load_channel, save_channel
-from randquant.encode import decode, encode
-from randquant.geometry import certify_metric, fisher_information
-from randquant.keys import Key
-from randquant.mechanisms import (
-    erm,
-    imvu,
-    imvu_fisher,
-    mvu,
-    optm,
-    pbm,
-    qmgeo,
-    register,
-    rqm,
-    stochastic_rounding,
-    two_bins,
-)
-from randquant.moments import Moments, moments
-from randquant.privacy import Guarantee, Interval
-from randquant.releases import ChannelRelease, GaussianRelease, VectorRelease
-from randquant.sampling import Sampled
-from randquant.sums import SumCertificate, certify_sum
-from randquant.sums.curvature import kappa_sum
-from randquant.vector import kappa, squared_distance
+from randquant.audit.audit import Audit, audit
+from randquant.channels.channel import Channel
+from randquant.channels.encoding.encode import decode, encode
+from randquant.channels.keys import Key
+from randquant.channels.moments import Moments, moments
+from randquant.mechanisms.imvu import imvu, imvu_fisher
+from randquant.mechanisms.mvu import mvu
+from randquant.mechanisms.optm import optm
+from randquant.mechanisms.pbm import pbm
+from randquant.mechanisms.qmgeo import qmgeo
+from randquant.mechanisms.registry import register
+from randquant.mechanisms.rqm import rqm, stochastic_rounding
+from randquant.mechanisms.two_bins import erm, two_bins
+from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.calibrate import Calibration, OutOfReach, calibrate
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
+from randquant.privacy.accounting.sampled import Sampled
+from randquant.privacy.certificates.coordinate import Certificate, certify, certify_pair
+from randquant.privacy.certificates.file import load_channel, save_channel
+from randquant.privacy.certificates.metric import certify_metric, fisher_information
+from randquant.privacy.certificates.sums.certify_sum import SumCertificate, certify_sum
+from randquant.privacy.certificates.sums.kappa_sum import kappa_sum
+from randquant.privacy.certificates.vector import kappa, squared_distance
+from randquant.privacy.guarantee import Guarantee, Interval
 
 __all__ = [
     "Audit",
@@ -86,5 +81,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import `rq.design` when it is first used: its solver is slow to import."""
     if name == "design":
-        return importlib.import_module("randquant.design")
+        return importlib.import_module("randquant.mechanisms.design")
     raise AttributeError(f"module 'randquant' has no attribute {name!r}")

@@ -123,7 +123,7 @@ MUTANTS = [
     ),
     # files.py, state.py
     (
-        "records.py",
+        "training/config.py",
         "        os.fsync(folder)\n",
         "        pass\n",
         "a power cut brings the old account back",
@@ -619,14 +619,14 @@ MUTANTS = [
         of("aggregate_inputs", "one_payload_forty_times_is_no_cohort_of_forty"),
     ),
     (
-        "encode/inputs.py",
+        "channels/encoding/inputs.py",
         "    if array.ndim != 1:\n",
         "    if array.ndim > 2:\n",
         "a matrix is encoded as a vector",
         of("aggregate_inputs", "what_is_no_update_is_refused_for_the_true_reason"),
     ),
     (
-        "encode/inputs.py",
+        "channels/encoding/inputs.py",
         "    return widen(one_vector(array))",
         "    return one_vector(array)",
         "bfloat16 is read as integers",

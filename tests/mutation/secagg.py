@@ -1,18 +1,18 @@
 """Faults of secure sums that tests must notice: (file, text, text of the fault, harm, tests)."""
 
-UNIT = ("tests/test_secagg_attacks.py", "tests/test_secagg.py")
-FLOWER = ("tests/test_flower.py",)
-CLIENT = "secagg/client.py"
-SERVER = "secagg/server.py"
-UNMASKING = "secagg/unmasking.py"
-SHARING = "secagg/sharing.py"
-GROUP = "secagg/group.py"
-CRYPTO = "secagg/crypto.py"
-MESSAGES = "secagg/messages.py"
-TERMS = "secagg/terms.py"
-MASKS = "secagg/masks.py"
-SUMS = "flower/sums.py"
-MOD = "flower/mod.py"
+UNIT = ("tests/aggregation/test_secagg_attacks.py", "tests/aggregation/test_secagg.py")
+FLOWER = ("tests/integrations/test_flower.py",)
+CLIENT = "aggregation/secagg/client.py"
+SERVER = "aggregation/secagg/server.py"
+UNMASKING = "aggregation/secagg/unmasking.py"
+SHARING = "aggregation/secagg/sharing.py"
+GROUP = "aggregation/secagg/group.py"
+CRYPTO = "aggregation/secagg/crypto.py"
+MESSAGES = "aggregation/secagg/messages.py"
+TERMS = "aggregation/secagg/terms.py"
+MASKS = "aggregation/secagg/masks.py"
+SUMS = "integrations/flower/sums.py"
+MOD = "integrations/flower/mod.py"
 
 MUTANTS = [
     # A client's side

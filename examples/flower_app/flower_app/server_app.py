@@ -10,8 +10,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvgM
 
 from flower_app import task
-from randquant.flower import QuantizedStrategy
-from randquant.records import write_json
+from randquant._internal.serialization import write_json
+from randquant.integrations.flower.strategy import QuantizedStrategy
 
 app = ServerApp()
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from randquant.aggregate import UpdateMechanism
-    from randquant.learner import Learner
+    from randquant.aggregation.mechanism import UpdateMechanism
+    from randquant.training.client import Learner
 
 
 def mechanism(config: Mapping[str, Any]) -> UpdateMechanism:
     """Stochastic rounding of a clipped and rotated update."""
-    from randquant.aggregate import update_mechanism
+    from randquant.aggregation.registry import update_mechanism
 
     return update_mechanism(
         "stochastic-rounding",
@@ -39,8 +39,8 @@ def build(config: Mapping[str, Any], client: int, data_dir: str = "") -> tuple[n
         client: which part of the data, from 0.
         data_dir: folder of the data on this machine, if it differs from the run's.
     """
-    from randquant import models
-    from randquant.learner import Learner
+    from randquant.training import models
+    from randquant.training.client import Learner
 
     population, seed = config["num-partitions"], config["seed"]
     if not 0 <= client < population:
@@ -53,7 +53,7 @@ def build(config: Mapping[str, Any], client: int, data_dir: str = "") -> tuple[n
 
 @functools.lru_cache(maxsize=1)  # one process of a simulation computes many clients
 def _data(name: str, data_dir: str, population: int, seed: int):
-    from randquant import datasets, features
+    from randquant.training.data import datasets, features
 
     dataset = features.load(name, data_dir or None)
     return dataset, datasets.partition(dataset.train_labels, population, "iid", seed=seed)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli import commands
-from randquant.records import to_json, write_atomic
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from randquant.aggregate import all_mechanisms
+from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.values import reader
-from randquant.mechanisms import MechanismRecord, channel_mechanisms
+from randquant.mechanisms.record import MechanismRecord
+from randquant.mechanisms.registry import channel_mechanisms
 
 TRUST = "who sees what: local, or aggregate (only sums of codes); default the mechanism's own"
 NORM = "norm that --clip-norm is about: l2 (default) or l1"

@@ -10,14 +10,17 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from randquant import _text, features, run_folder
-from randquant.certify import Certificate, certify
-from randquant.mechanisms import build, channel_mechanisms
-from randquant.privacy import round_up
-from randquant.records import RoundMetrics, RunSummary, TrainConfig, to_json
-from randquant.report import Run
-from randquant.run_folder import BASELINE, SUMMARY
-from randquant.run_status import Status
+from randquant._internal.html import formatting
+from randquant._internal.rounding import round_up
+from randquant._internal.serialization import to_json
+from randquant.mechanisms.registry import build, channel_mechanisms
+from randquant.privacy.certificates.coordinate import Certificate, certify
+from randquant.training.config import TrainConfig
+from randquant.training.data import features
+from randquant.training.records import RoundMetrics, Run, RunSummary
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs.folder import BASELINE, SUMMARY
+from randquant.training.runs.status import Status
 
 
 class Display:
@@ -196,7 +199,7 @@ def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
 
 
 def _spent(config: TrainConfig, epsilon: float) -> str:
-    mark = "" if config.fitted_on == "public" else _text.MARK * features.is_fitted(config)
+    mark = "" if config.fitted_on == "public" else formatting.MARK * features.is_fitted(config)
     shown = round_up(epsilon, 4) if math.isfinite(epsilon) else "infinity"
     return f"epsilon <= {shown}{mark}"
 

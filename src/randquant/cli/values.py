@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from randquant.mechanisms import channel_mechanisms
+from randquant.mechanisms.registry import channel_mechanisms
 
 
 def channel(text: str) -> tuple[str, dict[str, Any]]:

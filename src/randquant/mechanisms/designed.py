@@ -9,16 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from randquant.channel import Channel
-from randquant.channel_file import load_channel
-from randquant.mechanisms.record import (
-    CLIP,
-    INPUTS,
-    LEVELS,
-    REACH,
-    VALUES,
-    MechanismRecord,
-)
+from randquant.channels.channel import Channel
+from randquant.mechanisms.record import CLIP, INPUTS, LEVELS, REACH, VALUES, MechanismRecord
 from randquant.mechanisms.tuning import (
     CoordinateFamily,
     UpdateFamily,
@@ -27,6 +19,7 @@ from randquant.mechanisms.tuning import (
     few_margins,
     six_digits,
 )
+from randquant.privacy.certificates.file import load_channel
 
 ENOUGH = 16.0
 """Deviation of a coordinate's noise over its threshold from which two levels are within 0.2 % of
@@ -98,7 +91,7 @@ def designed(
         epsilon, constraint: the constraint by number and name, as `design.constraint_of`.
         options: further arguments of `design.optimal`, all hashable.
     """
-    from randquant import design  # its solver is slow to import
+    from randquant.mechanisms import design
 
     bound = design.constraint_of(constraint, epsilon)
     return design.optimal(clip, values, constraint=bound, **options).channel

@@ -8,18 +8,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from randquant import _validate
-from randquant.channel import Channel
+from randquant._internal import validate
+from randquant.channels.channel import Channel
+from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.pbm import binomial
 from randquant.mechanisms.record import CLIP_NORM, LEVELS, MechanismRecord
-from randquant.mechanisms.tuning import (
-    CoordinateFamily,
-    UpdateFamily,
-    UpdateSetting,
-    six_digits,
-)
-from randquant.privacy import Interval
-from randquant.probabilities import from_probabilities
+from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting, six_digits
+from randquant.privacy.guarantee import Interval
 
 FLAT = 48.0
 """Log odds of one bit beyond which all codes but the outermost weigh one unit of 2**-62."""
@@ -86,9 +81,9 @@ def imvu(clip_norm: float, levels: int, epsilon: float, beta: float = 1.0) -> Ch
         >>> round(rq.certify(channel).epsilon.upper, 6)
         16.0
     """
-    clip_norm = _validate.real("clip_norm", clip_norm, above=0)
+    clip_norm = validate.real("clip_norm", clip_norm, above=0)
     levels, epsilon = _parameters(levels, epsilon)
-    beta = _validate.real(
+    beta = validate.real(
         "beta", beta, low=1, high=10_000, why="at 1 inputs span what the rows are designed for"
     )
     trials = levels - 1
@@ -140,8 +135,8 @@ def imvu_fisher(levels: int, epsilon: float) -> Interval:
 
 def _parameters(levels: int, epsilon: float) -> tuple[int, float]:
     return (
-        _validate.whole("levels", levels, low=2, high=16, why="I-MVU sends 1 to 4 bits"),
-        _validate.real(
+        validate.whole("levels", levels, low=2, high=16, why="I-MVU sends 1 to 4 bits"),
+        validate.real(
             "epsilon", epsilon, low=1e-6, high=20, why="beyond, 2**-62 is too coarse for its rows"
         ),
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from randquant import _validate
-from randquant.channel import Channel
+from randquant._internal import validate
+from randquant.channels.channel import Channel
 from randquant.mechanisms.designed import designed
 from randquant.mechanisms.record import CLIP, EPSILON, INPUTS, LEVELS, MechanismRecord
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, six_digits
@@ -46,9 +46,9 @@ def mvu(
         >>> [round(float(value), 3) for value in channel.values]
         [-2.164, 2.164]
     """
-    _validate.choice("geometry", geometry, ("pure", "l1", "l2"))
-    inputs = _validate.whole("inputs", inputs, low=2, high=1000)
-    clip = _validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
+    validate.choice("geometry", geometry, ("pure", "l1", "l2"))
+    inputs = validate.whole("inputs", inputs, low=2, high=1000)
+    clip = validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
     return designed(
         clip,
         None,

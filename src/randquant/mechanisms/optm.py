@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from randquant import _validate
-from randquant.certify import certify
-from randquant.channel import Channel
-from randquant.mechanisms._optm_programme import Problem, best, least_selectable
+from randquant._internal import validate
+from randquant._internal.rounding import round_up
+from randquant.channels.channel import Channel
+from randquant.mechanisms.optm_programme import Problem, best, least_selectable
 from randquant.mechanisms.record import CLIP, DENSITY, EPSILON, REACH, VALUES, MechanismRecord
 from randquant.mechanisms.tuning import CoordinateFamily, few_margins
 from randquant.mechanisms.two_bins import bins_of, two_bins
-from randquant.privacy import round_up
+from randquant.privacy.certificates.coordinate import certify
 
 SLACKS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 """Share of the target by which the search aims below it, tried until the integers certify."""
@@ -68,13 +68,13 @@ def optm(
         >>> round(rq.moments(channel).mae, 4), rq.certify(channel).epsilon.upper <= 1.0
         (1.8771, True)
     """
-    clip = _validate.real("clip", clip, low=1e-30, high=1e30)
-    epsilon = _validate.real("epsilon", epsilon, above=0, high=40)
-    _validate.choice("programme", programme, ("full", "reduced"))
+    clip = validate.real("clip", clip, low=1e-30, high=1e30)
+    epsilon = validate.real("epsilon", epsilon, above=0, high=40)
+    validate.choice("programme", programme, ("full", "reduced"))
     samples = None if density is None else _samples(density, clip)
     shared = programme == "reduced"
     if isinstance(bins, int | np.integer):
-        count = _validate.whole("bins", bins, low=2, high=16)
+        count = validate.whole("bins", bins, low=2, high=16)
         return _on_searched_bins(clip, count, epsilon, samples, shared, _reach(reach, clip))
     if reach is not None:
         raise ValueError("Expected reach only where bins is a number of bins to search for.")
@@ -91,7 +91,8 @@ def _on_bins(
     shared: bool,
 ) -> Channel:
     """The channel on given bins: aim lower and lower until its integers certify."""
-    from randquant.design import Pure, least_epsilon  # its solver is slow to import
+    from randquant.mechanisms.design.constraints import Pure
+    from randquant.mechanisms.design.optimal import least_epsilon
 
     least = least_epsilon(1.0, bins, Pure(epsilon))
     if epsilon <= least * (1 + 1e-6):
@@ -183,7 +184,7 @@ def _reach(reach: float | None, clip: float) -> float:
             "Expected a reach, the largest magnitude of a bin: without one the best mean absolute "
             "error sends a bin to infinity."
         )
-    return _validate.real("reach", reach, above=clip) / clip
+    return validate.real("reach", reach, above=clip) / clip
 
 
 RECORDS = (

@@ -6,16 +6,11 @@ import math
 
 import numpy as np
 
-from randquant import _validate
-from randquant.channel import Channel
+from randquant._internal import validate
+from randquant.channels.channel import Channel
+from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.record import CLIP, INPUTS, MechanismRecord
-from randquant.mechanisms.tuning import (
-    CoordinateFamily,
-    UpdateFamily,
-    UpdateSetting,
-    six_digits,
-)
-from randquant.probabilities import from_probabilities
+from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting, six_digits
 
 
 def pbm(clip: float, theta: float, trials: int, inputs: int = 65) -> Channel:
@@ -51,12 +46,12 @@ def pbm(clip: float, theta: float, trials: int, inputs: int = 65) -> Channel:
         >>> channel.levels, sorted(rq.certify(channel, order=2.0).witness)
         (16, [-1.5, 1.5])
     """
-    clip = _validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
-    theta = _validate.real(
+    clip = validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
+    theta = validate.real(
         "theta", theta, above=0, high=0.5, why="1/2 + theta·x/clip is a probability"
     )
-    trials = _validate.whole("trials", trials, low=1, high=255, why="a code is one byte")
-    inputs = _validate.whole("inputs", inputs, low=2, high=1000)
+    trials = validate.whole("trials", trials, low=1, high=255, why="a code is one byte")
+    inputs = validate.whole("inputs", inputs, low=2, high=1000)
     part = (2 * np.arange(inputs) - (inputs - 1)) / (inputs - 1)  # x / clip
     values = clip / (theta * trials) * (np.arange(trials + 1) - trials / 2)
     success = 0.5 + theta * part

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from randquant import _validate
-from randquant.channel import Channel
+from randquant._internal import validate
+from randquant.channels.channel import Channel
+from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.record import CLIP, LEVELS, MechanismRecord
 from randquant.mechanisms.tuning import (
     SHARES,
@@ -14,7 +15,6 @@ from randquant.mechanisms.tuning import (
     UpdateSetting,
     six_digits,
 )
-from randquant.probabilities import from_probabilities
 
 
 def qmgeo(clip: float, levels: int, p: float, mixing: float = 0.0) -> Channel:
@@ -54,12 +54,12 @@ def qmgeo(clip: float, levels: int, p: float, mixing: float = 0.0) -> Channel:
         >>> round(rq.certify(qmgeo(clip=1.0, levels=4, p=0.5, mixing=0.1)).epsilon.upper, 4)
         4.1431
     """
-    clip = _validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
-    levels = _validate.whole(
+    clip = validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
+    levels = validate.whole(
         "levels", levels, low=2, high=256, why="a code is one byte, and one level sends nothing"
     )
-    p = _validate.real("p", p, above=0, below=1, why="p is a probability")
-    mixing = _validate.real("mixing", mixing, low=0, high=0.5, why="mixing is half a side at most")
+    p = validate.real("p", p, above=0, below=1, why="p is a probability")
+    mixing = validate.real("mixing", mixing, low=0, high=0.5, why="mixing is half a side at most")
     values = clip * (2 * np.arange(levels) - (levels - 1)) / (levels - 1)
     values[[0, -1]] = -clip, clip
     cells = range(levels - 1)

@@ -1,7 +1,7 @@
 """What registers a mechanism: one record, written beside its constructor.
 
 A module of `randquant.mechanisms` (or, for mechanisms of whole updates that are no channel, of
-`randquant.aggregate`) that defines `RECORDS`, a tuple of records, is found by the registry. Every
+`randquant.aggregation`) that defines `RECORDS`, a tuple of records, is found by the registry. Every
 command, table, plot and contract test then knows the mechanism.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting
-from randquant.privacy import Trust
+from randquant.privacy.guarantee import Trust
 
 LAST = 1000
 """Place of a mechanism that states none."""

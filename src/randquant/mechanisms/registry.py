@@ -7,8 +7,8 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from randquant import _validate
-from randquant.channel import Channel
+from randquant._internal import validate
+from randquant.channels.channel import Channel
 from randquant.mechanisms.record import MechanismRecord
 from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting
 
@@ -44,7 +44,7 @@ def add(record: MechanismRecord) -> None:
 def known_mechanisms() -> dict[str, MechanismRecord]:
     """Every record that was taken up, by name: channels first, then by place and name.
 
-    Those of whole updates are there once `randquant.aggregate` is imported, where
+    Those of whole updates are there once `randquant.aggregation` is imported, where
     `all_mechanisms` is this.
     """
     ordered = sorted(_known.values(), key=lambda r: (r.whole_update, r.place, r.name))
@@ -75,8 +75,8 @@ def build(name: str, parameters: Mapping[str, Any]) -> Channel:
         16
     """
     channels = channel_mechanisms()
-    record = channels[_validate.choice("mechanism", name, channels)]
-    return _validate.call(name, record.constructor, parameters)
+    record = channels[validate.choice("mechanism", name, channels)]
+    return validate.call(name, record.constructor, parameters)
 
 
 def register(
@@ -109,7 +109,7 @@ def register(
         `docs/own-mechanism.md`, a whole example.
 
     Example:
-        >>> from randquant.mechanisms import stochastic_rounding
+        >>> from randquant.mechanisms.rqm import stochastic_rounding
         >>> register("wide-rounding", lambda clip, levels: stochastic_rounding(clip, levels, clip))
         >>> build("wide-rounding", {"clip": 1.0, "levels": 2}).levels
         2
@@ -129,7 +129,7 @@ def unregister(name: str) -> None:
     Raises:
         ValueError: there is none of that name.
     """
-    del _known[_validate.choice("mechanism", name, known_mechanisms())]
+    del _known[validate.choice("mechanism", name, known_mechanisms())]
 
 
 for _record in records_in(__package__ or "randquant.mechanisms"):

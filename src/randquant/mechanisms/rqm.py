@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from randquant import _validate
-from randquant.channel import Channel
+from randquant._internal import validate
+from randquant.channels.channel import Channel
 from randquant.mechanisms.record import CLIP, LEVELS, MARGIN, MechanismRecord
 from randquant.mechanisms.tuning import (
     SHARES,
@@ -60,14 +60,14 @@ def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
         >>> rq.moments(channel).bias_max < 1e-9
         True
     """
-    clip = _validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
-    margin = _validate.real("margin", margin, low=0, why="levels must cover [-clip, clip]")
-    levels = _validate.whole(
+    clip = validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
+    margin = validate.real("margin", margin, low=0, why="levels must cover [-clip, clip]")
+    levels = validate.whole(
         "levels", levels, low=2, high=256, why="a code is one byte, and one level sends nothing"
     )
-    keep = _validate.real("keep", keep, low=0, high=1, why="keep is a probability")
+    keep = validate.real("keep", keep, low=0, high=1, why="keep is a probability")
     reach = clip + margin
-    _validate.real("clip + margin", reach, above=0)
+    validate.real("clip + margin", reach, above=0)
     values = reach * (2 * np.arange(levels) - (levels - 1)) / (levels - 1)
     values[[0, -1]] = -reach, reach  # rounding must not put the outermost levels inside clip
     below = [_nearest_kept(j + 1, keep)[::-1] for j in range(levels - 1)]

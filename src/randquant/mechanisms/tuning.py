@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from randquant import _validate
-from randquant.privacy import LARGEST_COHORT, Neighboring
+from randquant._internal import validate
+from randquant.privacy.guarantee import LARGEST_COHORT, Neighboring
 
 AverageError = Literal["mae", "mse"]
 """Mean absolute or mean squared error, for an input that is uniform on [-clip, clip]."""
@@ -94,12 +94,12 @@ class UpdateSetting:
     neighboring: Neighboring = "replace_one"
 
     def __post_init__(self) -> None:
-        _validate.whole("dimension", self.dimension, low=1, high=2**30)
-        _validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
-        _validate.whole("bits", self.bits, low=1, high=24)
-        _validate.choice("trust", self.trust, ("local", "aggregate"))
-        _validate.real("clip_norm", self.clip_norm, low=1e-25, high=1e12)
-        _validate.choice("neighboring", self.neighboring, ("replace_one", "zero_out"))
+        validate.whole("dimension", self.dimension, low=1, high=2**30)
+        validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
+        validate.whole("bits", self.bits, low=1, high=24)
+        validate.choice("trust", self.trust, ("local", "aggregate"))
+        validate.real("clip_norm", self.clip_norm, low=1e-25, high=1e12)
+        validate.choice("neighboring", self.neighboring, ("replace_one", "zero_out"))
 
     @property
     def size(self) -> int:

@@ -8,8 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from randquant import _validate
-from randquant.channel import Channel
+from randquant._internal import validate
+from randquant.channels.channel import Channel
+from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.record import CLIP, VALUES, MechanismRecord
 from randquant.mechanisms.tuning import (
     CoordinateFamily,
@@ -19,7 +20,6 @@ from randquant.mechanisms.tuning import (
     margins,
     six_digits,
 )
-from randquant.probabilities import from_probabilities
 
 CONTINUOUS = 1e-12
 """Largest difference of a row's two limits at a bin that is taken for rounding, not for a jump."""
@@ -61,7 +61,7 @@ def two_bins(
         >>> [float(w / channel.denominator) for w in channel.weights[0]]
         [0.625, 0.25, 0.125]
     """
-    clip = _validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
+    clip = validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
     grid = bins_of(bins, clip)
     lower = _distributions("left", left, [j + 1 for j in range(len(grid) - 1)])
     upper = _distributions("right", right, [len(grid) - 1 - j for j in range(len(grid) - 1)])
@@ -113,8 +113,8 @@ def erm(clip: float, bins: Sequence[float] | np.ndarray, gamma: float) -> Channe
         >>> round(rq.certify(channel).epsilon.upper, 4)
         2.9267
     """
-    gamma = _validate.real("gamma", gamma, low=0, high=100, why="weights are exp(-gamma/2) and up")
-    grid = bins_of(bins, _validate.real("clip", clip, above=0))
+    gamma = validate.real("gamma", gamma, low=0, high=100, why="weights are exp(-gamma/2) and up")
+    grid = bins_of(bins, validate.real("clip", clip, above=0))
     cells = range(len(grid) - 1)
     left = [_exponential(gamma, grid[j] - grid[: j + 1]) for j in cells]
     right = [_exponential(gamma, grid[j + 1 :] - grid[j + 1]) for j in cells]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 
-from randquant.account import account
-from randquant.aggregate import all_mechanisms, update_mechanism
-from randquant.certify import certify
+from randquant._internal.rounding import round_down
+from randquant._internal.serialization import to_json
+from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.command import Command, Output
 from randquant.cli.options import NEIGHBORING, NORM, TRUST, mechanism_options, own_parameters
-from randquant.mechanisms import build, channel_mechanisms
-from randquant.privacy import round_down
-from randquant.records import to_json
+from randquant.mechanisms.registry import build, channel_mechanisms
+from randquant.privacy.accounting.account import account
+from randquant.privacy.certificates.coordinate import certify
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from randquant.aggregate import all_mechanisms, update_mechanism
+from randquant._internal.serialization import to_json
+from randquant.aggregation.registry import all_mechanisms, update_mechanism
+from randquant.channels.keys import Key
 from randquant.cli.command import Command, Output
 from randquant.cli.options import TRUST, mechanism_options, own_parameters
-from randquant.keys import Key
-from randquant.records import to_json
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> Output:
-    from randquant.audit import audit, cohort_inputs
+    from randquant.audit.audit import audit, cohort_inputs
 
     parameters, clip_norm = own_parameters(options.mechanism, options)
     size, cohort = options.dimension, options.cohort

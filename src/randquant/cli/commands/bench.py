@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from randquant import _validate, wire
+from randquant._internal import validate
+from randquant.channels import wire
+from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.threads import cores
+from randquant.channels.keys import Key
 from randquant.cli.command import Command, Output
-from randquant.encode import cores, encode_payload
-from randquant.keys import Key
-from randquant.mechanisms import rqm
+from randquant.mechanisms.rqm import rqm
 
 NAIVE_CHUNK = 1 << 14  # coordinates: the fastest chunk for the naive way among 2**10 to 2**21
 
@@ -40,8 +42,8 @@ def bench(
     Raises:
         ValueError, TypeError: an argument is out of bounds.
     """
-    _validate.whole("coordinates", coordinates, low=1, high=10**9)
-    _validate.whole("repeats", repeats, low=1)
+    validate.whole("coordinates", coordinates, low=1, high=10**9)
+    validate.whole("repeats", repeats, low=1)
     threads = threads or cores()
     channel = rqm(clip=1.5, margin=1.5, levels=levels, keep=0.42)
     x = np.random.default_rng(0).standard_normal(coordinates, dtype=np.float32)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import math
 
-from randquant.blocks import bits_per_code
-from randquant.certify import certify, certify_pair
-from randquant.channel import Channel
+from randquant._internal.rounding import round_up
+from randquant.channels.channel import Channel
+from randquant.channels.moments import moments
+from randquant.channels.wire.blocks import bits_per_code
 from randquant.cli.command import Command, Output
 from randquant.cli.options import given_parameters, mechanism_options
-from randquant.mechanisms import build, channel_mechanisms
-from randquant.moments import moments
-from randquant.privacy import round_up
-from randquant.sums import certify_sum
+from randquant.mechanisms.registry import build, channel_mechanisms
+from randquant.privacy.certificates.coordinate import certify, certify_pair
+from randquant.privacy.certificates.sums.certify_sum import certify_sum
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> Output:
-    from randquant import compare, compare_page
+    from randquant.planning import compare
+    from randquant.planning.compare import page as compare_page
 
     asked = (options.clip, options.bits, options.epsilon)
     if options.channel is not None:

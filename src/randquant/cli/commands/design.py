@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from randquant.blocks import bits_per_code
-from randquant.channel_file import save_channel
+from randquant._internal.rounding import round_up
+from randquant.channels.moments import moments
+from randquant.channels.wire.blocks import bits_per_code
 from randquant.cli.command import Command, Output, written_page
 from randquant.cli.values import numbers
 from randquant.mechanisms.record import CLIP, DENSITY, REACH
-from randquant.moments import moments
-from randquant.privacy import round_up
+from randquant.privacy.certificates.file import save_channel
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> Output:
-    from randquant import compare, compare_page, design  # slow to import
+    from randquant.mechanisms import design
+    from randquant.planning import compare
+    from randquant.planning.compare import page as compare_page
 
     found = design.optimal(
         options.clip,

@@ -39,7 +39,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> Output:
-    from randquant.plan import page, plan
+    from randquant.planning.plan import page
+    from randquant.planning.plan.plan import plan
 
     found = plan(
         options.dimension,

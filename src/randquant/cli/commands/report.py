@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from randquant import run_status
+from randquant._internal.serialization import write_atomic
 from randquant.cli.command import Command, Output
-from randquant.records import write_atomic
+from randquant.training.runs import status as run_status
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,9 @@ def _run(options: argparse.Namespace) -> Output:
 
 
 def _page(folders: Sequence[Path], output: Path | None) -> Path:
-    from randquant import run_page, runs_page, sweep
+    from randquant.training import sweep
+    from randquant.training.runs import overview as runs_page
+    from randquant.training.runs import rebuild as run_page
 
     if len(folders) == 1 and (folders[0] / "config.json").exists():
         return run_page.rebuild(folders[0], output)

@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from randquant import reproduce as reproducing
 from randquant.cli.command import Command, Output, written_page
 from randquant.cli.options import DATA_DIR
-from randquant.reproduce import ENTRIES, EXPERIMENTS, Reproduction, as_json, as_page, as_text
-from randquant.reproduce import gallery as site
+from randquant.papers import registry as reproducing
+from randquant.papers.gallery import gallery as site
+from randquant.papers.page import as_page
+from randquant.papers.registry import ENTRIES, EXPERIMENTS
+from randquant.papers.result import Reproduction, as_text
+from randquant.papers.saved import as_json
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +99,7 @@ def _one(name: str, options: argparse.Namespace) -> Reproduction:
         return reproducing.reproduce(name)
     try:
         from randquant.cli import progress
-        from randquant.reproduce.experiment import Setting
+        from randquant.papers.experiment import Setting
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Expected the packages that training needs, {error.name} is missing: "

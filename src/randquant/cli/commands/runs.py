@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from randquant import _table, _text, run_status, settings
+from randquant._internal.html import formatting, tables
+from randquant._internal.rounding import round_up
+from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli.command import Command, Output
-from randquant.privacy import round_up
-from randquant.records import to_json, write_atomic
-from randquant.run_status import Status
+from randquant.training import settings
+from randquant.training.runs import status as run_status
+from randquant.training.runs.status import Status
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +57,7 @@ COLUMNS = (
 
 
 def _listed(statuses: Sequence[Status]) -> list[str]:
-    return _table.text(COLUMNS, [_row(status) for status in statuses])
+    return tables.text(COLUMNS, [_row(status) for status in statuses])
 
 
 def _row(status: Status) -> list[str]:
@@ -70,7 +72,7 @@ def _row(status: Status) -> list[str]:
         f"{status.rounds}/{config.rounds}",
         "" if status.accuracy is None else f"{status.accuracy:.4f}",
         _epsilon(status),
-        "" if status.delta is None else _text.plain(status.delta),
+        "" if status.delta is None else formatting.plain(status.delta),
         "" if status.bytes_per_upload is None else str(status.bytes_per_upload),
         status.state,
     ]
@@ -80,15 +82,17 @@ def _compared(statuses: Sequence[Status], differ: Sequence[str]) -> list[str]:
     """The settings in which runs differ, and their results, one column per run."""
     known = [status for status in statuses if status.config is not None]
     flat = [settings.flat(status.config) for status in known if status.config is not None]
-    rows = [[name, *(_text.plain(run.get(name, "")) or "-" for run in flat)] for name in differ]
+    rows = [
+        [name, *(formatting.plain(run.get(name, "")) or "-" for run in flat)] for name in differ
+    ]
     rows += [
         ["state", *(status.state for status in known)],
         ["rounds done", *(str(status.rounds) for status in known)],
-        ["accuracy", *(_text.number(status.accuracy, 4) or "-" for status in known)],
+        ["accuracy", *(formatting.number(status.accuracy, 4) or "-" for status in known)],
         ["epsilon <=", *(_epsilon(status) or "-" for status in known)],
         ["bytes per upload", *(str(status.bytes_per_upload or "-") for status in known)],
     ]
-    return _table.text(["", *(str(status.folder) for status in known)], rows)
+    return tables.text(["", *(str(status.folder) for status in known)], rows)
 
 
 def _epsilon(status: Status) -> str:
@@ -96,7 +100,7 @@ def _epsilon(status: Status) -> str:
         return ""
     if math.isinf(status.epsilon):
         return "infinite"
-    return round_up(status.epsilon) + _text.MARK * (not status.covered)
+    return round_up(status.epsilon) + formatting.MARK * (not status.covered)
 
 
 def _as_json(status: Status) -> dict[str, Any]:

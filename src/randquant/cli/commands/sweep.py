@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from randquant import _validate
+from randquant._internal import validate
 from randquant.cli.command import Command, Output
 
 
@@ -21,8 +21,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> Output:
     try:
-        from randquant import sweep
         from randquant.cli import progress
+        from randquant.training import sweep
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Expected the packages that training needs, {error.name} is missing: "
@@ -33,7 +33,7 @@ def _run(options: argparse.Namespace) -> Output:
     spec = None if options.spec is None else Path(options.spec)
     text = None if spec is None else spec.read_text(encoding="utf-8")
     folder = Path(options.folder) if spec is None or options.folder else Path("runs") / spec.stem
-    jobs = _validate.whole("jobs", options.jobs, low=1, high=256)
+    jobs = validate.whole("jobs", options.jobs, low=1, high=256)
     with progress.SweepDisplay(quiet=options.quiet) as display:
         runs = sweep.conduct(folder, text, jobs=jobs, resume=options.resume, watcher=display)
     found = sweep.results(runs)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from randquant.aggregate import all_mechanisms
+from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.command import Command, Output
 from randquant.cli.options import (
     DATA_DIR,
@@ -22,8 +22,9 @@ from randquant.cli.options import (
     own_parameters,
     takes,
 )
-from randquant.datasets import DATASETS
-from randquant.records import RoundMetrics, TrainConfig
+from randquant.training.config import TrainConfig
+from randquant.training.data.datasets import DATASETS
+from randquant.training.records import RoundMetrics
 
 TRAIN_FIELDS = {
     "dataset": (str, f"data set: {', '.join(DATASETS)}"),
@@ -115,8 +116,9 @@ def _default(name: str) -> str:
 def _run(options: argparse.Namespace) -> Output:
     """Begin or resume a run and train it to its end."""
     try:
-        from randquant import runs, tensorboard_log
         from randquant.cli import progress
+        from randquant.training.runs import execute as runs
+        from randquant.training.runs import tensorboard as tensorboard_log
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Expected the packages that training needs, {error.name} is missing: "
@@ -155,7 +157,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
 def _changes(options: argparse.Namespace) -> dict[str, Any]:
     """The settings that a run is to go on with."""
-    from randquant import run_folder
+    from randquant.training.runs import folder as run_folder
 
     given = _given(options)
     others = options.run or options.overwrite or options.no_baseline or given_parameters(options)

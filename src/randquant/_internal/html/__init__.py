@@ -1,0 +1,1 @@
+"""Self-contained pages: a template, tables, charts."""

@@ -1,0 +1,41 @@
+"""Figures as text, rounded to the side on which they stay true."""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+
+def round_up(value: float, digits: int = 6, *, grouped: bool = False) -> str:
+    """Print a finite number with `digits` significant digits, never below it.
+
+    Args:
+        value: a finite number.
+        digits: how many significant digits.
+        grouped: whether to separate thousands with commas.
+
+    Example:
+        >>> round_up(1.2345671), round_up(0.1), round_up(152345.6, grouped=True)
+        ('1.23457', '0.100001', '152,346')
+    """
+    return _rounded(value, ROUND_CEILING, digits, grouped)
+
+
+def round_down(value: float, digits: int = 6, *, grouped: bool = False) -> str:
+    """Print a finite number with `digits` significant digits, never above it.
+
+    Args: as `round_up`.
+
+    Example:
+        >>> round_down(1.2345678), round_down(152345.6, grouped=True)
+        ('1.23456', '152,345')
+    """
+    return _rounded(value, ROUND_FLOOR, digits, grouped)
+
+
+def _rounded(value: float, rounding: str, digits: int, grouped: bool) -> str:
+    # Decimal(float) is exact, so this rounds the real number, not its repr.
+    context = Context(prec=digits, rounding=rounding)
+    rounded = context.normalize(context.plus(Decimal(value)))
+    if rounded != 0 and not Decimal("1e-4") <= abs(rounded) < Decimal("1e9"):
+        return f"{rounded:e}"
+    return f"{rounded:,f}" if grouped else f"{rounded:f}"

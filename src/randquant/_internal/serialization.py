@@ -1,0 +1,113 @@
+"""Records as JSON and back, and files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+
+def to_json(record: Any) -> Any:
+    """Convert records, dicts, tuples and numbers to plain JSON values.
+
+    Guarantees: infinity becomes the string "inf"; NaN is refused.
+
+    Example:
+        >>> to_json({"epsilon": float("inf")})
+        {'epsilon': 'inf'}
+    """
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {f.name: to_json(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    if isinstance(record, Mapping):
+        return {str(key): to_json(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [to_json(value) for value in record]
+    if isinstance(record, np.generic):
+        record = record.item()
+    if isinstance(record, float):
+        if math.isnan(record):
+            raise ValueError("Expected a number in a record, got NaN.")
+        if math.isinf(record):
+            return "inf" if record > 0 else "-inf"
+    return record
+
+
+def from_json(kind: type[T], data: Any) -> T:
+    """Build a record of dataclass `kind` from parsed JSON.
+
+    Raises:
+        ValueError: a field is missing or unknown.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"Expected a JSON object for {kind.__name__}, got {type(data).__name__}.")
+    known = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(data) - known)
+    if unknown:
+        raise ValueError(f"Expected only known fields of {kind.__name__}, got {unknown[0]!r}.")
+    try:
+        return kind(**{key: float(v) if v in ("inf", "-inf") else v for key, v in data.items()})
+    except TypeError as error:
+        raise ValueError(f"Expected every field of {kind.__name__}: {error}.") from None
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that a reader sees the old file or the whole new one.
+
+    Guarantees:
+        What was written survives a loss of power. If writing fails, the old file is unchanged and
+        no other file is left behind.
+
+    Raises:
+        OSError: it cannot be written; the error names `path`.
+    """
+    temporary = path.with_name(path.name + ".partial")
+    with naming(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add `path` to an OSError: those of a write do not name the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder survive a loss of power, if its file system can."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Write a record as an indented JSON file, atomically."""
+    text = json.dumps(to_json(record), indent=2, allow_nan=False)
+    write_atomic(path, (text + "\n").encode())

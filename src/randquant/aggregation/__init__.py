@@ -1,0 +1,29 @@
+"""Mechanisms for whole updates: what a client uploads, and what the server makes of the uploads.
+
+Training and deployment see only `UpdateMechanism`.
+"""
+
+from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, SignSGD
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.mechanism import MechanismDefaults, UpdateMechanism
+from randquant.aggregation.registry import all_mechanisms, update_mechanism
+from randquant.aggregation.saved import from_record, load, save
+from randquant.aggregation.vector import VectorMechanism
+
+__all__ = [
+    "AdditiveMechanism",
+    "CentralGaussian",
+    "ChannelMechanism",
+    "ClippedSGD",
+    "LocalGaussian",
+    "MechanismDefaults",
+    "SignSGD",
+    "UpdateMechanism",
+    "VectorMechanism",
+    "all_mechanisms",
+    "from_record",
+    "load",
+    "save",
+    "update_mechanism",
+]

@@ -1,0 +1,350 @@
+"""Integer noise on whole updates that are summed securely: Skellam, discrete Gaussian, binomial.
+
+A client clips its update in L2, rotates it, rounds it at random to a grid, adds integer noise and
+sends the result modulo 2**bits; the server sees the sum over a cohort. Derivations:
+`docs/theory/additive.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.aggregation.clipping import clip_to_norm
+from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.payloads import counted, enough
+from randquant.aggregation.rotation import Rotation
+from randquant.channels import wire
+from randquant.channels.encoding.inputs import vector
+from randquant.channels.keys import Key
+from randquant.channels.wire import upload
+from randquant.mechanisms.noise.laws import NOISES
+from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
+from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
+from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.releases import NoiseRelease
+from randquant.privacy.certificates.noise import Noise
+from randquant.privacy.guarantee import LARGEST_COHORT, Neighboring, Trust
+
+LARGEST_STEP = 2**40
+"""Largest coordinate that is rounded: above any norm that 24 bits and 2**30 coordinates allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one dimension makes of a mechanism's parameters.
+
+    Attributes:
+        rotation: the rotation; `rotation.size` coordinates are sent.
+        scale: grid steps in one unit of an update.
+        bound: squared L2 norm, at most, of a rounded update, in steps^2.
+        noise: each client's noise.
+        deviation: standard deviation, at most, of a coordinate of the sum, in steps, when every
+            client's update is the same and as long as it may be (rotation taken to spread it).
+    """
+
+    rotation: Rotation
+    scale: float
+    bound: int
+    noise: Noise
+    deviation: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AdditiveMechanism(MechanismDefaults):
+    """Whole updates, rounded and with integer noise, for a server that sees only their sum.
+
+    Args:
+        kind: which noise: a key of NOISES.
+        clip_norm: C, L2 clipping threshold of a whole update, within [1e-30, 1e30].
+        noise_multiplier: standard deviation of the noise in a sum over the L2 distance between two
+            sums that differ in one client, as in the Gaussian baselines.
+        cohort: n, how many clients are summed, at least; each adds an n-th of the noise's variance.
+        bits: per coordinate, 2 to 24: sums are taken modulo 2**bits.
+        deviations: how many standard deviations of a sum's coordinate fit within half the range;
+            fewer make the grid finer and wrapping around likelier.
+        rotation_seed: public, the same for all clients and the server.
+
+    Guarantees:
+        The bound of `release` holds for what is really sent, against a server that sees the sum
+        modulo 2**bits of at least `cohort` clients who all follow the protocol: the norm of the
+        rounded update is checked in integers, so no rounding of floats before it matters, and the
+        distance between the tables that noise is drawn from and its law is part of the release.
+        `mean` refuses fewer payloads than `cohort`, and copies where two clients would send the
+        same with a probability below 1e-9. It adds payloads up itself, as a simulation
+        may; deployed, secure aggregation modulo 2**bits must do that.
+        `mean` is unbiased for the mean of the clipped updates but for two things. Rounding is
+        repeated until the norm is within its bound, which shifts a client's mean by at most
+        1.55 · sqrt(size) steps in L2 (in practice by far less: few roundings are repeated). And a
+        sum beyond ±2**(bits - 1) wraps around: a matter of `deviations`, see `Plan.deviation`.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind; when used with
+            a dimension, also when bits cannot hold the noise.
+
+    References:
+        Kairouz, Liu and Steinke 2021 (distributed discrete Gaussian), Algorithms 1 and 2;
+        Agarwal, Kairouz and Liu 2021 (Skellam); Agarwal et al. 2018 (binomial, cpSGD).
+
+    Example:
+        >>> mechanism = AdditiveMechanism("skellam", clip_norm=1.0, noise_multiplier=2.0, cohort=2)
+        >>> update, root = np.full(5, 0.1, dtype=np.float32), Key.from_seed(0)
+        >>> payloads = [mechanism.encode(update, root.fold_in(client)) for client in range(2)]
+        >>> mechanism.mean(payloads, 5, root).shape, mechanism.release(5, 1).trust
+        ((5,), 'aggregate')
+    """
+
+    kind: str
+    clip_norm: float
+    noise_multiplier: float
+    cohort: int
+    bits: int = 16
+    deviations: float = 6.0
+    rotation_seed: int = 0
+
+    channel = None
+
+    def __post_init__(self) -> None:
+        validate.choice("kind", self.kind, NOISES)
+        validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
+        validate.real("noise_multiplier", self.noise_multiplier, low=1e-6, high=1e6)
+        validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
+        validate.whole("bits", self.bits, low=2, high=24)
+        validate.real("deviations", self.deviations, low=1, high=1e3)
+        validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees the sum of a cohort's codes."""
+        return "aggregate"
+
+    @property
+    def format(self) -> wire.Format:
+        """How codes are packed."""
+        return wire.Format.of(
+            1 << self.bits, self.kind, self.clip_norm, self.noise_multiplier, self.cohort,
+            self.deviations, self.rotation_seed,
+        )  # fmt: skip
+
+    def plan(self, dimension: int) -> Plan:
+        """Return the grid and the noise for updates of this dimension."""
+        return _plan(self, dimension)
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """Clip, rotate, round, add noise, reduce modulo 2**bits, pack."""
+        update = vector(update)
+        plan = self.plan(update.size)
+        steps = plan.rotation.forward(clip_to_norm(update, self.clip_norm)) * plan.scale
+        key.claim()
+        rounded = round_within(steps, plan.bound, key.fold_in("round"))
+        noisy = rounded + plan.noise.draw(plan.rotation.size, key.fold_in("noise"))
+        codes = noisy & ((1 << self.bits) - 1)
+        return wire.pack(self.format, codes.astype(np.uint8 if self.bits <= 8 else np.uint32))
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """Sum the payloads' codes and decode."""
+        plan = self.plan(dimension)
+        counted(payloads, self.cohort, plan.rotation.size * self._log_equal(plan))
+        totals = np.zeros(plan.rotation.size, dtype=np.int64)
+        for payload in payloads:
+            wire.add(self.format, payload, totals)
+        return self.decode(totals, len(payloads), dimension)
+
+    def size(self, dimension: int) -> int:
+        """How many codes an update is sent as: filled up to a power of two."""
+        return Rotation(dimension, self.rotation_seed).size
+
+    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+        """Sum modulo 2**bits, lift to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back.
+
+        Raises:
+            ValueError: there are too few clients.
+        """
+        enough(clients, self.cohort)
+        plan = self.plan(dimension)
+        half = 1 << (self.bits - 1)
+        centred = ((totals + half) & (2 * half - 1)) - half
+        mean = plan.rotation.inverse(centred / (plan.scale * clients))
+        return mean.astype(np.float32)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """A vector masked for a sum modulo 2**bits, however many are summed."""
+        return upload.masked(self.size(dimension), self.bits)
+
+    def _log_equal(self, plan: Plan) -> float:
+        """Log of the largest probability that a coordinate of two payloads is equal.
+
+        A log-concave law on the integers has no mass above 2 / sqrt(1 + 4 · variance) (Bobkov,
+        Marsiglietti and Melbourne 2022, theorem 1.1); modulo 2**bits at most two that large and
+        2**-bits of all others fall together (`docs/theory/encoding.md`). 3 stands for 4, since the
+        discrete Gaussian's variance is a little below its parameter.
+        """
+        largest = 2 / math.sqrt(1 + 3 * plan.noise.variance)
+        return min(math.log(2 * largest + 2.0**-self.bits), 0.0)
+
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
+        """One noisy sum a round; two rounded updates are at most twice the norm bound apart.
+
+        Zeros round to zeros: an update is at most the norm bound from them.
+        """
+        plan = self.plan(dimension)
+        size = plan.rotation.size
+        square = (4 if neighboring == "replace_one" else 1) * plan.bound
+        return NoiseRelease(plan.noise, self.cohort, square, size, rounds, neighboring)
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Unbiased, with the variances of noise and of rounding to the grid."""
+        plan = self.plan(dimension)
+        steps = x * plan.scale
+        part = steps - np.floor(steps)
+        return x, (plan.noise.variance + part * (1 - part)) / plan.scale**2
+
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "additive", **asdict(self)}
+
+
+def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
+    """Round each coordinate at random to a neighbouring integer until the norm is within a bound.
+
+    Args:
+        steps: (size,) float64, within ±2**40.
+        bound: of the squared L2 norm; where it is at least `squared_bound` of the norm of steps, a
+            rounding is within it with a probability of 1 - exp(-1/2) or more.
+        key: used for nothing else.
+
+    Returns:
+        (size,) int64, the sum of whose squares is at most bound; each rounding is unbiased (to
+        2**-53) before those beyond the bound are dropped.
+
+    Raises:
+        ValueError: a coordinate is beyond ±2**40, or a NaN.
+
+    References:
+        Kairouz, Liu and Steinke 2021, Proposition 22, with beta = exp(-1/2).
+
+    Example:
+        >>> round_within(np.array([2.0, -1.0, 0.0]), 5, Key.from_seed(0))
+        array([ 2, -1,  0])
+    """
+    largest = float(np.abs(steps).max(initial=0.0))
+    if not largest <= LARGEST_STEP:
+        raise ValueError(
+            f"Expected steps within ±2**40, got {largest:g}: an update so long on so fine a grid "
+            "is not rounded; use fewer bits."
+        )
+    floors = np.floor(steps)
+    # Just below an integer the difference rounds to 1: 64 bits must still hold it.
+    chances = (np.minimum(steps - floors, 1 - 2.0**-53) * 2.0**64).astype(np.uint64)
+    floors = floors.astype(np.int64)
+    attempt = 0
+    while True:
+        rounded = floors + (key.fold_in(attempt).words(steps.size) < chances)
+        if squared_norm(rounded) <= bound:
+            return rounded
+        attempt += 1
+
+
+def squared_norm(values: np.ndarray) -> int:
+    """Sum the squares of integers exactly: they may be beyond 64 bits.
+
+    Args:
+        values: (size,) int64, within ±(2**40 + 1).
+
+    Returns:
+        The sum, a Python integer.
+
+    Example:
+        >>> squared_norm(np.array([2**40, 1])) == 2**80 + 1
+        True
+    """
+    total = 0
+    for start in range(0, len(values), 1 << 20):
+        part = values[start : start + (1 << 20)]
+        # Both within ±2**20 (+ 1), so that a dot product of 2**20 of them is below 2**62.
+        high, low = part >> 20, part & ((1 << 20) - 1)
+        total += (int(high @ high) << 40) + (int(high @ low) << 21) + int(low @ low)
+    return total
+
+
+def squared_bound(norm: float, size: int) -> float:
+    """Bound the squared L2 norm of a vector rounded at random, for probability 1 - exp(-1/2).
+
+    Args:
+        norm: L2 norm before rounding, in steps.
+        size: coordinates.
+
+    Returns:
+        min{(norm + sqrt(size))^2, norm^2 + size/4 + norm + sqrt(size)/2}; the first always holds.
+
+    References:
+        Kairouz, Liu and Steinke 2021, Theorem 1, with sqrt(2 log(1/beta)) = 1.
+    """
+    root = math.sqrt(size)
+    return min((norm + root) ** 2, norm * norm + size / 4 + norm + root / 2)
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(mechanism: AdditiveMechanism, dimension: int) -> Plan:
+    rotation = Rotation(dimension, mechanism.rotation_seed)
+    size, cohort = rotation.size, mechanism.cohort
+    capacity = (2.0 ** (mechanism.bits - 1) / mechanism.deviations) ** 2
+
+    def variance(norm: float) -> float:
+        """Of a coordinate of the sum: signal, rounding, noise (Theorem 34 of the DDG paper)."""
+        noise = 4 * mechanism.noise_multiplier**2 * squared_bound(norm, size)
+        return (cohort * norm) ** 2 / size + cohort / 4 + noise
+
+    if variance(0.0) >= capacity:
+        wanted = mechanism.deviations * math.sqrt(variance(0.0))
+        raise ValueError(
+            f"Expected bits > {math.log2(wanted) + 1:.1f} for noise on {size} coordinates, got "
+            f"bits={mechanism.bits}: add bits, or lower noise_multiplier or deviations."
+        )
+    low, high = 0.0, 2.0**mechanism.bits * math.sqrt(size)
+    for _ in range(100):  # the variance grows with the norm
+        middle = (low + high) / 2
+        low, high = (middle, high) if variance(middle) <= capacity else (low, middle)
+    scale = low / mechanism.clip_norm
+    bound = math.floor(squared_bound(low, size))
+    local = 4 * mechanism.noise_multiplier**2 * bound / cohort * (1 + 2.0**-48)
+    noise = NOISES[mechanism.kind](local)
+    return Plan(rotation, scale, bound, noise, math.sqrt(variance(low)))
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    """Fewer than 2 bits hold no noise: it is then said how many would."""
+    return noise_family(setting, setting.cohort, (1e-6, 1e6), bits=max(setting.bits, 2))
+
+
+HELP = {
+    "clip_norm": CLIP_NORM,
+    "noise_multiplier": NOISE_MULTIPLIER,
+    "bits": "bits per coordinate, 2 to 24 (default 16)",
+    "deviations": "standard deviations of a sum that fit in half its range (default 6)",
+    "rotation_seed": "public seed of the rotation (default 0)",
+}
+"""What the parameters mean, whatever the noise."""
+
+RECORDS = tuple(
+    MechanismRecord(
+        kind,
+        functools.partial(AdditiveMechanism, kind),
+        HELP,
+        update=_updates,
+        trusts=("aggregate",),
+        whole_update=True,
+        run_settings=("cohort",),
+        place=place,
+    )
+    for place, kind in enumerate(NOISES, 5)
+)

@@ -1,0 +1,402 @@
+"""Baselines on floats: no privacy, Gaussian noise on the sum or on each update, and its signs.
+
+All noise here is sampled in floating point: fit for comparison, not for deployment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import numpy as np
+from scipy.special import erf
+
+from randquant._internal import validate
+from randquant.aggregation.clipping import clip_to_norm
+from randquant.aggregation.error import CoordinateError
+from randquant.aggregation.mechanism import MechanismDefaults, beyond, no_error
+from randquant.aggregation.payloads import finite, mean_of_floats, some
+from randquant.channels import wire
+from randquant.channels.encoding.inputs import vector
+from randquant.channels.keys import Key
+from randquant.channels.wire import upload
+from randquant.mechanisms.record import CLIP, CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
+from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
+from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.releases import GaussianRelease, Norm
+from randquant.privacy.guarantee import Neighboring, Trust
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClippedSGD(MechanismDefaults):
+    """No privacy: clipped updates as 32-bit floats. The baseline that shows what privacy costs.
+
+    Args:
+        clip: per-coordinate clipping threshold; or
+        clip_norm: clipping threshold of a whole update. Exactly one of the two.
+        norm: the norm that clip_norm is about, `l2` or `l1`.
+
+    Raises:
+        ValueError, TypeError: not exactly one threshold, or an argument is out of bounds.
+    """
+
+    clip: float | None = None
+    clip_norm: float | None = None
+    norm: Norm = "l2"
+
+    cohort = 1
+    channel = None
+
+    def __post_init__(self) -> None:
+        _check_thresholds(self.clip, self.clip_norm)
+        validate.choice("norm", self.norm, ("l1", "l2"))
+
+    @property
+    def trust(self) -> None:
+        """Nobody: nothing is protected."""
+        return None
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """The clipped update, 4 bytes a coordinate."""
+        update = vector(update)
+        if self.clip_norm is not None:
+            return clip_to_norm(update, self.clip_norm, self.norm).astype("<f4").tobytes()
+        assert self.clip is not None
+        limit = np.float32(self.clip)
+        if float(limit) > self.clip:  # rounded up: what is sent must not exceed clip
+            limit = np.nextafter(limit, np.float32(0))
+        return np.clip(finite(update), -limit, limit).astype("<f4").tobytes()
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """The mean of the clipped updates."""
+        return mean_of_floats(payloads, dimension).astype(np.float32)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """4 bytes a coordinate."""
+        return upload.floats(dimension)
+
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> None:
+        """Nothing is promised."""
+
+    def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
+        """Far beyond whichever threshold there is."""
+        threshold = self.clip if self.clip_norm is None else self.clip_norm
+        assert threshold is not None
+        return beyond(threshold, neighboring)
+
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "clipped-sgd", **asdict(self)}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CentralGaussian(MechanismDefaults):
+    """A trusted server adds Gaussian noise to the exact sum of clipped updates.
+
+    Args:
+        clip: per-coordinate clipping threshold, or None; or
+        noise_multiplier: standard deviation of the noise on the sum, over the L2 distance between
+            sums that differ in one client: 2 · clip · sqrt(dimension), or 2 · clip_norm.
+        clip_norm: L2 clipping threshold of a whole update. Exactly one of clip and clip_norm.
+
+    The noise is sampled in floating point: fit for comparison, not for deployment.
+
+    Raises:
+        ValueError, TypeError: not exactly one threshold, or an argument is out of bounds.
+    """
+
+    clip: float | None
+    noise_multiplier: float
+    clip_norm: float | None = None
+
+    cohort = 1
+    channel = None
+
+    def __post_init__(self) -> None:
+        _check_thresholds(self.clip, self.clip_norm)
+        _check_noise(self.noise_multiplier)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees raw updates."""
+        return "central"
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """The clipped update, 4 bytes a coordinate: the server is trusted with it."""
+        return ClippedSGD(self.clip, self.clip_norm).encode(update, key)
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """The mean of the clipped updates plus noise drawn with the server's key."""
+        mean = mean_of_floats(payloads, dimension)
+        if self.clip_norm is not None:
+            distance = 2 * self.clip_norm
+        else:
+            assert self.clip is not None
+            distance = 2 * self.clip * math.sqrt(dimension)
+        noise = self.noise_multiplier * distance / len(payloads) * _normals(dimension, key)
+        return (mean + noise).astype(np.float32)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """4 bytes a coordinate."""
+        return upload.floats(dimension)
+
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
+        """One Gaussian release a round."""
+        multiplier = _multiplier(self.noise_multiplier, neighboring)
+        return GaussianRelease(multiplier, dimension, rounds, "central", neighboring)
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """As it is: noise is added to the sum."""
+        return x, np.zeros_like(x)
+
+    def expected_error(self, dimension: int) -> CoordinateError:
+        """That of the noise on the sum."""
+        if self.clip_norm is None:
+            raise no_error(self)
+        return CoordinateError(0.0, of_sum=self.noise_multiplier * 2 * self.clip_norm)
+
+    def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
+        """Far beyond whichever threshold there is."""
+        return ClippedSGD(self.clip, self.clip_norm).audit_inputs(neighboring)
+
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "gaussian", **asdict(self)}
+
+
+def gaussian(
+    noise_multiplier: float, clip: float | None = None, clip_norm: float | None = None
+) -> CentralGaussian:
+    """Return CentralGaussian with either threshold: what the name `gaussian` stands for."""
+    return CentralGaussian(clip, noise_multiplier, clip_norm)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LocalGaussian(MechanismDefaults):
+    """Each client adds Gaussian noise to its own update, clipped in L2.
+
+    Args:
+        clip_norm: L2 clipping threshold of a whole update, within [1e-30, 1e30].
+        noise_multiplier: standard deviation of each client's noise, over the L2 distance
+            2 · clip_norm between two clipped updates.
+
+    The noise is sampled in floating point: fit for comparison, not for deployment.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+
+    cohort = 1
+    channel = None
+
+    def __post_init__(self) -> None:
+        _check_thresholds(None, self.clip_norm)
+        _check_noise(self.noise_multiplier)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of each client's noise."""
+        return self.noise_multiplier * 2 * self.clip_norm
+
+    def noisy(self, update: np.ndarray, key: Key) -> np.ndarray:
+        """The clipped update plus noise, (d,) float64."""
+        update = vector(update)
+        return clip_to_norm(update, self.clip_norm) + self.deviation * _normals(update.size, key)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees each noisy update."""
+        return "local"
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """The noisy update, 4 bytes a coordinate."""
+        return self.noisy(update, key).astype("<f4").tobytes()
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """The mean of the noisy updates: unbiased for the mean of the clipped ones."""
+        return mean_of_floats(payloads, dimension).astype(np.float32)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """4 bytes a coordinate."""
+        return upload.floats(dimension)
+
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
+        """One Gaussian release a round, to a server that sees it."""
+        multiplier = _multiplier(self.noise_multiplier, neighboring)
+        return GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Unbiased, with the noise's variance."""
+        return x, np.full_like(x, self.deviation**2)
+
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "local-gaussian", **asdict(self)}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SignSGD(MechanismDefaults):
+    """One bit a coordinate: the sign of the update, clipped in L2, plus Gaussian noise.
+
+    Args:
+        clip_norm: L2 clipping threshold of a whole update, within [1e-30, 1e30].
+        noise_multiplier: standard deviation s of each client's noise, over 2 · clip_norm.
+
+    Guarantees:
+        The signs are computed from the local Gaussian's noisy update, so its bound holds.
+        A sign stands for ±s · sqrt(pi/2). A coordinate x then decodes to a mean of
+        s · sqrt(pi/2) · erf(x / (s · sqrt 2)), which lies between x and 0, at most |x|^3 / (6 s^2)
+        from x: biased towards zero, little where the noise is large.
+
+    The noise is sampled in floating point: fit for comparison, not for deployment.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    References:
+        Bernstein et al. 2018 (signSGD); Jin et al. 2020 (signs of a noisy update).
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+
+    cohort = 1
+    channel = None
+
+    def __post_init__(self) -> None:
+        LocalGaussian(self.clip_norm, self.noise_multiplier)
+
+    @property
+    def format(self) -> wire.Format:
+        """How the signs are packed."""
+        return wire.Format.of(2, "sign-sgd", self.clip_norm, self.noise_multiplier)
+
+    @property
+    def value(self) -> float:
+        """What the sign + stands for."""
+        return self._noise.deviation * math.sqrt(math.pi / 2)
+
+    @property
+    def _noise(self) -> LocalGaussian:
+        return LocalGaussian(self.clip_norm, self.noise_multiplier)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees each client's signs."""
+        return "local"
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """The packed signs: code 1 is +."""
+        signs = self._noise.noisy(update, key) >= 0
+        return wire.pack(self.format, signs.astype(np.uint8))
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """The mean of the decoded signs."""
+        positive = np.zeros(dimension, dtype=np.int64)
+        for payload in some(payloads):
+            wire.add(self.format, payload, positive)
+        return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """A bit a coordinate."""
+        return upload.coded(self.format, dimension)
+
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
+        """The local Gaussian's: a sign is computed from what it protects."""
+        return self._noise.release(dimension, rounds, neighboring)
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of ±value, where the sign is + with the noise's chance."""
+        mean = self.value * erf(x / (self._noise.deviation * math.sqrt(2)))
+        return mean, self.value**2 - mean**2
+
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "sign-sgd", **asdict(self)}
+
+
+def _multiplier(noise_multiplier: float, neighboring: Neighboring) -> float:
+    """Over the distance of these neighbours: zeros are half as far as the opposite update."""
+    return noise_multiplier * (2 if neighboring == "zero_out" else 1)
+
+
+def _normals(count: int, key: Key) -> np.ndarray:
+    key.claim()
+    words = key.fold_in("noise").words(2)
+    return np.random.Generator(np.random.Philox(key=words)).standard_normal(count)
+
+
+def _check_noise(noise_multiplier: float) -> None:
+    validate.real("noise_multiplier", noise_multiplier, low=1e-100, high=1e100)
+
+
+def _check_thresholds(clip: float | None, clip_norm: float | None) -> None:
+    if (clip is None) == (clip_norm is None):
+        raise ValueError(
+            f"Expected one of clip and clip_norm, got {'neither' if clip is None else 'both'}: "
+            "an update is clipped per coordinate or as a whole."
+        )
+    if clip is not None:
+        validate.real("clip", clip, above=0)
+    if clip_norm is not None:
+        validate.real("clip_norm", clip_norm, low=1e-30, high=1e30)
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    return noise_family(setting, 1, (1e-12, 1e12))
+
+
+RECORDS = (
+    MechanismRecord(
+        "clipped-sgd",
+        ClippedSGD,
+        {"clip": CLIP, "clip_norm": CLIP_NORM},
+        trusts=(),
+        whole_update=True,
+        run_settings=("norm",),
+        baseline=True,
+        place=1,
+    ),
+    MechanismRecord(
+        "gaussian",
+        gaussian,
+        {"clip": CLIP, "clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
+        trusts=("central",),
+        whole_update=True,
+        baseline=True,
+        place=2,
+    ),
+    *(
+        MechanismRecord(
+            name,
+            constructor,
+            {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
+            update=_updates,
+            trusts=("local",),
+            whole_update=True,
+            baseline=True,
+            place=place,
+        )
+        for name, constructor, place in (
+            ("local-gaussian", LocalGaussian, 3),
+            ("sign-sgd", SignSGD, 4),
+        )
+    ),
+)

@@ -1,0 +1,177 @@
+"""One channel applied to every coordinate of an update."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.payloads import counted, enough
+from randquant.channels import wire
+from randquant.channels.channel import Channel
+from randquant.channels.encoding.batch import encode_payloads
+from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.keys import Key
+from randquant.channels.moments import moments
+from randquant.channels.wire import upload
+from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.releases import ChannelRelease
+from randquant.privacy.certificates.coordinate import certify
+from randquant.privacy.certificates.file import channel_record
+from randquant.privacy.guarantee import Neighboring, Trust
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChannelMechanism(MechanismDefaults):
+    """One channel applied to every coordinate; the server decodes the mean of the codes.
+
+    Args:
+        channel: the channel.
+        trust: `local` (the server sees each client's codes) or `aggregate` (it sees only the sum
+            of a cohort's codes, by secure aggregation).
+        cohort: how many clients are summed, at least (`aggregate` only); 1 counts on nobody.
+
+    Guarantees:
+        With evenly spaced values the server uses the sum of the codes only; it is exact: n clients'
+        codes stay below n · levels, far from the 2**63 where 64-bit totals would overflow. With
+        uneven values a sum of codes means nothing, and each client's codes are decoded.
+        `mean` is unbiased for the mean of the clipped updates when the channel is unbiased.
+        Under `aggregate` trust the bound of `release` holds whatever the other clients' updates
+        are, as long as at least `cohort` clients draw their codes as agreed; `mean` refuses fewer
+        payloads, and copies of one where two clients would send the same codes with a
+        probability below 1e-9. It adds up codes itself, as a simulation may.
+
+    Raises:
+        ValueError: trust is another word, or `aggregate` with unevenly spaced values.
+    """
+
+    channel: Channel
+    trust: Trust = "local"
+    cohort: int = 1
+
+    clip_norm = None
+
+    def __post_init__(self) -> None:
+        self.release(1, 1)  # checks the arguments
+        if self.trust == "aggregate" and self.channel.lattice is None:
+            raise ValueError(
+                "Expected evenly spaced values under aggregate trust, got uneven ones, whose sum "
+                "of codes does not decode to a mean: design even levels with "
+                "design.optimal(..., lattice=True), or use local trust."
+            )
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """Clip, draw codes, pack: the client's payload."""
+        return encode_payload(self.channel, update, key, threads=1)  # clients may share a machine
+
+    def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
+        """All at once, the same payloads."""
+        return encode_payloads(self.channel, updates, keys)
+
+    @property
+    def coordinate_channel(self) -> Channel:
+        """The channel: an update's coordinates are encoded as they stand."""
+        return self.channel
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
+        counted(payloads, self.cohort, dimension * log_equal_codes(self.channel))
+        if self.channel.lattice is None:
+            total = np.zeros(dimension, dtype=np.float64)
+            for payload in payloads:
+                total += self.channel.values[wire.unpack(self.channel, payload, dimension)]
+            return (total / len(payloads)).astype(np.float32)
+        totals = np.zeros(dimension, dtype=np.int64)
+        for payload in payloads:
+            wire.add(self.channel, payload, totals)
+        return self.decode(totals, len(payloads), dimension)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """Packed codes; under `aggregate` trust a vector masked for a sum over so many clients."""
+        if self.trust == "local":
+            return upload.coded(self.channel, dimension)
+        bits = upload.sum_bits(self.channel.levels, clients or self.cohort)
+        return upload.masked(dimension, bits)
+
+    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+        """The mean update, (dimension,) float32, from the sum of the codes of so many clients.
+
+        Raises:
+            ValueError: there are too few clients, or the channel's values are not evenly spaced.
+        """
+        enough(clients, self.cohort)
+        if self.channel.lattice is None:
+            raise ValueError("Expected evenly spaced values to decode a sum, got uneven ones.")
+        first, step = self.channel.lattice
+        return (first + step / clients * totals).astype(np.float32)
+
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
+        """Every coordinate of every round that the client takes part in."""
+        return ChannelRelease(self.channel, dimension, rounds, self.trust, neighboring, self.cohort)
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """The channel's, of clipped coordinates."""
+        return decoded_coordinate(self.channel, x)
+
+    def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
+        """The pair of the channel's certificate; its inputs are clipped by the encoder alone."""
+        x, other = certify(self.channel, neighboring=neighboring).witness
+        pair = _single(self.channel, x), _single(self.channel, other)
+        return (max(pair, key=abs), 0.0) if neighboring == "zero_out" else pair
+
+    def record(self) -> dict[str, Any]:
+        """The channel with its certificate, trust and cohort."""
+        return {
+            "mechanism": "coordinates",
+            "channel": channel_record(self.channel),
+            "trust": self.trust,
+            "cohort": self.cohort,
+        }
+
+
+def decoded_coordinate(channel: Channel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of what coordinates x are decoded as, clipped to the channel's clip.
+
+    Args:
+        channel: the channel.
+        x: (k,) float64.
+
+    Returns:
+        (mean, variance), (k,) float64 each.
+    """
+    inside, measured = np.clip(x, -channel.clip, channel.clip), moments(channel)
+    return measured.bias_at(inside) + inside, measured.variance_at(inside)
+
+
+def _single(channel: Channel, x: float) -> float:
+    """The 32-bit float next to an input of a certificate, on the same side of a jump."""
+    single = np.float32(x)  # NumPy would compare it to x as 32-bit floats
+    if x in channel.inputs:  # at a jump, its right limit
+        above = float(single) < x
+        return float(np.nextafter(single, np.float32(np.inf)) if above else single)
+    below = float(single) > x
+    return float(np.nextafter(single, np.float32(-np.inf)) if below else single)
+
+
+@functools.lru_cache(maxsize=64)
+def log_equal_codes(channel: Channel) -> float:
+    """Log of the largest probability that two codes drawn on their own are equal.
+
+    The largest sum of squared probabilities of a row (`docs/theory/encoding.md`), rounded up.
+
+    Example:
+        >>> import randquant as rq
+        >>> coin = rq.stochastic_rounding(clip=0.001, levels=2, margin=1.0)
+        >>> round(float(np.exp(log_equal_codes(coin))), 5)
+        0.5
+    """
+    largest = float(np.square(channel.probabilities).sum(axis=1).max())
+    return min(math.log(largest) + 1e-12, 0.0)

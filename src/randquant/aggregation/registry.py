@@ -1,0 +1,111 @@
+"""Mechanisms for whole updates by name: every channel, and those that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from randquant._internal import validate
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.vector import VectorMechanism
+from randquant.mechanisms.record import MechanismRecord
+from randquant.mechanisms.registry import add, build, known_mechanisms, records_in
+from randquant.privacy.accounting.releases import Norm
+from randquant.privacy.guarantee import Trust
+
+
+def all_mechanisms() -> dict[str, MechanismRecord]:
+    """Every mechanism's record by name: channels first, then those of whole updates.
+
+    Example:
+        >>> record = all_mechanisms()["skellam"]
+        >>> record.whole_update, record.trusts, record.run_settings
+        (True, ('aggregate',), ('cohort',))
+    """
+    return known_mechanisms()
+
+
+def update_mechanism(
+    name: str,
+    parameters: Mapping[str, Any],
+    *,
+    trust: Trust | None = None,
+    cohort: int | None = None,
+    clip_norm: float | None = None,
+    norm: Norm = "l2",
+) -> UpdateMechanism:
+    """Build a mechanism for whole updates from its name and parameters.
+
+    Args:
+        name: of any registered mechanism.
+        parameters: the mechanism's own parameters, by name.
+        trust: against whom it is to hold; None for the mechanism's own (`local` for channels).
+        cohort: how many clients are summed, at least: whose randomness protects each of them where
+            a server sees sums only.
+        clip_norm: threshold of a whole update's norm, for a channel; None to clip each coordinate
+            alone. (Mechanisms that are no channel have their own parameter.)
+        norm: the norm that updates are clipped in.
+
+    Raises:
+        ValueError: the name is unknown, a parameter is missing, unknown or out of bounds, or the
+            mechanism does not work under that trust.
+    """
+    known = all_mechanisms()
+    record = known[validate.choice("mechanism", name, known)]
+    if record.whole_update:
+        return _whole(record, parameters, trust, cohort, clip_norm, norm)
+    return _of_channel(record, parameters, trust, cohort, clip_norm, norm)
+
+
+def _of_channel(
+    record: MechanismRecord,
+    parameters: Mapping[str, Any],
+    trust: Trust | None,
+    cohort: int | None,
+    clip_norm: float | None,
+    norm: Norm,
+) -> UpdateMechanism:
+    """The channel on every coordinate, after clipping the norm where there is a threshold."""
+    validate.choice("trust", trust or "local", ("local", "aggregate"))
+    against: Trust = "aggregate" if trust == "aggregate" else "local"
+    channel, clients = build(record.name, parameters), cohort or 1
+    clients = clients if against == "aggregate" else 1
+    if clip_norm is not None:
+        return VectorMechanism(channel, clip_norm, against, clients, norm)
+    if norm != "l2":
+        raise ValueError(f"Expected clip_norm with norm={norm!r}, got none: set the threshold too.")
+    return ChannelMechanism(channel, against, clients)
+
+
+def _whole(
+    record: MechanismRecord,
+    parameters: Mapping[str, Any],
+    trust: Trust | None,
+    cohort: int | None,
+    clip_norm: float | None,
+    norm: Norm,
+) -> UpdateMechanism:
+    """A mechanism with its own threshold and its own trust."""
+    name = record.name
+    if clip_norm is not None:
+        raise ValueError(
+            f"Expected {name}'s own clip_norm among its parameters, got another: leave one out."
+        )
+    if cohort is not None and "cohort" in record.run_settings:
+        parameters = {**parameters, "cohort": cohort}
+    if norm != "l2":
+        if "norm" not in record.run_settings:
+            raise ValueError(f"Expected norm='l2' with {name}, which has no other, got {norm!r}.")
+        parameters = {**parameters, "norm": norm}
+    mechanism = validate.call(name, record.constructor, parameters)
+    if trust and trust != mechanism.trust:
+        own = mechanism.trust or "none, for it protects nothing"
+        raise ValueError(
+            f"Expected no other trust than {name}'s own ({own}), got {trust!r}: leave it out."
+        )
+    return mechanism
+
+
+for _record in records_in(__package__ or "randquant.aggregation"):
+    add(_record)

@@ -1,0 +1,88 @@
+"""Mechanisms as JSON data and files; their channels are certified again when they are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from randquant._internal import validate
+from randquant._internal.serialization import write_json
+from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, SignSGD
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.vector import VectorMechanism
+from randquant.privacy.certificates.file import channel_from_record
+
+FORMAT = "randquant mechanism, version 1"
+
+KINDS: dict[str, Callable[..., UpdateMechanism]] = {
+    "coordinates": ChannelMechanism,
+    "vector": VectorMechanism,
+    "additive": AdditiveMechanism,
+    "clipped-sgd": ClippedSGD,
+    "gaussian": CentralGaussian,
+    "local-gaussian": LocalGaussian,
+    "sign-sgd": SignSGD,
+}
+"""What makes a mechanism from its record, by the word in its field `mechanism`."""
+
+
+def from_record(record: Mapping[str, Any], where: str = "in a record") -> UpdateMechanism:
+    """Undo `UpdateMechanism.record`, and certify the channel again if there is one.
+
+    Args:
+        record: JSON data, which may be anybody's.
+        where: where it came from, for errors: `in an offer`.
+
+    Raises:
+        ValueError, TypeError: it is no mechanism's, or its channel's certificate is another than
+            it says.
+
+    Example:
+        >>> mechanism = SignSGD(clip_norm=1.0, noise_multiplier=2.0)
+        >>> from_record(mechanism.record()) == mechanism
+        True
+    """
+    fields = dict(record)
+    kind = validate.choice("mechanism", fields.pop("mechanism", None), KINDS)
+    if "channel" in fields:
+        fields["channel"], _ = channel_from_record(fields["channel"], where)
+    return KINDS[kind](**fields)
+
+
+def save(mechanism: UpdateMechanism, path: str | Path) -> None:
+    """Write a mechanism as JSON, its channel with its certificate: whole or not at all.
+
+    Raises:
+        TypeError: the mechanism is none of this package.
+        OSError: the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mktemp(suffix=".json")
+        >>> save(SignSGD(clip_norm=1.0, noise_multiplier=2.0), path)
+        >>> load(path)
+        SignSGD(clip_norm=1.0, noise_multiplier=2.0)
+    """
+    write_json(Path(path), {"format": FORMAT, **mechanism.record()})
+
+
+def load(path: str | Path) -> UpdateMechanism:
+    """Read a mechanism that `save` wrote, and certify its channel again.
+
+    Raises:
+        ValueError: the file holds no mechanism, or a channel's certificate is not that of its
+            integers: the file was damaged or changed.
+        OSError: the file cannot be read.
+    """
+    try:
+        record: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        if record.pop("format") != FORMAT:
+            raise ValueError("its format is another")
+        return from_record(record, f"in {path}")
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        reason = str(error).rstrip(".")
+        raise ValueError(f"Expected a mechanism in {path}, but: {reason}.") from error

@@ -1,0 +1,12 @@
+"""Secure aggregation: the server learns the sum of clients' vectors modulo 2**bits, and no more.
+
+SecAgg+ of Bell, Bonawitz, Gascón, Lepoint and Raykova 2020, with what Bonawitz et al. 2017 add
+against a server that lies about who is left, and shares that can be checked against clients that
+deal or reveal wrong ones. Threat model: `docs/secure-aggregation.md`.
+"""
+
+from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.terms import ProtocolError, Terms
+
+__all__ = ["Client", "ProtocolError", "Server", "Terms"]

@@ -1,0 +1,331 @@
+"""A client's side of one secure sum."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hmac
+import json
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from randquant._internal import validate
+from randquant.aggregation.secagg import crypto, group, masks, sharing
+from randquant.aggregation.secagg.group import POINT_BYTES, SCALAR_BYTES
+from randquant.aggregation.secagg.messages import (
+    SEALED_BYTES,
+    Advert,
+    Dealing,
+    accusation,
+    confirmation,
+    context,
+    exactly_bytes,
+    masked_format,
+    pair_context,
+    survivors_digest,
+    view_digest,
+)
+from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
+from randquant.channels import wire
+
+STAGES = ("advertise", "share", "mask", "confirm", "reveal", "done")
+
+
+class Client:
+    """One client in one sum: `advertise`, `share`, `mask`, `confirm`, `reveal`, in order, once.
+
+    Its secrets are made anew for every object, and leave it only as shares. Of a neighbour it
+    reveals a share of the seed, or else what takes off the neighbour's masks with others: never
+    both. An object serves one sum; an error ends its part in it.
+
+    Args:
+        terms: what all agreed on; `terms.clients` contains `number`.
+        number: this client's.
+        identity: signs this client's keys, where the deployment has identities.
+        directory: each client's public identity, 32 bytes of Ed25519: keys that it did not sign
+            are refused. Without it nobody notices a server that makes up clients, or stands
+            between them.
+        threshold: the least `terms.threshold` that this client agrees to, as a share of its
+            neighbours: below two thirds fewer of them, if they collude with a server that lies,
+            get the others' vectors.
+
+    Raises:
+        ProtocolError: what came is not what the protocol allows; nothing is revealed.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        number: int,
+        identity: Ed25519PrivateKey | None = None,
+        directory: Mapping[int, bytes] | None = None,
+        threshold: float = TWO_THIRDS,
+    ) -> None:
+        if number not in terms.clients:
+            raise ValueError(f"Expected one of the sum's clients, got {number}.")
+        wanted = part_of(terms.neighbours, validate.real("threshold", threshold, above=0, high=1))
+        if terms.threshold < wanted:
+            raise ProtocolError(
+                f"Expected a threshold of {wanted} of {terms.neighbours} neighbours or more, got "
+                f"{terms.threshold}: this client's own setting may allow it, the server may not."
+            )
+        self.terms, self.number = terms, number
+        self._identity, self._directory = identity, directory
+        self._stage = STAGES[0]
+        self._sealing = X25519PrivateKey.generate()
+        self._masking, self._seed = group.random_scalar(), group.random_scalar()
+        self._keys: dict[int, bytes] = {}  # with each neighbour, to seal and to confirm
+        self._masks: dict[int, bytes] = {}  # with each neighbour, the secret of their mask
+        # Of neighbours' seeds and keys, both, 32 bytes each; b"" where they are of no use.
+        self._shares: dict[int, bytes] = {}
+        self._survivors: frozenset[int] = frozenset()
+
+    def to_bytes(self) -> bytes:
+        """Everything that this client must remember between steps: as secret as its codes.
+
+        Where each step is a process of its own, save it after the step and go on from the saved
+        one only: a client that takes a step twice is no longer protected.
+        """
+        state = {
+            "terms": self.terms.digest.hex(),
+            "directory": self._directory is not None,
+            "stage": self._stage,
+            "number": self.number,
+            "sealing": self._sealing.private_bytes_raw().hex(),
+            "masking": group.scalar_bytes(self._masking).hex(),
+            "seed": group.scalar_bytes(self._seed).hex(),
+            "survivors": sorted(self._survivors),
+            **{name: _to_hex(getattr(self, f"_{name}")) for name in ("keys", "masks", "shares")},
+        }
+        return json.dumps(state).encode()
+
+    @classmethod
+    def from_bytes(
+        cls,
+        terms: Terms,
+        saved: bytes,
+        identity: Ed25519PrivateKey | None = None,
+        directory: Mapping[int, bytes] | None = None,
+    ) -> Client:
+        """Undo `to_bytes`; ValueError unless for the same terms, and a directory if it had one."""
+        state = json.loads(saved)
+        if bytes.fromhex(state["terms"]) != terms.digest:
+            raise ValueError("Expected the terms of the sum that was saved, got others.")
+        if state["directory"] != (directory is not None):
+            raise ValueError("Expected a directory exactly where the saved client had one.")
+        # The terms are those that it agreed to when it was made.
+        agreed = terms.threshold / terms.neighbours
+        client = cls(terms, state["number"], identity, directory, agreed)
+        client._stage = state["stage"]
+        client._sealing = X25519PrivateKey.from_private_bytes(bytes.fromhex(state["sealing"]))
+        client._masking, client._seed = (
+            group.read_scalar(bytes.fromhex(state[name])) for name in ("masking", "seed")
+        )
+        client._keys, client._masks, client._shares = (
+            {int(n): bytes.fromhex(text) for n, text in state[name].items()}
+            for name in ("keys", "masks", "shares")
+        )
+        client._survivors = frozenset(state["survivors"])
+        return client
+
+    def advertise(self) -> bytes:
+        """This client's fresh public keys, for its neighbours."""
+        with self._step("advertise"):
+            return self._advert().to_bytes()
+
+    def share(self, adverts: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Split what takes this client's masks off, and seal one share for each neighbour.
+
+        Args:
+            adverts: of the neighbours who are still there.
+
+        Returns:
+            Sealed shares by neighbour, and under its own number what each is to fit.
+        """
+        with self._step("share"):
+            terms, neighbours = self.terms, self.terms.neighbours_of(self.number)
+            seen = {n: Advert.from_bytes(advert) for n, advert in adverts.items()}
+            self._enough(seen, neighbours, "public keys")
+            own = self._advert()
+            for n, advert in seen.items():
+                advert.check_signed(terms, n, self._directory)
+                # Of both whole adverts: if the two have seen different ones, nothing opens.
+                pair = pair_context(terms, {self.number: own, n: advert})
+                self._keys[n] = crypto.sealing_key(self._sealing, advert.sealing, pair)
+                self._masks[n] = crypto.masking_key(self._masking, advert.masking, pair)
+            places = [terms.place_of(n) for n in neighbours]
+            seeds, keys = (
+                dict(zip(neighbours, sharing.split(secret, terms.threshold, places), strict=True))
+                for secret in (self._seed, self._masking)
+            )
+            dealing = Dealing(
+                view_digest(terms, {self.number: own, **seen}),
+                {n: group.base(share) for n, share in seeds.items()},
+                {n: group.base(share) for n, share in keys.items()},
+            )
+            sealed = {
+                n: crypto.seal(
+                    self._keys[n],
+                    group.scalar_bytes(seeds[n]) + group.scalar_bytes(keys[n]),
+                    context(terms, self.number, n),
+                )
+                for n in seen
+            }
+            return {self.number: dealing.to_bytes(), **sealed}
+
+    @property
+    def accused(self) -> frozenset[int]:
+        """Neighbours whose shares do not open or do not fit; known once it has masked."""
+        return frozenset(n for n, share in self._shares.items() if not share)
+
+    def mask(self, vector: np.ndarray, sealed: Mapping[int, bytes]) -> bytes:
+        """Hide a vector: the payload whose sum with the others' is the sum of vectors.
+
+        Args:
+            vector: (d,) unsigned integers below 2**bits, so few that the sum of all stays below.
+            sealed: shares from the neighbours who are still there, and what they must fit. It
+                shares masks with all of these; whose shares are of no use, the payload says.
+        """
+        with self._step("mask"):
+            terms = self.terms
+            if vector.shape != (terms.dimension,) or vector.dtype.kind != "u":
+                raise ValueError(
+                    f"Expected a vector ({terms.dimension},) of unsigned integers, got shape "
+                    f"{vector.shape}, {vector.dtype}."
+                )
+            if int(vector.max()) >> terms.bits:
+                raise ValueError(
+                    f"Expected entries below 2**{terms.bits}, got {int(vector.max())}."
+                )
+            self._shares = self._open(sealed)
+            total = vector.astype(masks.dtype(terms.bits))
+            own = context(terms, self.number, self.number)
+            masks.add(total, crypto.self_masking_key(self._seed, own), +1)
+            for n in self._shares:
+                masks.add(total, self._masks[n], +1 if self.number < n else -1)
+            code = total & total.dtype.type((1 << terms.bits) - 1)
+            form = masked_format(terms, self.number)
+            packed = wire.pack(form, code.astype(np.uint8 if terms.bits <= 8 else np.uint32))
+            return packed + accusation(self.accused)
+
+    def look_at(self, sealed: Mapping[int, bytes]) -> None:
+        """Raise as `mask` would for these sealed shares, before there is a vector."""
+        self._open(sealed)
+
+    def confirm(self, survivors: Collection[int]) -> dict[int, bytes]:
+        """Say to each neighbour, under a key of the two, who this client was told is in the sum.
+
+        Args:
+            survivors: the clients whose masked vectors the server has, this one among them.
+        """
+        with self._step("confirm"):
+            told = frozenset(survivors)
+            if not told <= set(self.terms.clients) or self.number not in told:
+                raise ProtocolError("Expected this client among the sum's, got other survivors.")
+            if len(told) < self.terms.least:
+                raise ProtocolError(
+                    f"Expected {self.terms.least} clients or more in the sum, got {len(told)}: "
+                    "its privacy counts on them."
+                )
+            strangers = told.intersection(self.terms.neighbours_of(self.number)) - set(self._shares)
+            if strangers:  # their vectors are not masked with this one's: it would stand out
+                raise ProtocolError(
+                    f"Expected survivors that shared with this client, got {sorted(strangers)}."
+                )
+            self._survivors = told
+            digest = survivors_digest(self.terms, told)
+            return {n: confirmation(self._keys[n], self.number, digest) for n in self._shares}
+
+    def reveal(self, confirmations: Mapping[int, bytes]) -> dict[int, bytes]:
+        """For each neighbour, what takes its masks off the sum.
+
+        Of one who is in the sum a share of its seed. Of one who is not, the secret of the mask that
+        the two share, and a share of its key. Never what takes off both kinds of mask.
+
+        Args:
+            confirmations: from neighbours who survived; `threshold` of them must have been told the
+                same survivors, so that no other set can be unmasked beside this one. Those that do
+                not fit are not counted.
+        """
+        with self._step("reveal"):
+            digest = survivors_digest(self.terms, self._survivors)
+            agreed = sum(
+                hmac.compare_digest(exactly_bytes(tag), confirmation(self._keys[n], n, digest))
+                for n, tag in confirmations.items()
+                if n in self._shares and n in self._survivors
+            )
+            if agreed < self.terms.threshold:
+                raise ProtocolError(
+                    f"Expected {self.terms.threshold} neighbours to confirm the survivors, got "
+                    f"{agreed}."
+                )
+            survived = {
+                n: s[:SCALAR_BYTES] for n, s in self._shares.items() if n in self._survivors
+            }
+            return {n: share for n, share in survived.items() if share} | {
+                n: self._masks[n] + share[SCALAR_BYTES:]
+                for n, share in self._shares.items()
+                if n not in survived
+            }
+
+    def _advert(self) -> Advert:
+        """The public sides of its secrets: the same whenever it is asked, for Ed25519 signs so."""
+        sealing = self._sealing.public_key().public_bytes_raw()
+        advert = Advert(sealing, group.base(self._masking), group.base(self._seed))
+        if self._identity is not None:
+            signature = self._identity.sign(advert.signed(self.terms, self.number))
+            advert = dataclasses.replace(advert, signature=signature)
+        return advert
+
+    def _open(self, sealed: Mapping[int, bytes]) -> dict[int, bytes]:
+        """The shares of neighbours, two of 32 bytes each, or b"" where they are of no use."""
+        self._enough(sealed, tuple(self._keys), "sealed shares")
+        shares, wrong = {}, {}
+        for n, message in sealed.items():
+            try:
+                shares[n] = self._open_one(n, exactly_bytes(message))
+            except ProtocolError as error:
+                shares[n], wrong[n] = b"", str(error)
+        if len(shares) - len(wrong) < self.terms.threshold:
+            raise ProtocolError(
+                f"Expected shares of {self.terms.threshold} neighbours that open and fit, got "
+                f"{len(shares) - len(wrong)}; of clients {sorted(wrong)[:9]} they do not. They, or "
+                "whoever relays, are at fault."
+            )
+        return shares
+
+    def _open_one(self, n: int, message: bytes) -> bytes:
+        if len(message) != 2 * POINT_BYTES + SEALED_BYTES:
+            raise ProtocolError("Expected two commitments and two sealed shares, got others.")
+        commitments, sealed = message[: 2 * POINT_BYTES], message[2 * POINT_BYTES :]
+        share = crypto.unseal(self._keys[n], sealed, context(self.terms, n, self.number))
+        seed, key = (
+            group.read_scalar(part) for part in (share[:SCALAR_BYTES], share[SCALAR_BYTES:])
+        )
+        if group.base(seed) + group.base(key) != commitments:
+            raise ProtocolError("Expected shares that fit their commitments, got others.")
+        return share
+
+    @contextlib.contextmanager
+    def _step(self, stage: str) -> Iterator[None]:
+        """Every step once, in order; after an error none."""
+        wanted, self._stage = self._stage, "done"
+        if stage != wanted:
+            raise ProtocolError(f"Expected step {wanted!r} of the protocol, got {stage!r}.")
+        yield
+        self._stage = STAGES[STAGES.index(stage) + 1]
+
+    def _enough(self, senders: Collection[int], allowed: Collection[int], what: str) -> None:
+        if not set(senders) <= set(allowed):
+            raise ProtocolError(f"Expected {what} of neighbours only, got others.")
+        if len(senders) < self.terms.threshold:
+            raise ProtocolError(
+                f"Expected {what} of {self.terms.threshold} neighbours or more, got {len(senders)}."
+            )
+
+
+def _to_hex(parts: Mapping[int, bytes]) -> dict[str, str]:
+    return {str(number): part.hex() for number, part in parts.items()}

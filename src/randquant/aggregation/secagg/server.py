@@ -1,0 +1,248 @@
+"""The server's side of one secure sum: it relays, adds up, and takes masks off."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from randquant.aggregation.secagg import group, masks, messages, sharing
+from randquant.aggregation.secagg.crypto import sealing_key
+from randquant.aggregation.secagg.messages import (
+    NUMBER_BYTES,
+    SEALED_BYTES,
+    Advert,
+    Dealing,
+    exactly_bytes,
+)
+from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.aggregation.secagg.unmasking import Unmasking
+from randquant.channels import wire
+
+
+class Server:
+    """One secure sum: what comes from clients in, what goes to each of them out.
+
+    After each step those who did not answer are left out, and those who answered something that
+    the protocol does not allow; `refused` says who the latter are. Where too few are left,
+    ProtocolError. The transport must tell which client a message is from.
+
+    Args:
+        terms: what all agreed on.
+        directory: each client's public identity, the same that clients have: whose keys are not
+            signed is left out at once. Without it every client that has one refuses the sum.
+    """
+
+    def __init__(self, terms: Terms, directory: Mapping[int, bytes] | None = None) -> None:
+        self.terms, self._directory = terms, directory
+        self.refused: dict[int, str] = {}  # clients whose message was not used, and why
+        self._adverts: dict[int, Advert] = {}
+        self._dealt: dict[int, Dealing] = {}  # of those who shared
+        self._uploads: dict[int, bytes] = {}
+        self._accused: dict[int, frozenset[int]] = {}  # by whom: those with shares of no use
+        self._survivors: frozenset[int] = frozenset()
+        self._closed = False
+        self._total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
+
+    def introduce(self, adverts: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
+        """For each client the keys of its neighbours. Those with too few of them are left out."""
+        usable = {}
+        for client, message in self._known(adverts, self.terms.clients, bytes).items():
+            try:
+                advert = _usable(Advert.from_bytes(message))
+                advert.check_signed(self.terms, client, self._directory)
+                usable[client] = advert
+            except ProtocolError as error:
+                self.refused[client] = str(error)
+        self._adverts = {c: usable[c] for c in self._connected(usable)}
+        return {
+            client: {n: self._adverts[n].to_bytes() for n in self._present(client)}
+            for client in self._adverts
+        }
+
+    def forward(self, sealed: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
+        """For each client the shares that its neighbours sealed for it, and what they must fit.
+
+        A client whose commitments are not those of one secret each, the ones that it advertised,
+        is left out here, before anything is masked.
+        """
+        dealt, terms = {}, self.terms
+        word = sharing.random_word(terms.neighbours + 1, terms.threshold)
+        for client, inbox in self._known(sealed, self._adverts).items():
+            try:
+                dealt[client] = self._dealing(client, inbox, word)
+            except ProtocolError as error:
+                self.refused[client] = str(error)
+        self._dealt = {client: dealt[client] for client in self._connected(dealt)}
+        return {
+            client: {
+                n: self._dealt[n].seeds[client] + self._dealt[n].keys[client] + sealed[n][client]
+                for n in terms.neighbours_of(client)
+                if n in self._dealt
+            }
+            for client in self._dealt
+        }
+
+    def add(self, client: int, payload: bytes) -> None:
+        """Add one masked vector; ProtocolError where it is none, came before, or comes too late."""
+        if self._closed or client not in self._dealt or client in self._uploads:
+            raise ProtocolError(
+                "Expected one masked vector of each client that shared, before the sum is closed; "
+                f"got another of {client}."
+            )
+        try:
+            vector, accused = self._read(client, exactly_bytes(payload))
+        except ValueError as error:
+            self.refused[client] = str(error)
+            raise ProtocolError(f"Client {client}: {error}") from None
+        self.refused.pop(client, None)
+        self._total += vector
+        self._uploads[client], self._accused[client] = payload, accused
+
+    def close(self) -> frozenset[int]:
+        """Take no more vectors: the clients that are in the sum, to tell every one of them.
+
+        Those whose shares more than `terms.most_accusers` neighbours could not use are left out.
+        """
+        if not self._closed:
+            self._closed = True
+            for client in (wrong := self._wrong_dealers()):
+                self._total -= self._read(client, self._uploads[client])[0]
+            self._survivors = frozenset(self._uploads) - wrong
+        return self._survivors
+
+    def relay(
+        self, confirmations: Mapping[int, Mapping[int, bytes]]
+    ) -> dict[int, dict[int, bytes]]:
+        """For each survivor that confirmed, the confirmations of its neighbours."""
+        known = self._known(confirmations, self._survivors)
+        return {
+            client: {
+                n: known[n][client]
+                for n in self.terms.neighbours_of(client)
+                if n in known and client in known[n]
+            }
+            for client in known
+        }
+
+    def unmask(
+        self, revealed: Mapping[int, Mapping[int, bytes]], largest: int | None = None
+    ) -> np.ndarray:
+        """The sum of the survivors' vectors modulo 2**bits, (d,) uint8, uint16 or uint32.
+
+        Args:
+            revealed: of each client that answered, what it has for each of its neighbours.
+            largest: the largest entry of an honest vector: a total that survivors with such
+                entries cannot have is refused.
+
+        Raises:
+            ProtocolError: too few are left to take some mask off, or a total is impossible: there
+                is no sum, of anyone.
+        """
+        terms = self.terms
+        if not self._closed or len(self._survivors) < terms.least:
+            raise ProtocolError(
+                f"Expected a closed sum of {terms.least} vectors or more, got "
+                f"{len(self._survivors)}."
+            )
+        known = self._known(revealed, self._survivors)
+        unmasking = Unmasking(terms, self._adverts, self._dealt, self._survivors, self.refused)
+        total = self._total.copy()
+        for sign, secret in unmasking.masks(known):
+            masks.add(total, secret, sign)
+        total &= total.dtype.type((1 << terms.bits) - 1)
+        if largest is not None and int(total.max()) > (most := len(self._survivors) * largest):
+            raise ProtocolError(
+                f"Expected totals of {most} at most, got {int(total.max())}: some client sent "
+                "what is no vector of the sum; nothing of it is used."
+            )
+        return total
+
+    def _dealing(self, client: int, inbox: Mapping[int, bytes], word: list[int]) -> Dealing:
+        """A client's commitments; ProtocolError unless they and what is sealed are well formed."""
+        terms, present = self.terms, self._present(client)
+        if set(inbox) != {client, *present}:
+            raise ProtocolError("Expected shares for all neighbours, got others.")
+        if any(len(exactly_bytes(inbox[n])) != SEALED_BYTES for n in present):
+            raise ProtocolError("Expected two sealed shares for each neighbour, got others.")
+        neighbours = terms.neighbours_of(client)
+        dealing, own = Dealing.from_bytes(inbox[client], neighbours), self._adverts[client]
+        seen = {n: self._adverts[n] for n in (client, *present)}
+        if dealing.view != messages.view_digest(terms, seen):
+            raise ProtocolError(
+                "Expected this client to have seen the keys that are relayed, its own among them; "
+                "on the way some were changed."
+            )
+        every = tuple(range(len(terms.clients) + 1))
+        for public, commitments in ((own.seed, dealing.seeds), (own.masking, dealing.keys)):
+            points = {0: public, **{terms.place_of(n): commitments[n] for n in neighbours}}
+            sharing.check(points, word, known=every)
+        return dealing
+
+    def _read(self, client: int, payload: bytes) -> tuple[np.ndarray, frozenset[int]]:
+        """A masked vector, and whom its client accuses; ValueError for anything else."""
+        form, dimension = messages.masked_format(self.terms, client), self.terms.dimension
+        size = wire.HEADER_BYTES + -(-dimension * self.terms.bits // 8)
+        if len(payload) > size + NUMBER_BYTES * self.terms.neighbours:
+            raise ProtocolError(f"Expected a masked vector in {size} bytes, got {len(payload)}.")
+        accused = messages.read_accusation(payload[size:])
+        if not accused <= set(self.terms.neighbours_of(client)).intersection(self._dealt):
+            raise ProtocolError("Expected a client to accuse neighbours only, got others.")
+        vector = wire.unpack(form, payload[:size], dimension)
+        return vector.astype(self._total.dtype), accused
+
+    def _wrong_dealers(self) -> frozenset[int]:
+        """Those in the sum whom too many accuse; `refused` says so."""
+        most, wrong = self.terms.most_accusers, set()
+        for client in self._uploads:
+            accusers = sum(client in accused for accused in self._accused.values())
+            if accusers > most > 0:  # where not even one may lie, one cannot be believed either
+                wrong.add(client)
+                self.refused[client] = (
+                    "Expected shares that open and fit their commitments, but "
+                    f"{accusers} neighbours say otherwise: it is left out."
+                )
+        return frozenset(wrong)
+
+    def _present(self, client: int) -> list[int]:
+        return [n for n in self.terms.neighbours_of(client) if n in self._adverts]
+
+    def _known(
+        self, received: Mapping[int, Any], allowed: Collection[int], kind: type = Mapping
+    ) -> dict[int, Any]:
+        """The messages of those who may send one now, and one of this kind."""
+        known = {}
+        for client, message in received.items():
+            if client not in allowed:
+                self.refused[client] = "Expected no message of this client at this step."
+            elif not isinstance(message, kind):
+                self.refused[client] = f"Expected another message, got {type(message).__name__}."
+            else:
+                known[client] = message
+        return known
+
+    def _connected(self, present: Collection[int]) -> frozenset[int]:
+        """Those with `threshold` neighbours left, among themselves; ProtocolError if too few."""
+        left = set(present)
+        while alone := {
+            c
+            for c in left
+            if len(left.intersection(self.terms.neighbours_of(c))) < self.terms.threshold
+        }:
+            left -= alone
+        if len(left) < self.terms.least:
+            raise ProtocolError(
+                f"Expected {self.terms.least} clients or more that can reach "
+                f"{self.terms.threshold} of their neighbours, got {len(left)}: too many have left."
+            )
+        return frozenset(left)
+
+
+def _usable(advert: Advert) -> Advert:
+    """The advert; ProtocolError where a key in it is of no use."""
+    sealing_key(X25519PrivateKey.generate(), advert.sealing, b"")
+    group.read_point(advert.masking)
+    group.read_point(advert.seed)
+    return advert

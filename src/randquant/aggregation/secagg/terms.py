@@ -1,0 +1,150 @@
+"""What all parties of one secure sum agree on: who, how many, how much of what."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import hmac
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from randquant._internal import validate
+
+NEIGHBOURS = 10
+"""Neighbours of a client where nothing else is asked for."""
+
+MOST_CLIENTS, MOST_NEIGHBOURS = 2**16, 2**12
+"""Beyond these a server's terms would cost a client minutes before it has seen one key."""
+
+TWO_THIRDS = 2 / 3
+"""Of its neighbours: so many must answer for a client, unless the client itself asks for less."""
+
+
+class ProtocolError(ValueError):
+    """A party refuses to go on: what came is not what the protocol allows, or too few are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The public facts of one secure sum. Parties that differ in any of them cannot understand
+    each other: all keys are derived from the digest.
+
+    Args:
+        session: bytes that no other sum ever has: of the run and the round.
+        clients: their numbers, 0 to 2**64 - 1, none twice.
+        dimension: coordinates of a vector.
+        bits: the sum is taken modulo 2**bits, 1 to 32.
+        least: fewest clients whose vectors may be in a sum that is unmasked. The privacy
+            guarantee of a sum counts on so many: a client reveals nothing where fewer are left.
+        neighbours: how many others each client shares masks with; even, or all others. All others
+            protect against a server that lies; fewer, which is faster, against one that does not.
+        threshold: how many of a client's neighbours must answer to take its mask off. By default
+            two thirds of them, rounded up.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    Example:
+        >>> terms = Terms(b"run 1, round 1", tuple(range(40)), 1000, bits=10, least=30)
+        >>> terms.neighbours, terms.threshold, terms.neighbours_of(0)[:3]
+        (10, 7, (1, 12, 13))
+    """
+
+    session: bytes
+    clients: tuple[int, ...]
+    dimension: int
+    bits: int
+    least: int
+    neighbours: int = NEIGHBOURS
+    threshold: int = 0
+
+    def __post_init__(self) -> None:
+        validate.kind("session", self.session, bytes)
+        validate.kind("clients", self.clients, tuple)
+        clients = tuple(validate.whole("client", c, low=0, high=2**64 - 1) for c in self.clients)
+        count = len(clients)
+        if len(set(clients)) < count or not 2 <= count <= MOST_CLIENTS:
+            raise ValueError(
+                f"Expected two clients or more, {MOST_CLIENTS} at most, none twice, got "
+                f"{clients[:9]}{'...' if count > 9 else ''}."
+            )
+        dimension = validate.whole("dimension", self.dimension, low=1, high=2**40)
+        bits = validate.whole("bits", self.bits, low=1, high=32)
+        least = validate.whole("least", self.least, low=2, high=count)
+        degree = min(validate.whole("neighbours", self.neighbours, low=1), count - 1)
+        validate.whole("neighbours", degree, low=1, high=MOST_NEIGHBOURS)
+        if degree < count - 1 and degree % 2:
+            raise ValueError(f"Expected an even number of neighbours, got {degree}.")
+        # More than half: no two disjoint groups of neighbours can each take a mask off. Where not
+        # all are neighbours that is too few: a lying server would need no colluder. Where all are,
+        # it would need one: clients demand two thirds too, unless told to demand less.
+        two_thirds = part_of(degree, TWO_THIRDS)
+        low = degree // 2 + 1 if degree == count - 1 else two_thirds
+        threshold = self.threshold or two_thirds
+        threshold = validate.whole("threshold", threshold, low=low, high=degree)
+        facts = (clients, dimension, bits, least, degree, threshold)  # plain ints, for the digest
+        for field, value in zip(dataclasses.fields(self)[1:], facts, strict=True):
+            object.__setattr__(self, field.name, value)
+
+    @property
+    def most_accusers(self) -> int:
+        """Neighbours that may say a client's shares are of no use before it is left out.
+
+        Where at most so many clients are hostile, an honest client is never left out, and who is
+        not left out has `threshold` honest neighbours with shares that are right.
+        """
+        return (self.neighbours + 1 - self.threshold) // 2
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that differ wherever the terms do."""
+        return _digest(self)
+
+    def neighbours_of(self, client: int) -> tuple[int, ...]:
+        """The others that a client shares masks with, in rising order."""
+        return _neighbours(self, client)
+
+    def place_of(self, client: int) -> int:
+        """Where everyone's shares for a client are taken, 1 or more."""
+        return _places(self)[client]
+
+
+def part_of(neighbours: int, share: float) -> int:
+    """How many neighbours are a share of them, rounded up; 2/3 of 39 is 26."""
+    return math.ceil(Fraction(share).limit_denominator(10**6) * neighbours)
+
+
+@functools.lru_cache(maxsize=16)
+def _digest(terms: Terms) -> bytes:
+    facts = repr(dataclasses.astuple(terms)).encode()
+    return hashlib.sha256(b"randquant secure sum v2\0" + facts).digest()
+
+
+@functools.lru_cache(maxsize=16)
+def _places(terms: Terms) -> dict[int, int]:
+    return {client: place for place, client in enumerate(terms.clients, start=1)}
+
+
+@functools.lru_cache(maxsize=16)
+def _ring(terms: Terms) -> tuple[tuple[int, ...], dict[int, int]]:
+    """All clients in an order drawn from the session, and where each is in it."""
+    ring = tuple(
+        sorted(
+            terms.clients,
+            key=lambda c: (hmac.digest(terms.digest, c.to_bytes(8, "big"), "sha256"), c),
+        )
+    )
+    return ring, {client: place for place, client in enumerate(ring)}
+
+
+@functools.lru_cache(maxsize=2048)
+def _neighbours(terms: Terms, client: int) -> tuple[int, ...]:
+    """All others, or the nearest on either side of a ring."""
+    if terms.neighbours == len(terms.clients) - 1:
+        return tuple(sorted(set(terms.clients) - {client}))
+    ring, places = _ring(terms)
+    reach, place = terms.neighbours // 2, places[client]
+    near = [step for step in range(-reach, reach + 1) if step]
+    return tuple(sorted(ring[(place + step) % len(ring)] for step in near))

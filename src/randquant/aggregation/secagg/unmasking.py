@@ -1,0 +1,123 @@
+"""The last step of a secure sum: from what clients reveal to the masks that must come off."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+
+from randquant.aggregation.secagg import crypto, group, sharing
+from randquant.aggregation.secagg.crypto import KEY_BYTES
+from randquant.aggregation.secagg.messages import (
+    Advert,
+    Dealing,
+    context,
+    exactly_bytes,
+    pair_context,
+)
+from randquant.aggregation.secagg.terms import ProtocolError, Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Unmasking:
+    """What the server knows of a closed sum.
+
+    Attributes:
+        terms, adverts: of the sum.
+        dealt: commitments of those who shared.
+        survivors: those whose vectors are in the sum.
+        refused: who revealed what is wrong, and how, is added here.
+    """
+
+    terms: Terms
+    adverts: Mapping[int, Advert]
+    dealt: Mapping[int, Dealing]
+    survivors: Collection[int]
+    refused: MutableMapping[int, str]
+    _shares: dict[int, dict[int, int]] = field(default_factory=dict)  # by dealer and neighbour
+    _masks: dict[int, dict[int, bytes]] = field(default_factory=dict)  # the same, who is not in it
+
+    def masks(self, revealed: Mapping[int, Mapping[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Signs and secrets of all masks to add to the sum; ProtocolError if one is not known."""
+        for client in sorted(revealed):
+            self._read(client, revealed[client])
+        masks = []
+        for client in sorted(self.dealt):
+            secret = self._secret(client, sorted(revealed))
+            masks += self._own(client, secret) if client in self.survivors else (
+                self._shared(client, secret)
+            )  # fmt: skip
+        return masks
+
+    def _read(self, client: int, answer: Mapping[int, bytes]) -> None:
+        """Take what one client has for its neighbours; what is malformed does not count."""
+        for dealer in self.terms.neighbours_of(client):
+            if dealer not in answer:
+                continue
+            try:
+                message = exactly_bytes(answer[dealer])
+                if dealer not in self.survivors:
+                    self._masks.setdefault(dealer, {})[client] = message[:KEY_BYTES]
+                    message = message[KEY_BYTES:]
+                if message or dealer in self.survivors:
+                    share = group.read_scalar(message)
+                    self._shares.setdefault(dealer, {})[client] = share
+            except ProtocolError as error:
+                self._name(client, dealer, str(error))
+
+    def _own(self, client: int, seed: int | None) -> list[tuple[int, bytes]]:
+        """The mask of a survivor's seed."""
+        if seed is None:
+            raise self._too_few(client)
+        return [(-1, crypto.self_masking_key(seed, context(self.terms, client, client)))]
+
+    def _shared(self, client: int, private: int | None) -> Iterator[tuple[int, bytes]]:
+        """The masks that survivors share with one who is not in the sum.
+
+        From its key where the shares suffice: then no neighbour need be believed. Else each
+        neighbour's own word; one that lies spoils the sum, as it could by its vector.
+        """
+        for n in self.terms.neighbours_of(client):
+            if n not in self.survivors:
+                continue
+            if private is not None:
+                pair = pair_context(self.terms, {m: self.adverts[m] for m in (client, n)})
+                secret = crypto.masking_key(private, self.adverts[n].masking, pair)
+            elif len(secret := self._masks.get(client, {}).get(n, b"")) != KEY_BYTES:
+                raise self._too_few(client)
+            yield (-1 if n < client else +1), secret
+
+    def _secret(self, client: int, answered: list[int]) -> int | None:
+        """A survivor's seed, or the key of one that is not in the sum; None if too few shares fit.
+
+        All shares that came are tried at once, for one that is wrong makes another secret. Only
+        where that is not the one that the client advertised, each is looked at.
+        """
+        of_seed = client in self.survivors
+        public = self.adverts[client].seed if of_seed else self.adverts[client].masking
+        shares = self._shares.get(client, {})
+        known = (0, *sorted(map(self.terms.place_of, answered)))
+        secret = self._combined(shares, known)
+        if secret is None or (secret and group.base(secret) == public):
+            return secret
+        dealing = self.dealt[client]
+        commitments = dealing.seeds if of_seed else dealing.keys
+        right = {n: s for n, s in shares.items() if group.base(s) == commitments[n]}
+        for n in shares.keys() - right.keys():
+            self._name(n, client, "Expected the share that fits its commitment, got another.")
+        return self._combined(right, known)
+
+    def _combined(self, shares: Mapping[int, int], known: tuple[int, ...]) -> int | None:
+        if len(shares) < self.terms.threshold:
+            return None
+        places = {self.terms.place_of(n): share for n, share in shares.items()}
+        return sharing.combine(places, known)
+
+    def _name(self, client: int, dealer: int, error: str) -> None:
+        self.refused[client] = f"Its share of client {dealer}: {error}"
+
+    def _too_few(self, client: int) -> ProtocolError:
+        return ProtocolError(
+            f"Expected {self.terms.threshold} neighbours of client {client} to answer with its "
+            f"right shares, got {len(self._shares.get(client, {}))} shares: "
+            "too many left, or are refused, to take its mask off; run the round again."
+        )

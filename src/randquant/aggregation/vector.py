@@ -1,0 +1,148 @@
+"""Whole updates of bounded norm through one channel: clip the norm, rotate, encode each coordinate.
+
+Derivations: `docs/theory/vector.md`, for sums `docs/theory/sums.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.aggregation.clipping import clip_to_norm
+from randquant.aggregation.coordinate import ChannelMechanism, decoded_coordinate
+from randquant.aggregation.error import CoordinateError
+from randquant.aggregation.mechanism import MechanismDefaults, error_of, no_error
+from randquant.aggregation.rotation import Rotation
+from randquant.channels.channel import Channel
+from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.inputs import vector
+from randquant.channels.keys import Key
+from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.releases import Norm, VectorRelease
+from randquant.privacy.certificates.file import channel_record
+from randquant.privacy.guarantee import Neighboring, Trust
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class VectorMechanism(MechanismDefaults):
+    """One channel on every coordinate of an update that is clipped as a whole.
+
+    Args:
+        channel: the channel; its `clip` is the threshold of a coordinate after rotation.
+        clip_norm: threshold of a whole update's norm, within [1e-30, 1e30].
+        trust: `local`, or `aggregate`: the server sees only the sum of a cohort's codes.
+        cohort: n, how many clients are summed, at least; under `aggregate` trust their randomness
+            protects each of them. 1 counts on nobody.
+        norm: `l2`, or `l1`: updates are then not rotated, which would not keep the norm.
+        rotation_seed: public, the same for all clients and the server.
+
+    Guarantees:
+        The bound of `release` holds for what is sent: against a server that sees the sum of at
+        least `cohort` clients' codes under `aggregate` trust, whatever the others' updates are, as
+        long as they draw their codes as agreed. `mean` then refuses fewer payloads, and copies
+        (as `ChannelMechanism`). It adds up codes itself, as a simulation may; deployed, secure
+        aggregation must do that.
+        `mean` is unbiased, where the channel is, for the mean of the updates as they are after
+        clipping to the norm, rotation and clipping to `channel.clip`. A coordinate of a rotated
+        update has about a normal law with a deviation of at most clip_norm / sqrt(size): beyond
+        4 deviations there are 6e-5 of them.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind, or trust is
+            `aggregate` and the channel's values are not evenly spaced.
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
+        >>> mechanism = VectorMechanism(channel, clip_norm=1.0, trust="aggregate", cohort=2)
+        >>> update, root = np.full(5, 0.1, dtype=np.float32), Key.from_seed(0)
+        >>> payloads = [mechanism.encode(update, root.fold_in(client)) for client in range(2)]
+        >>> mechanism.mean(payloads, 5, root).shape, mechanism.release(5, 1).trust
+        ((5,), 'aggregate')
+    """
+
+    channel: Channel
+    clip_norm: float
+    trust: Trust = "local"
+    cohort: int = 1
+    norm: Norm = "l2"
+    rotation_seed: int = 0
+
+    def __post_init__(self) -> None:
+        validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+        self.release(1, 1)  # checks the rest
+        self._coordinates  # noqa: B018
+
+    @property
+    def _coordinates(self) -> ChannelMechanism:
+        return ChannelMechanism(self.channel, self.trust, self.cohort)
+
+    def rotation(self, dimension: int) -> Rotation | None:
+        """The rotation of updates of this dimension; None where they are sent as they are."""
+        return Rotation(dimension, self.rotation_seed) if self.norm == "l2" else None
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """Clip the norm, rotate, clip coordinates, draw codes, pack: the client's payload."""
+        update = vector(update)
+        clipped = clip_to_norm(update, self.clip_norm, self.norm)
+        rotation = self.rotation(update.size)
+        sent = clipped if rotation is None else rotation.forward(clipped)
+        return encode_payload(self.channel, sent, key, threads=1)  # clients may share a machine
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """Decode the mean of the codes and rotate it back."""
+        return self._back(self._coordinates.mean(payloads, self.size(dimension), key), dimension)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """As `ChannelMechanism.upload_bytes`, of as many codes as a rotated update has."""
+        return self._coordinates.upload_bytes(self.size(dimension), clients)
+
+    def size(self, dimension: int) -> int:
+        """How many codes an update of so many coordinates is sent as, padding included."""
+        rotation = self.rotation(dimension)
+        return dimension if rotation is None else rotation.size
+
+    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+        """As `ChannelMechanism.decode`, rotated back."""
+        mean = self._coordinates.decode(totals, clients, self.size(dimension))
+        return self._back(mean, dimension)
+
+    def _back(self, mean: np.ndarray, dimension: int) -> np.ndarray:
+        rotation = self.rotation(dimension)
+        return mean if rotation is None else rotation.inverse(mean).astype(np.float32)
+
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
+        """One vector a round that the client takes part in, padding included."""
+        return VectorRelease(
+            self.channel, self.clip_norm, self.size(dimension), rounds, self.trust, neighboring,
+            self.cohort, self.norm,
+        )  # fmt: skip
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """The channel's, of coordinates clipped after rotation."""
+        return decoded_coordinate(self.channel, x)
+
+    def expected_error(self, dimension: int) -> CoordinateError:
+        """As `UpdateMechanism.expected_error`; in L1 updates are not rotated, and it is unknown."""
+        if self.norm != "l2":
+            raise no_error(self)
+        return error_of(self, dimension)
+
+    def record(self) -> dict[str, Any]:
+        """The channel with its certificate, and all other arguments."""
+        return {
+            "mechanism": "vector",
+            "channel": channel_record(self.channel),
+            "clip_norm": self.clip_norm,
+            "trust": self.trust,
+            "cohort": self.cohort,
+            "norm": self.norm,
+            "rotation_seed": self.rotation_seed,
+        }

@@ -1,0 +1,1 @@
+"""Attacks on the real pipeline that bound epsilon from below."""

@@ -1,0 +1,336 @@
+"""Attack the real pipeline on two neighbouring inputs, and bound epsilon from below by counting.
+
+Statistics: `docs/theory/audit.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant._internal.rounding import round_down
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.audit.attacks import Outcomes, World, best_event, in_words, statistics
+from randquant.audit.proportions import ceiling, least_epsilon
+from randquant.channels import wire
+from randquant.channels.keys import Key
+from randquant.privacy.accounting.account import account
+from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
+
+FEWEST = 40
+"""Fewest trials: ten to learn from, ten to choose an event by, twenty to count it in."""
+
+MOST_DECODED = 2**25
+"""Most coordinates decoded in one world, over all its trials: a quarter of a gigabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What an attack on the real pipeline showed.
+
+    Attributes:
+        epsilon_lower: with probability `confidence` over the randomness of the trials, no smaller
+            epsilon holds at `delta`; in nats, 0 where nothing was shown.
+        delta: the delta of the claim.
+        confidence: probability, at least, that epsilon_lower is right.
+        stated: the guarantee of one release as accounted; None where none is stated.
+        event: the event that was counted, in words.
+        likelier: the input under which the event is likelier: `update` or `other`.
+        hits: how often the event happened under that input, and how often under the other one.
+        counted: trials, under each input, that were counted.
+        trials: trials, under each input, in all; the rest was learned from.
+        ceiling: no counts from so many trials could have shown more than this.
+        constant: whether every outcome was the same one: no randomness was seen at all.
+    """
+
+    epsilon_lower: float
+    delta: float
+    confidence: float
+    stated: Guarantee | None
+    event: str
+    likelier: World
+    hits: tuple[int, int]
+    counted: int
+    trials: int
+    ceiling: float
+    constant: bool
+
+    @property
+    def epsilon_stated(self) -> float:
+        """The stated epsilon; infinity where nothing is promised."""
+        return math.inf if self.stated is None else self.stated.epsilon
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether more was shown than is stated: a fault, or an error of chance."""
+        return self.epsilon_lower > self.epsilon_stated
+
+    def __str__(self) -> str:
+        return (
+            f"epsilon >= {round_down(self.epsilon_lower)} at delta = {self.delta} "
+            f"with confidence {self.confidence}"
+        )
+
+    def lines(self) -> list[str]:
+        """Return the findings in words: what is stated, what was shown, how, and the verdict."""
+        stated = "no guarantee" if self.stated is None else str(self.stated)
+        known = 0 < self.epsilon_stated < math.inf
+        share = ""
+        if known:
+            share = f": {math.floor(100 * self.epsilon_lower / self.epsilon_stated)} % of it"
+        unlikelier = "other" if self.likelier == "update" else "update"
+        found = [
+            f"stated   {stated}",
+            f"audited  {self}{share}",
+            f"event    {self.event}: in {self.hits[0]:,} of {self.counted:,} trials with "
+            f"`{self.likelier}`, in {self.hits[1]:,} with `{unlikelier}`",
+        ]
+        if self.ceiling < self.epsilon_stated < math.inf:
+            found.append(
+                f"limit    so many trials show at most epsilon {round_down(self.ceiling)}: nothing "
+                "could have contradicted what is stated; use more trials or fewer coordinates"
+            )
+        if self.constant:
+            found.append(
+                "warning  every outcome was the same: the mechanism is nearly constant at these "
+                "inputs, or its key is reused"
+            )
+        verdict = "nothing that was seen contradicts what is stated"
+        if self.contradicted:
+            verdict = (
+                "CONTRADICTED: more leaks than is stated. The mechanism or its accounting is "
+                f"wrong, unless this is the one audit in {1 / (1 - self.confidence):.0f} that errs"
+            )
+        return [*found, f"verdict  {verdict}"]
+
+
+def audit(
+    mechanism: UpdateMechanism,
+    update: np.ndarray,
+    other: np.ndarray,
+    *,
+    key: Key,
+    delta: float = 0.0,
+    confidence: float = 0.99,
+    trials: int = 20_000,
+    others: np.ndarray | None = None,
+    neighboring: Neighboring = "replace_one",
+) -> Audit:
+    """Run a mechanism many times on two neighbouring inputs, and bound its epsilon from below.
+
+    Args:
+        mechanism: what is attacked, as it is: its `encode` and `mean` are called.
+        update, other: (d,) float32, what the client sends in either world. They may lie beyond the
+            mechanism's clip, which then is attacked too.
+        key: root of all randomness; every client of every trial has a key of its own, derived as
+            in federated training.
+        delta: the delta of the claim, in [0, 1).
+        confidence: probability, at least, that the bound is right; in [0.5, 1).
+        trials: how often either world is run, >= 40; times d at most 2**25.
+        others: (n - 1, d) float32, what the cohort's other clients send, the same in both worlds;
+            by default there is one, who sends `other`.
+        neighboring: which guarantee is attacked; `zero_out` is about an `other` of zeros only.
+
+    Returns:
+        An Audit: the bound, the guarantee that `account` states for one release, and the event.
+
+    Guarantees:
+        The adversary sees what leaves the clients. Under local trust that is the payload, byte
+        for byte, and how many other clients' equal it; under aggregate and central trust it is
+        the mean that `mean` makes of the cohort's payloads.
+        The event is learned on a quarter of the trials, chosen on another and counted on the other
+        half, so that the bound is right with probability `confidence` whatever was learned.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind, or the mechanism
+            refuses an input or a cohort.
+
+    References:
+        Clopper and Pearson 1934; Jagielski, Ullman and Oprea 2020 (auditing by counting);
+        `docs/theory/audit.md`.
+
+    Example:
+        >>> import randquant as rq
+        >>> from randquant.aggregation.coordinate import ChannelMechanism
+        >>> mechanism = ChannelMechanism(rq.pbm(clip=1.0, theta=0.25, trials=1))
+        >>> x, other = np.ones(1, dtype=np.float32), -np.ones(1, dtype=np.float32)
+        >>> found = rq.audit(mechanism, x, other, trials=2000, key=rq.Key.from_seed(0))
+        >>> found.epsilon_lower < found.epsilon_stated < 1.4 * found.epsilon_lower
+        True
+        >>> found.event
+        'decoded value -2'
+    """
+    validate.kind("key", key, Key)
+    delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
+    confidence = validate.real("confidence", confidence, low=0.5, below=1)
+    trials = validate.whole("trials", trials, low=FEWEST)
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    update, other = _vector("update", update), _vector("other", other)
+    if neighboring == "zero_out" and other.any():
+        raise ValueError(
+            "Expected an other update of zeros under zero_out, got one that is not: audit it under "
+            "replace_one."
+        )
+    others = other[None] if others is None else _cohort(others)
+    if not update.size == other.size == others.shape[1]:
+        raise ValueError(
+            f"Expected updates of one dimension, got {update.size} and {other.size}, and "
+            f"{others.shape[1]} for the other clients."
+        )
+    validate.whole(
+        "trials times dimension", trials * update.size, high=MOST_DECODED, why="memory is finite"
+    )
+    error = 1 - confidence
+    worth = functools.partial(least_epsilon, delta=delta, error=error)
+    outcomes, worlds = _run(mechanism, (update, other), others, trials, key)
+    learn, choose = slice(trials // 4), slice(trials // 4, trials // 2)
+    scores = statistics(outcomes, worlds[0][learn], worlds[1][learn])
+    event = best_event(scores, worlds[0][choose], worlds[1][choose], worth)
+    in_update, in_other = (event.hits(world[trials // 2 :]) for world in worlds)
+    hits = (in_update, in_other) if event.likelier == "update" else (in_other, in_update)
+    counted = trials - trials // 2
+    release = mechanism.release(update.size, 1, neighboring)
+    return Audit(
+        epsilon_lower=max(0.0, float(worth(hits[0], hits[1], counted))),
+        delta=delta,
+        confidence=confidence,
+        stated=None if release is None else account([release], delta),
+        event=in_words(event, outcomes),
+        likelier=event.likelier,
+        hits=hits,
+        counted=counted,
+        trials=trials,
+        ceiling=ceiling(counted, delta, error),
+        constant=len(outcomes.equal) == 1,
+    )
+
+
+def worst_inputs(
+    mechanism: UpdateMechanism, dimension: int, neighboring: Neighboring = "replace_one"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return two updates that a mechanism should have most trouble to hide: what to audit it with.
+
+    Args:
+        mechanism: answers which (`UpdateMechanism.audit_inputs`).
+        dimension: d, coordinates of an update.
+        neighboring: `replace_one`, or `zero_out`, where the other update is zero.
+
+    Returns:
+        (update, other), (d,) float32 each, all coordinates alike. For a `clip_norm` or a `clip`
+        they lie far beyond it, on either side of zero, so that a missing clip shows; for a channel
+        alone they are the pair of inputs of its certificate.
+
+    Raises:
+        ValueError: the mechanism knows of none, or an argument is out of bounds.
+
+    Example:
+        >>> from randquant.aggregation.baselines import LocalGaussian
+        >>> worst_inputs(LocalGaussian(clip_norm=1.0, noise_multiplier=1.0), 2)[0]
+        array([1024., 1024.], dtype=float32)
+    """
+    dimension = validate.whole("dimension", dimension, low=1, high=MOST_DECODED)
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    pair = mechanism.audit_inputs(neighboring)
+    return np.full(dimension, pair[0], np.float32), np.full(dimension, pair[1], np.float32)
+
+
+def cohort_inputs(
+    mechanism: UpdateMechanism,
+    dimension: int,
+    cohort: int,
+    neighboring: Neighboring = "replace_one",
+    x: float | None = None,
+    other: float | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what a cohort sends in either world: all coordinates alike, worst ones or as given.
+
+    Args:
+        mechanism, dimension, neighboring: as in `worst_inputs`.
+        cohort: n, how many clients send, >= 1.
+        x, other: every coordinate of either update; None for that of `worst_inputs`.
+
+    Returns:
+        (update, other, others): (d,), (d,) and (n - 1, d) float32; the others all send `other`.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+    """
+    cohort = validate.whole("cohort", cohort, low=1)
+    update, replaced = worst_inputs(mechanism, dimension, neighboring)
+    limit = float(np.finfo(np.float32).max)
+    for name, value, filled in (("x", x, update), ("other", other, replaced)):
+        if value is not None:
+            filled[:] = validate.real(name, value, low=-limit, high=limit)
+    return update, replaced, np.tile(replaced, (cohort - 1, 1))
+
+
+def _run(
+    mechanism: UpdateMechanism,
+    inputs: tuple[np.ndarray, np.ndarray],
+    others: np.ndarray,
+    trials: int,
+    key: Key,
+) -> tuple[Outcomes, tuple[np.ndarray, np.ndarray]]:
+    """Run both worlds: every outcome that occurred, and the numbers of each world's outcomes."""
+    dimension = inputs[0].size
+    local = mechanism.trust in ("local", None)
+    numbers: dict[tuple[bytes, int], int] = {}
+
+    def outcome(update: np.ndarray, root: Key) -> int:
+        payloads = [
+            mechanism.encode(sent, root.fold_in("client", client))
+            for client, sent in enumerate((update, *others))
+        ]
+        if local:
+            seen = payloads[0], payloads[1:].count(payloads[0])
+        else:
+            mean = mechanism.mean(payloads, dimension, root.fold_in("server"))
+            seen = mean.astype(np.float32).tobytes(), 0
+        return numbers.setdefault(seen, len(numbers))
+
+    def world(number: int) -> np.ndarray:
+        root = key.fold_in("audit", number)
+        each = (outcome(inputs[number], root.fold_in(trial)) for trial in range(trials))
+        return np.fromiter(each, dtype=np.int64, count=trials)
+
+    worlds = world(0), world(1)
+    decoded = np.empty((len(numbers), dimension))
+    server = key.fold_in("server")
+    for (seen, _), number in numbers.items():
+        if local:
+            decoded[number] = mechanism.mean([seen], dimension, server)
+        else:
+            decoded[number] = np.frombuffer(seen, dtype=np.float32)
+    bodies = _bodies([seen if local else b"" for seen, _ in numbers])
+    return Outcomes(decoded, np.array([equal for _, equal in numbers]), bodies), worlds
+
+
+def _bodies(payloads: list[bytes]) -> np.ndarray:
+    """(k, b) uint8: payloads without the header of `wire`, which tells nothing but a checksum."""
+    own = [p[wire.HEADER_BYTES :] if p.startswith(wire.MAGIC) else p for p in payloads]
+    width = max(map(len, own))
+    joined = b"".join(body.ljust(width, b"\0") for body in own)
+    return np.frombuffer(joined, dtype=np.uint8).reshape(len(own), width)
+
+
+def _vector(name: str, update: np.ndarray) -> np.ndarray:
+    array = np.asarray(update)
+    if array.ndim != 1 or not array.size or array.dtype.kind != "f":
+        raise ValueError(
+            f"Expected {name} to be a vector (d,) of floats, got shape {array.shape}, "
+            f"{array.dtype}."
+        )
+    return array.astype(np.float32)
+
+
+def _cohort(others: np.ndarray) -> np.ndarray:
+    array = np.asarray(others)
+    if array.ndim != 2 or array.dtype.kind != "f":
+        raise ValueError(
+            f"Expected others to be (n - 1, d) floats, got shape {array.shape}, {array.dtype}."
+        )
+    return array.astype(np.float32)

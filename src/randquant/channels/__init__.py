@@ -1,0 +1,1 @@
+"""What is sent: channels, their moments, keys, codes and bytes."""

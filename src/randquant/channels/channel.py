@@ -1,0 +1,232 @@
+"""A channel: how one clipped coordinate becomes one of m integer codes.
+
+Every mechanism compiles to this one immutable value; everything else (certificates, moments,
+sampling) reads it. Its mathematics is in `docs/theory/channel.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from randquant._internal import validate
+
+MAX_DENOMINATOR = 2**62
+"""Largest denominator: weights, their sums and differences stay within signed 64 bits."""
+
+DITHER_STEPS = 2**32
+"""An input's position in its cell is rounded to the nearest of this many steps when encoded."""
+
+LARGEST = 1e30
+"""Largest clip and value, and one over the smallest clip: well inside what float32 can hold."""
+
+NARROWEST_CELL = 2.0**-30
+"""Narrowest cell, in units of clip: below it float64 inputs would hardly fall between vertices."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Channel:
+    """Distribution of a code for every input in [-clip, clip], in exact integers.
+
+    Between two neighbouring vertices the rows are mixed linearly: an input is first rounded at
+    random to one of the two vertices, then a code is drawn from that vertex's row.
+
+    Args:
+        inputs: (V,) float64, non-decreasing, from -clip to clip; an interior input given twice
+            is a jump: its left limit, then its right limit (taken at the input itself).
+        values: (m,) float64, what code 0..m-1 decodes to.
+        weights: (V, m) integers >= 0; row v is the distribution of the code at inputs[v].
+        denominator: sum of every row; a power of two, at most 2**62.
+
+    Guarantees:
+        Two channels are equal exactly when their fingerprints are.
+        The arrays cannot be written to.
+
+    Raises:
+        ValueError: shapes, order, sums or the denominator are not as above.
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+        >>> channel.levels, len(channel.inputs), channel.clip
+        (16, 10, 1.5)
+    """
+
+    inputs: np.ndarray
+    values: np.ndarray
+    weights: np.ndarray
+    denominator: int
+    fingerprint: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "inputs", _frozen(self.inputs, np.float64))
+        set_field(self, "values", _frozen(self.values, np.float64))
+        set_field(self, "weights", _frozen(_integers(self.weights), np.int64))
+        set_field(self, "denominator", validate.whole("denominator", self.denominator))
+        _check(self)
+        set_field(self, "fingerprint", _fingerprint(self))
+
+    def __reduce__(self):
+        # Copies and pickles are built anew, so that they are checked and immutable too.
+        return Channel, (self.inputs, self.values, self.weights, self.denominator)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Channel) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        return (
+            f"Channel(clip={self.clip:g}, levels={self.levels}, vertices={len(self.inputs)}, "
+            f"fingerprint={self.fingerprint.hex()[:8]})"
+        )
+
+    @property
+    def clip(self) -> float:
+        """Per-coordinate clipping threshold: inputs lie in [-clip, clip]."""
+        return float(self.inputs[-1])
+
+    @property
+    def levels(self) -> int:
+        """How many codes there are."""
+        return len(self.values)
+
+    @property
+    def bits(self) -> int:
+        """Bits that one code needs: ceil(log2(levels))."""
+        return (self.levels - 1).bit_length()
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """(V, m) float64: weights / denominator, each within a relative 2**-53."""
+        return self.weights / self.denominator
+
+    def locate(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the cell of each input and where in it the input lies.
+
+        Args:
+            x: any shape, float64, within [-clip, clip].
+
+        Returns:
+            (cell, position): x lies `position` of the way from inputs[cell] to inputs[cell+1];
+            at a jump the right-hand cell is taken. Same shape as x, int64 and float64.
+        """
+        cell = np.searchsorted(self.inputs, x, side="right") - 1
+        cell = np.minimum(cell, len(self.inputs) - 2)
+        # A product with the reciprocal, as in the encoder's kernel: both must agree to the bit.
+        inverse = 1.0 / (self.inputs[cell + 1] - self.inputs[cell])
+        return cell, (x - self.inputs[cell]) * inverse
+
+    def mix(self, x: float) -> tuple[np.ndarray, int]:
+        """Return the distribution of the code that is drawn for x: (m,) Python integers, their sum.
+
+        Guarantees:
+            This is the encoder's distribution exactly, its rounded dither included.
+
+        Raises:
+            ValueError: x is outside [-clip, clip].
+
+        Example:
+            >>> import randquant as rq
+            >>> weights, total = rq.stochastic_rounding(clip=1.0, levels=2).mix(0.5)
+            >>> [float(w / total) for w in weights]
+            [0.25, 0.75]
+        """
+        if not -self.clip <= x <= self.clip:
+            raise ValueError(f"Expected x within [-{self.clip:g}, {self.clip:g}], got x={x}.")
+        cell, position = self.locate(np.asarray(x, dtype=np.float64))
+        steps = int(position * DITHER_STEPS + 0.5)
+        left, right = self.weights[cell : cell + 2].astype(object)
+        return (DITHER_STEPS - steps) * left + steps * right, DITHER_STEPS * self.denominator
+
+    def input_of(self, vertex: int) -> float:
+        """An input whose code is drawn from exactly this vertex's row."""
+        value = float(self.inputs[vertex])
+        if value in self.inputs[vertex + 1 :]:  # the left limit of a jump: just below it
+            return float(np.nextafter(value, -np.inf))
+        return value
+
+    @property
+    def lattice(self) -> tuple[float, float] | None:
+        """(first value, step) when the values are evenly spaced, so that sums decode; else None."""
+        first, step = float(self.values[0]), float(self.values[-1] - self.values[0])
+        step /= self.levels - 1
+        even = first + step * np.arange(self.levels)
+        tolerance = 8 * np.finfo(np.float64).eps * np.abs(self.values).max()
+        return (first, step) if np.abs(even - self.values).max() <= tolerance else None
+
+
+def _frozen(array: np.ndarray, kind: type) -> np.ndarray:
+    """A copy over immutable bytes: nobody can make it writable again."""
+    copy = np.array(array, dtype=kind, order="C")
+    return np.ndarray(copy.shape, kind, buffer=copy.tobytes())
+
+
+def _integers(weights: np.ndarray) -> np.ndarray:
+    array = np.asarray(weights)
+    if array.dtype == object:
+        if not all(isinstance(w, int) and abs(w) <= MAX_DENOMINATOR for w in array.flat):
+            raise ValueError("Expected integer weights of at most 2**62.")
+    elif array.dtype.kind not in "iu":
+        raise TypeError(f"Expected integer weights, got dtype {array.dtype}.")
+    elif array.size and array.max() > MAX_DENOMINATOR:
+        raise ValueError("Expected integer weights of at most 2**62.")
+    return array
+
+
+def _check(channel: Channel) -> None:
+    inputs, values, weights = channel.inputs, channel.values, channel.weights
+    denominator = channel.denominator
+    if inputs.ndim != 1 or values.ndim != 1 or weights.shape != (inputs.size, values.size):
+        raise ValueError(
+            f"Expected inputs (V,), values (m,) and weights (V, m), got shapes "
+            f"{inputs.shape}, {values.shape} and {weights.shape}."
+        )
+    if values.size < 2:
+        raise ValueError(
+            f"Expected levels >= 2, got levels={values.size}: a channel with one level sends "
+            "nothing."
+        )
+    if not (np.isfinite(inputs).all() and np.isfinite(values).all()):
+        raise ValueError("Expected finite inputs and values, got one that is not.")
+    gaps = np.diff(inputs)
+    if inputs.size < 2 or (gaps < 0).any() or inputs[0] != -inputs[-1] or inputs[-1] <= 0:
+        raise ValueError("Expected inputs to rise from -clip to clip with clip > 0.")
+    if inputs[-1] < 1 / LARGEST or max(inputs[-1], np.abs(values).max()) > LARGEST:
+        raise ValueError(
+            f"Expected clip and values within [1e-30, 1e30], got clip={inputs[-1]:g}: "
+            "beyond, 32-bit floats would overflow or vanish."
+        )
+    if ((gaps > 0) & (gaps < NARROWEST_CELL * inputs[-1])).any():
+        raise ValueError("Expected neighbouring inputs to be equal or at least clip/2**30 apart.")
+    flat = np.flatnonzero(gaps == 0)
+    if flat.size and (flat[0] == 0 or flat[-1] == gaps.size - 1 or (np.diff(flat) == 1).any()):
+        raise ValueError(
+            "Expected a repeated input (a jump) once and inside (-clip, clip): "
+            "the outer limit of a jump at ±clip is never reached."
+        )
+    if denominator < 1 or denominator > MAX_DENOMINATOR or denominator & (denominator - 1):
+        raise ValueError(f"Expected denominator a power of two <= 2**62, got {denominator}.")
+    if (weights < 0).any():
+        raise ValueError("Expected weights >= 0, got a negative one.")
+    for vertex, row in enumerate(weights):
+        total = int(row.astype(object).sum())
+        if total != denominator:
+            raise ValueError(
+                f"Expected every row of weights to sum to {denominator}, row {vertex} has {total}."
+            )
+
+
+def _fingerprint(channel: Channel) -> bytes:
+    digest = hashlib.sha256(b"randquant channel 1\0")
+    header = (*channel.weights.shape, channel.denominator.bit_length())
+    digest.update(np.array(header, dtype="<u8").tobytes())
+    # Adding 0.0 turns -0.0 into 0.0: equal numbers must give equal fingerprints.
+    digest.update((channel.inputs + 0.0).astype("<f8").tobytes())
+    digest.update((channel.values + 0.0).astype("<f8").tobytes())
+    digest.update(channel.weights.astype("<i8").tobytes())
+    return digest.digest()[:16]

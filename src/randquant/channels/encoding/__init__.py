@@ -1,0 +1,17 @@
+"""From values to codes, exactly as certified."""
+
+from randquant.channels.encoding.batch import encode_payloads
+from randquant.channels.encoding.encode import decode, encode, encode_payload
+from randquant.channels.encoding.stream import encode_to
+from randquant.channels.encoding.threads import CHUNK, SEGMENT, cores
+
+__all__ = [
+    "CHUNK",
+    "SEGMENT",
+    "cores",
+    "decode",
+    "encode",
+    "encode_payload",
+    "encode_payloads",
+    "encode_to",
+]

@@ -1,0 +1,79 @@
+"""Encoding many short updates at once, as a simulation of many clients does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from randquant.channels import wire
+from randquant.channels.channel import Channel
+from randquant.channels.encoding.inputs import floats, not_finite
+from randquant.channels.encoding.threads import CHUNK, Encoder, scratch
+from randquant.channels.keys import Key
+from randquant.channels.wire.blocks import block
+
+SLAB = 1 << 17
+"""Random words that are held at a time: with their coordinates they fit a second-level cache."""
+
+
+def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
+    """Encode each client's update into its payload, on one thread.
+
+    Args:
+        channel: the channel.
+        x: (n, d), an update a row; floats as in `encode`.
+        keys: n of them, each used for this one encoding only.
+
+    Returns:
+        n payloads.
+
+    Guarantees:
+        Payload i is encode_payload(channel, x[i], keys[i]). Where updates are short it comes
+        sooner: one call of compiled code serves many, and other threads are not waited for.
+
+    Raises:
+        ValueError, TypeError: as `encode`; or x is no matrix of as many rows as there are keys.
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=0.5)
+        >>> keys = [rq.Key.from_seed(1).fold_in("client", i) for i in range(3)]
+        >>> [len(payload) for payload in encode_payloads(channel, np.zeros((3, 80)), keys)]
+        [50, 50, 50]
+    """
+    array, widen = floats(x)
+    if array.ndim != 2 or len(array) != len(keys):
+        raise ValueError(
+            f"Expected a row for each of {len(keys)} keys, got shape {array.shape}: "
+            "give every client a key of its own."
+        )
+    encoders, dimension = [Encoder(channel, key, packed=True) for key in keys], array.shape[1]
+    bodies = np.empty((len(keys), wire.body_bytes(channel, dimension)), dtype=np.uint8)
+    drawn = np.zeros(len(keys), dtype=bool)
+    if dimension <= CHUNK and block(channel.levels)[0] == 1:
+        step = max(SLAB // (dimension + 1), 1)
+        for start in range(0, len(keys), step):
+            part = slice(start, start + step)
+            drawn[part] = _together(channel, encoders[part], widen(array[part]), bodies[part])
+    for i in np.flatnonzero(~drawn):
+        bad = encoders[i].run(np.ascontiguousarray(array[i]), widen, bodies[i], threads=1)
+        if bad is not None:
+            raise not_finite(widen(array[i, bad : bad + 1])[0], int(i), bad)
+    return [wire.frame(channel, dimension, body) for body in bodies]
+
+
+def _together(
+    channel: Channel, encoders: Sequence[Encoder], x: np.ndarray, bodies: np.ndarray
+) -> np.ndarray:
+    """Encode rows; tell for each whether 32 random bits a draw settled it, as they mostly do."""
+    from randquant.channels.encoding import kernel
+    from randquant.channels.encoding.tables import tables
+
+    width = x.shape[1] + x.shape[1] % 2
+    words = scratch("rows", np.uint64, len(x) * width).reshape(len(x), width)
+    for encoder, row in zip(encoders, words, strict=True):
+        encoder.words(row)
+    statuses = np.empty(len(x), dtype=np.int64)
+    kernel.encode_rows(x, words, *tables(channel), channel.bits, bodies, statuses)
+    return statuses == 0

@@ -1,0 +1,106 @@
+"""Encoding an update that need not fit in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.channels import wire
+from randquant.channels.channel import Channel
+from randquant.channels.encoding.inputs import floats, not_finite
+from randquant.channels.encoding.threads import Encoder, cores
+from randquant.channels.keys import Key
+from randquant.channels.wire.blocks import length
+
+PIECE = 1 << 22
+"""Coordinates that are encoded at a time, about: 16 MiB of float32."""
+
+
+def encode_to(
+    file: BinaryIO,
+    channel: Channel,
+    parts: Iterable[Any],
+    dimension: int,
+    key: Key,
+    *,
+    threads: int | None = None,
+) -> int:
+    """Encode an update that comes in parts into a file, as the payload that `wire` reads.
+
+    Args:
+        file: open for writing, at a place that can be sought again: the header is written last.
+        channel, key, threads: as in `encode`.
+        parts: vectors that are the update, one after another; float16, float32, float64, bfloat16.
+            Each is done with when the next is asked for: they may share their memory.
+        dimension: coordinates of all of them.
+
+    Returns:
+        Bytes written.
+
+    Guarantees:
+        The file's bytes are `encode_payload` of the whole update. Beside the largest part about
+        100 MB are needed, however long the update is.
+
+    Raises:
+        ValueError: a number is NaN or infinite, or the parts have another dimension. What was
+            written is then no payload: its header is zeros.
+        TypeError: as `encode`.
+
+    Example:
+        >>> import io, randquant as rq
+        >>> channel, file = rq.stochastic_rounding(clip=1.0, levels=2, margin=0.5), io.BytesIO()
+        >>> encode_to(file, channel, [np.zeros(3), np.ones(5)], 8, rq.Key.from_seed(1))
+        41
+    """
+    encoder, threads = Encoder(channel, key, packed=True), cores(threads)
+    dimension = validate.whole("dimension", dimension, low=0, high=2**48)
+    digest, begin = hashlib.sha256(wire.bare_header(channel, dimension)), file.tell()
+    file.write(bytes(wire.HEADER_BYTES))
+    done = 0
+    for piece in _pieces(parts, PIECE // encoder.chunk * encoder.chunk):
+        if done + piece.size > dimension:
+            raise ValueError(f"Expected {dimension} coordinates in all parts, got more.")
+        body = np.empty((length(channel.levels, piece.size) + 7) // 8, dtype=np.uint8)
+        bad = encoder.run(piece, lambda part: part, body, threads, done)
+        if bad is not None:
+            raise not_finite(piece[bad], done + bad)
+        digest.update(body.data)
+        file.write(body.data)
+        done += piece.size
+    if done < dimension:
+        raise ValueError(f"Expected {dimension} coordinates in all parts, got {done}.")
+    end = file.tell()
+    file.seek(begin)
+    file.write(wire.header(channel, dimension, digest.digest()))
+    file.seek(end)
+    return end - begin
+
+
+def _pieces(parts: Iterable[Any], size: int) -> Iterator[np.ndarray]:
+    """The same numbers, `size` at a time, as float32 or float64; fewer in the last piece."""
+    held: list[np.ndarray] = []
+    count = 0
+    for part in parts:
+        flat, widen = floats(part)
+        if flat.ndim != 1:
+            raise ValueError(f"Expected parts that are vectors, got shape {flat.shape}.")
+        start = 0
+        while start < flat.size:
+            taken = widen(flat[start : start + size - count])
+            held.append(taken)
+            start, count = start + taken.size, count + taken.size
+            if count == size:
+                yield _joined(held)
+                held, count = [], 0
+        if held:  # the next part may come in the same memory
+            held[-1] = held[-1].copy()
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: list[np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(held[0]) if len(held) == 1 else np.concatenate(held)

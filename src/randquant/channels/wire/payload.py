@@ -1,0 +1,273 @@
+"""Codes to bytes and back: the payload that a client uploads.
+
+A payload is a header of 40 bytes and a body of packed codes: log2 m bits each, or within 1 % of
+that where m is no power of two (`blocks`). The codes are those of a `Channel`, or of a `Format`
+where no channel is behind them. The checksum finds damage, not forgery: authenticity is the
+transport's task.
+
+    offset  bytes  field
+    0       4      magic "RQPL"
+    4       1      version, 2
+    5       1      reserved, 0
+    6       2      levels, modulo 2**16 (the fingerprint tells the rest)
+    8       8      dimension
+    16      16     fingerprint of the channel or format
+    32      8      checksum: first bytes of SHA-256 over the 32 bytes above and the body
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.channels.wire.blocks import block, blocks, length
+
+MAGIC = b"RQPL"
+VERSION = 2
+HEADER = struct.Struct("<4sBBHQ16s8s")
+HEADER_BYTES = HEADER.size
+TOTALS = ("int32", "int64", "uint32", "uint64")
+
+
+class Coding(Protocol):
+    """What sender and receiver must agree on: a `Channel` has it, and so has a `Format`."""
+
+    @property
+    def levels(self) -> int:
+        """How many codes there are."""
+        ...
+
+    @property
+    def bits(self) -> int:
+        """Bits that one code needs."""
+        ...
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that differ wherever the meaning of a code does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Codes 0 to levels - 1 whose meaning a fingerprint stands for.
+
+    Example:
+        >>> Format.of(2, "sign", 0.5).bits
+        1
+    """
+
+    levels: int
+    fingerprint: bytes
+
+    @classmethod
+    def of(cls, levels: int, *facts: str | float) -> Format:
+        """Return the format of codes that these names and numbers give a meaning."""
+        return cls(levels, hashlib.sha256(repr((levels, *facts)).encode()).digest()[:16])
+
+    @property
+    def bits(self) -> int:
+        """Bits that one code needs: ceil(log2(levels))."""
+        return (self.levels - 1).bit_length()
+
+
+def body_bytes(channel: Coding, dimension: int) -> int:
+    """Return how many bytes `dimension` packed codes of a channel take."""
+    return (_body_bits(channel, dimension) + 7) // 8
+
+
+def pack(channel: Coding, codes: np.ndarray) -> bytes:
+    """Turn codes into a payload.
+
+    Args:
+        channel: the channel that the codes were drawn from, or their format.
+        codes: (d,) uint8, each below channel.levels; uint32 for codes of more than 8 bits.
+
+    Returns:
+        bytes: 40 + `body_bytes` of them, log2 m bits a code and at most 1 % more.
+
+    Guarantees:
+        unpack(channel, pack(channel, codes), d) returns the same codes.
+
+    Raises:
+        ValueError: codes is not a vector of that dtype, or a code is out of range.
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+        >>> len(pack(channel, np.zeros(650, dtype=np.uint8)))
+        365
+    """
+    from randquant.channels.wire import kernel
+
+    codes = np.ascontiguousarray(codes)
+    if codes.ndim != 1 or codes.dtype != _dtype(channel):
+        raise ValueError(
+            f"Expected codes (d,) of dtype {_dtype(channel).name}, got shape {codes.shape}, "
+            f"{codes.dtype}: pack one client's codes at a time."
+        )
+    _check_range(channel, codes)
+    body = np.empty(body_bytes(channel, codes.size), dtype=np.uint8)
+    if _in_blocks(channel):
+        kernel.pack_blocks(codes, channel.levels, *blocks(channel.levels, codes.size), body)
+    else:
+        pack_codes = kernel.pack if channel.bits <= 8 else kernel.pack_wide
+        pack_codes(codes, channel.bits, body)
+    return frame(channel, codes.size, body)
+
+
+def frame(channel: Coding, dimension: int, body: np.ndarray) -> bytes:
+    """Put the header before a body of packed codes, (n,) uint8."""
+    digest = hashlib.sha256(bare_header(channel, dimension))
+    digest.update(body.data)
+    return b"".join((header(channel, dimension, digest.digest()), body.data))
+
+
+def bare_header(channel: Coding, dimension: int) -> bytes:
+    """What the checksum covers before the body: the header without it, 32 bytes."""
+    fields = (MAGIC, VERSION, 0, channel.levels % 2**16, dimension, channel.fingerprint)
+    return HEADER.pack(*fields, b"")[: -struct.calcsize("8s")]
+
+
+def header(channel: Coding, dimension: int, digest: bytes) -> bytes:
+    """The header, given the SHA-256 of all that the checksum covers."""
+    return bare_header(channel, dimension) + digest[: struct.calcsize("8s")]
+
+
+def checked_header(channel: Coding, payload: bytes, dimension: int) -> bytes:
+    """The checksum that a header states; ValueError unless the rest of it is as expected."""
+    magic, version, reserved, levels, size, fingerprint, checksum = HEADER.unpack_from(payload)
+    if magic != MAGIC:
+        raise ValueError(f"Expected a payload that starts with {MAGIC!r}, got {magic!r}.")
+    if version != VERSION or reserved != 0:
+        raise ValueError(
+            f"Expected payload version {VERSION}, got {version}: client and server must run "
+            "versions of randquant that share a format."
+        )
+    if fingerprint != channel.fingerprint or levels != channel.levels % 2**16:
+        raise ValueError(
+            f"Expected a payload of channel {channel.fingerprint.hex()[:8]} with "
+            f"{channel.levels} levels, got channel {fingerprint.hex()[:8]} with {levels}."
+        )
+    if size != dimension:
+        raise ValueError(f"Expected a payload of {dimension} coordinates, got {size}.")
+    return checksum
+
+
+def unpack(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
+    """Turn a payload back into codes.
+
+    Args:
+        channel: the channel or format that the receiver expects.
+        payload: what came.
+        dimension: how many coordinates the receiver expects.
+
+    Returns:
+        (dimension,) uint8 codes, each below channel.levels; uint32 for codes of more than 8 bits.
+
+    Guarantees:
+        A payload that is damaged, truncated, too long, or made for another channel, dimension or
+        version raises; it never yields an array. Nothing larger than the expected dimension
+        justifies is allocated.
+
+    Raises:
+        ValueError: one sentence that says what is wrong with the payload.
+    """
+    dimension = validate.whole("dimension", dimension, low=0)
+    body = _checked_body(channel, payload, dimension)
+    return _codes(channel, body, dimension)
+
+
+def add(channel: Coding, payload: bytes, totals: np.ndarray) -> None:
+    """Add a payload's codes to running totals.
+
+    Args:
+        channel: the channel or format that the receiver expects.
+        payload: what came.
+        totals: (dimension,) int32, int64, uint32 or uint64, changed in place; left as it is when
+            the payload is refused.
+
+    Raises:
+        ValueError: as in `unpack`.
+        TypeError: totals is not a writable vector of such integers.
+    """
+    from randquant.channels.wire import kernel
+
+    if totals.ndim != 1 or totals.dtype.name not in TOTALS or not totals.flags.writeable:
+        raise TypeError(
+            f"Expected totals (d,) to add to, of dtype {', '.join(TOTALS)}; got shape "
+            f"{totals.shape}, {totals.dtype}."
+        )
+    body = _checked_body(channel, payload, totals.size)
+    if channel.bits > 8 or channel.levels < 1 << channel.bits:
+        # Some bit patterns may be no code: look at all of them before adding.
+        totals += _codes(channel, body, totals.size).astype(totals.dtype)
+        return
+    kernel.add(body, channel.bits, totals)
+
+
+def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
+    from randquant.channels.wire import kernel
+
+    if _in_blocks(channel):
+        codes = np.empty(dimension, dtype=np.uint8)
+        fields = blocks(channel.levels, dimension)
+        if not kernel.unpack_blocks(body, channel.levels, *fields, codes):
+            raise ValueError(
+                f"Expected blocks of codes below {channel.levels}, got a larger number in one."
+            )
+        return codes
+    if channel.bits > 8:
+        codes = np.zeros(dimension, dtype=np.uint32)
+        kernel.add_wide(body, channel.bits, codes)
+    else:
+        codes = np.zeros(dimension, dtype=np.uint8)
+        kernel.add(body, channel.bits, codes)
+    _check_range(channel, codes)
+    return codes
+
+
+def _in_blocks(channel: Coding) -> bool:
+    return block(channel.levels)[0] > 1
+
+
+def _body_bits(channel: Coding, dimension: int) -> int:
+    return length(channel.levels, dimension)
+
+
+def _dtype(channel: Coding) -> np.dtype:
+    return np.dtype(np.uint8 if channel.bits <= 8 else np.uint32)
+
+
+def _checked_body(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
+    expected = HEADER_BYTES + body_bytes(channel, dimension)
+    if len(payload) < HEADER_BYTES:
+        raise ValueError(
+            f"Expected a payload of {expected} bytes, got {len(payload)}: it is truncated."
+        )
+    checksum = checked_header(channel, payload, dimension)
+    if len(payload) != expected:
+        kind = "truncated" if len(payload) < expected else "too long"
+        raise ValueError(f"Expected a payload of {expected} bytes, got {len(payload)}: {kind}.")
+    body = np.frombuffer(payload, dtype=np.uint8, offset=HEADER_BYTES)
+    digest = hashlib.sha256(bare_header(channel, dimension))
+    digest.update(body.data)
+    if checksum != digest.digest()[: len(checksum)]:
+        raise ValueError("Expected a payload whose checksum fits, got a damaged one: ask again.")
+    spare = body.size * 8 - _body_bits(channel, dimension)
+    if spare and body[-1] >> (8 - spare):
+        raise ValueError("Expected zeros in a payload's spare bits, got ones: not our encoding.")
+    return body
+
+
+def _check_range(channel: Coding, codes: np.ndarray) -> None:
+    if codes.size and int(codes.max()) >= channel.levels:
+        index = int(np.argmax(codes >= channel.levels))
+        raise ValueError(
+            f"Expected codes below {channel.levels}, got {codes[index]} at index {index}."
+        )

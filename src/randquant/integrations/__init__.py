@@ -1,0 +1,1 @@
+"""Adapters to engines for federated learning."""

@@ -1,0 +1,11 @@
+"""Flower with private updates: `QuantizeMod` on the client, `QuantizedStrategy` on the server.
+
+What is sent, and who can learn what: `docs/flower.md`.
+"""
+
+from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.mod import QuantizeMod
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.strategy import QuantizedStrategy
+
+__all__ = ["Offer", "QuantizeMod", "QuantizedStrategy", "RoundEvent", "RunAccountant"]

@@ -1,0 +1,161 @@
+"""Records that `QuantizedStrategy` and `QuantizeMod` exchange."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.channels.wire.payload import Format
+from randquant.integrations.flower.offer import Offer
+
+ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL = "advertise", "share", "upload", "confirm", "reveal"
+STEPS = (ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL)
+
+HEAD, INBOX, PAYLOAD = "randquant", "randquant.inbox", "randquant.payload"
+OURS = (HEAD, INBOX, PAYLOAD)
+
+STYPE = "randquant.payload.v1"
+"""Type of payload arrays: Flower cannot read it as numbers, so nobody averages codes."""
+
+LONGEST_TEXT = 2**23
+"""Most characters of an offer or terms: a channel of 1000 inputs and 256 levels has 5 million."""
+
+LONGEST_SESSION = 64
+
+LOGGED = 500
+"""Most characters of foreign text that are logged or kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The header of every message.
+
+    Attributes:
+        step: step of the protocol; without secure aggregation only `upload`.
+        session: unique bytes of this round of this run.
+        offer: text of the server's offer, in the first request of a session.
+        terms: text of the secure sum's terms, sent with the offer.
+        survivors: clients in a sum, in the request to confirm them.
+    """
+
+    step: str
+    session: bytes
+    offer: str = ""
+    terms: str = ""
+    survivors: tuple[int, ...] = ()
+
+    def record(self) -> ConfigRecord:
+        """The record that is sent; client numbers are text, because they are unsigned 64-bit."""
+        fields = {
+            "step": self.step,
+            "session": self.session,
+            "offer": self.offer,
+            "terms": self.terms,
+            "survivors": [str(client) for client in self.survivors],
+        }
+        return ConfigRecord({name: value for name, value in fields.items() if value})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> Head:
+        """Undo `record`; ProtocolError if there is none."""
+        record = content.get(HEAD)
+        if not isinstance(record, ConfigRecord):
+            raise ProtocolError(f"Expected a record {HEAD!r} in the message, got none.")
+        step, session = record.get("step"), record.get("session")
+        offer, terms = record.get("offer", ""), record.get("terms", "")
+        if not (isinstance(step, str) and isinstance(session, bytes) and session):
+            raise ProtocolError("Expected the step and session of a message, got none.")
+        if len(session) > LONGEST_SESSION or step not in STEPS:
+            raise ProtocolError("Expected a step of the protocol, and a session of 64 bytes.")
+        if not (isinstance(offer, str) and isinstance(terms, str)):
+            raise ProtocolError("Expected an offer and terms in text, got something else.")
+        if max(len(offer), len(terms)) > LONGEST_TEXT:
+            raise ProtocolError(f"Expected texts of at most {LONGEST_TEXT} characters, got more.")
+        survivors = record.get("survivors", [])
+        if not isinstance(survivors, list):
+            raise ProtocolError("Expected a list of survivors, got something else.")
+        return cls(step, session, offer, terms, tuple(map(_number, survivors)))
+
+
+def logged(text: object) -> str:
+    """Foreign text as part of one log line, so that it cannot imitate a line of ours."""
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:LOGGED])
+
+
+def inbox_record(messages: Mapping[int, bytes]) -> ConfigRecord:
+    """The record of messages from or to some clients."""
+    return ConfigRecord({str(client): message for client, message in messages.items()})
+
+
+def read_inbox(content: RecordDict) -> dict[int, bytes]:
+    """Undo `inbox_record`; ProtocolError if there is none."""
+    record = content.get(INBOX)
+    if not isinstance(record, ConfigRecord) or not all(
+        isinstance(m, bytes) for m in record.values()
+    ):
+        raise ProtocolError(f"Expected a record {INBOX!r} of bytes in the message, got none.")
+    return {_number(client): bytes(message) for client, message in record.items()}  # type: ignore[arg-type]
+
+
+def payload_record(payload: bytes, size: int) -> ArrayRecord:
+    """The record of a payload of `size` codes."""
+    return ArrayRecord({"codes": Array("uint8", (size,), STYPE, payload)})
+
+
+def read_payload(content: RecordDict) -> bytes:
+    """Undo `payload_record`; ProtocolError if there is none."""
+    record = content.get(PAYLOAD)
+    array = record.get("codes") if isinstance(record, ArrayRecord) and len(record) == 1 else None
+    if array is None or array.stype != STYPE:
+        raise ProtocolError(f"Expected one array of {STYPE!r} in the message, got none.")
+    return array.data
+
+
+def terms_text(terms: Terms) -> str:
+    """The terms as text, without the session and size of the sum."""
+    return json.dumps(
+        {
+            "clients": terms.clients,
+            "bits": terms.bits,
+            "least": terms.least,
+            "neighbours": terms.neighbours,
+            "threshold": terms.threshold,
+        }
+    )
+
+
+def read_terms(text: str, session: bytes, size: int) -> Terms:
+    """Undo `terms_text`; ProtocolError if the text is invalid."""
+    try:
+        fields = json.loads(text)
+        return Terms(session, tuple(fields.pop("clients")), size, **fields)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError("Expected the terms of a secure sum, but they are none.") from error
+
+
+def read_offer(text: str) -> Offer:
+    """Like `Offer.from_text`; ProtocolError if the text is invalid."""
+    try:
+        return Offer.from_text(text)
+    except (ArithmeticError, MemoryError, ValueError) as error:
+        raise ProtocolError(
+            "Expected an offer of this package's version, with the certificate that its channel "
+            "has, got something else."
+        ) from error
+
+
+def upload_format(offer: Offer, session: bytes, client: int) -> Format:
+    """Format of one client's codes in one session without masks."""
+    channel = offer.channel
+    facts = ("upload", channel.fingerprint.hex(), session.hex(), str(client))
+    return Format.of(channel.levels, *facts)
+
+
+def _number(text: object) -> int:
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20):
+        raise ProtocolError("Expected numbers of clients, got something else.")
+    return int(text)

@@ -1,0 +1,339 @@
+"""The client's side on Flower: a mod that sends nothing of training but protected updates."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common import log
+from flwr.common.constant import ErrorCode
+
+from randquant._internal import validate
+from randquant._internal.rounding import round_up
+from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms
+from randquant.channels import wire
+from randquant.channels.keys import Key
+from randquant.integrations.flower import messages
+from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.files import DamagedFile
+from randquant.integrations.flower.ledger import OWN, SPENT, Ledger
+from randquant.integrations.flower.messages import Head
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.updates import Layout
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
+
+SUM = "randquant.sum"
+"""Record in a client's own state, which is never sent: its part in a sum."""
+
+FILES = "This client's files cannot be used; its log says why."
+NOTHING = "This client has no update to send; its log says why."
+REFUSED = "This client refuses the message; its log says why."
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeMod:
+    """Clips, encodes and masks what a train function returns, as the server's offer says.
+
+    The train function returns the whole model, as on Flower without this mod. Only the codes of
+    the update are sent, drawn with a key from the operating system. Metrics are not sent, because
+    no guarantee covers them.
+
+    Args:
+        epsilon: limit of this client's epsilon at `delta`, by a proven bound that it computes
+            itself from the offered channel. It counts its own answers, and refuses any answer that
+            would exceed the limit. Infinity sets no limit.
+        delta: in (0, 1).
+        neighboring: what the guarantee hides.
+        trust: `local` refuses offers that need secure aggregation.
+        all_neighbours: refuse sums in which this client does not share masks with all others.
+            Without it a malicious server can learn sums of a few clients
+            (`docs/secure-aggregation.md`); one that follows the protocol cannot.
+        colluders: how many of the other clients in a sum may tell the server all they know: refuse
+            offers that need the noise of more than `least` minus this number, and sums whose
+            threshold this number of clients could get around.
+        threshold: least fraction of a client's neighbours that must answer to remove its mask; no
+            server can ask for less.
+        buffers: names of arrays of floating-point numbers that are not trained, beside running
+            statistics (`docs/flower.md`): refuse offers of other buffers. None accepts the
+            offer's.
+
+    A SuperNode's `--node-config` takes precedence over these arguments: `randquant-epsilon`,
+    `randquant-delta`, `randquant-all-neighbours`, `randquant-threshold`. It may also name files of
+    the client: `randquant-ledger`, its account over all runs (without it, an account lasts one
+    run), and `randquant-identity` with `randquant-directory`: its Ed25519 key in PEM, and the
+    public keys of all clients, in JSON by node number in 64 hexadecimal digits. With these keys a
+    server cannot impersonate other clients.
+
+    Example:
+        >>> from flwr.clientapp import ClientApp
+        >>> app = ClientApp()
+        >>> @app.train(mods=[QuantizeMod(epsilon=8.0, delta=1e-5)])
+        ... def train(message, context): ...
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    neighboring: Neighboring = "replace_one"
+    trust: Trust = "aggregate"
+    all_neighbours: bool = True
+    colluders: int = 0
+    threshold: float = TWO_THIRDS
+    buffers: Collection[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.epsilon != math.inf:
+            validate.real("epsilon", self.epsilon, above=0)
+        validate.real("delta", self.delta, above=0, below=1)
+        validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
+        validate.choice("trust", self.trust, ("local", "aggregate"))
+        validate.whole("colluders", self.colluders, low=0)
+        validate.real("threshold", self.threshold, above=0, high=1)
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer one message; a refusal is an error reply with the reason and without data.
+
+        Other message types are passed through: evaluation is not covered by any guarantee.
+        """
+        if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        try:
+            return self._answer(message, context, call_next)
+        except ProtocolError as error:
+            return _refusal(message, str(error), error.__cause__)
+        except (OSError, DamagedFile) as error:  # the error may name files of this machine
+            return _refusal(message, FILES, error)
+        except Exception as error:  # any error that a malicious message causes
+            return _refusal(message, REFUSED, error)
+
+    def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer a train message, or raise an error about it."""
+        head = Head.read(message.content)
+        if head.step != messages.UPLOAD:
+            return _reply(message, head, self._key_step(head, message.content, context))
+        offer, client = self._begin(head, message.content, context)
+        old, inbox = (
+            _only_arrays(message.content, "the request"),
+            message.content.get(messages.INBOX),
+        )
+        account = context.state.get(SPENT)
+        own = {key: r for key, r in message.content.items() if key not in messages.OURS}
+        message.content = RecordDict(own)
+        try:  # an error here may reveal data, so its text must not reach the server
+            answer = call_next(message, context)
+            if answer.has_error():
+                raise RuntimeError(answer.error.reason)
+            new = _only_arrays(answer.content, "the train function's reply")
+            update = Layout.of(old, offer.buffers).update(old, new)
+            payload = offer.mechanism.encode(update, Key.generate())
+        except Exception as error:
+            return _refusal(message, NOTHING, error)
+        finally:  # whatever the train function did to the content
+            if client is not None:
+                context.state.pop(SUM, None)
+            if account is not None:
+                context.state[SPENT] = account
+        codes = wire.unpack(offer.channel, payload, offer.size)
+        if client is None:
+            form = messages.upload_format(offer, head.session, context.node_id)
+            payload = wire.pack(form, codes)
+        else:
+            assert isinstance(inbox, ConfigRecord)
+            payload = client.mask(codes, messages.read_inbox(RecordDict({messages.INBOX: inbox})))
+            _remember(context, head.session, offer, client)
+        record = messages.payload_record(payload, offer.size)
+        return _reply(message, head, {messages.PAYLOAD: record})
+
+    def _key_step(
+        self, head: Head, content: RecordDict, context: Context
+    ) -> dict[str, ConfigRecord]:
+        """The steps of a secure sum other than the upload; each is taken once."""
+        ledger = self._ledger(context)
+        if head.step == messages.ADVERTISE:
+            offer = messages.read_offer(head.offer)
+            terms = messages.read_terms(head.terms, head.session, offer.size)
+            threshold = float(context.node_config.get("randquant-threshold", self.threshold))
+            identity = _identity(context.node_config)
+            client = Client(terms, context.node_id, *identity, threshold)
+            with ledger.held():
+                self._check(offer, terms, ledger, context)
+            # Not recorded: each request gets new keys, and a server may ask any number of times.
+            answer = {context.node_id: client.advertise()}
+        else:
+            offer, client = _recall(context, head.session)
+            with ledger.held():
+                ledger.take(head.session, head.step)
+                ledger.save()
+            del context.state[SUM]  # after a failed step the client has left the sum
+            if head.step == messages.SHARE:
+                answer = client.share(messages.read_inbox(content))
+            elif head.step == messages.CONFIRM:
+                answer = client.confirm(head.survivors)
+            else:
+                answer = client.reveal(messages.read_inbox(content))
+                client = None  # deleted secrets cannot be stolen
+        _remember(context, head.session, offer, client)
+        return {messages.INBOX: messages.inbox_record(answer)}
+
+    def _begin(
+        self, head: Head, content: RecordDict, context: Context
+    ) -> tuple[Offer, Client | None]:
+        """Return the offer and the client's part in a secure sum; the ledger is charged here."""
+        client, terms = None, None
+        if head.offer:  # without secure aggregation the offer comes with the request
+            offer = messages.read_offer(head.offer)
+        else:
+            offer, client = _recall(context, head.session)
+            client.look_at(messages.read_inbox(content))
+            terms = client.terms
+        self._check_layout(offer, _only_arrays(content, "the request"))
+        ledger = self._ledger(context)
+        with ledger.held():
+            self._check(offer, terms, ledger, context)
+            if client is not None:
+                ledger.take(head.session, head.step)
+            ledger.accountant.compose(RoundEvent(offer, frozenset({OWN})))
+            ledger.save()
+        return offer, client
+
+    def _check(self, offer: Offer, terms: Terms | None, ledger: Ledger, context: Context) -> None:
+        """Raise ProtocolError unless this client agrees to the server's offer."""
+        mechanism = offer.mechanism
+        if terms is None and mechanism.trust != "local":
+            raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
+        if self.trust == "local" and mechanism.trust != "local":
+            raise ProtocolError("Expected an offer of local trust, as this client demands.")
+        if terms is not None:
+            self._check_terms(offer, terms, context)
+        accountant = ledger.accountant
+        event = RoundEvent(offer, frozenset({OWN}))
+        if accountant.would_exceed(event):
+            accountant.compose(event)
+            raise ProtocolError(
+                f"Expected an offer within epsilon {accountant.max_epsilon}, this client's limit, "
+                f"got {_shown(accountant.get_epsilon(accountant.delta))} with all earlier "
+                f"answers, at delta {accountant.delta}."
+            )
+
+    def _check_layout(self, offer: Offer, model: ArrayRecord) -> None:
+        """Raise ProtocolError unless the model matches the offer."""
+        layout = Layout.of(model, offer.buffers)
+        if layout.dimension != offer.dimension:
+            raise ProtocolError(
+                f"Expected {offer.dimension} coordinates as offered, got {layout.dimension}."
+            )
+        own = layout if self.buffers is None else Layout.of(model, self.buffers)
+        if not layout.buffers == own.buffers == offer.buffers:
+            raise ProtocolError(
+                f"Expected {len(own.buffers)} buffers that are not trained, as this client's "
+                f"model has, got an offer of {len(offer.buffers)} or of others."
+            )
+        if not layout.finite(model):
+            raise ProtocolError("Expected finite numbers in the model, got others.")
+        if left_out := (*layout.counters, *layout.buffers):
+            log(INFO, "randquant: no update is sent of %s.", messages.logged(", ".join(left_out)))
+
+    def _check_terms(self, offer: Offer, terms: Terms, context: Context) -> None:
+        """Raise ProtocolError unless the sum hides as many clients as the offer assumes."""
+        others, counted = len(terms.clients) - 1, terms.least - self.colluders
+        own = context.node_config.get("randquant-all-neighbours", self.all_neighbours)
+        all_neighbours = own not in (False, "false")  # any other value requires all
+        if offer.mechanism.cohort > counted:
+            raise ProtocolError(
+                f"Expected an offer for a cohort of at most {counted}, the clients of every sum "
+                f"without those that may collude, got {offer.mechanism.cohort}."
+            )
+        if terms.bits < offer.bits(len(terms.clients)):
+            raise ProtocolError("Expected bits enough for the sum of all clients' codes.")
+        if all_neighbours and terms.neighbours < others:
+            raise ProtocolError(
+                f"Expected all {others} others as neighbours, got {terms.neighbours}: with fewer, "
+                "a malicious server can learn sums of a few clients."
+            )
+        if 2 * terms.threshold - terms.neighbours <= self.colluders:
+            raise ProtocolError(
+                f"Expected a threshold that {self.colluders} colluders cannot get around, got "
+                f"{terms.threshold} of {terms.neighbours} neighbours."
+            )
+
+    def _ledger(self, context: Context) -> Ledger:
+        """This client's account, with the limit of its SuperNode or else of this mod."""
+        config = context.node_config
+        delta = float(config.get("randquant-delta", self.delta))
+        limit = float(config.get("randquant-epsilon", self.epsilon))
+        return Ledger(RunAccountant(delta, self.neighboring, limit), context)
+
+
+def _identity(
+    config: Mapping[str, Any],
+) -> tuple[Ed25519PrivateKey | None, dict[int, bytes] | None]:
+    """This client's key and all clients' public keys, from the files in `--node-config`."""
+    key = directory = None
+    try:
+        if "randquant-identity" in config:
+            key = load_pem_private_key(Path(str(config["randquant-identity"])).read_bytes(), None)
+            if not isinstance(key, Ed25519PrivateKey):
+                raise ValueError("Expected an Ed25519 key in randquant-identity, got another.")
+        if "randquant-directory" in config:
+            record = json.loads(Path(str(config["randquant-directory"])).read_text())
+            directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DamagedFile("Expected this client's key and the directory, got others.") from error
+    return key, directory
+
+
+def _remember(context: Context, session: bytes, offer: Offer, client: Client | None) -> None:
+    """Store this client's part in a sum for the next message, which may reach another process."""
+    if client is not None:
+        context.state[SUM] = ConfigRecord(
+            {
+                "session": session,
+                "offer": offer.to_text(),
+                "terms": messages.terms_text(client.terms),
+                "client": client.to_bytes(),
+            }
+        )
+
+
+def _recall(context: Context, session: bytes) -> tuple[Offer, Client]:
+    """Undo `_remember`; ProtocolError if this client has no part in that sum."""
+    saved = context.state.get(SUM)
+    if not isinstance(saved, ConfigRecord) or saved["session"] != session:
+        raise ProtocolError("Expected a message of the sum that this client is in, got another.")
+    offer = messages.read_offer(str(saved["offer"]))
+    terms = messages.read_terms(str(saved["terms"]), session, offer.size)
+    state = saved["client"]
+    assert isinstance(state, bytes)
+    return offer, Client.from_bytes(terms, state, *_identity(context.node_config))
+
+
+def _only_arrays(content: RecordDict, what: str) -> ArrayRecord:
+    records = [r for key, r in content.array_records.items() if key not in messages.OURS]
+    if len(records) != 1:
+        raise ProtocolError(f"Expected one record of arrays in {what}, got {len(records)}.")
+    return records[0]
+
+
+def _reply(message: Message, head: Head, records: Mapping[str, Any]) -> Message:
+    own = Head(head.step, head.session)
+    return Message(RecordDict({messages.HEAD: own.record(), **records}), reply_to=message)
+
+
+def _refusal(message: Message, reason: str, why: BaseException | None = None) -> Message:
+    """An error reply; its cause is only in this client's log."""
+    told = "" if why is None else messages.logged(f" {why!r}")
+    log(WARNING, "randquant: refused: %s%s", reason, told)
+    return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=message)
+
+
+def _shown(value: float) -> str:
+    return "infinity" if math.isinf(value) else round_up(value)

@@ -1,0 +1,138 @@
+"""A server's offer to its clients, as text: a mechanism for updates of some dimension."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from randquant._internal import validate
+from randquant._internal.serialization import to_json
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.saved import from_record
+from randquant.channels.channel import Channel
+from randquant.channels.wire import upload
+from randquant.privacy.accounting.release import Release
+from randquant.privacy.guarantee import Neighboring, Trust
+
+FORMAT = "randquant offer, version 2"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A mechanism that a server asks clients to use. It contains no secret.
+
+    Its text, with the channel's certificate, is made once, when the offer is.
+
+    Args:
+        mechanism: how updates are protected, and the trust and cohort that this counts on; one
+            that sends codes of a channel.
+        dimension: coordinates of an update.
+        buffers: names of the model's floating-point arrays that are not part of an update.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind or out of bounds.
+
+    Example:
+        >>> import randquant as rq
+        >>> from randquant.aggregation.vector import VectorMechanism
+        >>> channel = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
+        >>> offer = Offer(VectorMechanism(channel, clip_norm=1.0), 650)
+        >>> offer.size, Offer.from_text(offer.to_text()) == offer
+        (1024, True)
+    """
+
+    mechanism: UpdateMechanism
+    dimension: int
+    buffers: tuple[str, ...] = ()
+    _text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.mechanism.channel is None:
+            raise TypeError(
+                f"Expected a mechanism that sends codes of a channel, got {self.mechanism!r}: "
+                "baselines are for simulation."
+            )
+        validate.whole("dimension", self.dimension, low=1, high=2**40)
+        validate.kind("buffers", self.buffers, tuple)
+        if not all(isinstance(name, str) for name in self.buffers):
+            raise TypeError("Expected buffers by their names, got something else.")
+        if len(set(self.buffers)) < len(self.buffers):
+            raise ValueError("Expected each buffer once, got one twice.")
+        self.size  # noqa: B018 - checks the dimension: a rotation has an upper limit
+        object.__setattr__(self, "_text", self._written())
+
+    @property
+    def channel(self) -> Channel:
+        """The channel that codes are drawn from."""
+        channel = self.mechanism.channel
+        assert channel is not None
+        return channel
+
+    @property
+    def size(self) -> int:
+        """Number of codes of an update."""
+        return self.mechanism.size(self.dimension)
+
+    def bits(self, clients: int) -> int:
+        """Bits per coordinate with which the sum of `clients` clients' codes is exact."""
+        return upload.sum_bits(self.channel.levels, clients)
+
+    def release(self, rounds: int, neighboring: Neighboring, trust: Trust) -> Release:
+        """The release of `rounds` answers, composed under `trust`.
+
+        Under `aggregate` trust the server still sees the codes of an offer of local trust one by
+        one: such an offer is composed as a sum of one.
+        """
+        release = self.mechanism.release(self.dimension, rounds, neighboring)
+        if release is None:
+            raise ValueError("Expected a mechanism that protects, got one that does not.")
+        return release.under(trust)
+
+    def to_text(self) -> str:
+        """Return JSON: the channel with its certificate, and the other fields."""
+        return self._text
+
+    def _written(self) -> str:
+        fields = self.mechanism.record()
+        kind = fields.pop("mechanism")  # told from the other fields, in this version of the format
+        if kind != _kind(fields):
+            raise TypeError(f"Expected a mechanism that version 2 can offer, got {kind!r}.")
+        own = {"format": FORMAT, "dimension": self.dimension, "buffers": self.buffers}
+        return json.dumps(to_json({**fields, **own}), sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> Offer:
+        """Undo `to_text`, and certify the channel again.
+
+        Raises:
+            ValueError: it is not an offer, or its channel's certificate is not the stated one.
+        """
+        try:
+            record: dict[str, Any] = json.loads(text)
+            if record.pop("format") != FORMAT:
+                raise ValueError("its format is another")
+            dimension, buffers = record.pop("dimension"), record.pop("buffers")
+            if not isinstance(buffers, list):
+                raise ValueError("its buffers are not a list of names")
+            if "mechanism" in record or "channel" not in record:
+                raise ValueError("its fields are others")
+            mechanism = from_record({**record, "mechanism": _kind(record)}, "in an offer")
+            return cls(mechanism, dimension, tuple(buffers))
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            reason = str(error).rstrip(".")
+            raise ValueError(
+                f"Expected an offer of this package's version, but: {reason}."
+            ) from error
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the offer: 64 hexadecimal characters."""
+        return hashlib.sha256(self._text.encode()).hexdigest()
+
+
+def _kind(fields: Mapping[str, Any]) -> str:
+    """Which mechanism a record without its name is of."""
+    return "vector" if "clip_norm" in fields else "coordinates"

@@ -1,0 +1,352 @@
+"""The server's side on Flower: any strategy that needs only the mean of protected updates."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from logging import ERROR, INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as strategies
+from flwr.serverapp.strategy import Result, Strategy
+
+from randquant._internal import locks, validate
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.integrations.flower import state
+from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.eligible import EligibleGrid
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.sums import SESSION_BYTES, PlainSum, SecureSum, Sum
+from randquant.integrations.flower.updates import Layout
+from randquant.privacy.guarantee import Neighboring
+
+STATE_FILE = "server.state"
+
+LOOK_AT_EACH = (
+    "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
+    "QFedAvg",
+)  # fmt: skip
+"""Strategies that need every client's update, which a private mean hides."""
+
+
+class RoundsFailed(RuntimeError):
+    """Several rounds in a row have failed; the model is that of the last successful round."""
+
+
+class QuantizedStrategy(Strategy):
+    """Wraps a strategy: clients send codes, and the strategy takes its step with the decoded mean.
+
+    Clients need `QuantizeMod`. All clients have equal weight, and training metrics are not sent.
+
+    Args:
+        strategy: selects clients, and takes the step: FedAvg, FedAvgM, FedAdam, FedProx and others
+            that need only the mean.
+        mechanism: with `aggregate` trust, codes are summed by secure aggregation, in sums of
+            `mechanism.cohort` clients or more.
+        delta, neighboring: of the guarantee.
+        stop_at_epsilon: clients whose epsilon would exceed this are left out; if too few are left,
+            training ends.
+        least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
+            may collude with the server. (`aggregate` only.)
+        stable_numbers: whether clients are certain to keep their numbers, because SuperNodes are
+            authenticated and the SuperLink keeps its database. Otherwise a client that is new after
+            the first round is assumed to have answered as often as any other.
+        neighbours: how many others each client shares masks with; None for all. Fewer are faster,
+            and clients must agree (`QuantizeMod(all_neighbours=False)`).
+        step_timeout: seconds for each step of secure aggregation other than the upload.
+        folder: folder for the model, the strategy's moments and the account, which are written
+            after every round and before clients are asked. A run started again with the same folder
+            continues.
+        buffers: names of floating-point arrays that are not trained and not sent, in addition to
+            running statistics (`running_mean`, `running_var`), which are never sent.
+        directory: public keys of all clients' identities by node number, 32 bytes of Ed25519, as in
+            the clients' `randquant-directory`: a client whose keys are not signed is left out of a
+            sum, which it could otherwise stop.
+        patience: how many rounds in a row may fail before `start` raises RoundsFailed.
+
+    Guarantees:
+        The reported epsilon holds for every client, whatever fails: it counts all clients that were
+        asked to upload. A round either takes its step with the exact mean of the valid replies, or
+        leaves the model unchanged and logs why.
+
+    Raises:
+        TypeError, ValueError: the strategy needs more than a mean, or an argument is out of bounds.
+
+    Example:
+        >>> import randquant as rq
+        >>> from randquant.aggregation.vector import VectorMechanism
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> channel = rq.stochastic_rounding(clip=0.05, levels=2, margin=0.5)
+        >>> mechanism = VectorMechanism(channel, clip_norm=1.0, trust="aggregate", cohort=40)
+        >>> strategy = QuantizedStrategy(FedAvg(), mechanism, stop_at_epsilon=8.0)
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        mechanism: UpdateMechanism,
+        *,
+        delta: float = 1e-5,
+        neighboring: Neighboring = "replace_one",
+        stop_at_epsilon: float | None = None,
+        least: int | None = None,
+        stable_numbers: bool = False,
+        neighbours: int | None = None,
+        step_timeout: float = 600.0,
+        folder: str | Path | None = None,
+        patience: int = 3,
+        buffers: Collection[str] = (),
+        directory: Mapping[int, bytes] | None = None,
+    ) -> None:
+        _check_inner(strategy)
+        self.buffers, self.directory = buffers, directory
+        Offer(mechanism, 1)  # checks it
+        self.strategy, self.mechanism = strategy, mechanism
+        self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
+        self.least = mechanism.cohort if least is None else least
+        validate.whole(
+            "least", self.least, low=mechanism.cohort, why="the guarantee needs that many"
+        )
+        if mechanism.trust == "aggregate":
+            validate.whole("least", self.least, low=2, why="a sum of one hides nothing")
+        self.neighbours, self.step_timeout = neighbours, step_timeout
+        self.patience = validate.whole("patience", patience, low=1)
+        self.stopped = ""  # why training is over, once it is
+        self._path = None if folder is None else Path(folder) / STATE_FILE
+        self._done = 0  # rounds before this start
+        self._failures = 0
+        self._sum: Sum | None = None
+        self._asked = 0
+        self._base = ArrayRecord()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Let the strategy choose clients, and set up the round with them."""
+        self._base, self._sum = arrays, None
+        number = server_round + self._done
+        offer = self._offer(arrays)
+        view = EligibleGrid(grid, offer, self.accountant)
+        if self.stopped or self._exhausted(view, number):
+            return []
+        requests = list(self.strategy.configure_train(number, arrays, config, view))
+        if not requests:
+            return []
+        chosen = frozenset(request.metadata.dst_node_id for request in requests)
+        try:
+            if len(chosen) < len(requests) or not chosen <= set(view.get_node_ids()):
+                raise ProtocolError(
+                    "Expected each client once in a round and within its epsilon, got others."
+                )
+            kind = requests[0].metadata.message_type
+            self._sum = self._begin(offer, sorted(chosen), grid, kind, str(number))
+            additions = self._sum.requests()
+        except ValueError as error:
+            self._fail(number, error)
+            return []
+        self.accountant.compose(RoundEvent(offer, frozenset(additions)))
+        self._asked = len(requests)
+        self._save(number - 1, arrays)  # once asked, a client may send whatever happens here
+        sent = []
+        for request in requests:
+            if (client := request.metadata.dst_node_id) in additions:
+                request.content = RecordDict({**request.content, **additions[client]})
+                sent.append(request)
+        return sent
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Decode the mean and let the strategy take its step; (None, None) if the round fails."""
+        current, self._sum = self._sum, None
+        if current is None:
+            return None, None
+        number, replies = server_round + self._done, list(replies)
+        layout = Layout.of(self._base, self.buffers)
+        try:
+            good = current.add(replies)
+            moved = layout.moved(self._base, current.mean())
+        except ValueError as error:
+            self._fail(number, error)
+            return None, None
+        answer = next(reply for reply in replies if not reply.has_error())
+        weight = getattr(self.strategy, "weighted_by_key", "num-examples")
+        answer.content = RecordDict({"arrays": moved, "metrics": MetricRecord({weight: 1.0})})
+        arrays, metrics = self.strategy.aggregate_train(number, [answer])
+        if arrays is None:
+            self._fail(number, RuntimeError("the strategy took no step"))
+            return None, None
+        layout.settled(self._base, arrays)
+        self._failures = 0
+        self._save(number, arrays)
+        epsilon = self.accountant.get_epsilon(self.accountant.delta)
+        own = {"clients": good, "dropped": self._asked - good, "epsilon": epsilon}
+        return arrays, MetricRecord({**(metrics or {}), **own})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Delegate to the strategy; evaluation is not protected."""
+        if self.stopped:
+            return []
+        return self.strategy.configure_evaluate(server_round + self._done, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Delegate to the strategy."""
+        return self.strategy.aggregate_evaluate(server_round + self._done, replies)
+
+    def summary(self) -> None:
+        """Log the privacy settings, and the strategy's own summary."""
+        accountant = self.accountant
+        limit = "none" if accountant.max_epsilon is None else f"epsilon {accountant.max_epsilon}"
+        log(INFO, "\t├──> Private updates: %s trust, limit: %s", self.mechanism.trust, limit)
+        log(INFO, "\t│\t├── delta: %s, %s", accountant.delta, accountant.neighboring)
+        log(INFO, "\t│\t└── clients in a sum, at least: %d", self.least)
+        self.strategy.summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the rounds that are not done yet, like Flower's `Strategy.start`.
+
+        Raises:
+            RoundsFailed: `patience` rounds in a row have failed.
+            ValueError: the folder holds a run of another mechanism, model, or account.
+            BlockingIOError: another process is training in the folder.
+        """
+        with contextlib.ExitStack() as stack:
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locks.folder(self._path.parent))
+            _warn_of_statistics(Layout.of(initial_arrays, self.buffers))
+            arrays = self._restore(initial_arrays)
+            done = self._done
+
+            def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
+                return evaluate_fn(number + done, model) if evaluate_fn else None
+
+            result = super().start(
+                grid, arrays, max(num_rounds - done, 0), timeout, train_config, evaluate_config,
+                evaluate if evaluate_fn else None,
+            )  # fmt: skip
+            if not result.arrays:
+                result.arrays = arrays
+            for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp",
+                         "evaluate_metrics_serverapp"):  # fmt: skip
+                setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
+            log(INFO, "randquant: %s", self.accountant.get_privacy_spent())
+            return result
+
+    def _offer(self, arrays: ArrayRecord) -> Offer:
+        layout = Layout.of(arrays, self.buffers)
+        return Offer(self.mechanism, layout.dimension, layout.buffers)
+
+    def _begin(self, offer: Offer, clients: list[int], grid: Grid, kind: str, group: str) -> Sum:
+        if self.mechanism.trust == "local":
+            return PlainSum(offer, clients)
+        if len(clients) < self.least:
+            raise ProtocolError(
+                f"Expected {self.least} clients or more in the round, got {len(clients)}: let the "
+                "strategy select more, or lower the mechanism's cohort."
+            )
+        others = len(clients) - 1
+        terms = Terms(
+            os.urandom(SESSION_BYTES), tuple(clients), offer.size, offer.bits(len(clients)),
+            self.least, others if self.neighbours is None else min(self.neighbours, others),
+        )  # fmt: skip
+        return SecureSum(offer, terms, grid, self.step_timeout, kind, group, self.directory)
+
+    def _exhausted(self, view: EligibleGrid, number: int) -> bool:
+        """Whether too few clients may still take part."""
+        wanted = [self.least] + [
+            getattr(self.strategy, name, 0) for name in ("min_available_nodes", "min_train_nodes")
+        ]
+        left, spent = len(list(view.get_node_ids())), len(view.exhausted)
+        if spent and left < max(wanted):
+            self.stopped = (
+                f"before round {number}: epsilon of {spent} clients would have exceeded "
+                f"{self.accountant.max_epsilon}, and {left} others are too few"
+            )
+            log(INFO, "randquant: training ends %s.", self.stopped)
+        return bool(self.stopped)
+
+    def _fail(self, number: int, error: Exception) -> None:
+        """Log why a round failed; the model is unchanged."""
+        self._sum = None
+        self._failures += 1
+        log(ERROR, "randquant: round %d failed, the model is as before: %s", number, error)
+        if self._failures >= self.patience:
+            raise RoundsFailed(
+                f"Expected a round to succeed, got {self._failures} failures in a row, the last: "
+                f"{error}"
+            ) from error
+
+    def _save(self, rounds: int, arrays: ArrayRecord) -> None:
+        if self._path is None:
+            return
+        record: dict[str, Any] = {
+            "rounds": rounds,
+            "offer": self._offer(arrays).digest,
+            "strategy": type(self.strategy).__name__,
+            "accountant": self.accountant.state_dict(),
+        }
+        state.save(self._path, record, arrays, self.strategy)
+
+    def _restore(self, initial: ArrayRecord) -> ArrayRecord:
+        """The model to continue with: the folder's, if it has one."""
+        self._done, self._failures, self.stopped = 0, 0, ""
+        if self._path is None or not self._path.exists():
+            return initial
+        record, arrays = state.load(self._path, self.strategy)
+        offer = self._offer(initial).digest
+        stored = (record.get("offer"), record.get("strategy"), Layout.of(arrays))
+        if stored != (offer, type(self.strategy).__name__, Layout.of(initial)):
+            raise ValueError(
+                f"Expected {self._path} to be of this mechanism, model and strategy, got another "
+                "run's: choose another folder."
+            )
+        done = validate.whole("rounds", record.get("rounds"), low=0)
+        self.accountant.load_state_dict(record.get("accountant", {}))
+        self._done = done
+        log(INFO, "randquant: continuing after round %d.", self._done)
+        return arrays
+
+
+def _warn_of_statistics(layout: Layout) -> None:
+    if running := layout.running:
+        log(
+            WARNING,
+            "randquant: running statistics are not parameters: no update of %s%s is sent, and the "
+            "model is evaluated with the initial ones. Use GroupNorm, or train with frozen "
+            "statistics (a batch norm in eval mode).",
+            running[0],
+            f" and {len(running) - 1} others" if len(running) > 1 else "",
+        )
+
+
+def _check_inner(strategy: Strategy) -> None:
+    validate.kind("strategy", strategy, Strategy)
+    refused = tuple(getattr(strategies, name) for name in LOOK_AT_EACH if hasattr(strategies, name))
+    name = type(strategy).__name__
+    if isinstance(strategy, refused):
+        raise ValueError(
+            f"Expected a strategy that needs only the mean of updates, got {name}: it needs every "
+            "update, which the server does not see."
+        )
+    if isinstance(strategy, QuantizedStrategy) or name.startswith("DifferentialPrivacy"):
+        raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")

@@ -1,0 +1,29 @@
+"""The best channel for an objective under a constraint."""
+
+from randquant.mechanisms.design.constraints import (
+    SLACKS,
+    Constraint,
+    Curved,
+    Fisher,
+    Fixed,
+    Metric,
+    Pure,
+    Renyi,
+    constraint_of,
+)
+from randquant.mechanisms.design.optimal import Design, least_epsilon, optimal
+
+__all__ = [
+    "SLACKS",
+    "Constraint",
+    "Curved",
+    "Design",
+    "Fisher",
+    "Fixed",
+    "Metric",
+    "Pure",
+    "Renyi",
+    "constraint_of",
+    "least_epsilon",
+    "optimal",
+]

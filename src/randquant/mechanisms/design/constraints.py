@@ -1,0 +1,333 @@
+"""What a design must keep: pure or Rényi divergence, metric privacy, or Fisher information.
+
+A constraint is a value. While levels and rows are searched its `limits` are worked with, which take
+up tangents where a solution exceeds the constraint. All levels and inputs are in units of clip.
+Derivations: `docs/theory/design.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from randquant._internal import validate
+from randquant.channels.channel import Channel
+from randquant.mechanisms.design.programme import Matrix, Part, Rows
+from randquant.mechanisms.design.tangents import Curve, Group, Limits, Tangents
+from randquant.privacy.certificates.coordinate import Certificate, certify
+from randquant.privacy.certificates.metric import MetricCertificate, certify_metric
+
+SLACKS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+"""Share of the target by which a programme aims below it, tried until the integers certify."""
+
+
+class Constraint(Protocol):
+    """A bound on the loss of privacy of one coordinate."""
+
+    slacks: ClassVar[Sequence[float]]
+    """Shares of the bound by which a programme aims below it, tried until one certifies."""
+
+    @property
+    def epsilon(self) -> float:
+        """The bound, > 0, at most 40."""
+        ...
+
+    def certify(self, channel: Channel) -> Certificate | MetricCertificate:
+        """Certify a finished channel."""
+        ...
+
+    def limits(self) -> Limits:
+        """The constraint, ready to be worked with; fresh each time."""
+        ...
+
+    def grids(self, inputs: int) -> list[int]:
+        """On how many vertices levels are searched, one after the other, for so many inputs."""
+        ...
+
+
+def constraint_of(name: str, epsilon: float, order: float | None = None) -> Constraint:
+    """Return the constraint that a command line or a mechanism's parameters name.
+
+    Args:
+        name: `pure`, `renyi`, `l1`, `l2` or `fisher`.
+        epsilon: its bound.
+        order: Rényi order, for `renyi` alone.
+
+    Raises:
+        ValueError, TypeError: the name is unknown, a number is out of bounds or of the wrong kind,
+            or there is an order where none belongs.
+
+    Example:
+        >>> constraint_of("renyi", 1.0, order=2)
+        Renyi(epsilon=1.0, order=2)
+    """
+    validate.choice("constraint", name, ("pure", "renyi", "l1", "l2", "fisher"))
+    if (name == "renyi") != (order is not None):
+        raise ValueError(
+            "Expected order with constraint='renyi' and with no other, got "
+            f"constraint={name!r}, order={order}."
+        )
+    if order is not None:
+        return Renyi(epsilon, order)
+    if name in ("l1", "l2"):
+        return Metric(epsilon, name)
+    return Pure(epsilon) if name == "pure" else Fisher(epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class Pure:
+    """Pure epsilon: p_v(i) <= exp(epsilon)·p_w(i) for all inputs v, w and codes i.
+
+    Args:
+        epsilon: in nats, > 0, at most 40.
+
+    Raises:
+        ValueError, TypeError: epsilon is out of bounds or not a number.
+    """
+
+    epsilon: float
+    slacks: ClassVar[Sequence[float]] = SLACKS
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+
+    def certify(self, channel: Channel) -> Certificate:
+        """Order infinity, all pairs."""
+        return certify(channel)
+
+    def limits(self) -> Limits:
+        """One lower bound per code, l_i <= p_vi <= exp(epsilon)·l_i."""
+        return Fixed(self._part)
+
+    def grids(self, inputs: int) -> list[int]:
+        """Coarse ones first."""
+        return [min(vertices, inputs) for vertices in (9, 33, inputs)]
+
+    def _part(self, vertices: int, codes: int, slack: float) -> Part:
+        """Two rows for each probability, instead of one for each pair of rows."""
+        return _within_ratio(vertices, codes, math.exp(self.epsilon * (1 - slack)))
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Metric privacy: how fast log-likelihoods may change with the input.
+
+    Args:
+        epsilon: > 0, at most 40.
+        geometry: `l1`: by at most epsilon·|x - x'|/clip between any inputs. `l2`: by at most
+            epsilon·(x - x')^2/clip^2 between vertices, as MVU has it.
+
+    Raises:
+        ValueError, TypeError: epsilon is out of bounds or not a number, or geometry is neither.
+    """
+
+    epsilon: float
+    geometry: Literal["l1", "l2"]
+    slacks: ClassVar[Sequence[float]] = SLACKS
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+        validate.choice("geometry", self.geometry, ("l1", "l2"))
+
+    def certify(self, channel: Channel) -> MetricCertificate:
+        """In units of clip, like epsilon here."""
+        return certify_metric(channel, self.geometry)
+
+    def limits(self) -> Limits:
+        """Between neighbouring vertices: all other pairs follow by steps."""
+        return Fixed(self._part)
+
+    def grids(self, inputs: int) -> list[int]:
+        """The bound between vertices depends on how far apart they are."""
+        return [inputs]
+
+    def _part(self, vertices: int, codes: int, slack: float) -> Part:
+        """The ratio of neighbouring rows is bounded both ways."""
+        step = 2 / (vertices - 1)
+        limit = self.epsilon * (1 - slack)
+        # Within a cell rows are linear: their log changes fastest at the smaller end.
+        ratio = 1 + limit * step if self.geometry == "l1" else math.exp(limit * step**2)
+        lower, upper = _ends(vertices, codes)
+        nothing = sparse.csr_array((lower.shape[0], 0))
+        right = np.zeros(lower.shape[0])
+        return Part([
+            Rows("positive", upper - ratio * lower, nothing, right),
+            Rows("positive", lower - ratio * upper, nothing, right),
+        ])  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Limits of which nothing is left out: `part` makes them from vertices, codes and slack."""
+
+    part: Callable[[int, int, float], Part]
+
+    def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
+        """All of them."""
+        return [self.part(len(vertices), codes, slack)]
+
+    def refine(self, table: np.ndarray, slack: float) -> bool:
+        """Nothing is left out."""
+        return False
+
+    def forget(self, multipliers: Sequence[np.ndarray]) -> None:
+        """Nothing was taken up."""
+
+
+class Curved(Curve):
+    """A constraint whose tangents are taken up as a design needs them."""
+
+    slacks: ClassVar[Sequence[float]] = SLACKS[3:]
+
+    def limits(self) -> Limits:
+        """No tangents yet."""
+        return Tangents(self)
+
+    def grids(self, inputs: int) -> list[int]:
+        """A coarse one alone: curves take long."""
+        return [min(9, inputs)]
+
+
+@dataclass(frozen=True)
+class Renyi(Curved):
+    """Rényi divergence: Σ_i p_vi^order·p_wi^(1-order) <= exp((order-1)·epsilon).
+
+    Groups are pairs of vertices.
+
+    Args:
+        epsilon: in nats, > 0, at most 40.
+        order: above 1, at most 1000.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or not a number.
+    """
+
+    epsilon: float
+    order: float
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+        validate.real("order", self.order, above=1, high=1000)
+
+    @property
+    def power(self) -> float:
+        """f(r) = r^order."""
+        return self.order
+
+    def first(self, vertices: int) -> list[Group]:
+        """Each vertex with either end, both ways."""
+        ends = [(v, end) for v in range(vertices) for end in (0, vertices - 1) if v != end]
+        return sorted({*ends, *((b, a) for a, b in ends)})
+
+    def worst(self, table: np.ndarray) -> list[Group]:
+        """The worst partner of each vertex."""
+        log = np.log(np.maximum(table, 1e-300))
+        partners = []
+        for vertex, row in enumerate(log):
+            exponents = np.where(
+                table[vertex] > 0, self.order * row + (1 - self.order) * log, -np.inf
+            )
+            largest = exponents.max(axis=1)
+            sums = largest + np.log(np.exp(exponents - largest[:, None]).sum(axis=1))
+            partners.append(int(sums.argmax()))
+        return [(v, other) for v, other in enumerate(partners) if v != other]
+
+    def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:
+        """The two rows of each pair."""
+        every = sparse.csr_array(sparse.eye_array(vertices))
+        first, second = np.array(groups).T
+        return every[first], every[second]
+
+    def log_slope(self, ratio: np.ndarray, slack: float) -> np.ndarray:
+        """(order - 1)·(log r - epsilon)."""
+        log = np.log(np.maximum(ratio, 1e-300))
+        return (self.order - 1) * (log - self.epsilon * (1 - slack))
+
+    def largest_ratio(self, u: np.ndarray) -> np.ndarray:
+        """u·r^(order-1) = 4·limit."""
+        return np.exp(np.minimum(self.epsilon + np.log(4 / u) / (self.order - 1), 700.0))
+
+    def certify(self, channel: Channel) -> Certificate:
+        """At this order, all pairs."""
+        return certify(channel, self.order)
+
+
+@dataclass(frozen=True)
+class Fisher(Curved):
+    """Fisher information of the code about x/clip: Σ_i slope_i^2/p_i <= epsilon at every input.
+
+    Within a cell it is convex in x, so the cell's two ends suffice: groups are (cell, end).
+
+    Args:
+        epsilon: > 0, at most 40.
+
+    Raises:
+        ValueError, TypeError: epsilon is out of bounds or not a number.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+
+    @property
+    def power(self) -> float:
+        """f(r) = r^2."""
+        return 2.0
+
+    def first(self, vertices: int) -> list[Group]:
+        """Both ends of every cell."""
+        return [(cell, end) for cell in range(vertices - 1) for end in (0, 1)]
+
+    def worst(self, table: np.ndarray) -> list[Group]:
+        """All of them."""
+        return self.first(len(table))
+
+    def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:
+        """The slope within the cell, and the row at its end."""
+        every = sparse.csr_array(sparse.eye_array(vertices))
+        cell, end = np.array(groups).T
+        return (every[cell + 1] - every[cell]) * ((vertices - 1) / 2), every[cell + end]
+
+    def log_slope(self, ratio: np.ndarray, slack: float) -> np.ndarray:
+        """log|r| - log(epsilon)."""
+        with np.errstate(divide="ignore"):
+            return np.log(np.abs(ratio)) - math.log(self.epsilon * (1 - slack))
+
+    def largest_ratio(self, u: np.ndarray) -> np.ndarray:
+        """|u·r| = 4·limit."""
+        return 4 * self.epsilon / u
+
+    def certify(self, channel: Channel) -> MetricCertificate:
+        """In units of clip, like epsilon here."""
+        return certify_metric(channel, "fisher")
+
+
+def _check_epsilon(epsilon: float) -> None:
+    validate.real("epsilon", epsilon, above=0, high=40)
+
+
+@functools.lru_cache(maxsize=8)
+def _within_ratio(vertices: int, codes: int, ratio: float) -> Part:
+    every = sparse.eye_array(vertices * codes)
+    lower = sparse.kron(np.ones((vertices, 1)), sparse.eye_array(codes))
+    right = np.zeros(vertices * codes)
+    rows = [
+        Rows("positive", -every, lower, right),
+        Rows("positive", every, -ratio * lower, right),
+    ]
+    return Part(rows, upper=np.ones(codes))
+
+
+def _ends(vertices: int, codes: int) -> tuple[Matrix, Matrix]:
+    """The rows at the lower and at the upper end of each cell, as functions of the table."""
+    one = sparse.eye_array(codes)
+    lower = sparse.eye_array(vertices - 1, vertices)
+    upper = sparse.eye_array(vertices - 1, vertices, k=1)
+    return sparse.csr_array(sparse.kron(lower, one)), sparse.csr_array(sparse.kron(upper, one))

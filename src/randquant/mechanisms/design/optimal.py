@@ -1,0 +1,364 @@
+"""The best unbiased channel under a privacy constraint, by linear programming.
+
+Derivation: `docs/theory/design.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+
+from randquant._internal import validate
+from randquant._internal.rounding import round_up
+from randquant.channels.channel import Channel
+from randquant.channels.probabilities import from_probabilities
+from randquant.mechanisms.design.constraints import (
+    Constraint,
+)
+from randquant.mechanisms.design.levels import Value, search
+from randquant.mechanisms.design.objectives import MeanError, Objective, WorstVariance
+from randquant.mechanisms.design.programme import InfeasibleError, Part, Rows, Solution, solve
+from randquant.mechanisms.design.tangents import Limits
+from randquant.privacy.certificates.coordinate import Certificate
+from randquant.privacy.certificates.metric import MetricCertificate
+
+ObjectiveName = Literal["mae", "mse", "worst_variance"]
+
+ROUNDS = 100
+"""Most times that a programme is extended by what its solution violates."""
+
+NEGLIGIBLE = 1e-8
+"""A code that no input sends more often than this is taken to be never sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """An optimal channel, and how far from optimal it can be at most.
+
+    Attributes:
+        channel: the channel, in integers.
+        certificate: its certified epsilon, at most the target.
+        objective: what was minimised.
+        value: the channel's own exact figure of it.
+        dual_bound: no unbiased channel on these levels and vertices that meets the constraint has
+            a smaller figure (but for float64 rounding of the bound).
+    """
+
+    channel: Channel
+    certificate: Certificate | MetricCertificate
+    objective: ObjectiveName
+    value: float
+    dual_bound: float
+
+    @property
+    def gap(self) -> float:
+        """value - dual_bound: an upper bound of what is lost to rounding."""
+        return self.value - self.dual_bound
+
+
+def optimal(
+    clip: float,
+    values: Sequence[float] | np.ndarray | None = None,
+    *,
+    constraint: Constraint,
+    objective: ObjectiveName = "mae",
+    inputs: int | None = None,
+    density: Sequence[float] | np.ndarray | None = None,
+    levels: int | None = None,
+    reach: float | None = None,
+    symmetric: bool = True,
+    lattice: bool = False,
+) -> Design:
+    """Find the unbiased channel with the least error that meets a privacy constraint.
+
+    Args:
+        clip: per-coordinate clipping threshold, within [1e-30, 1e30].
+        values: 2 to 256 increasing levels that reach beyond [-clip, clip] on both sides; or give
+            `levels` instead.
+        constraint: what is kept per coordinate: `Pure(epsilon)` and `Renyi(epsilon, order)`, in
+            nats; `Metric(epsilon, "l1")` or `"l2"`, log-likelihoods change by at most
+            epsilon·|x - x'|/clip, or between vertices by at most epsilon·(x - x')^2/clip^2;
+            `Fisher(epsilon)`, the Fisher information about x/clip is at most epsilon.
+        objective: `mae` or `mse`, averaged over the input, or `worst_variance`, the largest
+            variance over all inputs.
+        inputs: V, evenly spaced vertices, between which inputs are dithered, 2 to 1000; 33 unless
+            given, 129 where levels are searched.
+        density: samples of the input, within [-clip, clip], over which errors are averaged; uniform
+            on [-clip, clip] unless given.
+        levels: how many levels to search for, 2 to 32, instead of `values`.
+        reach: largest magnitude of a searched level, in units as clip; `mae` needs one.
+        symmetric: whether searched levels are symmetric about 0. Others can be slightly better.
+        lattice: whether searched levels are evenly spaced, so that summed codes decode.
+
+    Returns:
+        A Design. Searched levels are a local optimum, the best of several starts; rows are optimal
+        for their levels.
+
+    Guarantees:
+        The certified epsilon of the integer channel is at most the target.
+        The channel is unbiased but for rounding (`moments(channel).bias_max`).
+        No channel on the same levels and vertices is better by more than `gap`.
+
+    Raises:
+        ValueError: an argument is out of bounds, or no unbiased channel on these levels has so
+            small an epsilon (the least possible one is named).
+
+    References:
+        Chaudhuri, Guo and Rabbat 2022 (MVU) for the programme with all pairs of rows; here one
+        lower bound per code replaces the pairs.
+
+    Example:
+        >>> design = optimal(clip=1.0, values=[-3, -0.5, 0.5, 3], constraint=Pure(1.0))
+        >>> round(design.value, 4), design.certificate.epsilon.upper <= 1.0, design.gap < 1e-6
+        (1.7009, True, True)
+        >>> design = optimal(clip=1.0, levels=2, constraint=Pure(1.0), objective="mse")
+        >>> [round(float(value), 4) for value in design.channel.values], round(design.value, 4)
+        ([-2.164, 2.164], 4.3494)
+    """
+    clip = validate.real("clip", clip, low=1e-30, high=1e30)
+    if (values is None) == (levels is None):
+        raise ValueError("Expected values, or how many levels to search for, but not both.")
+    given = 33 if levels is None else 129
+    inputs = validate.whole("inputs", given if inputs is None else inputs, low=2, high=1000)
+    limits, goal = constraint.limits(), _objective(objective, density, clip)
+    # In units of clip: the programme is then well scaled whatever the clip.
+    vertices = np.linspace(-1, 1, inputs)
+    if levels is None:
+        grid = _levels(values) / clip
+    else:
+        grid = _searched(
+            constraint,
+            limits,
+            goal,
+            levels,
+            reach and reach / clip,
+            inputs,
+            symmetric=symmetric,
+            lattice=lattice,
+        )
+    _check_feasible(constraint, grid, vertices)
+    return _finished(constraint, limits, goal, objective, grid, vertices, clip)
+
+
+def least_epsilon(
+    clip: float,
+    values: Sequence[float] | np.ndarray,
+    constraint: Constraint,
+    inputs: int = 33,
+) -> float:
+    """The smallest epsilon of any unbiased channel on these levels; infinite if there is none.
+
+    Rounding every code at random to the two outermost levels, without bias, is post-processing:
+    it raises no divergence. So the channel on these two levels alone has the least epsilon.
+
+    Args:
+        clip, values, inputs: as for `optimal`.
+        constraint: likewise; its own epsilon is not looked at.
+
+    Example:
+        >>> round(least_epsilon(1.0, [-3.0, 3.0], Pure(1.0)), 6)  # log(4/2)
+        0.693147
+    """
+    lowest, highest = float(min(values)) / clip, float(max(values)) / clip
+    if lowest >= -1 or highest <= 1:
+        return math.inf
+    vertices = np.linspace(-1, 1, inputs)
+    up = (vertices - lowest) / (highest - lowest)
+    rows = np.stack([1 - up, up], axis=1)
+    two = from_probabilities(vertices, np.array([lowest, highest]), rows)
+    return constraint.certify(two).epsilon.upper
+
+
+def _objective(name: str, density: Any, clip: float) -> Objective:
+    validate.choice("objective", name, ("mae", "mse", "worst_variance"))
+    if name == "worst_variance":
+        if density is not None:
+            raise ValueError("Expected no density: the worst variance is over all inputs.")
+        return WorstVariance()
+    samples = None
+    if density is not None:
+        samples = np.asarray(density, dtype=np.float64).reshape(-1) / clip
+        if samples.size == 0 or not (np.abs(samples) <= 1).all():
+            raise ValueError(
+                f"Expected density to hold samples of the input within [-{clip:g}, {clip:g}]: "
+                "clip them first."
+            )
+    return MeanError(1 if name == "mae" else 2, samples)
+
+
+def _levels(values: Any) -> np.ndarray:
+    levels = np.array(values, dtype=np.float64)
+    if levels.ndim != 1 or not 2 <= levels.size <= 256 or not np.isfinite(levels).all():
+        raise ValueError(f"Expected 2 to 256 finite values, got {values!r}.")
+    if (np.diff(levels) <= 0).any():
+        raise ValueError(f"Expected values in increasing order, got {list(values)}.")
+    return levels
+
+
+def _check_feasible(bound: Constraint, levels: np.ndarray, vertices: np.ndarray) -> None:
+    least = least_epsilon(1.0, levels, bound, len(vertices))
+    if math.isinf(least):
+        raise ValueError(
+            "Expected values that reach beyond [-clip, clip] on both sides, got some that do "
+            "not: an input at the end would be sent as one certain code."
+        )
+    if bound.epsilon <= least * (1 + 1e-6):
+        raise ValueError(
+            f"Expected epsilon above {round_up(least)}, the least of any unbiased channel on these "
+            f"values, got epsilon={bound.epsilon}: raise it, or move the outermost values outward."
+        )
+
+
+def _searched(
+    bound: Constraint,
+    limits: Limits,
+    goal: Objective,
+    count: int,
+    reach: float | None,
+    inputs: int,
+    *,
+    symmetric: bool,
+    lattice: bool,
+) -> np.ndarray:
+    """The levels found, in units of clip."""
+    count = validate.whole("levels", count, low=2, high=32)
+    least = _least_reach(bound, inputs)
+    if reach is None:
+        if goal.degree == 1:
+            raise ValueError(
+                "Expected a reach, the largest magnitude of a level: without one the best mean "
+                f"absolute error sends a level to infinity. It must exceed {least:.6g} clip."
+            )
+        reach = 20 * least
+    if reach <= least * (1 + 1e-6):
+        raise ValueError(
+            f"Expected reach above {least:.6g} clip, the least with which any unbiased channel "
+            f"has this epsilon, got {reach:.6g} clip: raise reach or epsilon."
+        )
+
+    def value_at(vertices: int) -> Value:
+        grid = np.linspace(-1, 1, vertices)
+
+        def value(levels: np.ndarray) -> tuple[float, np.ndarray]:
+            try:
+                solution = _solved(limits, goal, levels, grid, 0.0)
+            except InfeasibleError:
+                return math.inf, np.zeros(count)
+            return solution.value, _slope(goal, levels, grid, solution)
+
+        return value
+
+    return search(
+        [value_at(vertices) for vertices in bound.grids(inputs)],
+        count,
+        (least * (1 + 2e-6), reach),
+        symmetric=symmetric,
+        lattice=lattice,
+    )
+
+
+def _least_reach(bound: Constraint, inputs: int) -> float:
+    """How far out two symmetric levels must lie for the target, by bisection, from above."""
+    low, high = 1.0, 2.0
+    while least_epsilon(1.0, [-high, high], bound, inputs) > bound.epsilon:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        if least_epsilon(1.0, [-middle, middle], bound, inputs) > bound.epsilon:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _solved(
+    limits: Limits, goal: Objective, levels: np.ndarray, vertices: np.ndarray, slack: float
+) -> Solution:
+    """Solve, extend the programme by what the solution violates, and solve again."""
+    unbiased, cost = _unbiased(vertices, levels), goal.cost(vertices, levels)
+    goal.forget()
+    rounds = 0
+    while True:
+        kept = limits.parts(vertices, len(levels), slack)
+        solution = solve(cost, [unbiased, *kept, *goal.parts(vertices, levels)])
+        extended = limits.refine(_present(solution.table), slack)
+        extended |= goal.refine(vertices, levels, solution)
+        rounds += 1
+        if not extended or rounds == ROUNDS:
+            break
+    limits.forget(solution.multipliers[1])
+    return solution
+
+
+def _slope(
+    goal: Objective, levels: np.ndarray, vertices: np.ndarray, solution: Solution
+) -> np.ndarray:
+    """(m,): derivative of the optimum by each level (envelope theorem)."""
+    price = solution.multipliers[0][1]
+    along = (price[:, None] * solution.table).sum(axis=0)
+    return along + goal.slope(vertices, levels, solution)
+
+
+def _unbiased(vertices: np.ndarray, levels: np.ndarray) -> Part:
+    """Every row is a distribution whose mean is its vertex."""
+    per_row = sparse.eye_array(len(vertices))
+    nothing = sparse.csr_array((len(vertices), 0))
+    sums = sparse.kron(per_row, np.ones((1, len(levels))))
+    means = sparse.kron(per_row, levels[None, :])
+    return Part([
+        Rows("zero", sums, nothing, np.ones(len(vertices))),
+        Rows("zero", means, nothing, vertices),
+    ])  # fmt: skip
+
+
+def _finished(
+    bound: Constraint,
+    limits: Limits,
+    goal: Objective,
+    name: ObjectiveName,
+    levels: np.ndarray,
+    vertices: np.ndarray,
+    clip: float,
+) -> Design:
+    """The channel in integers: aim lower and lower until it certifies."""
+    dual_bound = _solved(limits, goal, levels, vertices, 0.0).bound
+    for slack in bound.slacks:
+        table = _solved(limits, goal, levels, vertices, slack).table
+        rows = _repaired(table, vertices, levels)
+        channel = from_probabilities(clip * vertices, clip * levels, rows)
+        certificate = bound.certify(channel)
+        if certificate.epsilon.upper <= bound.epsilon:
+            unit = clip**goal.degree
+            return Design(channel, certificate, name, goal.measure(channel), dual_bound * unit)
+    raise ValueError(
+        f"Expected a target that integers of 62 bits can meet, got epsilon={bound.epsilon}: "
+        "take fewer inputs or a larger epsilon."
+    )
+
+
+def _repaired(table: np.ndarray, vertices: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Rows with sum 1 and mean x exactly (to rounding), each entry changed by a tiny ratio."""
+    rows = _present(table)
+    for _ in range(2):
+        centred = levels - vertices[:, None]
+        total, first = rows.sum(axis=1), (rows * centred).sum(axis=1)
+        second = (rows * centred**2).sum(axis=1)
+        # rows·(a + b·centred) with sum 1 and mean 0
+        determinant = total * second - first**2
+        solvable = determinant > 1e-9 * second  # else all of the row is at one level, its mean
+        determinant = np.where(solvable, determinant, 1.0)
+        a, b = np.where(solvable, second, 1.0) / determinant, -first * solvable / determinant
+        rows = rows * (a[:, None] + b[:, None] * centred)
+    return rows / rows.sum(axis=1, keepdims=True)
+
+
+def _present(table: np.ndarray) -> np.ndarray:
+    """The table without what the solver's tolerance leaves of codes that are never sent."""
+    rows = np.maximum(table, 0.0)
+    rows[:, rows.max(axis=0) < NEGLIGIBLE] = 0.0
+    return rows

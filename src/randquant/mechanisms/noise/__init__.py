@@ -1,0 +1,1 @@
+"""Integer noise: its laws and how they are drawn."""

@@ -1,0 +1,240 @@
+"""Integer noise for sums of many clients: its laws, their curvature, and how they are drawn.
+
+The curvature of a law p on the integers is the largest second difference of -log p. With the law's
+spread it bounds the Rényi divergence of shifts of the law, in any dimension (`shift_divergence`),
+with one proof for all laws: `docs/theory/additive.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.channels.keys import Key
+from randquant.mechanisms.noise.table import Table
+from randquant.privacy.certificates.noise import _ABOVE, Noise
+from randquant.privacy.divergence import UNIT
+
+LARGEST_VARIANCE = 2.0**30
+"""Of one client's noise: its table has a million entries there."""
+
+_TAIL = 140.0  # -log of half the mass that a binomial's certified window may leave out
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteGaussian:
+    """Integers k with probability proportional to exp(-k^2 / (2 · variance)).
+
+    Args:
+        variance: parameter sigma^2, 1/4 to 2**30.
+
+    References:
+        Canonne, Kamath and Steinke 2020 (the law); Kairouz, Liu and Steinke 2021, Theorem 1 and
+        Proposition 14 (sums of them), whose tau becomes a curvature here.
+    """
+
+    variance: float
+
+    def __post_init__(self) -> None:
+        _check_variance(self.variance, 0.25)
+
+    @classmethod
+    def at_least(cls, variance: float) -> DiscreteGaussian:
+        """Return the noise whose parameter is this variance."""
+        return cls(variance)
+
+    def curvature(self, terms: int) -> float:
+        """1/(n · sigma^2), plus twice how far a sum's log law may stray from a Gaussian's."""
+        k = np.arange(1, terms)
+        q = np.exp(-2 * math.pi**2 * self.variance * (k / (k + 1))) * _ABOVE
+        stray = float(np.sum(np.log1p(2 * q / (1 - q**3)) - np.log1p(-2 * q)))
+        summed = 1 + terms * UNIT  # what adding up `terms` numbers may lose
+        return (1 / (terms * self.variance) + 2 * stray * summed) * _ABOVE
+
+    def spread(self, terms: int) -> float:
+        """n · sigma^2, for every a."""
+        return terms * self.variance * _ABOVE
+
+    def distance(self, terms: int) -> float:
+        """What the tables of the summed draws differ by."""
+        return terms * self._table().distance * _ABOVE
+
+    def draw(self, count: int, key: Key) -> np.ndarray:
+        """Draw from the table."""
+        return self._table().draw(count, key)
+
+    def _table(self) -> Table:
+        return _gaussian_table(self.variance)
+
+
+@dataclass(frozen=True, slots=True)
+class Skellam:
+    """The difference of two Poisson variables of mean variance / 2 each.
+
+    Args:
+        variance: mu, 1/1000 to 2**30.
+
+    References:
+        Agarwal, Kairouz and Liu 2021, whose bound at integer orders
+        (alpha D2^2 / (2 mu) + min(((2 alpha - 1) D2^2 + 6 D1) / (4 mu^2), 3 D1 / (2 mu)), D1 and D2
+        the L1 and L2 distance of the shifts) the curvature here improves on for mu >= 8, unless the
+        shift is large against mu.
+    """
+
+    variance: float
+
+    def __post_init__(self) -> None:
+        _check_variance(self.variance, 1e-3)
+
+    @classmethod
+    def at_least(cls, variance: float) -> Skellam:
+        """Return the noise of this variance."""
+        return cls(variance)
+
+    def curvature(self, terms: int) -> float:
+        """2 log(I_0(mu) / I_1(mu)) at the sum's variance mu, by an elementary upper bound."""
+        mu = terms * self.variance * (1 - 4 * UNIT)
+        c = 1.0 if mu >= 7 else 2.25
+        root = math.sqrt(mu * mu + c)
+        return 2 * math.log1p((0.5 + c / (root + mu)) / mu) * _ABOVE
+
+    def spread(self, terms: int) -> float:
+        """Hardly above the variance mu: log E exp(a X) = mu (cosh a - 1); infinite below 1."""
+        mu = terms * self.variance
+        return (mu + 1 / (11 * mu)) * _ABOVE if mu >= 1 else math.inf
+
+    def distance(self, terms: int) -> float:
+        """What the tables of the summed draws, two a client, differ by."""
+        return 2 * terms * self._table().distance * _ABOVE
+
+    def draw(self, count: int, key: Key) -> np.ndarray:
+        """Draw two Poisson variables from the table."""
+        table = self._table()
+        return table.draw(count, key.fold_in("plus")) - table.draw(count, key.fold_in("minus"))
+
+    def _table(self) -> Table:
+        return _poisson_table(self.variance / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Binomial:
+    """Binomial(trials, 1/2) minus trials / 2.
+
+    Its support is finite, so shifts of it have infinite divergence: the curvature is that of a law
+    that differs from the sum's beyond a window of 2 · exp(-140) of its mass, and `distance` says by
+    how much.
+
+    Args:
+        trials: even, 2 to 2**32.
+
+    References:
+        Dwork et al. 2006 (Our data, ourselves); Agarwal et al. 2018 (cpSGD), Theorem 1, whose
+        (epsilon, delta) bound for one round is not used: this one composes, and is sharper.
+    """
+
+    trials: int
+
+    def __post_init__(self) -> None:
+        validate.whole("trials", self.trials, low=2, high=2**32)
+        if self.trials % 2:
+            raise ValueError(f"Expected an even number of trials, got {self.trials}.")
+
+    @classmethod
+    def at_least(cls, variance: float) -> Binomial:
+        """Return the least noise of at least this variance."""
+        _check_variance(variance, 1e-3)
+        return cls(2 * math.ceil(2 * variance))
+
+    @property
+    def variance(self) -> float:
+        """trials / 4."""
+        return self.trials / 4
+
+    def curvature(self, terms: int) -> float:
+        """Largest second difference within the window; infinite where the sum has no such window.
+
+        Sums of 284 trials or more have one.
+        """
+        total, reach = self._window(terms)
+        if 2 * reach >= total:
+            return math.inf
+        return math.log1p((total + 1) / (total * total / 4 - reach * reach)) * _ABOVE
+
+    def spread(self, terms: int) -> float:
+        """2 above the variance, which covers the law beyond the window."""
+        return (terms * self.trials / 4 + 2) * _ABOVE
+
+    def distance(self, terms: int) -> float:
+        """Mass beyond the window, in the sum and in the law that replaces it, and of the tables."""
+        total, reach = self._window(terms)
+        if 2 * reach >= total:
+            return 1.0
+        slope = math.log1p((2 * reach - 1) / (total / 2 - reach + 1)) / _ABOVE
+        outside = 2 * math.exp(-2 * reach * reach / total * (1 - 8 * UNIT)) * (1 + 1 / slope)
+        return (outside + terms * self._table().distance) * _ABOVE
+
+    def draw(self, count: int, key: Key) -> np.ndarray:
+        """Draw from the table."""
+        return self._table().draw(count, key)
+
+    def _window(self, terms: int) -> tuple[int, int]:
+        """All trials together, and how far from the middle the window reaches."""
+        total = terms * self.trials
+        return total, math.ceil(math.sqrt(_TAIL * total / 2))
+
+    def _table(self) -> Table:
+        return _binomial_table(self.trials)
+
+
+NOISES: dict[str, Callable[[float], Noise]] = {
+    "discrete-gaussian": DiscreteGaussian.at_least,
+    "skellam": Skellam.at_least,
+    "binomial": Binomial.at_least,
+}
+"""From a variance to noise that has at least it, by name."""
+
+
+def _check_variance(variance: float, low: float) -> None:
+    validate.real(
+        "one client's noise variance", variance, low=low, high=LARGEST_VARIANCE,
+        why="it is in units of the grid that updates are rounded to; change bits",
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=8)
+def _gaussian_table(variance: float) -> Table:
+    def ratios() -> Iterator[Decimal]:
+        """exp(-(2k + 1) / (2 · variance)) for k = 0, 1, …"""
+        with localcontext(Context(prec=80)):
+            ratio = (Decimal(-1) / (2 * Decimal(variance))).exp()
+            step = ratio * ratio
+        while True:
+            yield ratio
+            ratio *= step
+
+    return Table.of(0, ratios(), ratios())
+
+
+@functools.lru_cache(maxsize=8)
+def _poisson_table(mean: float) -> Table:
+    mode, exact = math.floor(mean), Decimal(mean)
+    up = (exact / k for k in itertools.count(mode + 1))
+    down = (k / exact for k in range(mode, 0, -1))
+    return Table.of(mode, up, down)
+
+
+@functools.lru_cache(maxsize=8)
+def _binomial_table(trials: int) -> Table:
+    half = trials // 2
+
+    def ratios() -> Iterator[Decimal]:
+        return (Decimal(half - k) / (half + k + 1) for k in range(half))
+
+    return Table.of(0, ratios(), ratios())

@@ -1,0 +1,1 @@
+"""The papers' experiments, one paper a folder."""

@@ -1,0 +1,1 @@
+"""Guo, Chaudhuri, Stock and Rabbat 2023: the Interpolated MVU mechanism."""

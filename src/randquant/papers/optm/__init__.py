@@ -1,0 +1,1 @@
+"""The OPTM and ERM mechanisms."""

@@ -1,0 +1,1 @@
+"""Which mechanism to take: compare, plan, tune, limits."""

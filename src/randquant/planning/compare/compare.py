@@ -1,0 +1,343 @@
+"""Mechanisms side by side: at equal bits and equal certified epsilon, or as they are given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant._internal.html import formatting, tables
+from randquant._internal.rounding import round_up
+from randquant.channels.channel import Channel
+from randquant.channels.moments import Moments, moments
+from randquant.channels.wire.blocks import bits_per_code
+from randquant.mechanisms.registry import build
+from randquant.mechanisms.tuning import AverageError, CoordinateTarget
+from randquant.planning.tuning.coordinate import Unreachable, tunable_mechanisms, tune_coordinate
+from randquant.privacy.certificates.coordinate import Certificate, certify
+
+CURVE_EPSILONS = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
+"""Targets of the curves of privacy against error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A channel and what is said about it.
+
+    Attributes:
+        channel: the channel.
+        certificate: pure epsilon of one coordinate, over all pairs of inputs.
+        renyi: the same at the Rényi order that was asked for.
+        moments: bias and errors, exact.
+    """
+
+    channel: Channel
+    certificate: Certificate
+    renyi: Certificate
+    moments: Moments
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a comparison.
+
+    Attributes:
+        mechanism: its name.
+        parameters: what it was built from; empty where none were found.
+        levels: how many codes.
+        measured: None where there is no channel.
+        remark: why there is none, or what to know about it; may be empty.
+    """
+
+    mechanism: str
+    parameters: Mapping[str, Any]
+    levels: int
+    measured: Measured | None
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Mechanisms side by side.
+
+    Attributes:
+        entries: best first where mechanisms were calibrated, else in the order given.
+        order: Rényi order of the second column.
+        target: epsilon that calibration aimed at; None where channels were given.
+        objective: the error that calibration made small; None likewise.
+        tradeoff: by (levels, mechanism), points (certified epsilon, MSE); filled by `tradeoffs`.
+    """
+
+    entries: Sequence[Entry]
+    order: float
+    target: float | None = None
+    objective: AverageError | None = None
+    tradeoff: Mapping[tuple[int, str], Sequence[tuple[float, float]]] = field(default_factory=dict)
+
+
+def at_equal_epsilon(
+    clip: float,
+    bits: Sequence[int],
+    epsilon: float,
+    objective: AverageError = "mae",
+    order: float = 2.0,
+    mechanisms: Sequence[str] | None = None,
+) -> Comparison:
+    """Compare mechanisms at equal bits and equal certified pure epsilon.
+
+    Args:
+        clip: per-coordinate clipping threshold, > 0.
+        bits: bits per coordinate, each 1 to 8; a mechanism gets 2**bits codes.
+        epsilon: largest pure epsilon of one coordinate, in nats.
+        objective: the error to make small, `mae` or `mse`, input uniform on [-clip, clip].
+        order: Rényi order in (1, inf] of the second privacy column.
+        mechanisms: names; all that are registered, and `optimal`, by default.
+
+    Returns:
+        A Comparison: per number of bits unbiased mechanisms by error, then biased ones (their
+        error does not average out over clients), then those that cannot meet the target.
+
+    Guarantees:
+        Every certified epsilon is at most the target.
+
+    Raises:
+        ValueError: an argument is out of bounds or a name is unknown.
+
+    Example:
+        >>> found = at_equal_epsilon(1.0, [2], 1.0, mechanisms=["rqm", "pbm", "qmgeo"])
+        >>> [entry.mechanism for entry in found.entries], found.entries[2].remark
+        (['rqm', 'pbm', 'qmgeo'], 'no parameters: the least epsilon found is 1.09962')
+    """
+    chosen = _chosen(mechanisms)
+    validate.renyi_order(order)
+    entries: list[Entry] = []
+    for count in _checked_bits(bits):
+        target = CoordinateTarget(clip, 2**count, epsilon, objective)
+        found = [_tuned(name, target, order) for name in chosen]
+        entries += sorted(found, key=lambda entry: _rank(entry, objective))
+    return Comparison(entries, order, epsilon, objective)
+
+
+def of_channels(given: Sequence[tuple[str, Mapping[str, Any]]], order: float = 2.0) -> Comparison:
+    """Compare channels as they are given.
+
+    Args:
+        given: (mechanism, parameters) of each.
+        order: Rényi order in (1, inf] of the second privacy column.
+
+    Raises:
+        ValueError: nothing is given, or a mechanism or parameter is unknown or out of bounds.
+
+    Example:
+        >>> channels = [("pbm", {"clip": 1.0, "theta": 0.25, "trials": 15})]
+        >>> round(of_channels(channels).entries[0].measured.moments.mse, 4)
+        0.2446
+    """
+    if not given:
+        raise ValueError("Expected at least one channel to compare, got none.")
+    validate.renyi_order(order)
+    entries = []
+    for name, parameters in given:
+        entries.append(entry_of(name, build(name, parameters), parameters, order))
+    return Comparison(entries, order)
+
+
+def entry_of(
+    name: str, channel: Channel, parameters: Mapping[str, Any] | None = None, order: float = 2.0
+) -> Entry:
+    """The line of one channel: what it was built from, if known, and everything measured of it."""
+    measured = _measure(channel, order)
+    return Entry(name, parameters or {}, channel.levels, measured, _remark(measured))
+
+
+def tradeoffs(
+    clip: float,
+    bits: Sequence[int],
+    mechanisms: Sequence[str] | None = None,
+    said: Callable[[str], None] = lambda _: None,
+) -> dict[tuple[int, str], list[tuple[float, float]]]:
+    """Least mean squared error found at each of `CURVE_EPSILONS`.
+
+    Args:
+        clip: per-coordinate clipping threshold, > 0.
+        bits: bits per coordinate, each 1 to 8.
+        mechanisms: names; all by default.
+        said: told what is being searched.
+
+    Returns:
+        By (levels, mechanism): points (certified pure epsilon in nats, MSE), each of a channel
+        that was built and certified. A target that a mechanism cannot meet has no point.
+    """
+    curves: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for count in _checked_bits(bits):
+        for name in _chosen(mechanisms):
+            said(f"{name}, {count} bits")
+            memory: dict[str, Any] = {}
+            points = curves.setdefault((2**count, name), [])
+            for epsilon in CURVE_EPSILONS:
+                target = CoordinateTarget(clip, 2**count, epsilon, "mse")
+                try:
+                    found = tune_coordinate(name, target, memory, zooms=0)
+                except Unreachable:
+                    continue
+                points.append((found.certificate.epsilon.upper, found.error))
+    return curves
+
+
+def _chosen(mechanisms: Sequence[str] | None) -> list[str]:
+    known = tunable_mechanisms()
+    chosen = known if mechanisms is None else list(mechanisms)
+    for name in chosen:
+        validate.choice("mechanism", name, known)
+    return chosen
+
+
+def _checked_bits(bits: Sequence[int]) -> list[int]:
+    if not bits:
+        raise ValueError("Expected at least one number of bits, got none.")
+    return [validate.whole("bits", count, low=1, high=8) for count in bits]
+
+
+def _tuned(name: str, target: CoordinateTarget, order: float) -> Entry:
+    try:
+        found = tune_coordinate(name, target)
+    except Unreachable as reason:
+        return Entry(name, {}, target.levels, None, str(reason))
+    return entry_of(name, found.channel, found.parameters, order)
+
+
+def _measure(channel: Channel, order: float) -> Measured:
+    return Measured(channel, certify(channel), certify(channel, order), moments(channel))
+
+
+def _biased(measured: Measured) -> bool:
+    return measured.moments.bias_max > 1e-6 * measured.channel.clip
+
+
+def _remark(measured: Measured) -> str:
+    """What a reader has to know beside the numbers."""
+    remarks = []
+    used = int((measured.channel.weights > 0).any(axis=0).sum())
+    if used < measured.channel.levels:
+        remarks.append(f"only {used} of its {measured.channel.levels} codes are ever sent")
+    if _biased(measured):
+        remarks.append("biased: its error does not average out over clients")
+    return "; ".join(remarks)
+
+
+def _rank(entry: Entry, objective: AverageError) -> tuple[bool, bool, float]:
+    if entry.measured is None:
+        return True, False, 0.0
+    return False, _biased(entry.measured), getattr(entry.measured.moments, objective)
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as the JSON object that the command prints."""
+    mechanisms = []
+    for entry in comparison.entries:
+        record: dict[str, Any] = {
+            "mechanism": entry.mechanism,
+            "levels": entry.levels,
+            "bits_per_coordinate": bits_per_code(entry.levels),
+            "parameters": dict(entry.parameters),
+            "remark": entry.remark,
+        }
+        if entry.measured is not None:
+            found = entry.measured
+            record |= {
+                "epsilon": found.certificate.epsilon,
+                "renyi": {"order": comparison.order, "epsilon": found.renyi.epsilon},
+                "witness": found.certificate.witness,
+                "bias_max": found.moments.bias_max,
+                "variance": found.moments.variance,
+                "mae": found.moments.mae,
+                "mse": found.moments.mse,
+                "fingerprint": found.channel.fingerprint.hex(),
+            }
+        mechanisms.append(record)
+    return {
+        "target": comparison.target,
+        "objective": comparison.objective,
+        "order": comparison.order,
+        "mechanisms": mechanisms,
+        "tradeoff": [
+            {
+                "levels": levels,
+                "mechanism": name,
+                "points": [{"epsilon": e, "mse": m} for e, m in p],
+            }
+            for (levels, name), p in comparison.tradeoff.items()
+        ],
+    }
+
+
+def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """The columns and the cells of a comparison's table."""
+    columns = ["mechanism", "bits", "epsilon", f"order {comparison.order:g}", "bias", "variance"]
+    columns += ["MAE", "MSE", "parameters"]
+    cells = []
+    for entry in comparison.entries:
+        bits = str(bits_per_code(entry.levels))
+        numbers, found = ["-"] * 6, entry.measured
+        if found is not None:
+            numbers = [
+                *(_bound(each.epsilon.upper) for each in (found.certificate, found.renyi)),
+                round_up(found.moments.bias_max, 2),
+                *(f"{getattr(found.moments, kind):.5g}" for kind in ("variance", "mae", "mse")),
+            ]
+        said = [_named(entry.parameters)] if entry.parameters else []
+        said += [f"({entry.remark})"] if said and entry.remark else [entry.remark]
+        cells.append([entry.mechanism, bits, *numbers, " ".join(said).strip()])
+    return columns, cells
+
+
+def as_text(comparison: Comparison) -> list[str]:
+    """Lay a comparison out for a terminal."""
+    return [caption(comparison), *tables.text(*rows(comparison)), *notes(comparison)]
+
+
+def caption(comparison: Comparison) -> str:
+    """What the table shows."""
+    if comparison.target is None:
+        return (
+            "One coordinate, one release; privacy in nats, exact errors, input uniform; bits of "
+            "one code, not masked for a sum"
+        )
+    objective = (comparison.objective or "").upper()
+    return (
+        f"Certified epsilon at most {formatting.exact(comparison.target)}, least {objective} found; "
+        "one coordinate, one release; input uniform; bits of one code, not masked for a sum"
+    )
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What stands below the table."""
+    said = []
+    values = [v for entry in comparison.entries for v in entry.parameters.values()]
+    if any(isinstance(value, list) and len(value) > 4 for value in values):
+        said.append("Lists of more than four values are shortened; --json has them in full.")
+    measured = [entry.measured for entry in comparison.entries if entry.measured is not None]
+    if len({each.channel.clip for each in measured}) > 1:
+        said.append("Clips differ: errors are in the units of each channel's input.")
+    return said
+
+
+def _named(parameters: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={_short(value)}" for name, value in parameters.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple | np.ndarray):
+        cells = [f"{float(v):.4g}" for v in value]
+        return ",".join(cells if len(cells) <= 4 else [*cells[:2], "…", cells[-1]])
+    return str(value)
+
+
+def _bound(epsilon: float) -> str:
+    return "infinite" if math.isinf(epsilon) else round_up(epsilon, 6)

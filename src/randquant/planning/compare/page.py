@@ -1,0 +1,172 @@
+"""A comparison as one self-contained HTML page: the table and the charts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from randquant._internal.html import formatting, svg, tables, template
+from randquant._internal.html.svg import Line, minus
+from randquant.channels.moments import Moments
+from randquant.planning.compare.compare import Comparison, Measured, caption, notes, rows
+from randquant.privacy.certificates.coordinate import certify
+
+STYLES = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
+"""Line colours by mechanism; they are used again, dashed, when there are more."""
+
+ORDERS = [float(order) for order in 1 + np.geomspace(0.05, 999, 41)]
+
+
+def as_page(comparison: Comparison) -> str:
+    """A comparison as the text of one HTML page.
+
+    Guarantees:
+        The page is self-contained: it refers to nothing outside itself and runs no script.
+        A printed epsilon is never below the certified one.
+    """
+    columns, cells = rows(comparison)
+    typeset = [[name, *map(minus, numbers), last] for name, *numbers, last in cells]
+    table = tables.html(caption(comparison), columns, typeset, "compared")
+    said = "".join(f'<p class="note">{note}</p>' for note in notes(comparison))
+    body = [
+        template.header("Mechanisms side by side", _title(comparison), _lead(comparison)),
+        f"<section>{table}{said}</section>",
+    ]
+    for levels in _groups(comparison):
+        found = _drawn(comparison, levels)
+        several = f", {(levels - 1).bit_length()} bits" if len(_groups(comparison)) > 1 else ""
+        body += [
+            template.section(f"Privacy and error{several}", _curves(comparison, levels, found)),
+            template.section(
+                f"What is sent{several}", [_bars(name, e) for name, e in found.items()]
+            ),
+        ]
+    body.append(template.footer())
+    return template.page("randquant compare", "\n".join(body))
+
+
+def _groups(comparison: Comparison) -> list[int]:
+    """Numbers of levels, each with charts of its own; 0 for given channels, drawn together."""
+    if comparison.target is None:
+        return [0]
+    return list(dict.fromkeys(entry.levels for entry in comparison.entries))
+
+
+def _title(comparison: Comparison) -> str:
+    counts = sorted({(entry.levels - 1).bit_length() for entry in comparison.entries})
+    bits = f"{', '.join(map(str, counts))} bit{'s' * (counts != [1])} per coordinate"
+    if comparison.target is None:
+        return f"Given channels, {bits}"
+    return f"{bits}, ε at most {formatting.exact(comparison.target)}"
+
+
+def _lead(comparison: Comparison) -> str:
+    start = "Each channel as it was given. "
+    if comparison.target is not None:
+        start = (
+            "For each mechanism the parameters with the least error found whose certified pure ε "
+            "of one coordinate is at most the target. "
+        )
+    return start + (
+        "ε is in nats, for one coordinate and one release, over all pairs of inputs; errors are "
+        "exact, for an input uniform on [−clip, clip]. Nothing is sampled."
+    )
+
+
+def _drawn(comparison: Comparison, levels: int) -> dict[str, Measured]:
+    """The channels of one group, each by a name of its own."""
+    names = [entry.mechanism for entry in comparison.entries]
+    drawn: dict[str, Measured] = {}
+    for index, entry in enumerate(comparison.entries):
+        if entry.measured is None or levels not in (0, entry.levels):
+            continue
+        name = entry.mechanism
+        if levels == 0 and names.count(name) > 1:
+            name += f" {names[: index + 1].count(name)}"
+        drawn[name] = entry.measured
+    return drawn
+
+
+def _styles(names: list[str]) -> dict[str, str]:
+    count = len(STYLES)
+    return {name: STYLES[k % count] + " dashed" * (k // count % 2) for k, name in enumerate(names)}
+
+
+def _curves(comparison: Comparison, levels: int, found: Mapping[str, Measured]) -> list[str]:
+    names = [*found] if levels == 0 else [entry.mechanism for entry in comparison.entries]
+    styles = _styles(list(dict.fromkeys(names)))
+    if not found:
+        return []
+    charts = [_divergences(found, styles)]
+    kinds: dict[str, Callable[[Moments], Callable[[np.ndarray], np.ndarray]]] = {
+        "mean absolute error": lambda m: m.mae_at,
+        "variance": lambda m: m.variance_at,
+        "bias": lambda m: m.bias_at,
+    }
+    charts += [_over_inputs(kind, pick, found, styles) for kind, pick in kinds.items()]
+    curves = {name: points for (m, name), points in comparison.tradeoff.items() if m == levels}
+    return [_tradeoff(curves, styles), *charts] if any(curves.values()) else charts
+
+
+def _tradeoff(
+    curves: Mapping[str, Sequence[tuple[float, float]]], styles: Mapping[str, str]
+) -> str:
+    lines = [Line(name, curves[name], style) for name, style in styles.items() if curves.get(name)]
+    return svg.line_chart(
+        "Privacy against error: least MSE found at each ε",
+        lines, "certified pure ε, nats", "mean squared error (log scale)", log_y=True,
+        note="Each corner of a line is a channel that was built and certified.",
+    )  # fmt: skip
+
+
+def _divergences(found: Mapping[str, Measured], styles: Mapping[str, str]) -> str:
+    lines = []
+    for name, measured in found.items():
+        bounds = [certify(measured.channel, order).epsilon.upper for order in ORDERS]
+        lines.append(Line(name, list(zip(ORDERS, bounds, strict=True)), styles[name]))
+    infinite = [name for name, m in found.items() if math.isinf(m.certificate.epsilon.upper)]
+    return svg.line_chart(
+        "Rényi divergence of the worst pair, by order",
+        lines, "Rényi order (log scale)", "Rényi divergence, nats", log_x=True, from_zero=True,
+        note=f"Infinite and not drawn: {', '.join(infinite)}." if infinite else "",
+    )  # fmt: skip
+
+
+def _over_inputs(
+    kind: str,
+    pick: Callable[[Moments], Callable[[np.ndarray], np.ndarray]],
+    found: Mapping[str, Measured],
+    styles: Mapping[str, str],
+) -> str:
+    lines, worst = [], max(m.moments.bias_max / m.channel.clip for m in found.values())
+    note = f"All are unbiased: at most {worst:.1e} times clip." if worst < 1e-6 else ""
+    for name, measured in found.items():
+        x = _inputs(measured)
+        values = pick(measured.moments)(x)
+        if kind == "bias":  # rounding is not bias
+            values = np.where(np.abs(values) < 1e-9 * measured.channel.clip, 0.0, values)
+        lines.append(Line(name, list(zip(x.tolist(), values.tolist(), strict=True)), styles[name]))
+    title = f"{kind[0].upper()}{kind[1:]} over the input"
+    note = note if kind == "bias" else ""
+    return svg.line_chart(title, lines, "x", kind, from_zero=True, note=note)
+
+
+def _inputs(measured: Measured) -> np.ndarray:
+    """Even inputs, and both sides of every vertex, where the moments have corners or jumps."""
+    inner = measured.channel.inputs[1:-1]
+    clip = measured.channel.clip
+    even = np.linspace(-clip, clip, 81)
+    return np.unique(np.concatenate([even, inner, np.nextafter(inner, -np.inf)]))
+
+
+def _bars(name: str, measured: Measured) -> str:
+    channel = measured.channel
+    labels = [minus(f"{value:.3g}") for value in channel.values]
+    groups = {}
+    for label, x in (("x = −clip", -channel.clip), ("x = 0", 0.0), ("x = clip", channel.clip)):
+        weights, total = channel.mix(x)
+        groups[label] = [float(weight / total) for weight in weights]
+    axes = ("value the code decodes to", "probability")
+    return svg.grouped_bars(f"{name}: codes sent for three inputs", labels, groups, *axes)

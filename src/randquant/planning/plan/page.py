@@ -1,0 +1,150 @@
+"""A plan as text, as JSON and as one self-contained HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from randquant._internal.html import formatting, tables, template
+from randquant._internal.html.svg import minus
+from randquant._internal.rounding import round_up
+from randquant.mechanisms.registry import channel_mechanisms
+from randquant.planning.plan.record import Entry, Noise, Plan, code
+
+COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
+           "all rounds", "epsilon", "parameters")  # fmt: skip
+
+
+def as_text(plan: Plan) -> list[str]:
+    """A plan as the lines of a terminal."""
+    need = plan.need
+    found = [_cells(entry) for entry in plan.entries if entry.noise is not None]
+    limits = [_limit(limit.name, limit.noise) for limit in plan.limits]
+    lines = [*_asked(plan), ""]
+    lines += tables.text(COLUMNS, [*found, *limits])
+    missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
+    lines += ["", *missing] if missing else []
+    lines += ["", *_meaning(plan), "", *plan.advice]
+    if plan.recommended is not None:
+        lines += [
+            "",
+            "recommended (fewest bytes of those within 1 % of the least error):",
+            f"  {code(plan.recommended, need)}",
+        ]
+    return lines
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """A plan as plain values."""
+    best = plan.recommended
+    return {
+        "need": plan.need,
+        "entries": list(plan.entries),
+        "limits": list(plan.limits),
+        "verdict": plan.verdict,
+        "advice": list(plan.advice),
+        "recommended": None if best is None else best.mechanism,
+        "code": None if best is None else code(best, plan.need),
+    }
+
+
+def as_page(plan: Plan) -> str:
+    """A plan as the text of one HTML page.
+
+    Guarantees:
+        The page is self-contained: it refers to nothing outside itself and runs no script.
+        A printed epsilon is never below the accountant's.
+    """
+    found = [_typeset(_cells(entry)) for entry in plan.entries if entry.noise is not None]
+    limits = [_typeset(_limit(limit.name, limit.noise)) for limit in plan.limits]
+    missing = [(e.mechanism, e.remark) for e in plan.entries if e.noise is None]
+    body = [
+        template.header("A plan", _TITLES[plan.verdict], " ".join(plan.advice)),
+        f"<section>{_notes(_asked(plan))}</section>",
+        f"<section>{tables.html('Mechanisms by error', COLUMNS, found, 'compared')}</section>",
+        f"<section>{tables.html('Limits', COLUMNS[:5], [r[:5] for r in limits], 'compared')}"
+        f"{_notes(_meaning(plan))}</section>",
+    ]
+    if missing:
+        table = tables.html("Out of reach", ("mechanism", "why"), missing, "claims")
+        body.append(f"<section>{table}</section>")
+    if plan.recommended is not None:
+        line = escape(code(plan.recommended, plan.need))
+        body.append(f"<section><h2>Recommended</h2><p><code>{line}</code></p></section>")
+    body.append(template.footer())
+    return template.page("randquant plan", "\n".join(body))
+
+
+_TITLES = {
+    "useful": "Useful accuracy is to be expected",
+    "doubtful": "Useful accuracy is doubtful",
+    "hopeless": "No mechanism gives useful accuracy",
+}
+
+
+def _asked(plan: Plan) -> list[str]:
+    need = plan.need
+    least = " (each as often as the others)" if need.participations == need.balanced else ""
+    return [
+        f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
+        f"{need.rounds:,} rounds, updates of L2 norm {need.clip_norm:g}, {need.bits} bits at most",
+        f"epsilon <= {formatting.exact(need.epsilon)} at delta = {need.delta} for one client's whole "
+        f"participation ({need.neighboring}, {need.trust} trust)",
+        f"a client takes part in at most {need.participations:,} rounds{least}: cohorts must be "
+        "drawn so; nothing is counted on for the others not being known",
+    ]
+
+
+def _meaning(plan: Plan) -> list[str]:
+    sent = "packed codes, header included"
+    if plan.need.trust == "aggregate":
+        sent = f"a vector masked for a sum of {plan.need.cohort:,}, header included"
+    return [
+        "deviation: of one coordinate of a round's decoded mean, root mean square (a biased one is "
+        "scaled to its length first); / Gaussian: "
+        "over the first limit's",
+        "noise / mean: length of that error over the longest mean there can be, one of clip_norm; "
+        "of the run: all rounds' errors over all means, at their longest",
+        f"bytes up: of one client in one round ({sent}); all rounds: of all clients",
+    ]
+
+
+def _cells(entry: Entry) -> list[str]:
+    assert entry.noise is not None
+    assert entry.guarantee is not None
+    name = entry.mechanism + (" (baseline)" if entry.baseline else "")
+    return [
+        *_limit(name, entry.noise)[:5],
+        f"{entry.bytes_up:,}",
+        f"{entry.bytes_run:.3e}",
+        round_up(entry.guarantee.epsilon),
+        _settings(entry),
+    ]
+
+
+def _limit(name: str, noise: Noise) -> list[str]:
+    relative = "-" if noise.relative is None else f"{noise.relative:.3f}"
+    figures = [f"{noise.deviation:.4g}", relative, f"{noise.length:.4g}", f"{noise.share:.3g}"]
+    return [name, *figures, "", "", "", ""]
+
+
+def _settings(entry: Entry) -> str:
+    def shown(value: Any) -> str:
+        if isinstance(value, list):
+            return f"{len(value)} from {value[0]:g} to {value[-1]:g}"
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    text = " ".join(f"{name}={shown(value)}" for name, value in entry.parameters.items())
+    rotated = entry.mechanism in channel_mechanisms()
+    remark = f" ({entry.remark})" if entry.remark else ""
+    return f"{text}{' after rotation' if rotated else ''}{remark}"
+
+
+def _typeset(cells: Sequence[str]) -> list[str]:
+    name, *figures, last = cells
+    return [name, *map(minus, figures), last]
+
+
+def _notes(lines: Sequence[str]) -> str:
+    return "".join(f'<p class="note">{escape(line)}</p>' for line in lines)

@@ -1,0 +1,222 @@
+"""Which mechanism meets a target with the least error, and whether that error is small enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from randquant._internal import validate
+from randquant._internal.rounding import round_up
+from randquant.aggregation.baselines import LocalGaussian
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.registry import all_mechanisms
+from randquant.mechanisms.rqm import stochastic_rounding
+from randquant.planning.limits import gaussian_multiplier, privunit
+from randquant.planning.plan.record import Entry, Limit, Need, Noise, Plan
+from randquant.planning.plan.verdict import judge
+from randquant.planning.tuning.update import protecting_mechanisms, tune_update
+from randquant.privacy.accounting.calibrate import OutOfReach, calibrate
+from randquant.privacy.guarantee import Neighboring
+
+ALIKE = 1.01
+"""Errors that differ by less than this factor are as good as the same."""
+
+
+def plan(
+    dimension: int,
+    population: int,
+    cohort: int,
+    rounds: int,
+    epsilon: float,
+    delta: float,
+    *,
+    bits: int = 4,
+    trust: Literal["local", "aggregate"] = "aggregate",
+    clip_norm: float = 1.0,
+    neighboring: Neighboring = "replace_one",
+    max_participations: int | None = None,
+    mechanisms: Sequence[str] | None = None,
+    say: Callable[[str], None] = lambda name: None,
+) -> Plan:
+    """Calibrate every mechanism to one guarantee, and rank them by the error of the decoded mean.
+
+    Args:
+        dimension: coordinates of an update, 1 to 2**30.
+        population: how many clients there are.
+        cohort: how many take part in a round.
+        rounds: how many rounds.
+        epsilon, delta: target for one client's whole participation.
+        bits: most bits of one code, 1 to 24; channels have 256 codes at most.
+        trust: `local` or `aggregate`.
+        clip_norm: L2 clipping threshold of a whole update. Errors are proportional to it.
+        neighboring: what an adversary tries to tell apart.
+        max_participations: most rounds that a client takes part in; by default as few as there
+            can be, rounds · cohort / population rounded up, which a balanced sampler keeps to.
+        mechanisms: names; by default all.
+        say: told each mechanism's name before it is calibrated.
+
+    Returns:
+        A Plan.
+
+    Guarantees:
+        Every guarantee in it is the accountant's, and at most the target. Errors are expectations
+        (see `deviation`), and the verdict is a judgement: `docs/theory/plan.md`.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    Example:
+        >>> found = plan(650, 200, 200, 50, 8.0, 1e-5, bits=16, mechanisms=["skellam"])
+        >>> found.verdict, found.entries[0].guarantee.epsilon <= 8
+        ('useful', True)
+    """
+    need = _checked(
+        Need(
+            dimension, population, cohort, rounds, bits, trust, clip_norm, epsilon, delta,
+            neighboring, 0,
+        ),
+        max_participations,
+    )  # fmt: skip
+    chosen = protecting_mechanisms(need.setting) if mechanisms is None else list(mechanisms)
+    for name in chosen:
+        validate.choice("mechanism", name, all_mechanisms())
+    multiplier = gaussian_multiplier(epsilon, delta, need.participations)
+    near = _accounted(need)
+    entries = []
+    for name in chosen:
+        say(name)
+        entries.append(_entry(name, need, multiplier, near))
+    entries.sort(key=_rank)
+    limits = _limits(need, multiplier)
+    best = _recommended(entries)
+    verdict, advice = judge(need, best, limits)
+    return Plan(need, entries, limits, verdict, advice, best)
+
+
+def _recommended(entries: Sequence[Entry]) -> Entry | None:
+    found = [(e.noise.deviation, e) for e in entries if e.noise and not e.baseline]
+    least = min((error for error, _ in found), default=0.0)
+    alike = [entry for error, entry in found if error <= least * ALIKE]
+    return min(alike, key=lambda entry: entry.bytes_up, default=None)
+
+
+def _checked(need: Need, most: int | None) -> Need:
+    """The need with its participations, or ValueError."""
+    validate.whole("population", need.population, low=1, high=2**53)
+    validate.whole("cohort", need.cohort, low=1, high=need.population)
+    validate.whole("rounds", need.rounds, low=1, high=2**40)
+    validate.real("epsilon", need.epsilon, above=0, high=1e6)
+    validate.real("delta", need.delta, low=0, below=1)
+    need.setting  # noqa: B018
+    least = need.balanced
+    if most is not None:
+        validate.whole(
+            "max_participations", most, low=least, high=need.rounds,
+            why=f"{need.cohort} of {need.population} clients in {need.rounds} rounds take part "
+            f"{least} times at least, the busiest of them",
+        )  # fmt: skip
+    return replace(need, participations=least if most is None else most)
+
+
+def _entry(name: str, need: Need, multiplier: float, near: float) -> Entry:
+    """Calibrate one mechanism and measure it."""
+    baseline = all_mechanisms()[name].baseline
+    many = need.cohort if need.trust == "aggregate" else 1
+    gaussian = near * 2 * need.clip_norm / math.sqrt(many)
+    try:
+        tuned = tune_update(
+            name, need.setting, need.epsilon, need.delta, need.participations, deviation=gaussian
+        )
+    except (OutOfReach, ValueError) as error:
+        return Entry(name, {}, baseline=baseline, remark=str(error))
+    found = tuned.calibration
+    mechanism = found.mechanism
+    each = mechanism.expected_error(need.dimension).deviation(need.cohort)
+    sent = mechanism.upload_bytes(need.dimension, need.cohort)
+    remark = "" if found.tight else "less noise is not to be had"
+    return Entry(
+        name,
+        tuned.parameters,
+        found.guarantee,
+        _noise(need, each, multiplier),
+        sent,
+        sent * need.cohort * need.rounds,
+        baseline,
+        remark,
+    )
+
+
+def _accounted(need: Need) -> float:
+    """Noise multiplier of Gaussian noise under our accountant: where searches begin."""
+    try:
+        return calibrate(
+            lambda noise: LocalGaussian(need.clip_norm, noise), need.epsilon, need.delta,
+            need.dimension, need.participations, neighboring=need.neighboring, reach=(1e-9, 1e15),
+        ).noise * (1 + 2e-4)  # fmt: skip
+    except OutOfReach:  # pure privacy: what each coordinate of each round may cost
+        return need.participations * need.setting.clip * need.setting.size / need.epsilon
+
+
+def _noise(need: Need, each: float, multiplier: float) -> Noise:
+    gaussian = _gaussian(need, multiplier)
+    length = each * math.sqrt(need.dimension) / need.clip_norm
+    relative = each / gaussian if math.isfinite(gaussian) else None
+    return Noise(each, relative, length, length / math.sqrt(need.rounds))
+
+
+def _gaussian(need: Need, multiplier: float) -> float:
+    """Deviation of a coordinate of the mean with Gaussian noise."""
+    noise = multiplier * need.setting.distance
+    return noise / (need.cohort if need.trust == "aggregate" else math.sqrt(need.cohort))
+
+
+def _limits(need: Need, multiplier: float) -> list[Limit]:
+    found = []
+    if math.isfinite(multiplier):
+        where = "on the sum" if need.trust == "aggregate" else "on each update"
+        noise = _noise(need, _gaussian(need, multiplier), multiplier)
+        found.append(Limit(f"Gaussian noise {where}, accounted exactly", noise))
+    if need.trust == "aggregate" or need.neighboring != "replace_one":
+        return found
+
+    def unit(epsilon: float) -> Noise:
+        each = privunit(need.dimension, epsilon).deviation * need.clip_norm
+        return _noise(need, each / math.sqrt(need.cohort), multiplier)
+
+    each = need.epsilon / need.participations
+    if each >= 1e-9:
+        found.append(Limit(f"PrivUnit, pure epsilon {round_up(each)} a round", unit(each)))
+    if need.delta > 0 and need.participations > 1:
+        composed = _pure_epsilon(need)
+        if composed is not None and composed > each:
+            name = f"PrivUnit, pure epsilon {round_up(composed)} a round, composed at delta"
+            found.append(Limit(name, unit(composed)))
+    return found
+
+
+def _pure_epsilon(need: Need) -> float | None:
+    """Pure epsilon of a round of which all rounds compose to the target.
+
+    Of all mechanisms of a pure epsilon, randomised response is the worst to compose.
+    """
+
+    def response(noise: float) -> ChannelMechanism:
+        margin = 2 / math.expm1(1 / noise)
+        return ChannelMechanism(stochastic_rounding(1.0, 2, margin))
+
+    start = max(need.participations, 1) / need.epsilon
+    try:
+        found = calibrate(
+            response, need.epsilon, need.delta, 1, need.participations,
+            start=start, reach=(0.025, 1e9),
+        )  # fmt: skip
+    except OutOfReach:
+        return None
+    return 1 / found.noise
+
+
+def _rank(entry: Entry) -> tuple:
+    noise = entry.noise
+    return (noise is None, noise.deviation if noise else 0.0, entry.bytes_up)

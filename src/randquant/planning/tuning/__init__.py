@@ -1,0 +1,1 @@
+"""Parameters that meet a target: of one coordinate, of a whole update."""

@@ -1,0 +1,1 @@
+"""What a release reveals: certificates of one release, the account of a whole run."""

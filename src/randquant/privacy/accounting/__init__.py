@@ -1,0 +1,1 @@
+"""What a whole run reveals: releases, composition, sampling, calibration."""

@@ -1,0 +1,172 @@
+"""From the releases of a run to one (epsilon, delta) guarantee for one client.
+
+What was released is a record (`releases`); how releases compose is here.
+Derivations: `docs/theory/accounting.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.channels.channel import Channel
+from randquant.privacy.accounting.composition.compose import compose
+from randquant.privacy.accounting.release import Release
+from randquant.privacy.divergence import UNIT
+from randquant.privacy.guarantee import Guarantee, rounded_up
+
+ORDERS: tuple[float, ...] = tuple(float(1 + step) for step in np.geomspace(1e-6, 1e5, 221))
+"""Rényi orders tried: 20 per decade of order - 1, so 1.0005 and far below it are covered."""
+
+RESERVE = 2.0**-10
+"""Part of delta that is set aside where what is sent is only close to what is certified."""
+
+
+def account(releases: Iterable[Release], delta: float, *, quick: bool = False) -> Guarantee:
+    """Compose everything that one client's data was released through into one guarantee.
+
+    Args:
+        releases: all releases of that client, coordinates and rounds included.
+        delta: in [0, 1); 0 asks for pure differential privacy.
+        quick: leave out what takes more than milliseconds for many releases of one channel: the
+            bound is proven all the same, about as low and never below the other; `lower` is then
+            that of one release.
+
+    Returns:
+        The best of pure composition (which needs no delta), Rényi composition over ORDERS and,
+        where one channel was used throughout, composition of its privacy loss. Under local
+        trust the latter also gives `lower`.
+
+    Guarantees:
+        The composed mechanism is (epsilon, delta)-differentially private for the releases' own
+        neighbours, also when later releases depend on the outcome of earlier ones. Where the
+        releases as sent are only close to what their Rényi bounds are for, a part of delta,
+        RESERVE, pays for the distance; where it does not, epsilon is infinite.
+
+    Raises:
+        ValueError: delta is out of range, there is no release, or they assume different trust or
+            neighbours.
+        TypeError: releases is not a list of releases, or delta not a number.
+
+    References:
+        Mironov 2017, Proposition 1 (composition); Canonne, Kamath and Steinke 2020,
+        Proposition 12 (conversion to epsilon and delta); `composition.compose`.
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+        >>> print(account([ChannelRelease(channel, dimension=650, rounds=20)], delta=1e-5))
+        epsilon <= 60257.7 at delta = 1e-05 (replace_one, local trust)
+    """
+    if not isinstance(releases, Iterable):
+        raise TypeError(
+            f"Expected a list of releases, got {type(releases).__name__}: put it in []."
+        )
+    releases = list(releases)  # an iterator could be read only once
+    delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
+    trust = _one("trust", [release.trust for release in releases])
+    neighboring = _one("neighboring", [release.neighboring for release in releases])
+    total = sum(release.releases for release in releases)
+    distance = rounded_up(math.fsum(release.distance for release in releases))
+    # theory/accounting.md, Proposition 3.
+    candidates = [(_composed(releases, math.inf), math.inf)]
+    if delta > 0 and total > 0:
+        # theory/accounting.md, Proposition 4: this part of delta is for the law that is bounded,
+        # RESERVE of it for the distance to the law that is sent.
+        left = delta * (1 - RESERVE) if distance > 0 else delta
+        candidates.append(_by_renyi(releases, left))
+    epsilon, order = min(candidates, key=lambda candidate: candidate[0])
+    if not _affordable(distance, epsilon, delta):
+        epsilon, order = math.inf, math.inf
+    lower = 0.0
+    channel = _only_channel(releases)
+    if channel is not None:
+        # theory/composition.md, Propositions 1 and 10.
+        composed = compose(channel, total, delta, quick=quick)
+        if composed.epsilon.upper < epsilon:
+            epsilon, order = composed.epsilon.upper, composed.order
+        if trust == "local":
+            # Of sums the lower end is not shown: secure aggregation may hide the codes that lose
+            # it.
+            lower = composed.epsilon.lower
+    return Guarantee(epsilon, delta, neighboring, trust, order, total, lower)
+
+
+def _one(name: str, words: Sequence[str]) -> Any:
+    """The word that all releases have in common."""
+    if len(set(words)) != 1:
+        raise ValueError(
+            f"Expected releases under one {name}, got {sorted(set(words)) or 'none'}: "
+            "a guarantee holds against one kind of adversary, who tells apart one kind of worlds."
+        )
+    return words[0]
+
+
+def _only_channel(releases: Sequence[Release]) -> Channel | None:
+    """The channel of all releases, if there is just one and its dominating pair bounds them."""
+
+    used = {r.coordinate_channel if r.neighboring == "replace_one" else None for r in releases}
+    return used.pop() if len(used) == 1 else None
+
+
+def _by_renyi(releases: Sequence[Release], delta: float) -> tuple[float, float]:
+    """(epsilon, order), the least epsilon over ORDERS, by descent from the Gaussian's best order.
+
+    (order - 1) times a divergence is convex in the order, so epsilon is quasi-convex in it: it
+    falls, then rises. Where bounds are not quite convex the descent may end elsewhere: every order
+    gives a valid bound.
+    """
+    epsilons: dict[int, float] = {}
+
+    def at(place: int) -> float:
+        if place not in epsilons:
+            order = ORDERS[place]
+            epsilons[place] = _to_epsilon(_composed(releases, order), order, delta)
+        return epsilons[place]
+
+    # Of Gaussian noise D is rate · order, and the best order 1 + sqrt(log(1/delta)/rate).
+    rate = max(_composed(releases, 2.0) / 2, 1e-300)
+    guess = math.sqrt(-math.log(delta) / rate)
+    best = int(np.searchsorted(ORDERS, 1 + guess).clip(0, len(ORDERS) - 1))
+    step = 4
+    while step:
+        around = range(max(best - step, 0), min(best + step, len(ORDERS) - 1) + 1, step)
+        nearer = min((best, *around), key=at)
+        step, best = (step, nearer) if nearer != best else (step // 2, best)
+    return at(best), ORDERS[best]
+
+
+def _affordable(distance: float, epsilon: float, delta: float) -> bool:
+    """Whether (1 + e^epsilon) · distance is within the reserved part of delta."""
+    if distance == 0 or math.isinf(epsilon):
+        return True
+    # theory/accounting.md, Proposition 4: log((1 + e^epsilon) · distance), without overflow; the
+    # margin is far above its rounding, a few units.
+    cost = math.log(distance) + epsilon + math.log1p(math.exp(-epsilon))
+    return delta > 0 and cost + 1e-9 * (1 + abs(cost)) <= math.log(delta * RESERVE)
+
+
+def _composed(releases: Sequence[Release], order: float) -> float:
+    return rounded_up(math.fsum(release.renyi(order) for release in releases))
+
+
+def _to_epsilon(divergence: float, order: float, delta: float) -> float:
+    """Least epsilon that a Rényi bound gives at delta, rounded up.
+
+    epsilon = divergence + log(1 - 1/order) - (log(delta) + log(order)) / (order - 1)
+    """
+    if math.isinf(divergence):
+        return math.inf
+    terms = (
+        divergence,
+        math.log((order - 1) / order),  # order - 1 is exact; log1p(-1/order) would not be
+        -math.log(delta) / (order - 1),
+        -math.log(order) / (order - 1),
+    )
+    # theory/accounting.md, Proposition 2.
+    slack = UNIT * (4 + 64 * sum(abs(term) for term in terms))
+    return max(0.0, math.fsum(terms) + slack)

@@ -1,0 +1,83 @@
+"""What a run has cost so far: the guarantee of the client that was called most often."""
+
+from __future__ import annotations
+
+import math
+
+from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.release import Release, Releasing
+from randquant.privacy.accounting.releases import of_one_example
+from randquant.privacy.guarantee import Guarantee, Neighboring
+
+
+class Ledger:
+    """The guarantee of a client as a function of how many rounds it took part in.
+
+    Args:
+        mechanism: what every update is sent through.
+        dimension: coordinates of an update.
+        delta: of every guarantee, in [0, 1).
+        neighboring: what the guarantee hides.
+        limit: the epsilon that matters, where one does: about it `epsilon` is as low as it gets.
+        examples: of how many clipped examples an update is the mean, at least, where neighbours
+            differ in one example; None where they differ in everything of one client.
+
+    Raises:
+        ValueError: delta is out of range, or the mechanism does not work in that dimension or for
+            one example.
+
+    Example:
+        >>> from randquant.aggregation.registry import update_mechanism
+        >>> mechanism = update_mechanism("local-gaussian", {"clip_norm": 1, "noise_multiplier": 9})
+        >>> ledger = Ledger(mechanism, 100, delta=1e-5)
+        >>> [round(ledger.epsilon(rounds), 3) for rounds in (0, 1, 10)]
+        [0.0, 0.421, 1.47]
+    """
+
+    def __init__(
+        self,
+        mechanism: Releasing,
+        dimension: int,
+        *,
+        delta: float,
+        neighboring: Neighboring = "replace_one",
+        limit: float | None = None,
+        examples: int | None = None,
+    ) -> None:
+        self._mechanism = mechanism
+        self._dimension = dimension
+        self._delta = delta
+        self._neighboring: Neighboring = neighboring
+        self._limit = math.inf if limit is None else limit
+        self._examples = examples
+        self._known: dict[int, float | None] = {}
+        self.epsilon(1)
+
+    def release(self, participations: int) -> Release | None:
+        """What a client that took part so often was released through; None without privacy."""
+        release = self._mechanism.release(self._dimension, participations, self._neighboring)
+        return release if self._examples is None else of_one_example(release, self._examples)
+
+    def guarantee(self, participations: int) -> Guarantee | None:
+        """The guarantee by every way that accounting knows; None without privacy."""
+        release = self.release(participations)
+        return None if release is None else account([release], self._delta)
+
+    def epsilon(self, participations: int) -> float | None:
+        """A proven upper bound of epsilon, computed once; None without privacy.
+
+        It is `guarantee`'s wherever quick accounting is above the limit, and never below it: a
+        guarantee whose epsilon is within the limit here is within the limit there too.
+        """
+        if participations not in self._known:
+            self._known[participations] = self._bound(participations)
+        return self._known[participations]
+
+    def _bound(self, participations: int) -> float | None:
+        release = self.release(participations)
+        if release is None:
+            return None
+        quick = account([release], self._delta, quick=True).epsilon
+        if quick <= self._limit:
+            return quick
+        return account([release], self._delta).epsilon

@@ -1,0 +1,1 @@
+"""What one release reveals: a coordinate, a vector, a sum."""

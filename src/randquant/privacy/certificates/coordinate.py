@@ -1,0 +1,173 @@
+"""The worst Rényi divergence of a channel over all pairs of inputs, with the pair that shows it.
+
+Rényi divergence is jointly quasi-convex and every row of a channel is a convex mix of two vertex
+rows, so the worst pair is a pair of vertices: see `docs/theory/certificates.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant._internal.rounding import round_up
+from randquant.channels.channel import Channel
+from randquant.privacy.divergence import renyi
+from randquant.privacy.guarantee import NEIGHBORINGS, Interval, Neighboring
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How well one coordinate is hidden: a bound for every pair of inputs in [-clip, clip].
+
+    Attributes:
+        order: Rényi order in (1, inf]; infinity is pure differential privacy.
+        epsilon: the largest divergence over all ordered pairs of inputs lies in this interval,
+            in nats, per coordinate and release.
+        witness: (x, x'), a pair of inputs whose divergence is at least `epsilon.lower`.
+        code: the code whose likelihood ratio at the witness is largest; when epsilon is
+            infinite, x can send it and x' cannot.
+        covers: `all pairs` of inputs, `pairs with zero`, or `this pair` alone (`certify_pair`).
+        neighboring: what the adversary tries to tell apart.
+    """
+
+    order: float
+    epsilon: Interval
+    witness: tuple[float, float]
+    code: int
+    covers: Literal["all pairs", "pairs with zero", "this pair"] = "all pairs"
+    neighboring: Neighboring = "replace_one"
+
+    def __str__(self) -> str:
+        x, other = self.witness
+        if math.isinf(self.epsilon.upper):
+            return (
+                f"order {self.order}: epsilon is infinite: x={x:g} can send code {self.code}, "
+                f"x'={other:g} never does"
+            )
+        pair = "this pair only:" if self.covers == "this pair" else "worst pair"
+        return (
+            f"order {self.order}: epsilon <= {round_up(self.epsilon.upper, 9)} per coordinate, "
+            f"{pair} x={x:g}, x'={other:g}"
+        )
+
+
+def certify(
+    channel: Channel, order: float = math.inf, neighboring: Neighboring = "replace_one"
+) -> Certificate:
+    """Certify a channel at one Rényi order, exactly, over all pairs of inputs.
+
+    Args:
+        channel: the channel.
+        order: Rényi order in (1, inf]; infinity (the default) is pure differential privacy.
+        neighboring: `replace_one`: any two inputs; `zero_out`: any input and 0, both ways.
+
+    Returns:
+        A Certificate; both one-sided limits of a jump are among the inputs it covers.
+
+    Guarantees:
+        No pair of inputs in [-clip, clip] has a divergence above epsilon.upper.
+        The witness pair has a divergence of at least epsilon.lower.
+
+    Raises:
+        ValueError: order is not above 1.
+
+    References:
+        van Erven and Harremoës 2014, Theorem 13 (quasi-convexity); Mironov 2017 (Rényi
+        differential privacy).
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+        >>> certificate = rq.certify(channel, order=8.0)
+        >>> round(certificate.epsilon.upper, 8), sorted(map(abs, certificate.witness))
+        (5.34422859, [1.4, 1.5])
+    """
+    validate.kind("channel", channel, Channel)
+    order = validate.renyi_order(order)
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    if neighboring == "zero_out":
+        return _against_zero(channel, order)
+    # theory/certificates.md, Proposition 1: pairs of vertices, in both orders, are enough.
+    weights = channel.weights
+    best = (-1.0, 0, 0)
+    upper_bound = 0.0
+    for vertex, row in enumerate(weights):
+        lower, upper = renyi(row, weights, channel.denominator, order)
+        other = int(lower.argmax())
+        # The witness is chosen by its proven lower end, not by the upper bound's pair.
+        best = max(best, (float(lower[other]), vertex, other), key=lambda candidate: candidate[0])
+        upper_bound = max(upper_bound, float(upper.max()))
+    lower_bound, vertex, other = best
+    return Certificate(
+        order=order,
+        epsilon=Interval(lower_bound, upper_bound),
+        witness=(channel.input_of(vertex), channel.input_of(other)),
+        code=_loudest_code(weights[vertex], weights[other]),
+    )
+
+
+def _against_zero(channel: Channel, order: float) -> Certificate:
+    """Over all pairs of an input and 0: divergence is quasi-convex, so the input is a vertex."""
+    zero, total = channel.mix(0.0)
+    rows = channel.weights.astype(object) * (total // channel.denominator)
+    # theory/accounting.md, Proposition 5: quasi-convex in one argument, so the other end is a
+    # vertex. Rows are brought to the total of row 0 as Python integers: nothing is rounded.
+    pairs = [renyi(rows, zero, total, order), renyi(zero, rows, total, order)]
+    lower, upper = (np.stack(side) for side in zip(*pairs, strict=True))
+    swapped, vertex = (int(i) for i in np.unravel_index(int(lower.argmax()), lower.shape))
+    witness = (channel.input_of(vertex), 0.0)
+    code = _loudest_code(*((zero, rows[vertex]) if swapped else (rows[vertex], zero)))
+    return Certificate(
+        order,
+        Interval(float(lower.max()), float(upper.max())),
+        (witness[1], witness[0]) if swapped else witness,
+        code,
+        # The interval is of both directions together; the witness keeps its own.
+        covers="pairs with zero",
+        neighboring="zero_out",
+    )
+
+
+def certify_pair(channel: Channel, x: float, other: float, order: float = math.inf) -> Certificate:
+    """Bound the divergence at one pair of inputs, as papers do that assume the worst one.
+
+    Args:
+        channel: the channel.
+        x, other: inputs in [-clip, clip]; at a jump the right limit is taken.
+        order: Rényi order in (1, inf].
+
+    Returns:
+        A Certificate whose witness is (x, other). It covers that ordered pair only.
+
+    Raises:
+        ValueError: order is not above 1, or an input is outside [-clip, clip].
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+        >>> round(rq.certify_pair(channel, 1.5, -1.5, order=8.0).epsilon.upper, 8)
+        5.31564235
+    """
+    validate.kind("channel", channel, Channel)
+    order = validate.renyi_order(order)
+    (p, p_total), (q, q_total) = channel.mix(x), channel.mix(other)
+    # Over one total, exactly: at an input inside a cell a row's total is not the channel's.
+    p, q = p * q_total, q * p_total
+    lower, upper = renyi(p, q, p_total * q_total, order)
+    epsilon = Interval(float(lower), float(upper))
+    code = _loudest_code(p, q)
+    return Certificate(order, epsilon, (float(x), float(other)), code, covers="this pair")
+
+
+def _loudest_code(p: np.ndarray, q: np.ndarray) -> int:
+    """The code with the largest p/q, where p > 0."""
+    ratios = [
+        # Python integers: ratios of weights beyond 2**53 are not to be compared as floats.
+        (math.inf if b == 0 else int(a) / int(b)) if a > 0 else -1.0
+        for a, b in zip(p, q, strict=True)
+    ]
+    return int(np.argmax(ratios))

@@ -1,0 +1,1 @@
+"""What the sum of several clients' codes reveals."""

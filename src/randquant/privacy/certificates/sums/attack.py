@@ -1,0 +1,138 @@
+"""The strongest attack found: inputs of the other clients, and a pair that they hide poorly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant.privacy.certificates.sums.blanket_draws import MOST_CLIENTS
+from randquant.privacy.certificates.sums.law import Law
+from randquant.privacy.certificates.sums.mixed import table
+from randquant.privacy.certificates.sums.pair import log_moment
+from randquant.privacy.certificates.sums.rows import Rows
+
+PRACTICE = 64
+"""How many clients vertices are compared with, when there are more."""
+
+MOVES = 2.0**27
+"""Multiplications that a local search may take."""
+
+FLOOR = 90.0
+"""Bits below which the tails of long sums are left out; lower bounds account for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """Others' inputs and a pair of the client's.
+
+    Attributes:
+        log_moment: at most the log moment of this pair behind these others (infinite order: the
+            largest log ratio).
+        pair: (p, q), rows of `Rows`.
+        counts: (V,) how many others send from each vertex's row.
+    """
+
+    log_moment: float
+    pair: tuple[int, int]
+    counts: np.ndarray
+
+
+def attack(rows: Rows, others: int, order: float) -> Attack:
+    """Search for the worst others: all at one vertex, then one at a time moved elsewhere."""
+    strongest = _search(rows, others, order)
+    if math.isinf(order):
+        return max([strongest, *_ends(rows, others)], key=lambda candidate: candidate.log_moment)
+    return strongest
+
+
+def _ends(rows: Rows, others: int) -> Iterator[Attack]:
+    """Pure privacy: the least sum (the greatest) is one client's least code (greatest) alone.
+
+    So if the others can send it too, the ratio of two inputs' probabilities of it remains.
+    """
+    for code in (0, -1):
+        # theory/sums.md, Proposition 5.
+        table = rows.ratios(code)
+        vertex = int(rows.weights[: rows.vertices, code].argmax())
+        counts = np.zeros(rows.vertices, dtype=np.int64)
+        counts[vertex] = others
+        p, q = (int(i) for i in np.unravel_index(int(table.argmax()), table.shape))
+        if rows.weights[vertex, code] > 0:
+            yield Attack(float(table[p, q]), (p, q), counts)
+
+
+def _search(rows: Rows, others: int, order: float) -> Attack:
+    practice = _best_of(rows, _corners(rows.vertices, min(others, PRACTICE)), order)
+    counts = practice.counts
+    if others > PRACTICE:
+        counts = np.zeros_like(counts)
+        counts[practice.counts.argmax()] = others
+        # theory/sums.md, Proposition 4: such sums are not evaluated, and 0 is a lower end.
+        if others > MOST_CLIENTS:
+            return Attack(0.0, practice.pair, counts)
+        return _evaluate(rows, counts, order)
+    # Any others and any pair give a lower end: the search may stop where it likes.
+    best, work = practice, MOVES
+    length = (others + 1) * rows.weights.shape[1]
+    cost = length * len(rows.weights) * (len(rows.weights) + 60)
+    # One other client at a time is moved to another vertex while that helps.
+    improved = True
+    while improved and work > 0:
+        improved = False
+        for counts in list(_moves(best.counts)):
+            work -= cost
+            candidate = _evaluate(rows, counts, order)
+            # By more than rounding, or the search would walk in circles.
+            if candidate.log_moment > best.log_moment * (1 + 1e-9):
+                best, improved = candidate, True
+            if work <= 0:
+                break
+    return best
+
+
+def _corners(vertices: int, others: int) -> Iterator[np.ndarray]:
+    for vertex in range(vertices if others else 1):
+        counts = np.zeros(vertices, dtype=np.int64)
+        counts[vertex] = others
+        yield counts
+
+
+def _moves(counts: np.ndarray) -> Iterator[np.ndarray]:
+    for source in np.flatnonzero(counts):
+        for target in range(len(counts)):
+            if source != target:
+                moved = counts.copy()
+                moved[source] -= 1
+                moved[target] += 1
+                yield moved
+
+
+def _best_of(rows: Rows, candidates: Iterator[np.ndarray], order: float) -> Attack:
+    return max(
+        (_evaluate(rows, counts, order) for counts in candidates),
+        key=lambda candidate: candidate.log_moment,
+    )
+
+
+def _evaluate(rows: Rows, counts: np.ndarray, order: float) -> Attack:
+    noise = law_of(rows, counts)
+    # Rounded moments choose the pair; its proven lower end counts.
+    rough, _ = table(rows, noise, order)
+    p, q = (int(i) for i in np.unravel_index(int(rough.argmax()), rough.shape))
+    # theory/sums.md, Proposition 9: exact in integers, so that small differences keep digits.
+    difference = (rows.weights[p] - rows.weights[q]) / float(rows.total)
+    lower, _ = log_moment(noise, rows.probabilities[q], difference.astype(np.float64), order)
+    return Attack(lower, (p, q), counts)
+
+
+def law_of(rows: Rows, counts: np.ndarray) -> Law:
+    """The law of others' sum; tails of long sums are trimmed unless that could matter."""
+    # theory/sums.md, Proposition 7: where some code is impossible, no tail is harmless.
+    floor = math.inf if rows.apart or counts.sum() <= PRACTICE else FLOOR
+    noise = Law.nothing(floor)
+    for vertex in np.flatnonzero(counts):
+        noise = noise * Law.of(rows.weights[vertex], rows.total, floor).power(int(counts[vertex]))
+    return noise

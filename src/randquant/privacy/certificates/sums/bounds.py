@@ -1,0 +1,173 @@
+"""Upper bounds of a sum's log moment over all pairs and all other clients: blanket and search."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from randquant.channels.channel import Channel
+from randquant.privacy.certificates.sums.blanket import Blanket, shifted_blankets
+from randquant.privacy.certificates.sums.blanket_draws import FEW, Noises, draws
+from randquant.privacy.certificates.sums.law import KEEP_ALL, Law
+from randquant.privacy.certificates.sums.mixed import add_trimmed, mixed, table
+from randquant.privacy.certificates.sums.rows import Rows
+from randquant.privacy.divergence import UNIT
+
+SAFETY = 90.0
+"""Bits by which what is trimmed is less than one client's moment."""
+
+WORK, WORK_FOR_PART = 5.2e9, 1e9
+"""Nanoseconds, roughly, that a search of all others may take, and one of blocks of them."""
+
+SMALL = 64
+"""Up to so many others a search may take longer: beyond, blocks lose little."""
+
+
+def floor_for(rows: Rows, log_single: float) -> float:
+    """Bits below which the ends of a law may be trimmed without harm to a bound."""
+    if rows.apart or math.isinf(log_single):
+        return KEEP_ALL
+    # theory/sums.md, Proposition 7: trimmed entries weigh one client's moment at most, so the bound
+    # gains count · 2**-90 relative to that of the sum, which is 1 or more.
+    return SAFETY + log_single / math.log(2)
+
+
+def by_blanket(channel: Channel, rows: Rows, others: int, order: float, log_single: float) -> float:
+    """Bound the log moment by the others' draws from a blanket; the least over several blankets.
+
+    Args:
+        channel: the channel.
+        rows: the client's own rows.
+        others: how many other clients there are.
+        order: in (1, inf).
+        log_single: at least the largest log moment of one client.
+    """
+    best = log_single
+    if math.isinf(log_single):
+        return best
+    floor = floor_for(rows, log_single)
+    known = blankets(channel)
+    # theory/sums.md, Proposition 3: each blanket bounds the moment, the least counts.
+    for blanket in known[-1:] if others > 2 * FEW else known:
+        noises = Noises(blanket, floor)
+        # e^-60 below the sum's own moment: what is treated coarsely there does not show.
+        groups = draws(blanket, others, 60 + log_single)
+        laws = [noises.of(counts) for counts, _ in groups]
+        log_masses = np.array([log_mass for _, log_mass in groups])
+        best = min(best, mixed(rows, laws, log_masses, log_single, order))
+    return best
+
+
+@lru_cache(maxsize=256)
+def blankets(channel: Channel) -> tuple[Blanket, ...]:
+    """The blankets that sums of a channel are bounded by."""
+    return (*shifted_blankets(channel),)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """A search over all multisets of `depth` blocks of `block` clients at one vertex each.
+
+    However n - 1 others are spread over V vertices, they hold at least `depth` whole blocks;
+    leaving the rest out of the sum only reveals more.
+    """
+
+    block: int
+    depth: int
+    complete: bool
+
+    @staticmethod
+    def of(rows: Rows, others: int, order: float, log_single: float) -> BlockPlan:
+        """The plan that counts most clients within the work allowed."""
+        floor = KEEP_ALL if math.isinf(order) else floor_for(rows, log_single)
+        place = np.arange(rows.weights.shape[1])
+        # Times are estimates: they decide which bound is tried, none rests on them.
+        spread = rows.probabilities @ place**2 - (rows.probabilities @ place) ** 2
+        deviation = math.sqrt(max(float(spread.max()), 0.0))
+        best = BlockPlan(1, 0, False)
+        sizes = np.unique(np.geomspace(1, others, 40).astype(np.int64)).tolist()
+        for block in sizes:
+            # theory/sums.md, Proposition 2: so many whole blocks there are, at least.
+            most = -(-(others - rows.vertices * (block - 1)) // block)
+            if most <= best.block * best.depth // block:
+                continue
+            depth = most
+            allowed = WORK if others <= SMALL else WORK_FOR_PART
+            if block == 1 and _work(rows, deviation, 1, others, floor) <= allowed:
+                return BlockPlan(1, others, True)
+            while depth and _work(rows, deviation, block, depth, floor) > WORK_FOR_PART:
+                depth = min(depth - 1, int(depth * 0.97))
+            if depth * block > best.depth * best.block:
+                best = BlockPlan(block, depth, False)
+        return best
+
+
+def _work(rows: Rows, deviation: float, block: int, depth: int, floor: float) -> float:
+    """Nanoseconds of a search, roughly."""
+    count, codes = rows.weights.shape
+
+    def length(clients: int) -> float:
+        reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) + 2 * codes
+        return min(clients * (codes - 1) + 1, reach)
+
+    def multisets(size: int) -> int:
+        several = math.comb(size + rows.vertices - 1, size) if size >= 0 else 0
+        return min(several, 10**30)
+
+    laws = min(math.comb(depth + rows.vertices, depth), 10**30)
+    longest = length(block * depth)
+    work = 1.5 * laws * longest * length(block)
+    work += (multisets(depth) + multisets(depth - 2)) * longest * (45 * count + 1.2 * count**2)
+    return work * (0.5 if rows.mirror else 1.0)
+
+
+def by_search(
+    rows: Rows, plan: BlockPlan, order: float, log_single: float, attained: float, goal: float
+) -> float:
+    """Bound the log moment by trying all others, or all multisets of blocks of them.
+
+    Args:
+        rows: the client's own rows.
+        plan: what to try.
+        order: in (1, inf].
+        log_single: at least the largest log moment of one client.
+        attained: at most the log moment of some others and pair.
+        goal: a bound known already: a search that cannot improve on it is skipped.
+    """
+    from randquant.privacy.certificates.sums.search import search
+
+    if plan.depth == 0:
+        return log_single
+    floor = floor_for(rows, log_single) if not math.isinf(order) else KEEP_ALL
+    laws = [
+        Law.of(row, rows.total, floor).power(plan.block) for row in rows.weights[: rows.vertices]
+    ]
+    # What all others at one vertex attain is below every bound of this plan.
+    if not plan.complete and _hopeless(rows, laws, plan, order, goal):
+        return log_single
+    width = max(len(law) for law in laws)
+    blocks = np.stack([np.pad(law.mantissa, (0, width - len(law))) for law in laws])
+    exponents = np.stack([np.pad(law.exponent, (0, width - len(law))) for law in laws])
+    errors = max(law.error for law in laws)
+    # theory/sums.md, Proposition 6: each convolution with a block adds its length and 1; the last,
+    # with rows, codes + 2.
+    error = plan.depth * (errors + width + 1) + rows.weights.shape[1] + 4
+    # theory/sums.md, Proposition 7: counted at the blocks, and by the search on its way.
+    trimmed = max(law.trimmed for law in laws) * plan.depth
+    best, more, _ = search(
+        blocks, exponents, rows.probabilities, rows.allowed, rows.apart, order, plan.depth,
+        attained, floor, error, rows.mirror,
+    )  # fmt: skip
+    return add_trimmed(best, trimmed + more, floor, log_single)
+
+
+def _hopeless(rows: Rows, laws: list[Law], plan: BlockPlan, order: float, goal: float) -> bool:
+    """Whether the sum with all others at one vertex already exceeds the goal."""
+    return any(
+        # 2**20 units: more than such a moment is rounded up by; only time is at stake.
+        float(table(rows, law.power(plan.depth), order)[0].max()) * (1 - 2**20 * UNIT) > goal
+        for law in laws
+    )

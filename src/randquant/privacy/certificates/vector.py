@@ -1,0 +1,342 @@
+"""Whole updates of bounded L2 norm: how fast a channel's divergence grows with squared distance.
+
+A branch and bound over pairs of inputs. Derivations and rounding: `docs/theory/vector.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.channels.channel import DITHER_STEPS, Channel
+from randquant.privacy.certificates.curvature import CellLines, log_curvature
+from randquant.privacy.certificates.metric import certify_metric, fisher_information
+from randquant.privacy.divergence import LARGEST_ORDER, UNIT, renyi
+from randquant.privacy.guarantee import Interval
+
+TOLERANCE = 2.0**-13
+"""Boxes whose bound exceeds the best pair found by less than this share are not searched on."""
+
+WORK = 2**24
+"""Probabilities that a search may evaluate before it settles for the bound it has."""
+
+BATCH = 2**16
+"""Probabilities evaluated at a time: small enough for a processor's cache."""
+
+FINEST = 2.0**-40
+"""Narrowest side of a box, in units of its cell: positions stay exact in float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kappa(Interval):
+    """The constant K of `kappa`, with a pair that shows that it is not much smaller.
+
+    Attributes:
+        lower, upper: K lies between them, per squared unit of x.
+        order: Rényi order.
+        witness: inputs (x, x') with D(P_x || P_x') >= lower·(x - x')^2. The same input twice: pairs
+            close to it approach `lower` arbitrarily closely.
+    """
+
+    order: float
+    witness: tuple[float, float]
+
+
+def kappa(channel: Channel, order: float) -> Kappa:
+    """Bound the Rényi divergence between inputs by their squared distance.
+
+    Args:
+        channel: the channel.
+        order: Rényi order in (1, 1e9]. (Between close inputs the pure epsilon is proportional to
+            the distance: over the squared distance it is infinite.)
+
+    Returns:
+        An Interval that contains the supremum K of D_order(P_x || P_x')/(x - x')^2 over all x, x'
+        in [-clip, clip], per squared unit of x, with a witness for its lower end. It is infinite
+        exactly when the channel jumps, or a code becomes impossible where its probability
+        changes. Usually it is narrower than 0.02 %; for large orders of channels with many
+        vertices the search may stop earlier, with a wider interval.
+
+    Guarantees:
+        D_order(P_x || P_x') <= upper·(x - x')^2 for all inputs as the channel mixes them, close or
+        distant, in one cell or not. Coordinates are encoded independently, so for vectors of any
+        dimension D_order <= upper·||x - x'||^2. The encoder rounds an input's position in its cell
+        to 2**-32 first: take the distance from `squared_distance`, which allows for that.
+        The same numbers each time (the search is deterministic).
+
+    Raises:
+        ValueError: order is not in (1, 1e9].
+        TypeError: channel is not a Channel.
+
+    References:
+        Guo et al. 2022 (I-MVU), Lemma 1, has order·M/2 for K; it is proven for the smooth
+        mechanism. Derivations: `docs/theory/vector.md`.
+
+    Example:
+        >>> import randquant as rq
+        >>> channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=9.0)
+        >>> found = kappa(channel, order=2.0)
+        >>> found.lower <= 1 / 99 <= found.upper  # the Fisher information at x = 1
+        True
+    """
+    validate.kind("channel", channel, Channel)
+    order = validate.renyi_order(order)
+    if order > LARGEST_ORDER:
+        raise ValueError(
+            f"Expected a finite order <= {LARGEST_ORDER:g}, got order={order:g}: pure epsilon "
+            'grows with the distance, not with its square; use certify_metric(channel, "l1").'
+        )
+    # theory/vector.md, Proposition 2: pairs in one cell approach order/2 times the Fisher
+    # information. Two products and half the order: three of the 4 units.
+    close = order / 2 * fisher_information(channel).lower * (1 - 4 * UNIT)
+    steepest = certify_metric(channel, "fisher").witness
+    if math.isinf(close):
+        return Kappa(math.inf, math.inf, order, steepest)
+    search = BoxSearch(CellLines.of(channel), order, close)
+    upper = float(search.run())
+    lower, witness = max((close, steepest), search.attained(), key=lambda ratio: ratio[0])
+    return Kappa(lower, upper, order, witness)
+
+
+def squared_distance(channel: Channel, distance: float, dimension: int) -> float:
+    """Bound the squared L2 distance of two vectors as the encoder rounds them.
+
+    Args:
+        channel: the channel that every coordinate is sent through.
+        distance: L2 distance of the vectors before encoding, at most.
+        dimension: how many coordinates they have.
+
+    Returns:
+        (distance + (2**-32 + 2**-49)·widest cell·sqrt(dimension))^2, rounded up: what to multiply
+        `kappa` by.
+
+    Guarantees:
+        Whatever the vectors are: clipping each coordinate to [-clip, clip] brings them no further
+        apart, and the encoder moves each coordinate by at most half a step of 2**-32 of its cell.
+
+    Raises:
+        ValueError: distance is negative, or dimension is less than 1.
+
+    Example:
+        >>> import randquant as rq
+        >>> squared_distance(rq.stochastic_rounding(1.0, 2), 2.0, dimension=10**6) < 4.000002
+        True
+    """
+    validate.kind("channel", channel, Channel)
+    distance = validate.real("distance", distance, low=0)
+    dimension = validate.whole("dimension", dimension, low=1)
+    widest = float(np.diff(channel.inputs).max())
+    # theory/vector.md, Proposition 14: half a step of 2**-32, four roundings of the position and
+    # one of the sum with 1/2, for each of the two vectors.
+    moved = (1 + 2.0**-17) / DITHER_STEPS * widest * math.sqrt(dimension)
+    # Eight roundings in the sum, twice for the square: 17 of 32 units.
+    return (distance + moved) ** 2 * (1 + 32 * UNIT)
+
+
+class BoxSearch:
+    """Branch and bound over boxes of pairs: x in one part of a cell, x' in a part of another.
+
+    A box is cells (2,) and sides (2, 2): where in its cell x begins and ends, then x'.
+    """
+
+    def __init__(self, lines: CellLines, order: float, close: float, tolerance: float = TOLERANCE):
+        self.lines, self.order, self.tolerance = lines, order, tolerance
+        self.best, self.pair = close, None  # the largest ratio, and the cells and positions of it
+        self.dropped = 0.0  # the largest bound of a box that is not searched on
+
+    def run(self) -> float:
+        """Return the upper bound; self.pair is the pair that came closest to it."""
+        cells, sides = self._roots()
+        size = 4 * (self.lines.weights.shape[1] + 6)
+        batch, work = max(BATCH // size, 1), WORK // size
+        bounds = self._bounds(cells, sides, batch)
+        work -= len(cells)
+        while True:
+            # theory/vector.md, Proposition 8: boxes that are not split keep their bound in
+            # `dropped`, so TOLERANCE, WORK and FINEST decide how tight the result is, never whether
+            # it holds.
+            split = bounds > self.best * (1 + self.tolerance)
+            split &= np.diff(sides).max(axis=(1, 2)) > FINEST
+            self.dropped = max(self.dropped, bounds[~split].max(initial=0.0))
+            cells, sides, bounds = cells[split], sides[split], bounds[split]
+            if not len(cells) or work <= 0:
+                return max(self.dropped, bounds.max(initial=0.0))
+            # Largest bounds first: when the work is used up, what is left is as small as can be.
+            ranks = np.argsort(-bounds, kind="stable")
+            share = max(batch, len(ranks) // 4)
+            chosen, rest = ranks[:share], ranks[share:]
+            children = self._halves(cells[chosen], sides[chosen])
+            inherited = np.tile(bounds[chosen], 2)
+            tightened = np.minimum(self._bounds(*children, batch), inherited)
+            work -= len(tightened)
+            cells = np.concatenate([cells[rest], children[0]])
+            sides = np.concatenate([sides[rest], children[1]])
+            bounds = np.concatenate([bounds[rest], tightened])
+
+    def attained(self) -> tuple[float, tuple[float, float]]:
+        """Return a proven lower bound: the divergence of the best pair, from exact integers."""
+        if self.pair is None:
+            return 0.0, (0.0, 0.0)
+        cells, positions = self.pair
+        ends = self.lines.inputs[cells], self.lines.inputs[cells + 1]
+        x, other = np.clip(ends[0] + positions * self.lines.widths[cells], *ends).tolist()
+        (p, p_total), (q, q_total) = self.lines.exact(x), self.lines.exact(other)
+        total = p_total * q_total
+        # Exact integers, whatever the positions: theory/rounding.md, Propositions 3 and 4.
+        if x == other or total.bit_length() > 1000:  # beyond float64
+            return 0.0, (x, other)
+        lower = float(renyi(p * q_total, q * p_total, total, self.order)[0])
+        square = float((Fraction(x) - Fraction(other)) ** 2)
+        return lower / square * (1 - 8 * UNIT), (x, other)
+
+    def _roots(self) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of whole cells, but for those that a bound from their vertices settles.
+
+        The divergence of a pair of cells is largest at vertices (`docs/theory/certificates.md`).
+        """
+        inputs = self.lines.inputs
+        lower, upper = self.lines.divergences(self.order)
+        square = (inputs[:, None] - inputs) ** 2
+        ratio = np.divide(lower, square, out=np.zeros_like(lower), where=square > 0)
+        self._consider(ratio, _at_vertices)
+        corners = [upper[:-1, :-1], upper[:-1, 1:], upper[1:, :-1], upper[1:, 1:]]
+        first, second = np.indices(corners[0].shape)
+        ahead = np.maximum(first, second), np.minimum(first, second) + 1
+        near = np.where(first == second, 0.0, inputs[ahead[0]] - inputs[ahead[1]])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # theory/vector.md, Proposition 6. `near` is within 1 unit, so the quotient is within 4
+            # of 8.
+            bound = np.where(near > 0, np.max(corners, axis=0) / near**2 * (1 + 8 * UNIT), np.inf)
+            gaps = np.abs([inputs[first + i] - inputs[second + j] for i in (0, 1) for j in (0, 1)])
+            moment = (self.order - 1) * np.array(corners)
+            smooth = _smooth(moment, gaps, self.order - 1, axis=0) * (1 + 8 * UNIT)
+        bound = np.fmin(bound, np.where(near > 0, smooth, np.inf))
+        keep = bound > self.best * (1 + self.tolerance)
+        self.dropped = float(bound[~keep].max(initial=0.0))
+        cells = np.argwhere(keep)
+        return cells, np.broadcast_to([0.0, 1.0], (len(cells), 2, 2)).copy()
+
+    def _halves(self, cells: np.ndarray, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Each box cut in two across its longer side: all first halves, then all second."""
+        part = np.diff(sides)[..., 0]
+        length = np.where(part > FINEST, part, 0.0) * self.lines.widths[cells]
+        every, longer = np.arange(len(cells)), length.argmax(axis=1)
+        middle = sides[every, longer].mean(axis=1)
+        first, second = sides.copy(), sides.copy()
+        first[every, longer, 1] = second[every, longer, 0] = middle
+        return np.concatenate([cells, cells]), np.concatenate([first, second])
+
+    def _bounds(self, cells: np.ndarray, sides: np.ndarray, batch: int) -> np.ndarray:
+        parts = range(0, len(cells), batch)
+        bounds = [self._bound(cells[i : i + batch], sides[i : i + batch]) for i in parts]
+        return np.concatenate([np.empty(0), *bounds])
+
+    def _bound(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
+        """Upper bounds of divergence over squared distance, for n boxes: (n,)."""
+        above_one = self.order - 1
+        x, y = sides[:, 0][:, [0, 0, 1, 1]], sides[:, 1][:, [0, 1, 0, 1]]  # the four corners
+        corners = np.repeat(cells[:, None], 4, axis=1)
+        p, q = self.lines.rows(corners[..., 0], x), self.lines.rows(corners[..., 1], y)
+        gap, slope = self.lines.chords(corners, x, y)
+        logs = log_curvature(slope, p, q, self.order, self.lines.error)
+        own = logs[:, range(4), range(4)]
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            moment = _log_moment(above_one * gap**2, own)
+            ratio = np.where(gap > 0, moment / (above_one * gap**2), 0.0)
+            self._consider(ratio, lambda at: (cells[at[0]], np.array([x[at], y[at]])))
+
+            # On the diagonal, and everywhere: the largest curvature, at the least distance.
+            crosses = (sides[:, 0, 0] < sides[:, 1, 1]) & (sides[:, 1, 0] < sides[:, 0, 1])
+            crosses &= cells[:, 0] == cells[:, 1]
+            # theory/vector.md, Proposition 13: gaps are within 6 units, and a smaller one gives
+            # more.
+            near = np.where(crosses, 0.0, gap.min(axis=1)) * (1 - 16 * UNIT)
+            scale, steepest = above_one * near**2, logs.max(axis=(1, 2))
+            # theory/vector.md, Proposition 4, and for its 512 units the paragraph on rounding
+            # there.
+            if 2 < self.order < 3:  # the one case that is not convex in p: see the derivation
+                spread = np.abs(np.log(p[:, 2] / p[:, 0])).max(axis=1)
+                steepest += 2 * (self.order - 2) * np.log(np.cosh(spread / 2))
+                steepest += 512 * UNIT + 4 * self.lines.error
+            grown = _log_moment(scale, steepest)
+            bound = np.where(near > 0, grown / scale, np.exp(steepest))
+            # theory/vector.md, Proposition 5.
+            bound = np.fmin(bound, self._spread(cells, sides))
+            # Further away: the largest divergence, at the least distance.
+            bound = np.fmin(bound, np.where(near > 0, moment.max(axis=1) / scale, np.inf))
+            # And second-order in the size of the box.
+            smooth = np.where(crosses, np.inf, _smooth(moment, gap, above_one, axis=1))
+        # fmin passes over a NaN: each of the bounds holds alone. If all are, nothing is known.
+        bound = np.fmin(bound, smooth) * (1 + 32 * UNIT)
+        return np.where(np.isnan(bound), np.inf, bound)
+
+    def _spread(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
+        """order/8 times the squared range of d log p_i/dx between x and x'; (n,) upper bounds.
+
+        Tight for two equally likely codes, and the best bound at orders beyond hundreds.
+        Infinite where a cell lies between.
+        """
+        if self.lines.error > 0:
+            return np.full(len(cells), np.inf)
+        ahead = cells[:, 0] <= cells[:, 1]
+        near = np.where(ahead[:, None], sides[:, 0], sides[:, 1])
+        far = np.where(ahead[:, None], sides[:, 1], sides[:, 0])
+        low, high = cells.min(axis=1), cells.max(axis=1)
+        first, last = sides.min(axis=(1, 2)), sides.max(axis=(1, 2))
+        same = low == high
+        ends = [
+            (low, np.where(same, first, near[:, 0])),
+            (low, np.where(same, last, 1.0)),
+            (high, np.where(same, first, 0.0)),
+            (high, np.where(same, last, far[:, 1])),
+        ]
+        widest = np.zeros(len(cells))
+        for cell, position in ends:
+            slope = np.diff(self.lines.weights, axis=0)[cell] / self.lines.denominator
+            score = slope / self.lines.widths[cell, None] / self.lines.rows(cell, position)
+            widest = np.maximum(widest, np.ptp(score, axis=1))
+        # theory/vector.md, Proposition 13 (spread): 20 of 32 units. A range reaches from a slope
+        # below 0 to one above, so nothing cancels in it.
+        bound = self.order / 8 * widest**2 * (1 + 32 * UNIT)
+        return np.where(high - low > 1, np.inf, bound)
+
+    def _consider(self, ratio: np.ndarray, place) -> None:
+        """Keep the largest of these ratios if it is the largest so far."""
+        at = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
+        if ratio[at] > self.best:
+            self.best, self.pair = float(ratio[at]), place(at)
+
+
+def _smooth(moment: np.ndarray, gap: np.ndarray, above_one: float, axis: int) -> np.ndarray:
+    """Bound of divergence over squared distance in a box, from its four corners along an axis.
+
+    From tangents of the logarithm and of the square; infinite where those of the square reach 0.
+    x and x' must not meet inside the box.
+    """
+    level, middle = (part.mean(axis=axis, keepdims=True) for part in (moment, gap))
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # infinity is a bound
+        excess = np.expm1(moment - level)
+        # theory/vector.md, Propositions 7 and 13: both tangents rounded to their safe sides.
+        top = level + excess + 16 * UNIT * (level + np.abs(excess))
+        square = middle * (2 * gap - middle) - 32 * UNIT * middle * (gap + middle)
+        bound = (top / (above_one * square)).max(axis=axis)
+    return np.where((square > 0).all(axis=axis), bound, np.inf)
+
+
+def _log_moment(scale: np.ndarray, log_curvature: np.ndarray) -> np.ndarray:
+    """log(1 + scale·e^log_curvature), rounded up when scale is within 20 units; 0 at scale 0."""
+    parts = np.log(scale), log_curvature
+    # theory/vector.md, Proposition 13: 20 units of scale, 8 of its logarithm, 2 of the sums.
+    padding = 32 * UNIT * (1 + np.abs(parts[0]) + np.abs(parts[1]))
+    total = np.logaddexp(0.0, parts[0] + parts[1] + padding) * (1 + 32 * UNIT)
+    return np.where((scale > 0) & (log_curvature > -np.inf), total, 0.0)
+
+
+def _at_vertices(vertices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Cells and positions of vertices: ends of the cells before them."""
+    at = np.array(vertices)
+    return np.maximum(at - 1, 0), np.minimum(at, 1).astype(np.float64)

@@ -1,0 +1,91 @@
+"""The words a privacy statement is made of: intervals, guarantees, neighbours, trust."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from randquant._internal.rounding import round_up
+
+Neighboring = Literal["replace_one", "zero_out"]
+"""What an adversary tries to tell apart. `replace_one`: everything one client holds is exchanged
+for anything else. `zero_out`: its every update is exchanged for zeros, which are encoded and sent
+like any update; who took part is the same in both worlds."""
+
+NEIGHBORINGS = ("replace_one", "zero_out")
+
+Trust = Literal["local", "aggregate", "central"]
+"""Who sees what. `local`: the server sees each client's codes, and needs no trust.
+`aggregate`: the server sees only the sum of a cohort's codes (secure aggregation).
+`central`: the server sees raw updates and is trusted; only its output is protected."""
+
+LARGEST_COHORT = 10**6
+"""Most clients in one sum: beyond, its curvature would take long to bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A real number known to lie in [lower, upper].
+
+    Example:
+        >>> Interval(1.0, 1.5).width
+        0.5
+    """
+
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        if not self.lower <= self.upper:
+            raise ValueError(f"Expected lower <= upper, got [{self.lower}, {self.upper}].")
+
+    @property
+    def width(self) -> float:
+        """Upper minus lower; zero when both ends are infinite."""
+        return 0.0 if math.isinf(self.lower) else self.upper - self.lower
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """(epsilon, delta)-differential privacy of one client's whole participation.
+
+    Attributes:
+        epsilon: a proven upper bound, in nats; infinity when nothing is promised.
+        delta: the probability with which the epsilon bound may fail; 0 for pure privacy.
+        neighboring: what the adversary tries to tell apart.
+        trust: who sees what.
+        order: the Rényi order that gave the bound, or about which the privacy loss was composed;
+            infinity for pure composition and for a single release.
+        releases: how many single-coordinate releases of one client were composed.
+        lower: no proof can give less than this at delta: it is lost at some pair of inputs. 0 where
+            nothing is known.
+    """
+
+    epsilon: float
+    delta: float
+    neighboring: Neighboring
+    trust: Trust
+    order: float
+    releases: int
+    lower: float = 0.0
+
+    def __str__(self) -> str:
+        if math.isinf(self.epsilon):
+            return f"no guarantee ({self.neighboring}, {self.trust} trust)"
+        return (
+            f"epsilon <= {round_up(self.epsilon)} at delta = {self.delta} "
+            f"({self.neighboring}, {self.trust} trust)"
+        )
+
+
+def rounded_up(value: float) -> float:
+    """Above the exact value of a few products or sums of non-negative floats that `value` rounds.
+
+    Each float operation is off by at most 2**-53 of its result; eight of them are paid for.
+
+    Example:
+        >>> rounded_up(1.0) > 1.0
+        True
+    """
+    return value * (1 + 8 * 2.0**-53)

@@ -1,0 +1,1 @@
+"""Federated training: clients, server, cohorts, data, runs, sweeps."""

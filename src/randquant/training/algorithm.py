@@ -1,0 +1,126 @@
+"""Distributed SGD with a quantising mechanism, as a pair of functions `init` and `apply`.
+
+One round is Algorithm 1 of the RQM paper: a cohort computes updates, each client clips, encodes
+and packs its own, the server adds up the codes, decodes the mean and takes a step. An update is a
+gradient, or the model difference after local SGD (DP-FedAvg).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.channels.keys import Key
+from randquant.training.client import Learner
+from randquant.training.cohort import collector
+from randquant.training.server import Moments, Optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a run stands.
+
+    Attributes:
+        round: rounds finished.
+        parameters: (d,) float32, the global model.
+        participations: (N,) int64, rounds that each client has taken part in.
+        moments: (d,) float32 each, the state of the server's optimiser.
+    """
+
+    round: int
+    parameters: np.ndarray
+    participations: np.ndarray
+    moments: Moments = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round measured: mean training loss in nats, bytes up, wall-clock seconds.
+
+    `train_loss` is None where nobody took part.
+    `seconds_gradient` is the part of the wall time that workers spent in forward and backward
+    passes; `seconds_protect` is all the rest of the round.
+    """
+
+    train_loss: float | None
+    bytes_up: int
+    seconds_gradient: float
+    seconds_protect: float
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """`init()` gives the first State; `apply(state, cohort, key)` one round's (State, Round).
+
+    Both are pure: a round that raises leaves its state as it was.
+    """
+
+    init: Callable[[], State]
+    apply: Callable[[State, Sequence[int], Key], tuple[State, Round]]
+
+
+def distributed_sgd(
+    learner: Learner,
+    mechanism: UpdateMechanism,
+    *,
+    population: int,
+    optimizer: Optimizer,
+    pool: Executor,
+    workers: int,
+) -> Algorithm:
+    """Federated SGD or averaging, one step of the server a round (RQM paper, Algorithm 1).
+
+    Args:
+        learner: computes the clients' updates.
+        mechanism: protects and aggregates them.
+        population: how many clients there are.
+        optimizer: the server's step.
+        pool, workers: threads that clients are simulated on; they do not change the result.
+
+    Returns:
+        The algorithm as an (init, apply) pair.
+    """
+    dimension = learner.dimension
+
+    def init() -> State:
+        participations = np.zeros(population, dtype=np.int64)
+        return State(0, learner.parameters(), participations, optimizer.init(dimension))
+
+    collect = collector(learner, mechanism, pool, workers)
+
+    def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:
+        if len(set(cohort)) < len(cohort):
+            raise ValueError("Expected each client once in a cohort, got one twice: remove it.")
+        if not cohort:  # Poisson sampling selected nobody: nothing is sent, nothing changes
+            return replace(state, round=state.round + 1), Round(None, 0, 0.0, 0.0)
+        started = time.perf_counter()
+        learner.load(state.parameters)
+        collected = collect(cohort, key.fold_in(state.round + 1))
+        parameters, moments = _stepped(optimizer, state, collected.mean)
+        participations = state.participations.copy()
+        participations[cohort] += 1
+        total = time.perf_counter() - started
+        return State(state.round + 1, parameters, participations, moments), Round(
+            train_loss=float(collected.losses.mean()),
+            bytes_up=collected.bytes_up,
+            seconds_gradient=min(collected.seconds_gradient, total),
+            seconds_protect=max(total - collected.seconds_gradient, 0.0),
+        )
+
+    return Algorithm(init, apply)
+
+
+def _stepped(optimizer: Optimizer, state: State, mean: np.ndarray) -> tuple[np.ndarray, Moments]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        stepped = optimizer.step(state.parameters, mean, state.moments, state.round + 1)
+    if not np.isfinite(stepped[0]).all():
+        raise ValueError(
+            "Expected finite parameters after the step, got NaN or infinity: training has "
+            "diverged; lower learning_rate."
+        )
+    return stepped

@@ -1,0 +1,135 @@
+"""One round up to the server's step: updates, their encoding, and the decoded mean."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.payloads import finite
+from randquant.channels.channel import Channel
+from randquant.channels.keys import Key
+from randquant.training.client import Learner
+
+
+class Collected(NamedTuple):
+    """What a round gives the server, and what it cost.
+
+    Attributes:
+        mean: (d,) float32, decoded.
+        losses: (n,) float64, in nats, each client's first step.
+        bytes_up: bytes that all clients send, under the trust in force.
+        seconds_gradient: wall time of forward and backward passes, in seconds.
+    """
+
+    mean: np.ndarray
+    losses: np.ndarray
+    bytes_up: int
+    seconds_gradient: float
+
+
+Collect = Callable[[Sequence[int], Key], Collected]
+
+
+def collector(
+    learner: Learner, mechanism: UpdateMechanism, pool: Executor, workers: int
+) -> Collect:
+    """Return the function that collects a cohort's mean, given the cohort and the round's key.
+
+    Args:
+        learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
+            coordinate as it stands through a channel of evenly spaced values, codes are drawn and
+            added up there, with the random bits of `encode.gpu` for a seed; else clients send
+            payloads.
+        mechanism: protects and aggregates them.
+        pool, workers: threads that clients are simulated on; they do not change the result.
+    """
+    channel = mechanism.coordinate_channel
+    if learner.on_gpu and channel is not None and channel.lattice:
+        return functools.partial(_on_gpu, learner, mechanism, channel)
+
+    def upload(clients: Sequence[int], key: Key) -> tuple[list[bytes], np.ndarray, float]:
+        """Return some clients' payloads and losses, and the seconds spent on gradients."""
+        started = time.perf_counter()
+        updates, losses = learner.updates(clients, key)
+        seconds = time.perf_counter() - started
+        for client, update in zip(clients, updates, strict=True):
+            _check(update, client)
+        keys = [key.fold_in("client", client) for client in clients]
+        return mechanism.encode_many(updates, keys), losses, seconds
+
+    def by_payloads(cohort: Sequence[int], key: Key) -> Collected:
+        groups = learner.groups(cohort, workers)
+        run = map if len(groups) == 1 or learner.on_gpu else pool.map
+        replies = list(run(upload, groups, [key] * len(groups)))
+        payloads = [payload for reply in replies for payload in reply[0]]
+        mean = mechanism.mean(payloads, learner.dimension, key.fold_in("server"))
+        losses = np.concatenate([reply[1] for reply in replies])
+        seconds = sum(reply[2] for reply in replies) / (1 if run is map else workers)
+        sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
+        return Collected(mean, losses, sent, seconds)
+
+    return by_payloads
+
+
+def _on_gpu(
+    learner: Learner,
+    mechanism: UpdateMechanism,
+    channel: Channel,
+    cohort: Sequence[int],
+    key: Key,
+) -> Collected:
+    totals, losses, seconds = [], [], 0.0
+    for clients in learner.groups(cohort, 1):
+        started = time.perf_counter()
+        updates, group_losses = learner.tensors(clients, key)
+        seconds += time.perf_counter() - started
+        totals.append(sum_of_codes(channel, updates, clients, key))
+        losses.append(group_losses)
+    total = torch.stack(totals).sum(dim=0).cpu().numpy()
+    mean = mechanism.decode(total, len(cohort), learner.dimension)
+    sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
+    return Collected(mean, np.concatenate(losses), sent, seconds)
+
+
+def sum_of_codes(
+    channel: Channel, updates: torch.Tensor, clients: Sequence[int], key: Key
+) -> torch.Tensor:
+    """Clip, encode and add up clients' updates; for simulation.
+
+    Args:
+        channel: the channel.
+        updates: (n, d), one row per client.
+        clients: their numbers, all different.
+        key: the round's key.
+
+    Returns:
+        (d,) int64, on the device of `updates`.
+
+    Guarantees:
+        Each code is drawn from exactly the channel's row, independently, as
+        `encode.gpu.encode_tensor` does with a seed.
+
+    Raises:
+        ValueError: a row contains NaN or infinity; the error names its client.
+        ModuleNotFoundError: Triton, which comes with a CUDA build of torch, is missing.
+    """
+    from randquant.channels.encoding.gpu import encode_tensor
+
+    for row in (~updates.isfinite().all(dim=1)).nonzero().flatten().tolist():
+        _check(updates[row].cpu().numpy(), clients[row])
+    seed = int(key.fold_in("clients", *clients).words(2)[0] >> np.uint64(1))
+    return encode_tensor(channel, updates, seed=seed).sum(dim=0, dtype=torch.int64)
+
+
+def _check(update: np.ndarray, client: int) -> None:
+    try:
+        finite(update)
+    except ValueError as error:
+        raise ValueError(f"Client {client}: {error}") from error

@@ -1,0 +1,1 @@
+"""Data sets, features, and how examples are split over clients."""

@@ -1,0 +1,381 @@
+"""Real data by client: load a data set and partition it over clients.
+
+Nothing is downloaded: `digits` and `breast-cancer` come with scikit-learn, the three MNIST kinds
+are read from IDX files in a folder the caller names, CIFAR-100 from its binary version there,
+FEMNIST from LEAF's JSON files.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.training.data import cifar, idx, leaf
+
+PARTITIONS = ("iid", "shards", "dirichlet")
+"""How to partition by labels, see `partition`."""
+
+NATURAL = "natural"
+"""The partition by the writers of samples, see `split`."""
+
+_SHAPE = (28, 28)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """How one MNIST kind is published: its classes, file names and usual folder names."""
+
+    classes: int
+    folders: tuple[str, ...]
+    splits: tuple[str, str] = ("train", "t10k")
+    transposed: bool = False
+
+
+_SOURCES = {
+    "mnist": _Source(10, ("mnist", "mnist-10k")),
+    "fashion-mnist": _Source(10, ("fashion-mnist",)),
+    "emnist": _Source(62, ("emnist",), ("emnist-byclass-train", "emnist-byclass-test"), True),
+}
+
+DATASETS = ("digits", "breast-cancer", *_SOURCES, "cifar-100", "femnist")
+"""The names that `load` accepts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Training and test samples of one data set; the arrays are C-contiguous and writable.
+
+    Attributes:
+        name: one of DATASETS.
+        train_features: (N, *shape) float32; shape is (1, 28, 28) for the MNIST kinds and
+            (1, 8, 8) for digits, (3, 32, 32) for cifar-100, all within [0, 1], and (30,) for
+            breast-cancer, in the units of the measurement.
+        train_labels: (N,) int64, from 0 to classes - 1.
+        test_features: (M, *shape) float32.
+        test_labels: (M,) int64.
+        classes: how many classes the set defines.
+        writers: (N,) int64, the writer of each training sample, counted from 0; None where
+            unknown.
+        public: how many further training examples were declared public and removed, to fit
+            features on (`randquant.training.data.features`).
+    """
+
+    name: str
+    train_features: np.ndarray
+    train_labels: np.ndarray
+    test_features: np.ndarray
+    test_labels: np.ndarray
+    classes: int
+    writers: np.ndarray | None = None
+    public: int = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}, train={len(self.train_labels)}, "
+            f"test={len(self.test_labels)}, shape={self.train_features.shape[1:]}, "
+            f"classes={self.classes})"
+        )
+
+
+def load(name: str, data_dir: str | Path | None = None) -> Dataset:
+    """Load a data set by name, with its fixed training and test split.
+
+    `digits` and `breast-cancer` ignore `data_dir`. Their split is scikit-learn's
+    `train_test_split(test_size=0.2, stratify=labels, random_state=0)`, whatever the run's seed.
+    Digits are divided by 16; breast-cancer is in the units of the measurement (`features.load`
+    standardises it).
+
+    `mnist`, `fashion-mnist` and `emnist` (ByClass, turned upright) are read from IDX files,
+    plain or with .gz, in `data_dir` or in the folder of that name within it (for mnist also
+    mnist-10k); the first folder that holds all four files is used. Pixels are divided by 255.
+
+    `cifar-100` is read from the binary version's train.bin and test.bin, in `data_dir` or in
+    cifar-100-binary or cifar-100 within it; labels are the 100 fine ones.
+
+    `femnist` is read from LEAF's all_data_*.json, in `data_dir` or in femnist, femnist/all_data or
+    all_data within it. A fixed tenth of the writers is held out as test data.
+
+    Args:
+        name: one of DATASETS.
+        data_dir: the folder of the files, `--data-dir` on the command line.
+
+    Returns:
+        A Dataset; it has as many samples as the files hold.
+
+    Guarantees:
+        The same files give the same arrays; no global random state is read or changed.
+        Files shorter or longer than their headers state are refused before arrays are allocated.
+
+    Raises:
+        FileNotFoundError: IDX files are missing, or data_dir is not given.
+        ImportError: scikit-learn is not installed (digits and breast-cancer).
+        ValueError: the name is unknown, or a file is damaged or of another kind.
+
+    References:
+        LeCun et al. 1998 (MNIST and the IDX format); Xiao et al. 2017 (Fashion-MNIST); Cohen et
+        al. 2017 (EMNIST); Krizhevsky 2009 (CIFAR-100); Caldas et al. 2018 (LEAF).
+
+    Example:
+        >>> load("digits")
+        Dataset('digits', train=1437, test=360, shape=(1, 8, 8), classes=10)
+    """
+    validate.choice("dataset", name, DATASETS)
+    if name in _SOURCES:
+        return _from_files(name, data_dir)
+    if name == "cifar-100":
+        return Dataset(name, *cifar.load(data_dir), classes=cifar.CLASSES)
+    if name == "femnist":
+        train, test = leaf.load(data_dir)
+        own = (train.pixels, train.labels, test.pixels, test.labels)
+        return Dataset(name, *own, classes=leaf.CLASSES, writers=train.writers)
+    return _bundled(name)
+
+
+def split(
+    dataset: Dataset, population: int, how: str, *, concentration: float = 0.3, seed: int = 0
+) -> list[np.ndarray]:
+    """Split a data set's training samples over clients.
+
+    Args:
+        dataset: the data.
+        population: how many clients.
+        how: one of PARTITIONS, as in `partition`, or `natural`: a client holds the samples of one
+            writer. If there are more writers than clients, writers are drawn at random and the
+            samples of the others are not used.
+        concentration, seed: as for `partition`.
+
+    Returns:
+        `population` nonempty arrays of sample indices, int64, ascending.
+
+    Raises:
+        ValueError, TypeError: as `partition`, or there are too few writers, or they are unknown.
+    """
+    if how != NATURAL:
+        validate.choice("partition", how, (*PARTITIONS, NATURAL))
+        options = {"concentration": concentration, "seed": seed}
+        return partition(dataset.train_labels, population, how, **options)
+    if dataset.writers is None:
+        raise ValueError(
+            f"Expected a data set with writers for partition natural, got {dataset.name}: take "
+            "femnist, or another partition."
+        )
+    order = np.argsort(dataset.writers, kind="stable").astype(np.int64, copy=False)
+    written = np.split(order, np.cumsum(np.bincount(dataset.writers))[:-1])
+    why = f"{dataset.name} has that many training writers"
+    population = validate.whole("population", population, low=1, high=len(written), why=why)
+    chosen = np.sort(_generator(seed).permutation(len(written))[:population])
+    return [written[writer] for writer in chosen]
+
+
+def partition(
+    labels: np.ndarray, population: int, how: str, *, concentration: float = 0.3, seed: int = 0
+) -> list[np.ndarray]:
+    """Partition samples over clients.
+
+    - `iid`: a random split; sizes differ by at most one.
+    - `shards`: the samples, sorted by label, are cut into 2·population shards whose sizes differ
+      by at most one; every client gets two random shards, and so few labels.
+    - `dirichlet`: sizes differ by at most one, as in Hsu et al. Every client draws class
+      proportions from Dir(concentration · C · p), where p are the shares of the C classes in
+      `labels`; with balanced classes that is the usual symmetric Dir(concentration), and Hsu's
+      alpha is concentration · C. Then all clients draw the classes of their samples at once. If
+      more samples of a class are requested than it has, a random part of the requests is served.
+      The others are drawn again, with proportions renormalised over the classes that have samples
+      left (a client with no such class draws in proportion to the samples left), until every
+      sample has a client.
+
+    Args:
+        labels: (N,) integers.
+        population: how many clients, from 1 to N (to N/2 for shards).
+        how: one of PARTITIONS.
+        concentration: dirichlet only, from 1e-6 (about one class a client) to 1e6 (nearly iid).
+        seed: whole number >= 0; for simulation only, it protects nothing.
+
+    Returns:
+        `population` arrays of sample indices, int64, ascending.
+
+    Guarantees:
+        Every sample belongs to exactly one client.
+        Every client holds at least one sample.
+        The same seed gives the same partition (with the same NumPy version), and the global
+        random state is neither read nor changed.
+        Shards: the numbers of different labels per client sum to at most 2·population + C - 1.
+
+    Raises:
+        TypeError: labels, population or seed are not whole numbers.
+        ValueError: labels are not one row, there are too few samples for the population, `how`
+            is unknown, or concentration is out of range.
+
+    References:
+        McMahan et al. 2017, section 3 (shards); Hsu, Qi and Brown 2019, section 3 (dirichlet).
+
+    Example:
+        >>> partition(np.array([0, 1, 0, 1]), population=2, how="shards")
+        [array([1, 2]), array([0, 3])]
+    """
+    labels = _checked_labels(labels)
+    validate.choice("partition", how, PARTITIONS)
+    why = "1e-6 gives about one class per client, 1e6 is nearly iid"
+    validate.real("concentration", concentration, low=1e-6, high=1e6, why=why)
+    least = 2 if how == "shards" else 1
+    why = f"with {len(labels)} samples every client must get at least {least}"
+    population = validate.whole("population", population, low=1, high=len(labels) // least, why=why)
+    generator = _generator(seed)
+    if how == "iid":
+        owners = generator.permutation(np.arange(len(labels)) % population)
+    elif how == "shards":
+        owners = _by_shards(labels, population, generator)
+    else:
+        owners = _by_dirichlet(labels, population, concentration, generator)
+    # A stable sort by owner leaves each client's samples in ascending order.
+    order = np.argsort(owners, kind="stable").astype(np.int64, copy=False)
+    return np.split(order, np.cumsum(np.bincount(owners))[:-1])
+
+
+def _checked_labels(labels: np.ndarray) -> np.ndarray:
+    labels = np.asarray(labels)
+    if labels.dtype.kind not in "iu":
+        raise TypeError(f"Expected labels to be integers, got {labels.dtype}: pass class numbers.")
+    if labels.ndim != 1 or not labels.size:
+        raise ValueError(
+            f"Expected labels of shape (N,) with N >= 1, got {labels.shape}: one label per sample."
+        )
+    return labels
+
+
+def _generator(seed: int) -> np.random.Generator:
+    # The purpose is part of the key: no other use of the same seed gets the same numbers.
+    purpose = int.from_bytes(b"partition")
+    sequence = np.random.SeedSequence(validate.whole("seed", seed, low=0), spawn_key=(purpose,))
+    return np.random.Generator(np.random.Philox(sequence))
+
+
+def _by_shards(labels: np.ndarray, population: int, generator: np.random.Generator) -> np.ndarray:
+    """Return the owner of every sample: (N,) integers."""
+    shards = 2 * population
+    owner_of_shard = generator.permutation(np.arange(shards) % population)
+    shard = np.arange(len(labels)) * shards // len(labels)
+    owners = np.empty(len(labels), np.int64)
+    owners[np.argsort(labels, kind="stable")] = owner_of_shard[shard]
+    return owners
+
+
+def _by_dirichlet(
+    labels: np.ndarray, population: int, concentration: float, generator: np.random.Generator
+) -> np.ndarray:
+    """Return the owner of every sample: (N,) integers."""
+    classes = np.unique(labels, return_inverse=True)[1]
+    held = np.bincount(classes)
+    proportions = generator.dirichlet(
+        concentration * len(held) * held / len(labels), size=population
+    )
+    sizes = np.bincount(np.arange(len(labels)) % population)
+    counts = _class_counts(sizes, held, proportions, generator)
+    owners = np.empty(len(labels), np.int64)
+    for index, taken in enumerate(counts.T):
+        members = generator.permutation(np.flatnonzero(classes == index))
+        owners[members] = np.repeat(np.arange(population), taken)
+    return owners
+
+
+def _class_counts(
+    sizes: np.ndarray, held: np.ndarray, proportions: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """Return (population, C) counts whose rows sum to `sizes` and whose columns sum to `held`."""
+    counts = np.zeros(proportions.shape, np.int64)
+    missing, left = sizes, held
+    # Only a class that is used up leaves requests open: there are at most C + 1 passes.
+    while missing.any():
+        drawn = generator.multinomial(missing, _renormalised(proportions, left))
+        for index in np.flatnonzero(drawn.sum(axis=0) > left):
+            drawn[:, index] = generator.multivariate_hypergeometric(drawn[:, index], left[index])
+        counts += drawn
+        missing = missing - drawn.sum(axis=1)
+        left = left - drawn.sum(axis=0)
+    return counts
+
+
+def _renormalised(proportions: np.ndarray, left: np.ndarray) -> np.ndarray:
+    open_proportions = np.where(left > 0, proportions, 0.0)
+    total = open_proportions.sum(axis=1, keepdims=True)
+    by_left = np.where(total > 0, open_proportions, left)
+    return by_left / by_left.sum(axis=1, keepdims=True)
+
+
+def _bundled(name: str) -> Dataset:
+    try:
+        from sklearn import datasets, model_selection
+    except ImportError as error:
+        raise ImportError(
+            f"Expected scikit-learn for {name}, found none: install randquant with its train "
+            "extra, pip install '.[train]'."
+        ) from error
+    read = {"digits": datasets.load_digits, "breast-cancer": datasets.load_breast_cancer}[name]
+    features, labels = cast(tuple[np.ndarray, np.ndarray], read(return_X_y=True))
+    split = model_selection.train_test_split(
+        features, labels.astype(np.int64), test_size=0.2, stratify=labels, random_state=0
+    )
+    train, test, train_labels, test_labels = cast(list[np.ndarray], split)
+    if name == "digits":
+        train, test = (part.reshape(-1, 1, 8, 8) / 16 for part in (train, test))
+    train, test = train.astype(np.float32), test.astype(np.float32)
+    return Dataset(name, train, train_labels, test, test_labels, len(np.unique(labels)))
+
+
+def _from_files(name: str, data_dir: str | Path | None) -> Dataset:
+    source = _SOURCES[name]
+    train_images, train_labels, test_images, test_labels = _find(name, source, data_dir)
+    train = _read_split(train_images, train_labels, source)
+    test = _read_split(test_images, test_labels, source)
+    return Dataset(name, *train, *test, source.classes)
+
+
+def _find(name: str, source: _Source, data_dir: str | Path | None) -> list[Path]:
+    """Return the four files from the first folder that has all of them."""
+    wanted = [f"{split}-{kind}" for split in source.splits for kind in (idx.IMAGES, idx.LABELS)]
+    if data_dir is None:
+        raise FileNotFoundError(
+            f"Expected a folder with {', '.join(wanted)} (plain or .gz) for {name}, got none: "
+            "give it with --data-dir (data_dir in Python)."
+        )
+    folders = [Path(data_dir), *(Path(data_dir, folder) for folder in source.folders)]
+    found = [[path for file in wanted for path in _present(folder, file)] for folder in folders]
+    fullest = max(range(len(folders)), key=lambda index: len(found[index]))
+    if len(found[fullest]) == len(wanted):
+        return found[fullest]
+    missing = [file for file in wanted if not _present(folders[fullest], file)]
+    others = ", ".join(str(folder) for folder in folders if folder != folders[fullest])
+    raise FileNotFoundError(
+        f"Expected {', '.join(missing)} (plain or .gz) in {folders[fullest]} for {name}, found "
+        f"no such file (also looked in {others}): put the files there or give another --data-dir."
+    )
+
+
+def _present(folder: Path, file: str) -> list[Path]:
+    """Return [the plain file], or else [the .gz], or an empty list if neither exists."""
+    paths = [folder / file, folder / f"{file}.gz"]
+    return [path for path in paths if os.path.isfile(path)][:1]
+
+
+def _read_split(
+    images_path: Path, labels_path: Path, source: _Source
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (N, 1, 28, 28) float32 within [0, 1] and (N,) int64."""
+    labels = idx.read(labels_path, idx.LABELS, ())
+    images = idx.read(images_path, idx.IMAGES, _SHAPE)
+    if len(images) != len(labels):
+        expected = f"{len(images)} labels, one per image in {images_path.name},"
+        advice = "take both files from the same download"
+        raise idx.damaged(labels_path, expected, len(labels), advice)
+    if labels.max() >= source.classes:
+        expected, got = f"labels from 0 to {source.classes - 1}", f"label {labels.max()}"
+        raise idx.damaged(labels_path, expected, got, "check that this is the data set you named")
+    upright = images.swapaxes(1, 2) if source.transposed else images
+    # order="C": otherwise division keeps the memory order of the transposed view.
+    pixels = np.divide(upright, np.float32(255), order="C")
+    return pixels[:, np.newaxis], labels.astype(np.int64)

@@ -1,0 +1,130 @@
+"""What a run measured: round by round, in all, and its figures together."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from randquant._internal import validate
+from randquant._internal.serialization import from_json
+from randquant.privacy.guarantee import Guarantee, Neighboring
+from randquant.training.config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMetrics:
+    """What one round measured.
+
+    Attributes:
+        round: 1 for the first round.
+        accuracy, loss: on test data, or None on rounds without evaluation; loss in nats.
+        train_loss: mean loss of the cohort's local data, in nats, before the step; None if a
+            Poisson cohort is empty.
+        bytes_up: bytes that all clients of the round uploaded, headers included; under
+            `aggregate` trust those of masked vectors (the handshake is not counted).
+        seconds_gradient: forward and backward passes, in seconds.
+        seconds_protect: clip, encode, pack, unpack, sum, decode, step, in seconds.
+        seconds_evaluate: evaluation on test data, in seconds.
+        participations: rounds so far of the client called most often, this one included.
+        epsilon: proven upper bound of that client's epsilon so far; None without privacy.
+        delta, neighboring: of that epsilon; they may change when a run is resumed.
+    """
+
+    round: int
+    accuracy: float | None
+    loss: float | None
+    train_loss: float | None
+    bytes_up: int
+    seconds_gradient: float
+    seconds_protect: float
+    seconds_evaluate: float = 0.0
+    participations: int | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    neighboring: Neighboring | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a run has sent, including the current round: on disk before the round is sent.
+
+    Attributes:
+        settings: digest of the settings that must not change during the run.
+        channel: fingerprint of its channel, in hexadecimal; empty if it uses none.
+        round: rounds that were started.
+        participations: rounds of the client called most often, including the current one.
+        epsilon: proven upper bound of that client's epsilon; None without privacy.
+        delta, neighboring: of that epsilon.
+    """
+
+    settings: str
+    channel: str
+    round: int
+    participations: int
+    epsilon: float | None
+    delta: float
+    neighboring: Neighboring
+
+    def __post_init__(self) -> None:
+        validate.whole("round", self.round, low=0)
+        validate.whole("participations", self.participations, low=0, high=self.round)
+
+    @property
+    def identity(self) -> str:
+        """The run's identity, to which all its files are bound, in hexadecimal (SHA-256)."""
+        return hashlib.sha256(f"{self.settings} {self.channel}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a finished run achieved.
+
+    Attributes:
+        accuracy, loss: of the final model on test data.
+        dimension: coordinates of an update.
+        bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`.
+        bits_per_coordinate: the same in bits, per coordinate, header included.
+        participations: how many rounds the most-called client took part in.
+        guarantee: of the whole run; None without privacy.
+        seconds: all rounds together, with evaluation, without loading data and compiling.
+        rounds: how many rounds were done.
+        stopped: why these are fewer than configured; empty if they are not.
+        public_examples: training examples that were declared public, are held by no client, and
+            were used to fit features; 0 if nothing was fitted, or on all clients' data.
+    """
+
+    accuracy: float
+    loss: float
+    dimension: int
+    bytes_per_upload: int
+    bits_per_coordinate: float
+    participations: int
+    guarantee: Guarantee | None
+    seconds: float
+    rounds: int | None = None
+    stopped: str = ""
+    public_examples: int = 0
+
+    @classmethod
+    def from_json(cls, data: Any) -> RunSummary:
+        """Build a summary, its guarantee too, from parsed JSON.
+
+        Raises:
+            ValueError: a field is missing or unknown.
+        """
+        summary = from_json(cls, data)
+        stated: Any = summary.guarantee  # still as it was parsed
+        guarantee = None if stated is None else from_json(Guarantee, stated)
+        return dataclasses.replace(summary, guarantee=guarantee)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run: its configuration, what each round measured, and its results."""
+
+    config: TrainConfig
+    metrics: Sequence[RoundMetrics]
+    summary: RunSummary

@@ -1,0 +1,1 @@
+"""One run: its folder, its log, its page, and how it resumes."""

@@ -1,0 +1,320 @@
+"""Training runs in folders: a killed run resumes and ends with the same bits.
+
+All randomness is derived from (seed, round), so a checkpoint holds the model, the round number, the
+participation counts, and nothing else. Rounds after the checkpoint that were sent before a kill are
+sent again with the same bits, which is no new release. A run neither ends before these rounds nor
+states less than they cost. The files in the folder are described in `run_folder`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from randquant._internal import locks
+from randquant.channels.keys import Key
+from randquant.training import records
+from randquant.training.algorithm import Algorithm, Round, State, distributed_sgd
+from randquant.training.client import Learner
+from randquant.training.config import TrainConfig, check_config
+from randquant.training.records import RoundMetrics, RunSummary, Sent
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs import rebuild as run_page
+from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE, REPORT
+from randquant.training.runs.log import RunLog
+from randquant.training.runs.setup import Prepared, prepare, without_privacy
+from randquant.training.schedule import Schedule, Step
+from randquant.training.server import Optimizer
+
+OnRound = Callable[[TrainConfig, RoundMetrics], None]
+"""Called after each round, for progress displays."""
+
+
+def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool) -> None:
+    """Make the folder of a new run.
+
+    Args:
+        folder: the run's folder; it must not exist, or hold a run if `overwrite` is given.
+        config: the run's configuration.
+        baseline: also train the same run without privacy.
+        overwrite: delete an existing run.
+
+    Raises:
+        ValueError: the configuration is not valid, or one round would exceed its
+            stop_at_epsilon.
+        FileExistsError: the folder holds something that may not be overwritten.
+    """
+    check_config(config)
+    prepared = prepare(config)  # an invalid configuration must fail before anything is written
+    rounds = prepared.schedule.rounds()
+    if folder.exists() and any(folder.iterdir()):
+        run_folder.make_way(folder, overwrite)
+    if baseline:
+        run_folder.begin(folder / BASELINE, without_privacy(config, rounds), "", None)
+    run_folder.begin(folder, config, prepared.fingerprint, prepared.schedule.ledger.epsilon(0))
+
+
+def execute(
+    folder: Path,
+    on_round: OnRound = lambda config, metrics: None,
+    changes: Mapping[str, Any] | None = None,
+) -> records.Run:
+    """Train the run in `folder` to its end, from its last checkpoint if there is one.
+
+    Args:
+        folder: made by `create`.
+        on_round: called after each round.
+        changes: settings to continue with, by name, among `run_folder.FREE`; they are saved.
+
+    Returns:
+        The finished run: all rounds are done, or the next one would exceed its stop_at_epsilon.
+        The report, with the baseline if there is one, is in the folder.
+
+    Guarantees:
+        However often the process is killed and the run is resumed, the final parameters are the
+        same, bit for bit, as without a kill (same machine and library versions).
+        The epsilon of the finished run is at most its stop_at_epsilon.
+        The cost of a round is on disk before the round is sent: at no time do the files state less
+        than what was sent, including the current round.
+
+    Raises:
+        ValueError: the folder holds no run, its files are damaged, or what was sent has exceeded
+            its rounds or stop_at_epsilon.
+        BlockingIOError: another process is training this run.
+    """
+    run_folder.read_config(folder)  # do not create a lock where there is no run
+    with locks.folder(folder):
+        if changes:
+            _change(folder, changes)
+        baseline = None
+        if (folder / BASELINE).exists():
+            baseline = _execute_one(folder / BASELINE, on_round)
+        run = _execute_one(folder, on_round)
+    run_page.write(folder / REPORT, run, baseline)
+    return run
+
+
+def load_parameters(folder: Path) -> np.ndarray:
+    """Return the parameters in a run's last checkpoint, (d,) float32."""
+    sent = run_folder.read_sent(folder, run_folder.read_config(folder))
+    state = run_folder.load_checkpoint(folder / CHECKPOINT, sent.identity)
+    if state is None:
+        raise ValueError(f"Expected a checkpoint in {folder}, found none: the run has not started.")
+    return state.parameters
+
+
+def _change(folder: Path, changes: Mapping[str, Any]) -> None:
+    """Change a run's settings; refuse changes that are no longer possible."""
+    before = run_folder.read_config(folder)
+    config = dataclasses.replace(before, **changes)
+    check_config(config)
+    if run_folder.settings(config) != run_folder.settings(before):
+        names = ", ".join(name for name, value in changes.items() if value != getattr(before, name))
+        raise ValueError(
+            f"Expected changes of {', '.join(FREE)} (of rounds only without max_participations), "
+            f"got {names}: the guarantee covers all rounds, so begin a new run."
+        )
+    schedule = prepare(config).schedule
+    sent = run_folder.read_sent(folder, config)
+    schedule.check_sent(sent.round, sent.participations)
+    rounds = schedule.rounds()
+    if (folder / BASELINE).exists():
+        baseline = run_folder.read_config(folder / BASELINE)
+        done = run_folder.read_sent(folder / BASELINE, baseline).round
+        baseline = without_privacy(config, max(rounds, done))
+        run_folder.write_config(folder / BASELINE, baseline)
+    run_folder.write_config(folder, config)
+
+
+def _execute_one(folder: Path, on_round: OnRound) -> records.Run:
+    config = run_folder.read_config(folder)
+    torch.set_num_threads(config.threads)
+    prepared = prepare(config)
+    upload = _warm_up(prepared, config.cohort)
+    with ThreadPoolExecutor(
+        config.threads, initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        algorithm = distributed_sgd(
+            prepared.learner,
+            prepared.mechanism,
+            population=config.population,
+            optimizer=Optimizer(
+                config.learning_rate, config.server_optimizer, config.server_momentum
+            ),
+            pool=pool,
+            workers=config.threads,
+        )
+        state, log = _train(folder, prepared, algorithm, on_round)
+    summary = _summary(config, prepared, state, log.metrics, upload)
+    run_folder.write_summary(folder, summary, log.last)
+    return records.Run(config, log.metrics, summary)
+
+
+def _train(
+    folder: Path, prepared: Prepared, algorithm: Algorithm, on_round: OnRound
+) -> tuple[State, RunLog]:
+    """The training loop, from the last checkpoint to the end."""
+    schedule = prepared.schedule
+    config = schedule.config
+    sent = _sent_before(folder, prepared)
+    log = run_folder.open_log(folder, sent)
+    state = _checkpoint(folder, sent, len(log.metrics)) or algorithm.init()
+    sent = _restate(folder, log, sent, schedule)
+    key = Key.from_seed(config.seed).fold_in("updates")
+    step = schedule.step(state.round, state.participations)
+    while step.cohort is not None:
+        number = state.round + 1
+        if number > sent.round:
+            sent = _note(folder, sent, number, step)
+        try:
+            state, cost = algorithm.apply(state, step.cohort, key)
+        except ValueError as error:
+            raise ValueError(f"Round {number}: {error}") from error
+        metrics = _measured(number, cost, sent, step)
+        step = schedule.step(number, state.participations)
+        if number <= len(log.metrics):
+            metrics = _same(log.metrics[number - 1], metrics)
+        else:
+            if number % config.evaluate_every == 0 or step.cohort is None:
+                metrics = _evaluated(metrics, prepared.learner, state)
+            log.append(metrics)
+        if number % config.checkpoint_every == 0 or step.cohort is None:
+            run_folder.save_checkpoint(folder / CHECKPOINT, state, sent.identity)
+        on_round(config, metrics)
+    if state.round < sent.round:
+        raise ValueError(
+            f"Expected settings that allow the {sent.round} rounds that were sent, got an end "
+            f"{step.stopped}: what was sent cannot be taken back."
+        )
+    if log.metrics[-1].accuracy is None:  # `rounds` was lowered to the number sent
+        last = _evaluated(log.metrics[-1], prepared.learner, state)
+        log.replace([*log.metrics[:-1], last])
+    return state, log
+
+
+def _sent_before(folder: Path, prepared: Prepared) -> Sent:
+    """What the run has sent, if it may continue from there."""
+    config = prepared.schedule.config
+    sent = run_folder.read_sent(folder, config)
+    if sent.channel != prepared.fingerprint:
+        raise ValueError(
+            f"Expected the channel that the run in {folder} began with, got another: "
+            f"{config.mechanism} or a file it reads has changed; restore that or begin a new run."
+        )
+    prepared.schedule.check_sent(sent.round, sent.participations)
+    return sent
+
+
+def _checkpoint(folder: Path, sent: Sent, rounds: int) -> State | None:
+    state = run_folder.load_checkpoint(folder / CHECKPOINT, sent.identity)
+    if state is not None and state.round > rounds:
+        raise ValueError(
+            f"Expected a checkpoint in {folder} of the {rounds} rounds in its log, got one of "
+            f"{state.round}: lines are missing. {run_folder.RESTORE}"
+        )
+    return state
+
+
+def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
+    """Restate what was sent, at the delta and for the neighbouring relation now configured."""
+
+    def restated(record: Any) -> Any:
+        epsilon = schedule.ledger.epsilon(record.participations)
+        of = {"delta": schedule.config.delta, "neighboring": schedule.config.neighboring}
+        return dataclasses.replace(record, epsilon=epsilon, **of)
+
+    metrics, now = [restated(round) for round in log.metrics], restated(sent)
+    if metrics != log.metrics or now != sent:
+        run_folder.reopen(folder)
+        log.replace(metrics)
+        run_folder.write_sent(folder, now)
+    return now
+
+
+def _note(folder: Path, sent: Sent, number: int, step: Step) -> Sent:
+    """Write to disk that a round is sent, and what it costs, before it is sent."""
+    run_folder.reopen(folder)
+    now = dataclasses.replace(
+        sent, round=number, participations=step.participations, epsilon=step.epsilon
+    )
+    run_folder.write_sent(folder, now)
+    return now
+
+
+def _measured(number: int, cost: Round, sent: Sent, step: Step) -> RoundMetrics:
+    metrics = RoundMetrics(number, None, None, **dataclasses.asdict(cost))
+    return dataclasses.replace(
+        metrics,
+        participations=step.participations,
+        epsilon=step.epsilon,
+        delta=sent.delta,
+        neighboring=sent.neighboring,
+    )
+
+
+def _same(logged: RoundMetrics, again: RoundMetrics) -> RoundMetrics:
+    """The metrics of a round that is sent a second time; its bits must be the same."""
+    names = ("train_loss", "bytes_up", "participations")
+    if any(getattr(logged, name) != getattr(again, name) for name in names):
+        raise ValueError(
+            f"Expected round {logged.round} to give what it gave before the run was stopped, got "
+            "something else, which would be a second release: use the machine, libraries "
+            "and data that the run started with, or begin a new run."
+        )
+    return logged
+
+
+def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMetrics:
+    started = time.perf_counter()
+    learner.load(state.parameters)
+    evaluation = learner.evaluate()
+    return dataclasses.replace(
+        metrics,
+        accuracy=evaluation.accuracy,
+        loss=evaluation.loss,
+        seconds_evaluate=time.perf_counter() - started,
+    )
+
+
+def _warm_up(prepared: Prepared, cohort: int) -> int:
+    """Compile the encoder before the first round is timed; return the bytes of an upload."""
+    dimension = prepared.learner.dimension
+    zeros = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
+    payloads = [prepared.mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
+    prepared.mechanism.mean(payloads, dimension, Key.generate())
+    return prepared.mechanism.upload_bytes(dimension, cohort)
+
+
+def _summary(
+    config: TrainConfig,
+    prepared: Prepared,
+    state: State,
+    metrics: list[RoundMetrics],
+    upload: int,
+) -> RunSummary:
+    dimension = prepared.learner.dimension
+    participations = int(state.participations.max())
+    guarantee = prepared.schedule.ledger.guarantee(participations)
+    last = metrics[-1]  # the last round is always evaluated
+    assert last.accuracy is not None
+    assert last.loss is not None
+    return RunSummary(
+        accuracy=last.accuracy,
+        loss=last.loss,
+        dimension=dimension,
+        bytes_per_upload=upload,
+        bits_per_coordinate=8 * upload / dimension,
+        participations=participations,
+        guarantee=guarantee,
+        seconds=sum(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate for m in metrics),
+        rounds=state.round,
+        stopped=prepared.schedule.step(state.round, state.participations).stopped,
+        public_examples=prepared.public,
+    )

@@ -1,0 +1,308 @@
+"""The folder of a run: its lock and its files, which are checked when they are read.
+
+    RUN/config.json             what determines the run
+    RUN/sent.json               what was sent, including the current round
+    RUN/metrics.jsonl           one line per finished round
+    RUN/checkpoint.safetensors  the model and who took part, every few rounds
+    RUN/summary.json            the results, when the run is finished
+    RUN/report.html             the results as a page
+    RUN/lock                    held by the process that trains it
+    RUN/baseline/               the same run without privacy, if one was asked for
+
+A round is in `sent.json` before it is sent, and in the log before a checkpoint includes it. Every
+file except the page has a checksum, and is bound to its run by the digest of the settings and the
+channel that the run began with, which are in `sent.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from randquant._internal import locks, sealed
+from randquant._internal.serialization import from_json, sync_folder, to_json, write_atomic
+from randquant.training.config import TrainConfig, check_config
+from randquant.training.data import features
+from randquant.training.records import Run, RunSummary, Sent
+from randquant.training.runs import log as run_log
+from randquant.training.runs.log import RESTORE, Lines, RunLog
+
+if TYPE_CHECKING:
+    from randquant.training.algorithm import State
+
+CONFIG, SENT, LOG = "config.json", "sent.json", "metrics.jsonl"
+CHECKPOINT, SUMMARY, REPORT = "checkpoint.safetensors", "summary.json", "report.html"
+BASELINE = "baseline"
+
+FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
+"""Settings that may change when a run is resumed: how long to train and what to print."""
+
+OPTIONS = ", ".join("--" + name.replace("_", "-") for name in FREE)
+
+
+def make_way(folder: Path, overwrite: bool) -> None:
+    """Delete the run in a folder if `overwrite` is set; refuse a folder with other files."""
+    if not (folder / CONFIG).exists():
+        raise FileExistsError(
+            f"Expected a new folder for the run, got {folder}, which holds other files: "
+            "choose another."
+        )
+    if not overwrite:
+        raise FileExistsError(
+            f"Expected a new folder for the run, got {folder}, which holds a run: choose "
+            "another, add --overwrite to replace it, or --resume to continue it."
+        )
+    with locks.folder(folder):
+        shutil.rmtree(folder)
+
+
+def begin(folder: Path, config: TrainConfig, fingerprint: str, epsilon: float | None) -> None:
+    """Write the first files of a run, which bind it to its settings before its first round.
+
+    Args:
+        folder: the run's folder; created if missing.
+        config: the run's configuration.
+        fingerprint: of its channel, in hexadecimal; empty if it uses none.
+        epsilon: epsilon of zero rounds; None without privacy.
+    """
+    _make(folder)
+    run_log.begin(folder / LOG)
+    sent = Sent(settings(config), fingerprint, 0, 0, epsilon, config.delta, config.neighboring)
+    write_sent(folder, sent)
+    write_config(folder, config)  # last: a folder with a configuration is a complete new run
+
+
+def has_sent(folder: Path) -> bool:
+    """Return whether a round of the run in a folder was started, even if files are missing."""
+    try:
+        return (folder / SENT).exists() and _sent(folder).round > 0
+    except ValueError:
+        return True  # damaged: it cannot be ruled out
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """Return the configuration of the run in a folder.
+
+    Raises:
+        ValueError: there is none, or it was changed from outside.
+    """
+    advice = (
+        f"Restore it: settings that may change ({OPTIONS}) are options of randquant train "
+        "--resume RUN; for anything else begin a new run."
+    )
+    try:
+        record = sealed.read(folder / CONFIG, advice)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"Expected a run in {folder}, found no {CONFIG} there.") from None
+    try:
+        config = from_json(TrainConfig, record)
+        check_config(config)
+        return config
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"Expected a valid {folder / CONFIG}: {error}") from None
+
+
+def write_config(folder: Path, config: TrainConfig) -> None:
+    """Write the configuration of a run."""
+    sealed.write(folder / CONFIG, config)
+
+
+def read_sent(folder: Path, config: TrainConfig) -> Sent:
+    """Return what the run in a folder has sent.
+
+    Raises:
+        ValueError: it is missing or was changed, or the run began with other settings.
+    """
+    sent = _sent(folder)
+    if sent.settings != settings(config):
+        raise ValueError(
+            f"Expected the configuration that the run in {folder} began with, got another: its "
+            f"rounds would not have the guarantee that is printed. Restore {CONFIG} or begin a "
+            "new run."
+        )
+    return sent
+
+
+def write_sent(folder: Path, sent: Sent) -> None:
+    """Write what a run has sent; called before it is sent."""
+    sealed.write(folder / SENT, sent)
+
+
+def read_log(folder: Path, config: TrainConfig) -> tuple[Lines, Sent]:
+    """Return a run's log and what was sent, even while the run is being trained.
+
+    Raises:
+        ValueError: a file was changed, or lines are missing.
+    """
+    before = read_sent(folder, config)
+    lines = run_log.read(folder / LOG, before.identity)
+    after = read_sent(folder, config)
+    _check_length(folder, len(lines.metrics), before.round, after.round)
+    return lines, after
+
+
+def open_log(folder: Path, sent: Sent) -> RunLog:
+    """Return the log of a run, to append to; ValueError if it is damaged."""
+    log = RunLog(folder / LOG, sent.identity)
+    _check_length(folder, len(log.metrics), sent.round, sent.round)
+    return log
+
+
+def read_summary(folder: Path, lines: Lines, sent: Sent) -> RunSummary | None:
+    """Return the summary of a run with that log; None if it is not finished.
+
+    Raises:
+        ValueError: it was changed, or does not cover the rounds that were sent.
+    """
+    try:
+        record = sealed.read(folder / SUMMARY, _ANEW.format(folder), lines.last)
+    except FileNotFoundError:
+        return None
+    if len(lines.metrics) != sent.round:
+        raise ValueError(
+            f"Expected {folder / SUMMARY} to cover all {sent.round} rounds that were sent, got "
+            f"{len(lines.metrics)}. {_ANEW.format(folder)}"
+        )
+    return RunSummary.from_json(record)
+
+
+def write_summary(folder: Path, summary: RunSummary, last: str) -> None:
+    """Write the summary of a run whose log ends with the checksum `last`."""
+    sealed.write(folder / SUMMARY, summary, last)
+
+
+def reopen(folder: Path) -> None:
+    """Delete the results of a run before it continues: they do not cover later rounds."""
+    results = [folder / name for name in (SUMMARY, REPORT) if (folder / name).exists()]
+    for path in results:
+        path.unlink()
+    if results:
+        sync_folder(folder)
+
+
+def read_finished(folder: Path) -> Run:
+    """Return the finished run in a folder.
+
+    Raises:
+        ValueError: the folder holds no run, its files are damaged, or it is not finished.
+    """
+    config = read_config(folder)
+    lines, sent = read_log(folder, config)
+    summary = read_summary(folder, lines, sent)
+    if summary is None or not is_stated(summary, config):
+        raise ValueError(
+            f"Expected a finished run in {folder}, got one without a summary: continue it with "
+            "randquant train --resume."
+        )
+    return Run(config, lines.metrics, summary)
+
+
+def is_stated(summary: RunSummary, config: TrainConfig) -> bool:
+    """Return whether a summary's guarantee is at the delta and for the neighbours of a run."""
+    stated = summary.guarantee
+    wanted = (config.delta, config.neighboring)
+    return stated is None or (stated.delta, stated.neighboring) == wanted
+
+
+def settings(config: TrainConfig) -> str:
+    """Digest of the settings that must not change during a run, in hexadecimal (SHA-256).
+
+    The guarantee covers every round, so all rounds must use one configuration. With a cap on
+    participations, cohorts depend on the number of rounds.
+    """
+    fields = to_json(config)
+    fields["trust"] = config.trust or ""  # as version 0.1.0 digests it
+    for name in FREE:
+        if name != "rounds" or config.max_participations is None:
+            del fields[name]
+    if not features.is_fitted(config):
+        del fields["fitted_on"]  # no features are fitted, so nothing depends on it
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+_ANEW = "Write it again: randquant train --resume {}."
+
+
+def _sent(folder: Path) -> Sent:
+    try:
+        return from_json(Sent, sealed.read(folder / SENT, RESTORE))
+    except FileNotFoundError:
+        raise ValueError(
+            f"Expected {folder / SENT}, the record of what was sent, found none. {RESTORE}"
+        ) from None
+
+
+def _check_length(folder: Path, lines: int, low: int, high: int) -> None:
+    """Check that a log has all rounds that were sent, except perhaps the last, interrupted one."""
+    if not low - 1 <= lines <= high:
+        raise ValueError(
+            f"Expected {max(low - 1, 0)} to {high} rounds in {folder / LOG}, since {high} were "
+            f"sent, got {lines}: lines are missing or doubled. {RESTORE}"
+        )
+
+
+def _make(folder: Path) -> None:
+    """Create a folder so that it survives a loss of power."""
+    if not folder.exists():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def save_checkpoint(path: Path, state: State, identity: str) -> None:
+    """Write the state of a run with that identity, atomically."""
+    tensors = {
+        "parameters": state.parameters,
+        "participations": state.participations,
+        "round": np.array([state.round], dtype=np.int64),
+        "identity": _bytes(identity),
+        **{f"moment {index}": moment for index, moment in enumerate(state.moments)},
+    }
+    tensors["checksum"] = _checksum(tensors)
+    write_atomic(path, safetensors.numpy.save(tensors))
+
+
+def load_checkpoint(path: Path, identity: str) -> State | None:
+    """Return the state of a run; None if it has no checkpoint yet."""
+    from randquant.training.algorithm import State
+
+    if not path.exists():
+        return None
+    try:
+        tensors = safetensors.numpy.load(path.read_bytes())
+        checksum = tensors.pop("checksum")
+    except (safetensors.SafetensorError, KeyError) as error:
+        raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None
+    if not np.array_equal(checksum, _checksum(tensors)):
+        raise ValueError(f"Expected a checkpoint in {path} with the right checksum: it is damaged.")
+    if not np.array_equal(tensors["identity"], _bytes(identity)):
+        raise ValueError(
+            f"Expected the configuration that {path} was made with, got another: its rounds "
+            "would not have the guarantee that is printed. Restore its run or begin a new one."
+        )
+    moments = [name for name in tensors if name.startswith("moment ")]
+    return State(
+        int(tensors["round"][0]),
+        tensors["parameters"],
+        tensors["participations"],
+        tuple(tensors[name] for name in sorted(moments)),
+    )
+
+
+def _bytes(identity: str) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex(identity), dtype=np.uint8)
+
+
+def _checksum(tensors: dict[str, np.ndarray]) -> np.ndarray:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
+        digest.update(np.ascontiguousarray(tensor).data)
+    return np.frombuffer(digest.digest(), dtype=np.uint8)

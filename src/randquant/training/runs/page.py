@@ -1,0 +1,385 @@
+"""A finished run as one self-contained HTML page: text, tables and plots, no scripts.
+
+Rendering only: every figure is an argument, and nothing about privacy or training is computed here.
+Equal runs give equal bytes, so a page can be compared and cached like any other result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from randquant._internal.html import formatting, svg, tables, template
+from randquant._internal.html.svg import Line, Part, minus
+from randquant._internal.serialization import write_atomic
+from randquant.privacy.guarantee import Guarantee
+from randquant.training.config import TrainConfig
+from randquant.training.data import features
+from randquant.training.records import RoundMetrics, Run, RunSummary
+
+LARGE_EPSILON = 20.0  # nats; above it the page says that the total by itself hides nothing
+TABLE_ROWS = 20
+
+Card = tuple[str, str, list[str]]  # name, figure, lines below it
+Pick = Callable[[RoundMetrics], float | None]
+
+_OBSERVERS = {
+    "local": "a server that sees every code",
+    "aggregate": "a server that sees only sums of a cohort's codes",
+    "central": "someone who sees the models that the trusted server publishes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A certificate over Rényi orders, for one coordinate of one upload.
+
+    Attributes:
+        orders: in (1, inf), increasing.
+        epsilon: (same length) upper bounds, in nats.
+        pure: the upper bound at order infinity, in nats; may be infinite.
+    """
+
+    orders: Sequence[float]
+    epsilon: Sequence[float]
+    pure: float
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a channel sends for a few inputs.
+
+    Attributes:
+        values: (m,) what each code decodes to.
+        rows: (m,) probabilities of the codes, by a label such as "x = -clip".
+    """
+
+    values: Sequence[float]
+    rows: Mapping[str, Sequence[float]]
+
+
+def render(run: Run, baseline: Run | None, curve: Curve | None, output: Output | None) -> str:
+    """Turn a run into the text of one HTML page.
+
+    Args:
+        run: the run to report.
+        baseline: the same run without privacy, shown beside it.
+        curve: the certificate of one coordinate, over Rényi orders.
+        output: the output distributions of the channel.
+
+    Returns:
+        A whole HTML document.
+
+    Guarantees:
+        The page is self-contained: it refers to nothing outside itself and runs no script.
+        The printed epsilon is never below the real one.
+        All text of the configuration is escaped.
+        Equal input gives equal bytes.
+    """
+    config = run.config
+    title = f"{config.dataset} · {config.model} · {config.mechanism}"
+    body = [
+        _header(title, run),
+        _cards(run, baseline),
+        _meaning(run, curve),
+        template.section("Training", [*_training_charts(run, baseline), *_spent_chart(run)]),
+        template.section("One coordinate", _channel_charts(curve, output)),
+        template.section("Cost", _cost_charts(run)),
+        template.section("Details", [_config_table(config), _round_table(run)]),
+        template.footer(),
+    ]
+    return template.page(title, "\n".join(body))
+
+
+def write(
+    path: Path, run: Run, baseline: Run | None, curve: Curve | None, output: Output | None
+) -> None:
+    """Write the page of `render` to `path`, atomically."""
+    # A folder name may contain bytes that are not UTF-8; they become character references.
+    text = render(run, baseline, curve, output)
+    write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
+
+
+def _header(title: str, run: Run) -> str:
+    config = run.config
+    pairs = sorted(config.parameters.items())
+    parameters = ", ".join(f"{name} {formatting.plain(value)}" for name, value in pairs)
+    mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
+    text = (
+        f"{formatting.count(_rounds(run), 'round')}, {config.cohort:,} of "
+        f"{formatting.count(config.population, 'client')} in each. Mechanism: {mechanism}."
+    )
+    if run.summary.stopped:
+        text += f" Stopped {run.summary.stopped}."
+    return template.header("Federated training report", title, text)
+
+
+def _cards(run: Run, baseline: Run | None) -> str:
+    duration, rounds = (
+        formatting.duration(run.summary.seconds),
+        formatting.count(_rounds(run), "round"),
+    )
+    cards = [
+        _accuracy_card(run.summary.accuracy, baseline),
+        _upload_card(run),
+        _guarantee_card(run),
+        ("Time", duration, [f"{rounds}, all clients on one machine"]),
+    ]
+    items = "".join(
+        f'<div class="card"><h2>{name}</h2><p class="figure">{escape(figure)}</p>'
+        + "".join(f"<p>{escape(line)}</p>" for line in lines)
+        + "</div>\n"
+        for name, figure, lines in cards
+    )
+    return f'<div class="cards">{items}</div>'
+
+
+def _accuracy_card(accuracy: float, baseline: Run | None) -> Card:
+    lines = ["No run without privacy to compare with."]
+    if baseline is not None:
+        other = baseline.summary.accuracy
+        difference = f"Difference {minus(f'{100 * (accuracy - other):+.2f}')} points"
+        lines = [f"{100 * other:.2f}\u00a0% without privacy", difference]
+    return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
+
+
+def _upload_card(run: Run) -> Card:
+    summary = run.summary
+    floats, sent = 4 * summary.dimension, summary.bytes_per_upload
+    ratio, word = (floats / sent, "less") if sent <= floats else (sent / floats, "more")
+    lines = [
+        f"{ratio:.2f} times {word} than floats of 4 bytes ({formatting.size_of(floats)})",
+        f"{summary.bits_per_coordinate:.2f} bits per coordinate, header included",
+    ]
+    if summary.guarantee is not None and summary.guarantee.trust == "aggregate":
+        summed = formatting.count(run.config.cohort, "client")
+        lines.append(f"masked for a sum of {summed}; its handshake is further traffic")
+    return "Upload per client and round", formatting.size_of(sent), lines
+
+
+def _guarantee_card(run: Run) -> Card:
+    name, guarantee, unit = "Guarantee of the whole run", run.summary.guarantee, run.config.unit
+    if guarantee is None:
+        return name, "None", ["This run has no privacy mechanism."]
+    scope = f"{guarantee.neighboring.replace('_', ' ')} {unit}, {guarantee.trust} trust"
+    if math.isinf(guarantee.epsilon):
+        return name, "No guarantee", ["ε is infinite", scope]
+    return (
+        name,
+        formatting.bound(guarantee.epsilon),
+        [f"at δ = {minus(formatting.plain(guarantee.delta))}", scope, *_fitted(run)],
+    )
+
+
+def _fitted(run: Run) -> list[str]:
+    """What features were fitted on, if on anything: printed beside every epsilon."""
+    statement = features.statement(run.config, run.summary)
+    return [f"{statement[0].upper()}{statement[1:]}."] if statement else []
+
+
+def _meaning(run: Run, curve: Curve | None) -> str:
+    summary, unit = run.summary, run.config.unit
+    guarantee = summary.guarantee
+    if guarantee is None:
+        paragraphs = [
+            ("Nothing is promised.", "Anyone who sees an upload sees the client's update.")
+        ]
+    elif math.isinf(guarantee.epsilon):
+        paragraphs = [("There is no guarantee.", "No finite ε is proven for this run.")]
+    else:
+        trust = guarantee.trust
+        observer = _OBSERVERS.get(trust, f"an observer under {trust} trust")
+        paragraphs = [
+            ("What is promised.", " ".join([_promise(guarantee, observer, unit), *_fitted(run)])),
+            ("One coordinate and the whole run.", _scope(summary, guarantee, curve)),
+            ("How large it is.", _size(guarantee.epsilon, observer)),
+            ("Deployed and simulated.", _SIMULATION),
+        ]
+    text = "".join(f"<p><b>{lead}</b> {escape(rest)}</p>\n" for lead, rest in paragraphs)
+    text = text.replace("e^ε", "e<sup>ε</sup>")
+    return f'<section class="text"><h2>What the guarantee means</h2>{text}</section>'
+
+
+def _promise(guarantee: Guarantee, observer: str, unit: str) -> str:
+    slack = f", plus at most δ = {minus(formatting.plain(guarantee.delta))}" * (guarantee.delta > 0)
+    other = "anything else it could have sent"
+    if guarantee.neighboring == "zero_out":
+        other = "what it sends for updates of zeros, or the other way round"
+    what = f"Replace everything that one client sends in the run by {other}."
+    if unit == "example":
+        what = "Replace one example of one client by another."
+        if guarantee.neighboring == "zero_out":
+            what = "Replace the gradient of one example of one client by zeros."
+    return (
+        f"{what} The probability "
+        f"of anything that {observer} can conclude is then at most e^ε times what it was{slack}. "
+        f"Here {formatting.bound(guarantee.epsilon)}: proven, and rounded up."
+    )
+
+
+def _scope(summary: RunSummary, guarantee: Guarantee, curve: Curve | None) -> str:
+    single = ""
+    if curve is not None:
+        single = (
+            f"One code of one coordinate has {formatting.bound(curve.pure)} at order infinity. "
+        )
+    return (
+        f"{single}A figure for one coordinate is never the guarantee of a run. The guarantee of "
+        "the run counts everything that one client sends: the most-called client took part in "
+        f"{formatting.count(summary.participations, 'round')} with {summary.dimension:,} coordinates "
+        f"each, and {formatting.count(guarantee.releases, 'release')} were composed."
+    )
+
+
+def _size(epsilon: float, observer: str) -> str:
+    if epsilon <= LARGE_EPSILON:
+        return "By common usage a total of at most 1 is strong and one of at most 10 is moderate."
+    return (
+        f"The total is printed as it is. Above {LARGE_EPSILON:g} nats it does not by itself hide "
+        f"a client's update from {observer}. What it does mean: no attack passes this ceiling, "
+        "with the slack δ, in the worst case over all clients and for an observer who knows "
+        "everything else; the true loss may be smaller, but that is not promised. A small total "
+        "takes updates clipped as a whole in L2, and only their noisy sum shown to the server."
+    )
+
+
+def _training_charts(run: Run, baseline: Run | None) -> list[str]:
+    def lines(pick: Pick) -> list[Line]:
+        drawn = [Line(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
+        if baseline is not None:
+            drawn.append(Line("without privacy", _points(baseline, pick), "c2 dashed"))
+        return drawn
+
+    accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
+    training = Line("training data", _points(run, lambda m: m.train_loss), "c1 faint")
+    loss = [*lines(lambda m: m.loss), training]
+    return [
+        svg.line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
+        svg.line_chart("Loss on test data, per round", loss, "round", "loss, nats"),
+    ]
+
+
+def _spent_chart(run: Run) -> list[str]:
+    """Epsilon so far, if the log has it and it is finite."""
+    points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
+    if not any(math.isfinite(epsilon) for _, epsilon in points):
+        return []
+    lines = [Line("the client called most often", points, "c1")]
+    limit = run.config.stop_at_epsilon
+    if limit is not None:
+        lines.append(Line("not to be exceeded", [(1, limit), (points[-1][0], limit)], "c2 dashed"))
+    note = "A proven upper bound for everything sent up to that round, at the δ stated above."
+    note = " ".join([note, *_fitted(run)])
+    title = "Epsilon so far, per round"
+    return [svg.line_chart(title, lines, "round", "epsilon", from_zero=True, note=note)]
+
+
+def _rounds(run: Run) -> int:
+    return run.config.rounds if run.summary.rounds is None else run.summary.rounds
+
+
+def _points(run: Run, pick: Pick) -> list[tuple[float, float]]:
+    picked = ((metric.round, pick(metric)) for metric in run.metrics)
+    return [(place, value) for place, value in picked if value is not None]
+
+
+def _channel_charts(curve: Curve | None, output: Output | None) -> list[str]:
+    charts = [] if curve is None else [_curve_chart(curve)]
+    if output is not None:
+        title = "What one coordinate sends, for a few inputs x"
+        labels = [minus(f"{value:.3g}") for value in output.values]
+        axes = ("value the code decodes to", "probability")
+        charts.append(svg.grouped_bars(title, labels, output.rows, *axes))
+    return charts
+
+
+def _curve_chart(curve: Curve) -> str:
+    # Without a finite bound the second line is empty, and the legend says why.
+    ends = [(order, curve.pure) for order in (curve.orders[0], curve.orders[-1])]
+    lines = [
+        Line("upper bound", list(zip(curve.orders, curve.epsilon, strict=True)), "c1"),
+        Line(f"order infinity: {formatting.bound(curve.pure)}", ends, "c2 dashed"),
+    ]
+    title = "How well one coordinate is protected, by Rényi order"
+    axes = ("Rényi order (log scale)", "Rényi divergence, nats")
+    note = "For one coordinate in one round; the guarantee of the run is stated above."
+    return svg.line_chart(title, lines, *axes, log_x=True, from_zero=True, note=note)
+
+
+def _cost_charts(run: Run) -> list[str]:
+    sent, floats = run.summary.bytes_per_upload, 4 * run.summary.dimension
+    uploads = [
+        Part(f"this run ({run.config.mechanism})", sent, formatting.size_of(sent), "c1"),
+        Part("32-bit floats", floats, formatting.size_of(floats), "c4"),
+    ]
+    names = ("gradient", "protect", "evaluate")
+    spent = [math.fsum(getattr(m, f"seconds_{name}") for m in run.metrics) for name in names]
+    # Set-up and checkpoints; the clock of a resumed run may have missed some rounds.
+    spent.append(max(0.0, run.summary.seconds - math.fsum(spent)))
+    parts = [
+        Part(name, amount, f"{amount:,.1f} s", f"c{color}")
+        for color, (name, amount) in enumerate(zip((*names, "other"), spent, strict=True), 1)
+        if name != "other" or amount >= 0.05  # less is printed as zero
+    ]
+    return [
+        svg.horizontal_bars("Bytes one client uploads in a round", uploads),
+        svg.stacked_bar("Where the time went", parts),
+    ]
+
+
+EMPTY = {
+    "trust": "the mechanism's own",
+    "clip_norm": "none but the mechanism's own",
+    "stop_at_epsilon": "never",
+    "max_participations": "no cap",
+}
+"""What an empty setting means, if it does not mean "none"."""
+
+
+def _config_table(config: TrainConfig) -> str:
+    rows: list[tuple[str, str]] = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, Mapping):  # sorted: equal configurations give equal pages
+            rows += [
+                (f"{field.name}: {name}", formatting.plain(value[name])) for name in sorted(value)
+            ]
+        else:
+            empty = value is None or value == ""
+            shown = EMPTY.get(field.name, "(none)") if empty else formatting.plain(value)
+            rows.append((field.name, shown))
+    return tables.html("Configuration", ("setting", "value"), rows, "settings")
+
+
+def _round_table(run: Run) -> str:
+    evaluated = [metric for metric in run.metrics if metric.accuracy is not None]
+    # Evenly spaced, including the first and the last; a set, because a short run repeats some.
+    gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)
+    shown = sorted({round(i * gap) for i in range(TABLE_ROWS)}) if evaluated else []
+    names = ("round", "accuracy, %", "test loss", "train loss", "epsilon", "uploads", "seconds")
+    rows = [
+        (
+            f"{m.round:,}",
+            formatting.number(m.accuracy, 2, scale=100),
+            formatting.number(m.loss, 3),
+            formatting.number(m.train_loss, 3),
+            formatting.spent(m.epsilon, features.covered(run.config, run.summary)),
+            formatting.size_of(m.bytes_up),
+            formatting.number(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate, 3),
+        )
+        for m in (evaluated[index] for index in shown)
+    ]
+    title = f"{len(shown)} of {formatting.count(len(evaluated), 'evaluated round')}"
+    return tables.html(title, names, rows, "numbers")
+
+
+_SIMULATION = (
+    "This run simulated all clients on one machine, with every random choice drawn from the seed "
+    "in the table below: anyone who knows it can repeat the choices and undo the protection. The "
+    "guarantee is that of the mechanism as deployed, each client with a secret key of its own, "
+    "and no statement about the data this simulation stored."
+)

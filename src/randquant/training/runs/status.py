@@ -1,0 +1,189 @@
+"""The status of runs, read from their folders: nothing is trained, locked or changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from randquant._internal import locks, sealed
+from randquant.privacy.guarantee import Guarantee
+from randquant.training.config import TrainConfig
+from randquant.training.data import features
+from randquant.training.records import RoundMetrics, RunSummary, Sent
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs.folder import BASELINE, CONFIG
+
+State = Literal["finished", "unfinished", "being trained", "failed", "damaged"]
+FAILED = "failed.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status of a run.
+
+    Attributes:
+        folder: the run's folder.
+        state: `finished`, `unfinished` (it can be resumed), `being trained`, `failed` (a sweep
+            gave up on it) or `damaged` (its files cannot be read).
+        config: the configuration; None if it is damaged.
+        metrics: the rounds that are done.
+        summary: the results; None before the end.
+        error: why it failed, or what is damaged.
+        sent: what was sent, including the current round; None if that cannot be read.
+    """
+
+    folder: Path
+    state: State
+    config: TrainConfig | None = None
+    metrics: tuple[RoundMetrics, ...] = ()
+    summary: RunSummary | None = None
+    error: str = ""
+    sent: Sent | None = None
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are done."""
+        return len(self.metrics)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy on test data, as last measured."""
+        measured = [m.accuracy for m in self.metrics if m.accuracy is not None]
+        return measured[-1] if measured else None
+
+    @property
+    def epsilon(self) -> float | None:
+        """A proven upper bound for everything sent, possibly infinite; None without privacy.
+
+        Also infinite if a run was switched to another neighbouring relation and not resumed yet.
+        """
+        if self.summary is not None:
+            guarantee = self.summary.guarantee
+            return None if guarantee is None else guarantee.epsilon
+        if self.sent is None or self.sent.round == 0 or self.sent.epsilon is None:
+            return None
+        # A bound for any two updates implies one for an update and zeros, but not conversely.
+        known = self.config is None or self.config.neighboring in (
+            self.sent.neighboring,
+            "zero_out",
+        )
+        return self.sent.epsilon if known else math.inf
+
+    @property
+    def delta(self) -> float | None:
+        """The delta of that epsilon; None if there is none."""
+        if self.epsilon is None:
+            return None
+        if self.summary is not None and self.summary.guarantee is not None:
+            return self.summary.guarantee.delta
+        return None if self.sent is None else self.sent.delta
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """The guarantee of a finished run; None without privacy, or before the end."""
+        return None if self.summary is None else self.summary.guarantee
+
+    @property
+    def fitted(self) -> str:
+        """What features were fitted on, as printed beside epsilon; empty if on nothing."""
+        return "" if self.config is None else features.statement(self.config, self.summary)
+
+    @property
+    def covered(self) -> bool:
+        """Whether epsilon covers every use of clients' data."""
+        return self.config is None or features.covered(self.config, self.summary)
+
+    @property
+    def bytes_per_upload(self) -> int | None:
+        """Bytes that one client uploads in one round; None if not known yet."""
+        if self.summary is not None:
+            return self.summary.bytes_per_upload
+        if self.config is None or not self.metrics or self.config.sampling != "fixed":
+            return None
+        return self.metrics[-1].bytes_up // self.config.cohort
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that all clients have uploaded in all rounds."""
+        return sum(metrics.bytes_up for metrics in self.metrics)
+
+
+def find(roots: Iterable[Path]) -> list[Path]:
+    """Return the folders of all runs in or below the given folders, sorted by name.
+
+    Raises:
+        ValueError: a folder does not exist, or there is no run in it.
+    """
+    folders: list[Path] = []
+    for root in roots:
+        below = sorted(path.parent for path in root.rglob(CONFIG) if path.is_file())
+        if not below:
+            raise ValueError(f"Expected runs in {root}, found none: randquant train makes one.")
+        folders += below
+    return list(dict.fromkeys(folders))
+
+
+def read(folder: Path) -> Status:
+    """Return the status of the run in a folder; `damaged` if its files cannot be read."""
+    config = None
+    try:
+        config = run_folder.read_config(folder)
+        lines, sent = run_folder.read_log(folder, config)
+        held = locks.held(folder) or (locks.held(folder.parent) and folder.name == BASELINE)
+        summary = None if held else run_folder.read_summary(folder, lines, sent)
+        error = failure(folder)
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        return Status(folder, "damaged", config, error=" ".join(str(error).split()))
+    metrics = tuple(_stated(round, config) for round in lines.metrics)
+    if held:
+        return Status(folder, "being trained", config, metrics, sent=sent)
+    ended = summary is not None and (bool(summary.stopped) or sent.round >= config.rounds)
+    if summary is not None and ended and run_folder.is_stated(summary, config):
+        return Status(folder, "finished", config, metrics, summary, sent=sent)
+    state = "failed" if error else "unfinished"
+    return Status(folder, state, config, metrics, error=error, sent=sent)
+
+
+def _stated(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:
+    """A round, without epsilon if that has another delta or neighbouring relation than `config`."""
+    if (metrics.delta, metrics.neighboring) == (config.delta, config.neighboring):
+        return metrics
+    return dataclasses.replace(metrics, epsilon=None)
+
+
+def give_up(folder: Path, error: str, *, lasting: bool) -> None:
+    """Record in a run's folder that it failed, why, and whether it would fail again."""
+    folder.mkdir(exist_ok=True)
+    sealed.write(folder / FAILED, {"error": error, "lasting": lasting})
+
+
+def failure(folder: Path, *, lasting: bool = False) -> str:
+    """Return why a run failed, with `lasting` only if it would fail again; empty if it did not."""
+    try:
+        record = sealed.read(folder / FAILED, "Remove it to try the run again.")
+    except FileNotFoundError:
+        return ""
+    return record["error"] if record["lasting"] or not lasting else ""
+
+
+def sorted_by_epsilon(statuses: Iterable[Status]) -> list[Status]:
+    """Return runs by increasing epsilon, those without one last; ties by decreasing accuracy."""
+
+    def place(status: Status) -> tuple[float, float]:
+        epsilon = math.inf if status.epsilon is None else status.epsilon
+        return epsilon, -(status.accuracy or 0.0)
+
+    return sorted(statuses, key=place)
+
+
+def fitted_notes(statuses: Iterable[Status]) -> list[str]:
+    """Notes below a list of runs: what features were fitted on."""
+    named: dict[str, list[str]] = {}
+    for status in statuses:
+        if status.fitted and status.epsilon is not None:
+            named.setdefault(status.fitted, []).append(status.folder.name)
+    return [f"{', '.join(names)}: {text}" for text, names in named.items()]

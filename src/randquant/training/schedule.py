@@ -1,0 +1,144 @@
+"""Who takes part in each round of a run and what that costs: decided before any data is seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant._internal.rounding import round_up
+from randquant.privacy.accounting.ledger import Ledger
+from randquant.training.config import TrainConfig
+from randquant.training.participation import sample_capped, sample_cohort, sample_poisson
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next round of a run.
+
+    Attributes:
+        cohort: who takes part (empty if Poisson sampling selected nobody); None if the run is over.
+        participations: rounds of the client called most often, this one included.
+        epsilon: proven upper bound of that client's epsilon; None without privacy.
+        stopped: why the run is over before its last round; empty otherwise.
+    """
+
+    cohort: list[int] | None
+    participations: int
+    epsilon: float | None
+    stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Draws cohorts as configured, and ends a run before its epsilon would be exceeded.
+
+    Args:
+        config: the run.
+        ledger: what its participations cost; its limit is the configuration's.
+
+    Guarantees:
+        After every round that `step` allows, each client's epsilon is at most
+        `config.stop_at_epsilon`, and nobody took part more often than
+        `config.max_participations`. Neither cohorts nor the end depend on data.
+
+    Raises:
+        ValueError: there is an epsilon to stop at, but no mechanism that protects.
+    """
+
+    config: TrainConfig
+    ledger: Ledger
+
+    def __post_init__(self) -> None:
+        if self.config.stop_at_epsilon is not None and self.ledger.epsilon(1) is None:
+            raise ValueError(
+                "Expected a mechanism that protects with stop_at_epsilon, got "
+                f"{self.config.mechanism}: it has no epsilon to stop at."
+            )
+
+    def step(self, done: int, participations: np.ndarray) -> Step:
+        """Return the round that comes after `done` rounds.
+
+        Args:
+            done: rounds that are done.
+            participations: (N,) whole numbers, how many of them each client took part in.
+
+        Raises:
+            ValueError: the rounds done have exceeded `rounds` or `stop_at_epsilon`, or the first
+                would.
+        """
+        so_far = int(participations.max())
+        self.check_sent(done, so_far)
+        limit, spent = self.config.stop_at_epsilon, self.ledger.epsilon(so_far)
+        if done == self.config.rounds:
+            return Step(None, so_far, spent)
+        cohort = self._cohort(done + 1, participations)
+        most = max(so_far, int(participations[cohort].max(initial=-1)) + 1)
+        epsilon = self.ledger.epsilon(most)
+        if limit is None or epsilon is None or epsilon <= limit:
+            return Step(cohort, most, epsilon)
+        if done == 0:
+            raise ValueError(
+                f"Expected stop_at_epsilon >= {_shown(epsilon)}, which one round costs, got "
+                f"{limit}: take a mechanism with more noise, or a larger cohort under aggregate "
+                "trust."
+            )
+        why = f"epsilon would have become {_shown(epsilon)}, above {limit}"
+        return Step(None, so_far, spent, f"before round {done + 1} of {self.config.rounds}: {why}")
+
+    def check_sent(self, rounds: int, participations: int) -> None:
+        """Refuse a configuration that ends before what was sent.
+
+        Args:
+            rounds: that were sent.
+            participations: in them, of the client called most often.
+
+        Raises:
+            ValueError: they have exceeded `rounds` or `stop_at_epsilon`.
+        """
+        if rounds > self.config.rounds:
+            raise ValueError(
+                f"Expected rounds >= {rounds}, which were sent, got {self.config.rounds}: what "
+                "was sent cannot be taken back."
+            )
+        spent, limit = self.ledger.epsilon(participations), self.config.stop_at_epsilon
+        if limit is not None and spent is not None and spent > limit:
+            raise ValueError(
+                f"Expected stop_at_epsilon >= {_shown(spent)}, which the {rounds} rounds that "
+                f"were sent have cost, got {limit}: what was sent cannot be taken back."
+            )
+
+    def rounds(self) -> int:
+        """How many rounds the run will have.
+
+        Raises:
+            ValueError: the first round would exceed `stop_at_epsilon`.
+        """
+        if self.config.stop_at_epsilon is None:
+            return self.config.rounds
+        done, participations = 0, np.zeros(self.config.population, dtype=np.int64)
+        while (cohort := self.step(done, participations).cohort) is not None:
+            participations[cohort] += 1
+            done += 1
+        return done
+
+    def _cohort(self, round: int, participations: np.ndarray) -> list[int]:
+        config = self.config
+        if config.sampling == "poisson":
+            rate = config.cohort / config.population
+            return sample_poisson(config.population, rate, round, config.seed)
+        if config.max_participations is None:
+            return sample_cohort(config.population, config.cohort, round, config.seed)
+        return sample_capped(
+            participations,
+            config.cohort,
+            round=round,
+            rounds=config.rounds,
+            max_participations=config.max_participations,
+            seed=config.seed,
+        )
+
+
+def _shown(epsilon: float) -> str:
+    return "infinity" if math.isinf(epsilon) else round_up(epsilon)

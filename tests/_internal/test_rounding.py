@@ -1,0 +1,242 @@
+"""Every place that prints an epsilon rounds an upper bound up and a lower bound down.
+
+The planted error is `privacy` rounding to nearest: each printer must then be caught.
+"""
+
+import dataclasses
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import randquant as rq
+from randquant import cli
+from randquant._internal import rounding as rounding_
+from randquant._internal.html import formatting
+from randquant.audit.audit import Audit
+from randquant.cli import progress
+from randquant.cli.commands import runs as runs_command
+from randquant.papers import page as reproduce_page
+from randquant.papers import result as reproduced
+from randquant.planning import compare
+from randquant.planning.compare import page as compare_page
+from randquant.planning.plan import page as plan_page
+from randquant.planning.plan.record import Entry, Limit, Need, Noise, Plan
+from randquant.planning.tuning import coordinate as families
+from randquant.privacy.accounting.calibrate import _NoiseSearch
+from randquant.privacy.certificates import metric as geometry
+from randquant.privacy.guarantee import Guarantee, Interval
+from randquant.training import records, schedule
+from randquant.training.config import TrainConfig
+from randquant.training.records import RoundMetrics, RunSummary
+from randquant.training.runs import overview as runs_page
+from randquant.training.runs import page as report
+from randquant.training.runs.status import Status
+from randquant.training.sweep import page as sweep_page
+from randquant.training.sweep.results import as_text, results
+
+UPPER = 7531.0 + 2.0**-30
+"""To nearest this is printed as 7531, which is below it. Nothing else on a page is near."""
+
+LOWER = 2468.0 - 2.0**-30
+"""To nearest this is printed as 2468, which is above it."""
+
+NUMBER = re.compile(r"\d[\d,]*\.?\d*")
+
+
+def near(text: str, value: float) -> list[float]:
+    """The numbers of a text that stand for a value."""
+    found = [float(number.rstrip(".,").replace(",", "")) for number in NUMBER.findall(text)]
+    return [number for number in found if abs(number - value) < 1.5]
+
+
+CHANNEL = rq.stochastic_rounding(clip=0.1, levels=2, margin=0.1)
+GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10, LOWER)
+CERTIFICATE = dataclasses.replace(rq.certify(CHANNEL), epsilon=Interval(LOWER, UPPER))
+PARAMETERS = {"clip": 0.1, "levels": 2, "margin": 0.1}
+CONFIG = TrainConfig("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
+ROUND = RoundMetrics(1, 0.9, 0.1, 0.1, 100, 1.0, 1.0, 0.0, 1, UPPER)
+METRICS = (ROUND, dataclasses.replace(ROUND, round=2, participations=2))
+SUMMARY = RunSummary(0.9, 0.1, 650, 100, 1.2, 2, GUARANTEE, 1.0, 2)
+FINISHED = [
+    Status(Path(f"/runs/{k}"), "finished", dataclasses.replace(CONFIG, seed=k), METRICS, SUMMARY)
+    for k in (1, 2)
+]
+RUN = records.Run(CONFIG, METRICS, SUMMARY)
+NOISE = Noise(1.0, 1.0, 0.1, 0.1)
+
+
+def shown_by(display) -> str:
+    """What a progress display has in its fields."""
+    return "\n".join(str(task.fields) for task in display._progress.tasks)
+
+
+def bar() -> str:
+    with progress.Display(quiet=True) as display:
+        display.round(CONFIG, ROUND)
+        return shown_by(display)
+
+
+def sweep_bar() -> str:
+    with progress.SweepDisplay(quiet=True) as display:
+        display.round(Path("a"), CONFIG, ROUND)
+        return shown_by(display)
+
+
+def plan() -> Plan:
+    need = Need(650, 10, 10, 5, 1, "local", 1.0, UPPER, 1e-5, "replace_one", 5)
+    entry = Entry("stochastic-rounding", PARAMETERS, GUARANTEE, NOISE, 100, 500)
+    return Plan(need, [entry], [Limit("none", NOISE)], "useful", [], entry)
+
+
+def comparison() -> compare.Comparison:
+    entry = compare.entry_of("stochastic-rounding", CHANNEL, PARAMETERS)
+    measured = dataclasses.replace(entry.measured, certificate=CERTIFICATE, renyi=CERTIFICATE)
+    return compare.Comparison([dataclasses.replace(entry, measured=measured)], 2.0, UPPER, "mae")
+
+
+def reproduction() -> reproduced.Reproduction:
+    claim = reproduced.Claim("a", "1", Interval(LOWER, UPPER), "holds", "")
+    stated = reproduced.Stated("b", None, UPPER, "")
+    table = reproduced.Table("c", ("epsilon",), [(Interval(LOWER, UPPER),)])
+    return reproduced.Reproduction("n", "", "", "", [claim], [table], [], guarantees=[stated])
+
+
+def out_of_reach() -> str:
+    search = _NoiseSearch(lambda noise: None, 1.0, 1.0, 2.0)
+    search.tried = {1.0: UPPER}
+    return str(search.out_of_reach(1e-5, 3))
+
+
+def audited() -> Audit:
+    values = {field.name: 1 for field in dataclasses.fields(Audit)}
+    given = {"epsilon_lower": LOWER, "delta": 1e-5, "confidence": 0.95, "stated": GUARANTEE}
+    more = {"hits": (1, 1), "ceiling": LOWER, "constant": False, "likelier": "update", "event": ""}
+    return Audit(**{**values, **given, **more})
+
+
+def of_the_accountant(monkeypatch, capsys) -> str:
+    monkeypatch.setattr(
+        "randquant.privacy.accounting.account.account", lambda releases, delta: GUARANTEE
+    )
+    monkeypatch.setattr(
+        "randquant.privacy.certificates.coordinate.certify", lambda channel: CERTIFICATE
+    )
+    line = "account stochastic-rounding --clip 0.1 --levels 2 --margin 0.1 --dimension 5 --rounds 2"
+    assert cli.main(line.split()) == 0
+    return capsys.readouterr().out
+
+
+def of_a_sum() -> str:
+    found = rq.certify_sum(CHANNEL, 2, 2.0)
+    return str(dataclasses.replace(found, epsilon=Interval(LOWER, UPPER)))
+
+
+def of_a_family() -> str:
+    search = SimpleNamespace(memory={0: SimpleNamespace(epsilon=UPPER)})
+    return families._Search.least(search)
+
+
+def of_a_metric() -> str:
+    found = geometry.certify_metric(CHANNEL, "l1")
+    return str(dataclasses.replace(found, epsilon=Interval(LOWER, UPPER)))
+
+
+def of_a_table(folder: Path = Path("/runs")) -> str:
+    progress_certificate, progress._certificate = progress._certificate, lambda config: CERTIFICATE
+    try:
+        return "\n".join(progress.table(folder, RUN))
+    finally:
+        progress._certificate = progress_certificate
+
+
+UPPERS = {
+    "guarantee": lambda: str(GUARANTEE),
+    "certificate": lambda: str(CERTIFICATE),
+    "certificate of a sum": of_a_sum,
+    "metric certificate": of_a_metric,
+    "progress bar": bar,
+    "progress bar of a sweep": sweep_bar,
+    "table of a run": of_a_table,
+    "page of a run": lambda: report.render(RUN, None, report.Curve([2.0], [1.0], UPPER), None),
+    "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),
+    "runs compared": lambda: "\n".join(runs_command._compared(FINISHED, ["stop_at_epsilon"])),
+    "page of runs": lambda: runs_page.render(FINISHED),
+    "sweep": lambda: "\n".join(as_text(Path("s"), results(FINISHED))),
+    "page of a sweep": lambda: sweep_page.render("s", results(FINISHED)),
+    "plan": lambda: "\n".join(plan_page.as_text(plan())),
+    "page of a plan": lambda: plan_page.as_page(plan()),
+    "comparison": lambda: "\n".join(compare.as_text(comparison())),
+    "page of a comparison": lambda: compare_page.as_page(comparison()),
+    "reproduction": lambda: "\n".join(reproduced.as_text(reproduction())),
+    "page of a reproduction": lambda: reproduce_page.as_page(reproduction()),
+    "out of reach": out_of_reach,
+    "end of a schedule": lambda: schedule._shown(UPPER),
+    "out of reach of a family": lambda: of_a_family(),
+    "column of epsilons": lambda: formatting.spent(UPPER),
+    "bound": lambda: formatting.bound(UPPER),
+}
+LOWERS = {
+    "certificate of a sum": of_a_sum,
+    "audit": lambda: "\n".join(audited().lines()),
+}
+
+
+def to_nearest(value: float, rounding: str, digits: int, grouped: bool) -> str:
+    return f"{value:,.{digits}g}" if grouped else f"{value:.{digits}g}"
+
+
+@pytest.mark.parametrize("name", UPPERS)
+def test_an_upper_bound_is_never_printed_below_itself(name, monkeypatch):
+    found = near(UPPERS[name](), UPPER)
+    assert found
+    assert min(found) >= UPPER
+    monkeypatch.setattr(rounding_, "_rounded", to_nearest)  # the planted error
+    assert min(near(UPPERS[name](), UPPER)) < UPPER
+
+
+@pytest.mark.parametrize("name", LOWERS)
+def test_a_lower_bound_is_never_printed_above_itself(name, monkeypatch):
+    found = near(LOWERS[name](), LOWER)
+    assert found
+    assert max(found) <= LOWER
+    monkeypatch.setattr(rounding_, "_rounded", to_nearest)
+    assert max(near(LOWERS[name](), LOWER)) > LOWER
+
+
+def test_account_prints_both_ends_outward(monkeypatch, capsys):
+    shown = of_the_accountant(monkeypatch, capsys)
+    assert min(near(shown, UPPER)) >= UPPER
+    assert max(near(shown, LOWER)) <= LOWER
+    monkeypatch.setattr(rounding_, "_rounded", to_nearest)
+    shown = of_the_accountant(monkeypatch, capsys)
+    assert min(near(shown, UPPER)) < UPPER
+    assert max(near(shown, LOWER)) > LOWER
+
+
+def test_a_client_on_flower_prints_its_epsilon_rounded_up():
+    mod = pytest.importorskip("randquant.integrations.flower.mod")
+    assert float(mod._shown(UPPER)) >= UPPER
+
+
+FORMATTED = re.compile(r"\{([^{}]*?):[,.]*\.?\d*[gfe]\}")
+EXACT = {
+    # Constants of the papers' grids, which six digits hold exactly.
+    "epsilon",
+    "a.epsilon",
+    "cell.epsilon",
+}
+
+
+def test_no_epsilon_is_formatted_to_nearest():
+    """Nothing that is called an epsilon, or an end of its interval, meets a plain format."""
+    source, caught = Path(rq.__file__).parent, []
+    for path in source.rglob("*.py"):
+        for match in FORMATTED.finditer(path.read_text()):
+            value = match[1]
+            bound = "epsilon" in value or value.endswith((".upper", ".lower"))
+            if bound and not (value in EXACT and {"reproduce", "papers"} & set(path.parts)):
+                caught.append(f"{path.name}: {match[0]}")
+    assert not caught
+    assert FORMATTED.search("{found.epsilon.upper:.6f}")  # what it is to catch

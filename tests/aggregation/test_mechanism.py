@@ -1,0 +1,454 @@
+import math
+from fractions import Fraction
+
+import chance
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import mechanism_channels
+
+import randquant as rq
+from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, SignSGD
+from randquant.aggregation.clipping import _room, clip_to_norm
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.registry import update_mechanism
+from randquant.aggregation.rotation import Rotation
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels import wire
+from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.keys import Key
+from randquant.privacy.accounting.releases import (
+    ChannelRelease,
+    GaussianRelease,
+    VectorRelease,
+    of_one_example,
+)
+
+PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+ROOT = Key.from_seed(0)
+
+
+def updates(clients: int, dimension: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((clients, dimension)).astype(np.float32)
+
+
+@settings(max_examples=30, deadline=None)
+@given(mechanism_channels(), st.integers(1, 6), st.integers(1, 50))
+def test_the_mean_is_the_mean_of_the_decoded_codes(channel, clients, dimension):
+    mechanism = ChannelMechanism(channel)
+    x = updates(clients, dimension) * channel.clip
+    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
+    codes = np.array([wire.unpack(channel, payload, dimension) for payload in payloads])
+    expected = channel.values[codes].mean(axis=0)
+    got = mechanism.mean(payloads, dimension, ROOT)
+    assert got.dtype == np.float32
+    assert np.abs(got - expected).max() <= 1e-6 * np.abs(channel.values).max()
+
+
+def test_the_mean_is_unbiased_for_the_clipped_updates():
+    mechanism = ChannelMechanism(PAPER)
+    x = updates(20, 50_000)
+    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
+    error = mechanism.mean(payloads, 50_000, ROOT) - x.clip(-1.5, 1.5).mean(axis=0)
+    assert chance.mean_is(error, 0.0, 9.0)
+    assert not chance.mean_is(error + 0.2, 0.0, 9.0)
+
+
+def test_clipped_sgd_is_the_exact_mean_at_four_bytes_a_coordinate():
+    mechanism = ClippedSGD(clip=0.5)
+    x = updates(7, 100)
+    payloads = [mechanism.encode(u, ROOT) for u in x]
+    assert {len(payload) for payload in payloads} == {400}
+    expected = x.astype(float).clip(-0.5, 0.5).mean(axis=0)
+    assert np.abs(mechanism.mean(payloads, 100, ROOT) - expected).max() < 1e-7
+    assert mechanism.release(100, 1) is None
+
+
+def test_what_is_sent_in_32_bits_does_not_exceed_clip():
+    for clip in (0.1, 0.3, 1 / 3, 0.7):
+        payload = ClippedSGD(clip).encode(np.array([9, -9], np.float32), ROOT)
+        sent = np.frombuffer(payload, "<f4").astype(float)
+        assert np.abs(sent).max() <= clip < float(np.nextafter(np.float32(sent[0]), np.float32(9)))
+
+
+def test_central_noise_has_the_stated_size_and_is_keyed():
+    mechanism = CentralGaussian(clip=0.5, noise_multiplier=2.0)
+    dimension, clients = 100_000, 10
+    payloads = [mechanism.encode(np.zeros(dimension, np.float32), ROOT)] * clients
+    noise = mechanism.mean(payloads, dimension, ROOT)
+    deviation = 2.0 * 2 * 0.5 * math.sqrt(dimension) / clients
+    # The sample variance of n normals has relative deviation sqrt(2/n): six of them.
+    assert abs(noise.var() / deviation**2 - 1) < 6 * math.sqrt(2 / dimension)
+    assert (noise == mechanism.mean(payloads, dimension, ROOT)).all()
+    assert (noise != mechanism.mean(payloads, dimension, ROOT.fold_in(1))).any()
+    release = mechanism.release(dimension, 3)
+    assert release.renyi(2.0) == pytest.approx(3 * 2 / (2 * 4.0))
+
+
+def length(update: np.ndarray, norm: str) -> float | Fraction:
+    """Of L1 exactly; of L2 the square."""
+    exact = [abs(Fraction(float(v))) for v in update]
+    return sum(exact) if norm == "l1" else sum(v**2 for v in exact)
+
+
+@given(
+    st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=1, max_size=40),
+    st.floats(1e-30, 1e30),
+    st.sampled_from(["l1", "l2"]),
+)
+def test_no_rounding_takes_an_update_beyond_its_norm(update, clip_norm, norm):
+    given_update = np.array(update, dtype=np.float32)
+    clipped = clip_to_norm(given_update, clip_norm, norm)
+    power = 1 if norm == "l1" else 2
+    assert length(clipped, norm) <= Fraction(clip_norm) ** power
+    if length(given_update, norm) <= (Fraction(clip_norm) * (1 - Fraction(1, 2**21))) ** power:
+        assert (clipped == given_update).all()
+    else:
+        assert float(length(clipped, norm)) ** (1 / power) >= clip_norm * (1 - 2**-20) - 1e-40
+
+
+@given(
+    st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=1, max_size=40),
+    st.floats(1e-30, 1e30),
+)
+def test_a_clipped_update_has_at_most_the_norm_and_keeps_its_direction(update, clip_norm):
+    given_update = np.array(update, dtype=np.float32)
+    clipped = clip_to_norm(given_update, clip_norm)
+    norm = math.sqrt(sum(Fraction(float(v)) ** 2 for v in clipped))
+    whole = math.sqrt(sum(Fraction(float(v)) ** 2 for v in given_update))
+    assert clipped.dtype == np.float32
+    assert sum(Fraction(float(v)) ** 2 for v in clipped) <= Fraction(clip_norm) ** 2
+    if whole <= clip_norm * (1 - 2**-21):
+        assert (clipped == given_update).all()
+    else:
+        assert norm >= clip_norm * (1 - 2**-20) - 1e-40
+        expected = given_update.astype(float) * (clip_norm / whole)
+        assert np.abs(clipped - expected).max() <= 1e-6 * clip_norm
+
+
+@given(
+    st.lists(st.floats(-(2.0**127), 2.0**127, width=32) | st.floats(-1e-37, 1e-37), max_size=40),
+    st.floats(1e-30, 1e30) | st.just(1e-30),
+)
+def test_a_clipped_update_has_at_most_the_l1_norm(update, clip_norm):
+    given_update = np.array(update)
+    clipped = clip_to_norm(given_update, clip_norm, "l1")
+    assert sum(abs(Fraction(float(v))) for v in clipped) <= Fraction(clip_norm)
+    whole = sum(abs(Fraction(float(v))) for v in given_update)
+    kept = sum(abs(Fraction(float(v))) for v in clipped)
+    assert kept >= min(whole, Fraction(clip_norm)) * (1 - Fraction(1, 2**20)) - Fraction(1, 10**40)
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_updates_near_the_largest_float64_leave_the_norm_within_its_bound(norm):
+    """The threshold over such a number is no float with 53 bits any more."""
+    for clip_norm in np.geomspace(1e-30, 1e-12, 200):
+        for update in ([1e308, 0.0], [-1.2e301, 1.7e248], [8.9e302, 9.2e302]):
+            clipped = clip_to_norm(np.array(update), float(clip_norm), norm)
+            assert length(clipped, norm) <= Fraction(clip_norm) ** (1 if norm == "l1" else 2)
+            assert float(np.abs(clipped).max()) >= clip_norm / 3
+
+
+@given(st.floats(1e-30, 1e-29) | st.floats(1e-30, 1e30), st.integers(1, 2**30) | st.just(2**30))
+def test_denormals_that_are_rounded_up_leave_the_norm_within_its_bound(clip_norm, size):
+    """All coordinates alike, the sum as wrong as float64 may make it, rounded up by a hair less
+    than half a step: of 2**30 denormals that is 7e-7 of the least norm."""
+    room = Fraction(_room(clip_norm, size))
+    each = room / size * (1 + Fraction(1, 2**23) + Fraction(16, 2**53))
+    rounded = each + max(each / 2**24, Fraction(1, 2**150))
+    assert rounded * size <= Fraction(clip_norm)
+    assert room >= Fraction(clip_norm) * (1 - Fraction(1, 2**19))
+
+
+def test_more_coordinates_than_rounding_is_bounded_for_are_refused():
+    many = np.broadcast_to(np.float32(0), (2**30 + 1,))
+    for norm in ("l1", "l2"):
+        with pytest.raises(ValueError, match="coordinates"):
+            clip_to_norm(many, 1.0, norm)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_no_norm_is_made_of_what_is_not_finite(bad):
+    with pytest.raises(ValueError, match=r"finite|NaN"):
+        clip_to_norm(np.array([0.0, bad], dtype=np.float32), 1.0, "l1")
+
+
+def test_clipping_as_a_whole_changes_what_central_noise_is_scaled_by():
+    x = updates(7, 1000)
+    for mechanism, distance in (
+        (CentralGaussian(None, 0.5, clip_norm=3.0), 6.0),
+        (CentralGaussian(3.0, 0.5), 6.0 * math.sqrt(1000)),
+    ):
+        exact = ClippedSGD(mechanism.clip, mechanism.clip_norm)
+        payloads = [mechanism.encode(u, ROOT) for u in x]
+        assert payloads == [exact.encode(u, ROOT) for u in x]
+        noise = mechanism.mean(payloads, 1000, ROOT) - exact.mean(payloads, 1000, ROOT)
+        assert abs(noise.std() / (0.5 * distance / 7) - 1) < 6 * math.sqrt(0.5 / 1000)
+    assert np.linalg.norm(np.frombuffer(ClippedSGD(None, 3.0).encode(x[0], ROOT), "<f4")) <= 3.0
+    for clip, clip_norm in ((None, None), (1.0, 1.0)):
+        with pytest.raises(ValueError, match="one of clip and clip_norm"):
+            ClippedSGD(clip, clip_norm)
+        with pytest.raises(ValueError, match="one of clip and clip_norm"):
+            CentralGaussian(clip, 1.0, clip_norm)
+
+
+def test_local_noise_is_each_clients_own_and_has_the_stated_size():
+    mechanism, dimension = LocalGaussian(clip_norm=0.5, noise_multiplier=2.0), 50_000
+    x = updates(2, dimension)
+    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
+    noise = np.array([np.frombuffer(p, "<f4") for p in payloads])
+    noise -= np.array([clip_to_norm(u, 0.5) for u in x])
+    assert abs(noise.var() / 4.0 - 1) < 6 * math.sqrt(2 / noise.size)
+    assert chance.uncorrelated(noise[0], noise[1])
+    assert not chance.uncorrelated(noise[0], noise[0])
+    mean = mechanism.mean(payloads, dimension, ROOT)
+    assert np.abs(mean - np.mean([np.frombuffer(p, "<f4") for p in payloads], axis=0)).max() < 1e-6
+    release = mechanism.release(dimension, 3)
+    assert (release.trust, release.renyi(2.0)) == ("local", pytest.approx(3 * 2 / (2 * 4.0)))
+
+
+def test_signs_are_one_bit_and_biased_as_stated():
+    dimension, clients, deviation = 20_000, 40, 0.3
+    mechanism = SignSGD(clip_norm=10.0, noise_multiplier=deviation / 20)
+    x = np.repeat(np.float32([0.06, -0.02]), dimension // 2)  # norm 6.3: not clipped
+    payloads = [mechanism.encode(x, ROOT.fold_in(c)) for c in range(clients)]
+    assert {len(payload) for payload in payloads} == {40 + dimension // 8}
+    mean = mechanism.mean(payloads, dimension, ROOT)
+    for part, value in ((mean[: dimension // 2], 0.06), (mean[dimension // 2 :], -0.02)):
+        step = 2 * mechanism.value / clients  # a mean of signs is a sum of `clients` bounded draws
+        decoded = mechanism.value * math.erf(value / (deviation * math.sqrt(2)))
+        draws = np.repeat(part, clients)
+        assert chance.mean_is(draws, decoded, clients * step)
+        assert not chance.mean_is(draws + 0.01, decoded, clients * step)
+        assert 0 <= (value - decoded) / value <= value**2 / (6 * deviation**2) + 1e-12
+    assert mechanism.release(9, 3) == LocalGaussian(10.0, deviation / 20).release(9, 3)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        ChannelMechanism(PAPER),
+        ClippedSGD(1.0),
+        ClippedSGD(clip_norm=1.0),
+        VectorMechanism(PAPER, 1.0),
+        VectorMechanism(PAPER, 1.0, norm="l1"),
+        CentralGaussian(1.0, 1.0),
+        LocalGaussian(1.0, 1.0),
+        SignSGD(1.0, 1.0),
+    ],
+)
+def test_bad_updates_and_payloads_are_refused(mechanism):
+    for bad in (np.nan, np.inf, -np.inf):
+        with pytest.raises(ValueError, match=rf"got {bad} at index \[3\]"):
+            mechanism.encode(np.array([0, 0, 0, bad, 0], dtype=np.float32), ROOT)
+    with pytest.raises(ValueError, match="at least one payload"):
+        mechanism.mean([], 5, ROOT)
+    good = mechanism.encode(np.zeros(5, dtype=np.float32), ROOT)
+    for payload in (b"\0" * 19, b"\0" * 24, good[:-1], good + b"\0", good + good):
+        with pytest.raises(ValueError, match="Expected a payload"):
+            mechanism.mean([good, payload], 5, ROOT)
+
+
+def test_mechanisms_are_built_by_name():
+    assert update_mechanism("clipped-sgd", {"clip": 1.0}) == ClippedSGD(1.0)
+    noisy = {"clip_norm": 1.0, "noise_multiplier": 2.0}
+    assert update_mechanism("gaussian", noisy) == CentralGaussian(None, 2.0, 1.0)
+    assert update_mechanism("local-gaussian", noisy) == LocalGaussian(1.0, 2.0)
+    assert update_mechanism("sign-sgd", noisy) == SignSGD(1.0, 2.0)
+    built = update_mechanism("rqm", {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42})
+    assert built == ChannelMechanism(PAPER)
+    for name, parameters in (("laplace", {}), ("gaussian", {"clip": 1.0}), ("rqm", {"sigma": 1})):
+        with pytest.raises(ValueError, match="Expected"):
+            update_mechanism(name, parameters)
+
+
+def test_a_channel_has_the_local_bound_under_either_trust():
+    local, aggregate = (
+        ChannelMechanism(PAPER, trust).release(650, 20) for trust in ("local", "aggregate")
+    )
+    assert (local.trust, aggregate.trust) == ("local", "aggregate")
+    assert local.renyi(2.0) == aggregate.renyi(2.0)
+    with pytest.raises(ValueError, match="one trust"):
+        rq.account([local, aggregate], 1e-5)
+
+
+def test_uneven_values_refuse_aggregate_trust_and_name_the_way_out():
+    channel = rq.erm(clip=1.0, bins=[-3.0, -0.5, 0.5, 3.0], gamma=1.0)
+    assert ChannelMechanism(channel).trust == "local"
+    with pytest.raises(ValueError, match=r"does not decode .* lattice=True"):
+        ChannelMechanism(channel, "aggregate")
+    with pytest.raises(ValueError, match="trust"):
+        ChannelMechanism(PAPER, "central")  # type: ignore[arg-type]
+
+
+def test_trust_is_chosen_by_name():
+    parameters = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
+    built = update_mechanism("rqm", parameters, trust="aggregate")
+    assert built == ChannelMechanism(PAPER, "aggregate")
+    gaussian = {"clip": 1.0, "noise_multiplier": 1.0}
+    assert update_mechanism("gaussian", gaussian, trust="central") == CentralGaussian(1.0, 1.0)
+    for name, its_own, trust in (
+        ("rqm", parameters, "central"),
+        ("gaussian", gaussian, "local"),
+        ("clipped-sgd", {"clip": 1.0}, "local"),
+    ):
+        with pytest.raises(ValueError, match="trust"):
+            update_mechanism(name, its_own, trust=trust)
+
+
+# Who is in a sum ----------------------------------------------------------------------------------
+
+ONE_BIT = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
+SUMMED = [
+    ChannelMechanism(ONE_BIT, "aggregate", 3),
+    VectorMechanism(ONE_BIT, 1.0, "aggregate", 3),
+    VectorMechanism(ONE_BIT, 1.0, "aggregate", 3, "l1"),
+]
+
+
+@pytest.mark.parametrize("mechanism", SUMMED, ids=lambda m: f"{type(m).__name__}")
+def test_fewer_payloads_than_the_cohort_make_no_mean(mechanism):
+    """The guarantee counts on three clients' randomness: two are not decoded in any way."""
+    x, size = updates(4, 6), mechanism.size(6)
+    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
+    for count in (1, 2):
+        with pytest.raises(ValueError, match=f"at least 3 payloads in a sum, got {count}"):
+            mechanism.mean(payloads[:count], 6, ROOT)
+        with pytest.raises(ValueError, match=f"at least 3 payloads in a sum, got {count}"):
+            mechanism.decode(np.zeros(size, dtype=np.int64), count, 6)
+    for count in (3, 4):
+        codes = [wire.unpack(ONE_BIT, payload, size) for payload in payloads[:count]]
+        totals = np.sum(codes, axis=0, dtype=np.int64)
+        mean = mechanism.mean(payloads[:count], 6, ROOT)
+        assert np.array_equal(mean, mechanism.decode(totals, count, 6))
+        assert mean.shape == (6,)
+
+
+def test_local_trust_counts_on_nobody():
+    """A server that sees each client's codes is kept from nothing by the others' randomness."""
+    for build in (
+        lambda: ChannelMechanism(ONE_BIT, "local", 2),
+        lambda: VectorMechanism(ONE_BIT, 1.0, "local", 2),
+        lambda: VectorMechanism(ONE_BIT, 1.0, cohort=1000),
+    ):
+        with pytest.raises(ValueError, match="cohort=1 under local trust"):
+            build()
+    rqm = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
+    for clip_norm in (None, 1.0):
+        for trust, cohort in (("", 1), ("local", 1), ("aggregate", 50)):
+            options = {"trust": trust, "cohort": 50, "clip_norm": clip_norm}
+            assert update_mechanism("rqm", rqm, **options).cohort == cohort
+    for cohort in (0, -1, 10**6 + 1):
+        with pytest.raises(ValueError, match="cohort"):
+            ChannelMechanism(ONE_BIT, "aggregate", cohort)
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+def test_what_is_accounted_for_is_what_is_sent(neighboring):
+    release = ChannelMechanism(ONE_BIT, "aggregate", 3).release(6, 7, neighboring)
+    assert release == ChannelRelease(ONE_BIT, 6, 7, "aggregate", neighboring, 3)
+    for norm, size in (("l2", 8), ("l1", 6)):  # a rotation fills up to a power of two
+        mechanism = VectorMechanism(ONE_BIT, 2.0, "aggregate", 3, norm)
+        expected = VectorRelease(ONE_BIT, 2.0, size, 7, "aggregate", neighboring, 3, norm)
+        assert mechanism.release(6, 7, neighboring) == expected
+        assert mechanism.size(6) == size
+        payload = mechanism.encode(updates(1, 6)[0], ROOT)
+        assert len(payload) == 40 + wire.body_bytes(ONE_BIT, size)
+    twice = 2 if neighboring == "zero_out" else 1
+    gaussian = LocalGaussian(2.0, 1.5).release(6, 7, neighboring)
+    assert gaussian == GaussianRelease(twice * 1.5, 6, 7, "local", neighboring)
+    central = CentralGaussian(None, 1.5, 2.0).release(6, 7, neighboring)
+    assert central == GaussianRelease(twice * 1.5, 6, 7, "central", neighboring)
+
+
+def test_one_example_is_accounted_for_with_the_rounding_of_means():
+    """Exactly: the multiplier times the distance that float32 means may have, never above."""
+    random = np.random.default_rng(0)
+    for examples in (1, 2, 3, 10, 47, 1000, 10**6, 10**9):
+        for multiplier in (1.0, 1 / 3, *random.uniform(0.1, 10, 20)):
+            found = of_one_example(GaussianRelease(float(multiplier), 5, 1), examples)
+            apart = Fraction(1, examples) + Fraction(1, 2**20)
+            product = Fraction(found.noise_multiplier) * apart
+            exact = Fraction(float(multiplier))
+            assert exact * (1 - Fraction(1, 10**14)) <= product <= exact
+
+
+# Whole updates through one channel ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_vector_is_clipped_rotated_and_encoded(seed):
+    mechanism = VectorMechanism(PAPER, 2.0, rotation_seed=seed)
+    update, key = updates(1, 20)[0], ROOT.fold_in(3)
+    assert np.linalg.norm(update) > 2
+    sent = Rotation(20, seed).forward(clip_to_norm(update, 2.0))
+    payload = mechanism.encode(update, key)
+    assert payload == encode_payload(PAPER, sent, key)
+    decoded = PAPER.values[wire.unpack(PAPER, payload, 32)]
+    back = Rotation(20, seed).inverse(decoded)
+    assert np.abs(mechanism.mean([payload], 20, ROOT) - back).max() < 1e-6
+
+
+def test_an_l1_mechanism_clips_in_l1_and_does_not_rotate():
+    """An update of L2 norm 1 and L1 norm 4: as it is in L2, a quarter of it in L1."""
+    update = np.full(16, 0.25, dtype=np.float32)
+    fine = rq.stochastic_rounding(clip=1.0, levels=256)
+    for norm, value in (("l1", 1 / 16), ("l2", 0.25)):
+        mechanism = VectorMechanism(fine, 1.0, norm=norm)
+        mean = mechanism.mean([mechanism.encode(update, ROOT)], 16, ROOT)
+        assert np.abs(mean - value).max() < (0.01 if norm == "l1" else 0.03)
+        key = ROOT.fold_in(norm)
+        sent = clip_to_norm(update, 1.0, norm)
+        sent = sent if norm == "l1" else Rotation(16, 0).forward(sent)
+        assert mechanism.encode(update, key) == encode_payload(fine, sent, key)
+        payload = ClippedSGD(clip_norm=1.0, norm=norm).encode(update, ROOT)
+        assert np.abs(np.frombuffer(payload, "<f4") - value).max() < 1e-6
+    parameters = {"clip": 1.0, "levels": 256, "margin": 0.0}
+    by_name = update_mechanism("stochastic-rounding", parameters, clip_norm=1.0, norm="l1")
+    assert by_name == VectorMechanism(fine, 1.0, norm="l1")
+    assert by_name.norm == "l1"
+
+
+def test_wrong_vectors_are_refused():
+    for wrong in (
+        lambda: VectorMechanism(PAPER, 0.0),
+        lambda: VectorMechanism(PAPER, 1.0, norm="linf"),  # type: ignore[arg-type]
+        lambda: VectorMechanism(PAPER, 1.0, "central"),  # type: ignore[arg-type]
+        lambda: VectorMechanism(PAPER, 1.0, rotation_seed=-1),
+    ):
+        with pytest.raises(ValueError, match="Expected"):
+            wrong()
+    for clip_norm in (None, 1.0):
+        for name, parameters in (("rqm", {}), ("gaussian", {"clip": 1.0, "noise_multiplier": 1.0})):
+            if (name, clip_norm) != ("rqm", 1.0):
+                with pytest.raises(ValueError, match="Expected"):
+                    update_mechanism(name, parameters, clip_norm=clip_norm, norm="l1")
+    paper = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
+    with pytest.raises(ValueError, match="Expected clip_norm with norm='l1', got none"):
+        update_mechanism("rqm", paper, norm="l1")
+    noisy = {"clip": 1.0, "noise_multiplier": 1.0}
+    with pytest.raises(ValueError, match="gaussian's own clip_norm"):
+        update_mechanism("gaussian", noisy, clip_norm=1.0)
+
+
+def test_sums_of_codes_decode_by_themselves_only_if_values_are_even():
+    uneven = ChannelMechanism(rq.erm(clip=1.0, bins=[-3.0, -0.5, 0.5, 3.0], gamma=1.0))
+    with pytest.raises(ValueError, match="evenly spaced values to decode a sum"):
+        uneven.decode(np.zeros(3, dtype=np.int64), 2, 3)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 5])
+def test_uneven_values_are_decoded_client_by_client(clients):
+    mechanism = ChannelMechanism(rq.erm(clip=1.0, bins=[-3.0, -0.5, 0.5, 3.0], gamma=1.0))
+    x = updates(clients, 30)
+    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
+    codes = [wire.unpack(mechanism.channel, payload, 30) for payload in payloads]
+    expected = np.mean([mechanism.channel.values[row] for row in codes], axis=0)
+    assert np.abs(mechanism.mean(payloads, 30, ROOT) - expected).max() < 1e-6
+
+
+def test_small_updates_are_not_lost_in_a_sum_of_floats():
+    payloads = [np.array([value], dtype="<f4").tobytes() for value in (2.0**25, 1, 1, 1, 1)]
+    mean = ClippedSGD(clip_norm=1.0).mean(payloads, 1, ROOT)
+    assert mean[0] == np.float32((2**25 + 4) / 5) != np.float32(2**25 / 5)

@@ -1,0 +1,326 @@
+"""What every mechanism for whole updates answers, and every release that it is accounted by."""
+
+import ast
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant._internal.serialization import to_json
+from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.registry import all_mechanisms, update_mechanism
+from randquant.aggregation.saved import from_record, load, save
+from randquant.aggregation.vector import VectorMechanism
+from randquant.audit.audit import worst_inputs
+from randquant.channels import wire
+from randquant.channels.keys import Key
+from randquant.mechanisms.noise.laws import NOISES
+from randquant.privacy.accounting.sampled import Sampled
+
+SOURCE = Path(rq.__file__).parent
+DIMENSION, CLIENTS = 5, 3
+CHANNELS = {
+    "rqm": {"clip": 0.5, "margin": 0.5, "levels": 4, "keep": 0.42},
+    "pbm": {"clip": 0.5, "theta": 0.25, "trials": 3},
+    "erm": {"clip": 0.5, "bins": [-1.0, 0.0, 1.0], "gamma": 0.5},
+    "optm": {"clip": 0.5, "epsilon": 1.0, "bins": [-2.0, 2.0]},
+    "qmgeo": {"clip": 0.5, "levels": 4, "p": 0.3, "mixing": 0.1},
+    "mvu": {"clip": 0.5, "levels": 2, "epsilon": 1.0},
+    "imvu": {"clip_norm": 0.5, "levels": 2, "epsilon": 1.0},
+    "optimal": {"clip": 0.5, "epsilon": 1.0, "values": [-2.0, 2.0]},
+    "stochastic-rounding": {"clip": 0.5, "levels": 2, "margin": 0.5},
+}
+WHOLE = {
+    "clipped-sgd": {"clip_norm": 1.0},
+    "gaussian": {"clip_norm": 1.0, "noise_multiplier": 2.0},
+    "local-gaussian": {"clip_norm": 1.0, "noise_multiplier": 2.0},
+    "sign-sgd": {"clip_norm": 1.0, "noise_multiplier": 2.0},
+    **{kind: {"clip_norm": 1.0, "noise_multiplier": 2.0, "cohort": CLIENTS} for kind in NOISES},
+}
+
+
+def built():
+    """Every registered mechanism in every way that it is applied to whole updates."""
+    for name, parameters in CHANNELS.items():
+        yield name, update_mechanism(name, parameters)
+        yield f"{name}, as a whole", update_mechanism(name, parameters, clip_norm=1.0)
+    for trust in ("local", "aggregate"):
+        options = {"trust": trust, "cohort": CLIENTS if trust == "aggregate" else None}
+        bits = CHANNELS["stochastic-rounding"]
+        yield f"{trust} bits", update_mechanism("stochastic-rounding", bits, **options)
+        yield (
+            f"{trust} bits, L1",
+            update_mechanism("stochastic-rounding", bits, **options, clip_norm=1.0, norm="l1"),
+        )
+    for name, parameters in WHOLE.items():
+        yield name, update_mechanism(name, parameters)
+    yield "clipped-sgd, each coordinate", update_mechanism("clipped-sgd", {"clip": 0.5})
+    noise = {"clip": 0.5, "noise_multiplier": 2.0}
+    yield "gaussian, each coordinate", update_mechanism("gaussian", noise)
+
+
+BUILT = dict(built())
+UPDATES = np.random.default_rng(0).normal(0, 0.5, (CLIENTS, DIMENSION)).astype(np.float32)
+
+
+def keys():
+    return [Key.from_seed(client) for client in range(CLIENTS)]
+
+
+@pytest.fixture(params=BUILT.values(), ids=BUILT)
+def mechanism(request):
+    return request.param
+
+
+def test_every_registered_mechanism_is_here():
+    tunable = {name: each for name, each in all_mechanisms().items() if each.tunable}
+    assert set(CHANNELS) == {name for name, each in tunable.items() if not each.whole_update}
+    assert set(WHOLE) == {name for name, each in tunable.items() if each.whole_update}
+
+
+def test_facts(mechanism):
+    assert mechanism.trust in ("local", "aggregate", "central", None)
+    assert mechanism.cohort == (CLIENTS if mechanism.trust == "aggregate" else 1)
+    assert mechanism.clip_norm in (None, 1.0)
+    assert mechanism.coordinate_channel in (None, mechanism.channel)
+    assert mechanism.size(DIMENSION) in (5, 8)
+
+
+def test_many_payloads_are_those_of_each(mechanism):
+    expected = [mechanism.encode(*each) for each in zip(UPDATES, keys(), strict=True)]
+    assert mechanism.encode_many(UPDATES, keys()) == expected
+    with pytest.raises(ValueError, match=r"zip|keys"):
+        mechanism.encode_many(UPDATES, keys()[1:])
+
+
+def test_a_payload_has_the_bytes_that_are_stated(mechanism):
+    payload = mechanism.encode(UPDATES[0], Key.from_seed(0))
+    stated = mechanism.upload_bytes(DIMENSION, CLIENTS)
+    assert stated > 0
+    if mechanism.trust != "aggregate":  # else what is sent is masked
+        assert stated == len(payload)
+
+
+def test_a_mean_is_one_of_vectors(mechanism):
+    payloads = mechanism.encode_many(UPDATES, keys())
+    mean = mechanism.mean(payloads, DIMENSION, Key.from_seed(9))
+    assert mean.shape == (DIMENSION,)
+    assert mean.dtype == np.float32
+    assert np.isfinite(mean).all()
+
+
+def test_sums_of_codes_decode_to_the_mean_or_are_refused(mechanism):
+    size, coding = mechanism.size(DIMENSION), mechanism.channel
+    if isinstance(mechanism, AdditiveMechanism):
+        coding = mechanism.format
+    if coding is None or (mechanism.channel is not None and mechanism.channel.lattice is None):
+        with pytest.raises(ValueError, match=r"sums of codes decode|evenly spaced"):
+            mechanism.decode(np.zeros(size, dtype=np.int64), CLIENTS, DIMENSION)
+        return
+    payloads = mechanism.encode_many(UPDATES, keys())
+    totals = sum(wire.unpack(coding, payload, size).astype(np.int64) for payload in payloads)
+    mean = mechanism.mean(payloads, DIMENSION, Key.from_seed(9))
+    assert np.array_equal(mechanism.decode(totals, CLIENTS, DIMENSION), mean)
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+def test_a_release_is_under_the_mechanisms_trust(mechanism, neighboring):
+    release = mechanism.release(DIMENSION, 4, neighboring)
+    if mechanism.trust is None:
+        assert release is None
+        return
+    assert (release.trust, release.neighboring, release.rounds) == (
+        mechanism.trust, neighboring, 4,
+    )  # fmt: skip
+    assert release.releases == 4 * mechanism.size(DIMENSION)
+    assert release.renyi(2.0) > 0
+    assert 0 <= release.distance < 1e-9
+
+
+def test_a_release_that_is_repeated_costs_as_much_as_that_many_rounds(mechanism):
+    release = mechanism.release(DIMENSION, 2)
+    if release is not None:
+        assert release.repeated(3) == mechanism.release(DIMENSION, 6)
+
+
+def test_what_else_a_release_answers(mechanism):
+    release = mechanism.release(DIMENSION, 1)
+    if release is None:
+        return
+    assert not release.sampled
+    assert release.coordinate_channel == mechanism.coordinate_channel
+    assert release.gaussian_multiplier in (None, 2.0)
+    assert release.zeroed() in (None, mechanism.release(DIMENSION, 1, "zero_out"))
+    if mechanism.channel is None:
+        with pytest.raises(ValueError, match="release of codes"):
+            release.under("local")
+    else:
+        assert release.under("aggregate").trust == "aggregate"
+        assert release.under("aggregate").renyi(2.0) == release.renyi(2.0)
+
+
+def test_one_example_changes_less_or_nothing_is_known(mechanism):
+    release = mechanism.release(DIMENSION, 1)
+    if release is None:
+        return
+    vector = mechanism.record()["mechanism"] == "vector" and mechanism.norm == "l2"
+    if not vector and release.gaussian_multiplier is None:
+        with pytest.raises(ValueError, match=r"in L2|norm='l2'"):
+            release.of_one_example(100)
+        return
+    one = release.of_one_example(100).renyi(2.0)
+    if vector:  # where a channel jumps, being close is of no use
+        assert one <= release.renyi(2.0)
+    else:
+        assert one < release.renyi(2.0) / 1000
+
+
+def test_a_sampled_release_says_so():
+    release = Sampled(rq.GaussianRelease(2.0, 5, 1), 0.1, rounds=3)
+    assert release.sampled
+    assert release.repeated(2).rounds == 6
+    with pytest.raises(ValueError, match="not sampled yet"):
+        Sampled(release, 0.1, rounds=3)
+
+
+def test_the_error_of_a_mean_is_known_where_updates_are_clipped_in_l2(mechanism):
+    known = mechanism.clip_norm is not None and mechanism.record().get("norm") != "l1"
+    known &= mechanism.trust is not None
+    if not known:
+        with pytest.raises(TypeError, match="clipped in l2"):
+            mechanism.expected_error(DIMENSION)
+        return
+    error = mechanism.expected_error(DIMENSION)
+    assert 0 < error.deviation(100) < error.deviation(1) < math.inf
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+def test_inputs_of_an_audit_are_neighbours_at_the_threshold_or_beyond(mechanism, neighboring):
+    x, other = mechanism.audit_inputs(neighboring)
+    alone = mechanism.coordinate_channel is not None
+    assert x != other
+    assert abs(x) > 0 if alone else abs(x) >= 512
+    assert neighboring == "replace_one" or other == 0
+    update, replaced = worst_inputs(mechanism, 2, neighboring)
+    assert update.tolist() == [np.float32(x)] * 2
+    assert replaced.tolist() == [np.float32(other)] * 2
+
+
+def test_a_record_makes_the_same_mechanism(mechanism, tmp_path):
+    record = json.loads(json.dumps(to_json(mechanism.record())))
+    assert from_record(record) == mechanism
+    save(mechanism, tmp_path / "mechanism.json")
+    assert load(tmp_path / "mechanism.json") == mechanism
+
+
+def test_a_channel_is_certified_again_when_a_record_is_read(mechanism):
+    if mechanism.channel is None:
+        return
+    record = json.loads(json.dumps(to_json(mechanism.record())))
+    record["channel"]["certificate"]["epsilon"] = {"lower": 0.0, "upper": 1e-9}
+    with pytest.raises(ValueError, match="to be certified at epsilon"):
+        from_record(record)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"format": 1}', "none"])
+def test_a_file_of_something_else_is_refused(tmp_path, text):
+    path = tmp_path / "mechanism.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="Expected a mechanism in"):
+        load(path)
+    with pytest.raises(ValueError, match="mechanism"):
+        from_record({"mechanism": "telepathy"})
+
+
+@pytest.mark.parametrize("parent", [ChannelMechanism, VectorMechanism, AdditiveMechanism])
+def test_no_mechanism_is_derived_from_another(parent):
+    """What it states, and how it encodes many, would be its parent's."""
+    with pytest.raises(TypeError, match="hold one and call it"):
+        type("Derived", (parent,), {"encode": lambda self, update, key: b""})
+
+
+class Coin(MechanismDefaults):
+    """The fewest lines that a mechanism of one's own takes."""
+
+    trust, cohort, clip_norm, channel = "local", 1, None, None
+
+    def encode(self, update, key):
+        return bytes([int(update[0] > 0) ^ int(key.words(1)[0] >> np.uint64(63))])
+
+    def mean(self, payloads, dimension, key):
+        return np.full(dimension, np.mean([payload[0] for payload in payloads]), dtype=np.float32)
+
+    def upload_bytes(self, dimension, clients=None):
+        return 1
+
+    def release(self, dimension, rounds, neighboring="replace_one"):
+        return rq.GaussianRelease(1e-3, dimension, rounds, "local", neighboring)
+
+
+def test_a_mechanism_of_ones_own_says_what_it_does_not_know():
+    coin = Coin()
+    expected = [coin.encode(*each) for each in zip(UPDATES, keys(), strict=True)]
+    assert coin.encode_many(UPDATES, keys()) == expected
+    assert (coin.size(7), coin.coordinate_channel) == (7, None)
+    for error, ask, word in (
+        (TypeError, lambda: coin.expected_error(5), "clipped in l2"),
+        (TypeError, lambda: coin.decoded(UPDATES[0], 5), "clipped in l2"),
+        (ValueError, coin.audit_inputs, "clip_norm, clip or channel"),
+        (ValueError, lambda: coin.decode(np.zeros(5), 1, 5), "sums of codes decode"),
+        (TypeError, coin.record, "cannot be saved"),
+    ):
+        with pytest.raises(error, match=word):
+            ask()
+
+
+# Nobody asks which class it is
+
+CLASSES = {
+    "AdditiveMechanism", "CentralGaussian", "ChannelMechanism", "ChannelRelease", "ClippedSGD",
+    "GaussianRelease", "LocalGaussian", "MechanismDefaults", "NoiseRelease", "Release",
+    "ReleaseDefaults", "Sampled", "SignSGD", "UpdateMechanism", "VectorMechanism", "VectorRelease",
+}  # fmt: skip
+PROBES = {"isinstance", "issubclass", "hasattr", "getattr", "type"}
+
+
+def probes(text):
+    """Lines that probe a mechanism or a release: by a variable's name, or by a class's."""
+    for node in ast.walk(ast.parse(text)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            continue
+        if node.func.id not in PROBES or not node.args:
+            continue
+        asked = ast.unparse(node.args[0]).rpartition(".")[2].lstrip("_")
+        named = {part.id for rest in node.args[1:] for part in ast.walk(rest)
+                 if isinstance(part, ast.Name)}  # fmt: skip
+        if asked in ("mechanism", "release") or named & CLASSES:
+            yield node.lineno, ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        "type(mechanism) is ChannelMechanism",
+        "getattr(self.mechanism, 'clip_norm', None)",
+        "hasattr(release, 'rounds')",
+        "isinstance(r, ChannelRelease | Sampled)",
+    ],
+)
+def test_a_probe_is_found(probe):
+    assert list(probes(probe))
+
+
+def test_nobody_asks_for_the_class_of_a_mechanism_or_a_release():
+    found = {
+        f"{path.relative_to(SOURCE)}:{line}": call
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line, call in probes(path.read_text())
+    }
+    # The rule that mechanisms are final is itself about classes; an error names one.
+    allowed = {"issubclass(parent, MechanismDefaults)", "type(release)"}
+    assert set(found.values()) <= allowed, found

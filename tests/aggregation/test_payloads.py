@@ -1,0 +1,196 @@
+"""What `encode` takes as an update, and payloads that are no client's own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant.aggregation import baselines as gaussian
+from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.baselines import ClippedSGD, LocalGaussian, SignSGD
+from randquant.aggregation.coordinate import ChannelMechanism, log_equal_codes
+from randquant.aggregation.payloads import BY_CHANCE
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels import wire
+from randquant.channels.keys import Key
+from randquant.mechanisms.noise.laws import NOISES
+
+torch = pytest.importorskip("torch")
+
+COIN = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7)
+SURE = rq.stochastic_rounding(clip=1.0, levels=3, margin=0.0)
+MECHANISMS = {
+    "channel": ChannelMechanism(COIN),
+    "vector": VectorMechanism(COIN, 1.0),
+    "vector, L1": VectorMechanism(COIN, 1.0, norm="l1"),
+    "clipped": ClippedSGD(clip=0.5),
+    "clipped as a whole": ClippedSGD(clip_norm=0.5),
+    "central": gaussian(1.0, clip=0.5),
+    "local": LocalGaussian(1.0, 1.0),
+    "signs": SignSGD(1.0, 1.0),
+    "skellam": AdditiveMechanism("skellam", 1.0, 1.0, cohort=2),
+}
+HALVES = np.array([0.5, -0.25, 0.0, 0.125, -2.0], dtype=np.float32)  # the same in every format
+
+
+@pytest.fixture(params=MECHANISMS.values(), ids=MECHANISMS)
+def mechanism(request):
+    return request.param
+
+
+SAME = {
+    "list": HALVES.tolist(),
+    "tuple": tuple(HALVES.tolist()),
+    "float16": HALVES.astype(np.float16),
+    "float64": HALVES.astype(np.float64),
+    "big-endian": HALVES.astype(">f4"),
+    "strided": np.repeat(HALVES, 2)[::2],
+    "tensor": torch.tensor(HALVES),
+    "half tensor": torch.tensor(HALVES).half(),
+    "bfloat16 tensor": torch.tensor(HALVES).bfloat16(),
+    "negated tensor": torch.complex(torch.zeros(5), torch.tensor(-HALVES)).conj().imag,
+    "tensor with a gradient": torch.tensor(HALVES, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("update", SAME.values(), ids=SAME)
+def test_the_same_numbers_are_encoded_the_same_whatever_holds_them(mechanism, update):
+    wanted = mechanism.encode(HALVES, Key.from_seed(1))
+    assert mechanism.encode(update, Key.from_seed(1)) == wanted
+    mechanism.mean([wanted, mechanism.encode(update, Key.from_seed(2))], 5, Key.from_seed(3))
+
+
+REFUSED = {
+    "a matrix": (np.zeros((2, 3), np.float32), ValueError, r"got shape \(2, 3\): flatten it"),
+    "a tensor of two dimensions": (torch.zeros(2, 3), ValueError, r"shape \(2, 3\)"),
+    "a number": (0.5, ValueError, r"shape \(\)"),
+    "integers": (np.zeros(5, int), TypeError, "got int64"),
+    "a list of integers": ([1, 2], TypeError, "got int64"),
+    "an integer tensor": (torch.zeros(5, dtype=torch.int32), TypeError, "got int32"),
+    "uneven lists": ([[0.5], [0.5, 1.0]], TypeError, "lists of uneven lengths"),
+    "nothing": (None, TypeError, "got object"),
+    "text": (["0.5"], TypeError, "got <U3"),
+    "complex": (np.zeros(5, complex), TypeError, "got complex128"),
+    "a complex tensor": (torch.zeros(5, dtype=torch.complex64).conj(), TypeError, "complex64"),
+    "a tensor of 8 bits": (torch.zeros(5, dtype=torch.float8_e4m3fn), TypeError, "float8_e4m3fn"),
+    "a tensor without memory": (torch.empty(5, device="meta"), TypeError, "dense tensor"),
+    "a sparse tensor": (torch.zeros(5).to_sparse(), TypeError, "got torch.float32, torch.sparse"),
+    "a NaN": (torch.tensor([0.0, float("nan")]), ValueError, r"finite values .*nan at index \[1\]"),
+    "an infinity": ([0.0, -math.inf], ValueError, r"finite values .*-inf at index \[1\]"),
+    "a NaN in bfloat16": (torch.tensor([math.nan]).bfloat16(), ValueError, "got nan at index"),
+}
+
+
+@pytest.mark.parametrize(("update", "kind", "match"), REFUSED.values(), ids=REFUSED)
+def test_what_is_no_update_is_refused_for_the_true_reason(mechanism, update, kind, match):
+    with pytest.raises(kind, match=match):
+        mechanism.encode(update, Key.from_seed(1))
+
+
+# Copies
+
+
+def of_a_sum(channel, cohort=40):
+    return VectorMechanism(channel, 1.0, "aggregate", cohort)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [of_a_sum(COIN), ChannelMechanism(COIN, "aggregate", 40),
+     AdditiveMechanism("skellam", 1.0, 1.0, cohort=40)],
+)  # fmt: skip
+def test_one_payload_forty_times_is_no_cohort_of_forty(mechanism):
+    update = np.zeros(650, np.float32)
+    payloads = [mechanism.encode(update, Key.from_seed(n)) for n in range(40)]
+    assert mechanism.mean(payloads, 650, Key.from_seed(0)).shape == (650,)
+    with pytest.raises(ValueError, match="payload once in a sum, got 39 of 40 again"):
+        mechanism.mean(payloads[:1] * 40, 650, Key.from_seed(0))
+    with pytest.raises(ValueError, match="got 1 of 41 again: copies add no noise"):
+        mechanism.mean([*payloads, payloads[7]], 650, Key.from_seed(0))
+    with pytest.raises(ValueError, match="Expected at least 40 payloads in a sum, got 39"):
+        mechanism.mean(payloads[:39], 650, Key.from_seed(0))
+    with pytest.raises(ValueError, match="at least one payload"):
+        mechanism.mean([], 650, Key.from_seed(0))
+
+
+def test_payloads_that_may_be_equal_by_chance_are_added_up():
+    """One bit, codes that are sure, and clients that count on nobody else."""
+    for mechanism, dimension in (
+        (ChannelMechanism(COIN, "aggregate", 2), 1),
+        (ChannelMechanism(SURE, "aggregate", 2), 650),
+        (ChannelMechanism(COIN), 650),
+        (AdditiveMechanism("skellam", 1.0, 1.0, cohort=1), 650),
+        (AdditiveMechanism("skellam", 1.0, 1.0, cohort=2), 1),
+    ):
+        payload = mechanism.encode(np.zeros(dimension, np.float32), Key.from_seed(1))
+        assert mechanism.mean([payload] * 3, dimension, Key.from_seed(0)).shape == (dimension,)
+
+
+def test_copies_are_refused_where_chance_makes_one_in_a_billion_sums_have_them():
+    """The threshold, at two clients and at more: pairs count."""
+    each = log_equal_codes(COIN)
+    longest = math.floor(BY_CHANCE / each)  # a pair is equal more often than in 1e-9
+    for dimension, clients, refused in (
+        (longest, 2, False),
+        (longest + 1, 2, True),
+        (longest + 1, 10, False),
+        (longest + 1 + math.ceil(-math.log(45) / each), 10, True),
+    ):
+        mechanism = ChannelMechanism(COIN, "aggregate", 2)
+        payload = mechanism.encode(np.zeros(dimension, np.float32), Key.from_seed(1))
+        if refused:
+            with pytest.raises(ValueError, match="payload once"):
+                mechanism.mean([payload] * clients, dimension, Key.from_seed(0))
+        else:
+            mechanism.mean([payload] * clients, dimension, Key.from_seed(0))
+
+
+@pytest.mark.parametrize(
+    "channel",
+    [COIN, SURE, rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42), rq.pbm(1.0, 0.3, 7, inputs=5)],
+)
+def test_no_two_inputs_draw_equal_codes_more_often_than_is_said(channel):
+    """Exactly, over all pairs of vertices and of mixes half way; and it is attained."""
+    rows = [[Fraction(int(w), channel.denominator) for w in row] for row in channel.weights]
+    halves = [
+        [(a + b) / 2 for a, b in zip(*pair, strict=True)] for pair in itertools.pairwise(rows)
+    ]
+    equal = [
+        sum(a * b for a, b in zip(*pair, strict=True))
+        for pair in itertools.product(rows + halves, repeat=2)
+    ]
+    said = math.exp(log_equal_codes(channel))
+    assert float(max(equal)) <= said <= float(max(equal)) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", NOISES)
+@pytest.mark.parametrize("noise_multiplier", [0.02, 0.3, 3.0])
+def test_no_two_updates_add_noise_to_equal_codes_more_often_than_is_said(kind, noise_multiplier):
+    """Against the tables that noise is drawn from, folded modulo 2**bits."""
+    mechanism = AdditiveMechanism(kind, 1.0, noise_multiplier, cohort=2, bits=9)
+    plan = mechanism.plan(2)
+    table = plan.noise._table()
+    masses = np.diff(np.array([0.0, *(int(h) / 2**64 for h in table.high), 1.0]))
+    law = np.convolve(masses, masses[::-1]) if kind == "skellam" else masses
+    folded = np.zeros(2**9)
+    np.add.at(folded, np.arange(len(law)) % 2**9, law)
+    said = math.exp(mechanism._log_equal(plan))
+    assert folded.max() <= said
+    assert said <= 1
+    if noise_multiplier == 3.0:
+        assert said < 0.5  # it says something
+
+
+def test_copies_within_a_simulation_of_one_key_are_noticed():
+    """A planted fault: one key for all clients makes their payloads equal where updates are."""
+    mechanism = of_a_sum(COIN, cohort=5)
+    updates = np.zeros((5, 650), np.float32)
+    payloads = mechanism.encode_many(updates, [Key.from_seed(1)] * 5)
+    with pytest.raises(ValueError, match="payload once"):
+        mechanism.mean(payloads, 650, Key.from_seed(2))
+    assert wire.unpack(COIN, payloads[0], 1024).shape == (1024,)

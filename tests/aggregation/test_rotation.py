@@ -1,0 +1,105 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from randquant.aggregation.hadamard import hadamard
+from randquant.aggregation.rotation import Rotation, _signs
+
+
+def slow_matrix(rotation: Rotation) -> np.ndarray:
+    """The rotation, entry by entry: signs of popcounts, and the signs that it draws."""
+    size = rotation.size
+    entries = [[(-1) ** (i & j).bit_count() for j in range(size)] for i in range(size)]
+    unit = rotation.forward(np.eye(rotation.dimension))  # row j: the rotated j-th unit vector
+    signs = np.sign(unit[:, 0])
+    return np.array(entries)[:, : rotation.dimension] * signs / math.sqrt(size)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 5, 8, 13])
+def test_it_is_a_hadamard_matrix_with_signed_columns(dimension):
+    rotation = Rotation(dimension, seed=1)
+    assert rotation.size == 1 << max(0, math.ceil(math.log2(dimension)))
+    matrix = slow_matrix(rotation)
+    x = np.random.default_rng(0).standard_normal(dimension)
+    assert np.abs(rotation.forward(x) - matrix @ x).max() < 1e-12
+    assert np.abs(matrix.T @ matrix - np.eye(dimension)).max() < 1e-12
+
+
+@given(st.integers(1, 300), st.integers(1, 4), st.integers(0, 2**64 - 1))
+def test_the_inverse_undoes_it_norms_stay_and_means_pass_through(dimension, count, seed):
+    rotation = Rotation(dimension, seed)
+    x = np.random.default_rng(seed).standard_normal((count, dimension))
+    y = rotation.forward(x)
+    assert y.shape == (count, rotation.size)
+    assert np.abs(np.linalg.norm(y, axis=1) - np.linalg.norm(x, axis=1)).max() < 1e-9
+    assert np.abs(rotation.inverse(y) - x).max() < 1e-9
+    assert np.abs(rotation.inverse(y.mean(axis=0)) - x.mean(axis=0)).max() < 1e-9
+
+
+@pytest.mark.parametrize("bits", [0, 1, 2, 3, 8, 13, 14, 15, 17, 18])
+def test_it_is_the_textbook_transform_bit_for_bit(bits):
+    size, half = 2**bits, 1
+    x = np.random.default_rng(bits).standard_normal(size)
+    wanted = x.copy()
+    while half < size:
+        pairs = wanted.reshape(-1, 2, half)
+        wanted = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).ravel()
+        half *= 2
+    hadamard(x, math.sqrt(size))
+    assert np.array_equal(x, wanted / math.sqrt(size))
+
+
+def test_vectors_laid_out_by_column_are_rotated_too():
+    rotation, x = Rotation(20, seed=0), np.random.default_rng(0).standard_normal((3, 32))
+    assert np.array_equal(rotation.inverse(np.asfortranarray(x)), rotation.inverse(x))
+
+
+def test_what_lies_beyond_the_vector_is_dropped():
+    rotation = Rotation(5, seed=0)
+    assert rotation.inverse(np.random.default_rng(0).standard_normal(8)).shape == (5,)
+
+
+def test_one_large_coordinate_is_spread_evenly():
+    x = np.zeros(700)
+    x[123] = 3.0
+    assert np.allclose(np.abs(Rotation(700, seed=4).forward(x)), 3.0 / math.sqrt(1024), atol=0)
+
+
+def test_a_constant_vector_is_spread_by_its_signs():
+    # Without signs all of a constant vector lands in one coordinate.
+    y = Rotation(1024, seed=4).forward(np.ones(1024))
+    assert np.abs(y).max() < 6  # each is a sum of 1024 signs over 32: 6 deviations
+    assert np.abs(y).max() > 2
+
+
+def test_signs_are_the_bits_of_the_seeds_key():
+    """The first of `openssl enc -aes-256-ctr` under the key of seed 1 folded with 'rotation'.
+
+    (`test_keys` tells how such keys are made.) Clients and server must rotate alike for ever.
+    """
+    stream = bytes.fromhex("877097a0f22047d4")
+    bits = [byte >> bit & 1 for byte in stream for bit in range(8)]
+    unit = Rotation(64, seed=1).forward(np.eye(64))
+    assert np.array_equal(unit[:, 0] * 8, 1 - 2 * np.array(bits))
+
+
+def test_arguments_and_shared_signs_stay_as_they_are():
+    rotation, y = Rotation(16, seed=1), np.arange(16.0)
+    rotation.inverse(y)
+    rotation.forward(y)
+    assert np.array_equal(y, np.arange(16.0))
+    with pytest.raises(ValueError, match="read-only"):
+        _signs(1, 16)[0] = 0
+
+
+def test_the_seed_decides():
+    x = np.ones(64)
+    first = Rotation(64, seed=1).forward(x)
+    assert (first == Rotation(64, seed=1).forward(x)).all()
+    assert (first != Rotation(64, seed=2).forward(x)).any()
+    for dimension, seed in ((0, 0), (2**30 + 1, 0), (4, -1)):
+        with pytest.raises(ValueError, match="Expected"):
+            Rotation(dimension, seed)

@@ -1,0 +1,508 @@
+"""Secure sums: exact whatever the dropouts, uniform to the server, refused where it cheats."""
+
+import math
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from randquant.aggregation.secagg import masks
+from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.messages import masked_format
+from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.channels import wire
+from randquant.channels.keys import Key
+
+NEVER = frozenset()
+TESTS = Path(__file__).parents[1]
+PAGE = (TESTS.parent / "docs" / "secure-aggregation.md").read_text()
+
+
+def test_the_example_of_the_page_prints_what_it_says(capsys):
+    code, shown = re.findall(r"```(?:python|text)\n(.*?)```", PAGE, flags=re.DOTALL)
+    exec(compile(code, "docs/secure-aggregation.md", "exec"), {})
+    assert capsys.readouterr().out == shown
+
+
+def test_the_tests_that_the_page_names_exist():
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert len(named) > 25
+    text = "".join(path.read_text() for path in TESTS.glob("test_*.py"))
+    assert not {name for name in named if f"def {name}(" not in text}
+
+
+def test_the_figures_of_the_page_are_those_of_terms():
+    most = {count: terms_of(count, neighbours=100).most_accusers for count in range(2, 41)}
+    assert (most[2], most[3], most[40]) == (0, 0, 7)
+    assert {most[count] for count in range(4, 10)} == {1}
+    assert most[10] == 2
+    forty = terms_of(40, neighbours=100)
+    assert (2 * forty.threshold - forty.neighbours, forty.neighbours) == (13, 39)
+    ten = terms_of(60)
+    assert 2 * ten.threshold - ten.neighbours == 4
+
+
+def terms_of(count, dimension=5, bits=10, **others):
+    others = {"least": 2, **others}
+    return Terms(os.urandom(8), tuple(range(count)), dimension, bits, **others)
+
+
+def started(terms, **options):
+    """Clients and a server."""
+    return {c: Client(terms, c, **options) for c in terms.clients}, Server(terms)
+
+
+def masked(terms, vectors, gone=(NEVER, NEVER, NEVER)):
+    """Clients, a server, and masked vectors added up; some clients leave before each step."""
+    clients, server = started(terms)
+    at = server.introduce({c: k.advertise() for c, k in clients.items() if c not in gone[0]})
+    sealed = {c: clients[c].share(a) for c, a in at.items() if c not in gone[1]}
+    for c, messages in server.forward(sealed).items():
+        if c not in gone[2]:
+            server.add(c, clients[c].mask(vectors[c], messages))
+    return clients, server
+
+
+def summed(terms, vectors, gone=(NEVER,) * 5):
+    """(sum, survivors)."""
+    clients, server = masked(terms, vectors, gone[:3])
+    survivors = server.close()
+    relayed = server.relay({c: clients[c].confirm(survivors) for c in survivors - gone[3]})
+    shares = {c: clients[c].reveal(t) for c, t in relayed.items() if c not in gone[4]}
+    return server.unmask(shares), survivors
+
+
+def vectors_of(terms, levels, seed=0):
+    draw = np.random.default_rng(seed)
+    return {c: draw.integers(0, levels, terms.dimension, dtype=np.uint8) for c in terms.clients}
+
+
+@st.composite
+def sums(draw):
+    """Terms, and who leaves before each of the five steps: never more than the threshold bears."""
+    count = draw(st.integers(3, 16))
+    levels = draw(st.integers(2, 256))
+    neighbours = draw(st.sampled_from([4, 6, 10, 100]))
+    terms = terms_of(
+        count,
+        dimension=draw(st.integers(1, 40)),
+        bits=(count * (levels - 1)).bit_length(),
+        neighbours=neighbours,
+    )
+    order = draw(st.permutations(range(count)))
+    most = min(count - 2, terms.neighbours - terms.threshold)
+    cuts = sorted(draw(st.lists(st.integers(0, most), min_size=5, max_size=5)))
+    gone = [frozenset(order[a:b]) for a, b in zip([0, *cuts[:4]], cuts, strict=True)]
+    return terms, levels, gone
+
+
+@settings(max_examples=40, deadline=None)
+@given(sums(), st.integers(0, 2**32))
+def test_the_sum_is_that_of_the_survivors_bit_for_bit(case, seed):
+    terms, levels, gone = case
+    vectors = vectors_of(terms, levels, seed)
+    total, survivors = summed(terms, vectors, gone)
+    assert survivors == set(terms.clients) - gone[0] - gone[1] - gone[2]
+    assert np.array_equal(total, sum(vectors[c].astype(np.uint64) for c in survivors))
+
+
+class Resumed:
+    """A client whose every step is taken by a new object, made from what the last one saved."""
+
+    def __init__(self, terms, number):
+        self.terms, self.saved = terms, Client(terms, number).to_bytes()
+
+    def __getattr__(self, step):
+        def taken(*arguments):
+            client = Client.from_bytes(self.terms, self.saved)
+            answer = getattr(client, step)(*arguments)
+            self.saved = client.to_bytes()
+            return answer
+
+        return taken
+
+
+def test_each_step_may_be_a_process_of_its_own(monkeypatch):
+    terms = terms_of(8, neighbours=100)
+    vectors = vectors_of(terms, 4)
+    clients = {c: Resumed(terms, c) for c in terms.clients}
+    monkeypatch.setitem(globals(), "started", lambda terms: (clients, Server(terms)))
+    total, survivors = summed(terms, vectors, [NEVER, {1}, {2}, NEVER, NEVER])
+    assert survivors == {0, 3, 4, 5, 6, 7}
+    assert np.array_equal(total, sum(vectors[c].astype(int) for c in survivors))
+    with pytest.raises(ProtocolError, match="got 'reveal'"):
+        clients[0].reveal({})
+
+
+def test_sixteen_codes_of_forty_clients_take_ten_bits():
+    terms = terms_of(40, dimension=1000)
+    assert (40 * 15).bit_length() == terms.bits == 10
+    clients, server = started(terms)
+    at = server.introduce({c: k.advertise() for c, k in clients.items()})
+    messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
+    payload = clients[0].mask(np.zeros(1000, dtype=np.uint8), messages[0])
+    assert len(payload) == 40 + 1000 * 10 / 8
+    assert len(terms.neighbours_of(0)) == 10
+    for client in terms.clients:  # neighbours are mutual
+        assert all(client in terms.neighbours_of(n) for n in terms.neighbours_of(client))
+
+
+def test_below_the_threshold_there_is_no_sum():
+    terms = terms_of(8, neighbours=4)
+    assert terms.threshold == 3
+    vectors = vectors_of(terms, 4)
+    clients, server = masked(terms, vectors)
+    relayed = server.relay({c: k.confirm(server.close()) for c, k in clients.items()})
+    silent = set(terms.neighbours_of(0)[:2])
+    shares = {c: clients[c].reveal(t) for c, t in relayed.items() if c not in silent}
+    with pytest.raises(ProtocolError, match="3 neighbours of client"):
+        server.unmask(shares)
+    terms = terms_of(8, least=7)
+    with pytest.raises(ProtocolError, match="Expected 7 clients"):
+        summed(terms, vectors_of(terms, 4), (frozenset({0, 1}), *[NEVER] * 4))
+
+
+# --- what the server sees of one client ---------------------------------------------------------
+
+RUNS, ERROR = 60, 1e-9  # each test below raises a false alarm with a chance of about ERROR
+
+
+def seen(stripped=False):
+    """(RUNS, 200) masked zeros of client 0 in fresh sums of three, as the server sees them.
+
+    Stripped of the masks with others: it learns these where the client's vector comes too late.
+    """
+    rows = []
+    for _ in range(RUNS):
+        terms = terms_of(3, dimension=200, bits=8)
+        clients, server = started(terms)
+        at = server.introduce({c: k.advertise() for c, k in clients.items()})
+        messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
+        payload = clients[0].mask(np.zeros(200, dtype=np.uint8), messages[0])
+        vector = wire.unpack(masked_format(terms, 0), payload, 200)
+        for secret in clients[0]._masks.values() if stripped else ():
+            masks.add(vector, secret, -1)
+        rows.append(vector)
+    return np.array(rows)
+
+
+def uniform(rows):
+    """Whether values are uniform over 8 bits, and differences between runs too."""
+    chances = []
+    for values in (rows, np.diff(rows, axis=0), np.diff(rows, axis=1)):
+        counts = np.bincount(values.astype(np.uint8).ravel(), minlength=256)
+        chances.append(stats.chisquare(counts).pvalue)
+    return min(chances) > ERROR / 3
+
+
+def test_a_masked_vector_is_uniform():
+    assert uniform(seen())
+
+
+def test_it_stays_uniform_without_the_masks_with_others():
+    assert uniform(seen(stripped=True))
+
+
+def test_a_missing_self_mask_is_caught(monkeypatch):
+    class Faulty(Client):
+        def mask(self, vector, sealed):
+            added, pairs = masks.add, set(self._masks.values())
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    masks,
+                    "add",
+                    lambda t, secret, sign: secret not in pairs or added(t, secret, sign),
+                )
+                return super().mask(vector, sealed)
+
+    monkeypatch.setitem(globals(), "Client", Faulty)
+    assert uniform(seen())
+    assert not uniform(seen(stripped=True))
+
+
+def test_a_mask_that_is_used_twice_is_caught(monkeypatch):
+    monkeypatch.setattr(masks, "Key", lambda _: Key.from_seed(0))
+    assert not uniform(seen(stripped=True))
+
+
+def secrets_are_whole(secrets):
+    """Whether each of 252 bits takes both values: a false alarm has a chance of 2^(9 - clients)."""
+    whole = b"".join(secret.to_bytes(32, "big") for secret in secrets)
+    bits = np.unpackbits(np.frombuffer(whole, dtype=np.uint8).reshape(-1, 32), axis=1)[:, 4:]
+    return bool((bits.min(axis=0) == 0).all() and (bits.max(axis=0) == 1).all())
+
+
+def test_secrets_have_all_their_bits():
+    terms = terms_of(60)
+    clients = [Client(terms, c) for c in terms.clients]
+    assert secrets_are_whole([client._seed for client in clients])
+    assert secrets_are_whole([client._masking for client in clients])
+    assert len({client._seed for client in clients} | {c._masking for c in clients}) == 120
+
+
+def test_secrets_of_32_bits_are_caught(monkeypatch):
+    real = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda n: real(4) + bytes(n - 4))
+    terms = terms_of(60)
+    assert not secrets_are_whole([Client(terms, c)._seed for c in terms.clients])
+
+
+# --- a server or a client that cheats -----------------------------------------------------------
+
+
+def test_no_client_gives_both_shares_of_a_neighbour():
+    terms = terms_of(6)
+    clients, server = masked(terms, vectors_of(terms, 4))
+    relayed = server.relay({c: k.confirm(server.close()) for c, k in clients.items()})
+    shares = clients[0].reveal(relayed[0])
+    assert {len(share) for share in shares.values()} == {32}
+    with pytest.raises(ProtocolError, match="got 'reveal'"):
+        clients[0].reveal(relayed[0])
+    with pytest.raises(ProtocolError, match="got 'confirm'"):
+        clients[0].confirm(server.close() - {1})
+
+
+def test_two_sets_of_survivors_are_noticed():
+    terms = terms_of(6)
+    clients, server = masked(terms, vectors_of(terms, 4))
+    told = {c: server.close() - {5} if c in (1, 2) else server.close() for c in clients}
+    tags = {c: clients[c].confirm(told[c]) for c in clients if c != 5}
+    tags[5] = clients[5].confirm(server.close())
+    relayed = server.relay(tags)
+    for client in clients:
+        with pytest.raises(ProtocolError, match="neighbours to confirm the survivors"):
+            clients[client].reveal(relayed[client])
+
+
+def test_survivors_who_share_no_mask_with_a_client_are_refused():
+    """Else a server keeps some apart, and learns the sum of the rest: fewer than `least`."""
+    terms = terms_of(8, least=8, neighbours=100)
+    vectors = vectors_of(terms, 4)
+    clients, server = started(terms)
+    at = server.introduce({c: k.advertise() for c, k in clients.items()})
+    messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
+    apart = {0: {6, 7}, 6: {0}, 7: {0}}
+    for c, found in messages.items():
+        clients[c].mask(vectors[c], {n: m for n, m in found.items() if n not in apart.get(c, ())})
+    for c in clients:
+        if c not in apart:
+            clients[c].confirm(range(8))
+            continue
+        with pytest.raises(ProtocolError, match="shared with this client"):
+            clients[c].confirm(range(8))
+
+
+def test_a_saved_client_goes_on_in_its_own_sum_only():
+    terms, other = terms_of(4), terms_of(4)
+    client = Client(terms, 0, directory={c: bytes(32) for c in range(4)})
+    with pytest.raises(ValueError, match="terms of the sum"):
+        Client.from_bytes(other, client.to_bytes(), directory={})
+    with pytest.raises(ValueError, match="directory"):
+        Client.from_bytes(terms, client.to_bytes())
+
+
+def test_numbers_of_other_kinds_are_the_same_terms():
+    facts = {"session": b"s", "dimension": 5, "bits": 8, "least": 3}
+    numbers = {name: np.int64(v) if name != "session" else v for name, v in facts.items()}
+    other = Terms(clients=tuple(np.arange(6)), **numbers)
+    assert repr(other) == repr(Terms(clients=tuple(range(6)), **facts))
+
+
+def test_nothing_but_bytes_is_a_message():
+    terms = terms_of(8)
+    clients, server = started(terms)
+    at = server.introduce({**{c: k.advertise() for c, k in clients.items()}, 5: None})
+    sealed = {c: clients[c].share(a) for c, a in at.items()}
+    sealed[4] = dict.fromkeys(sealed[4])
+    messages = server.forward(sealed)
+    assert set(server.refused) == {4, 5}
+    with pytest.raises(ProtocolError, match="in bytes"):
+        server.add(0, None)
+    for c, m in messages.items():
+        server.add(c, clients[c].mask(np.full(5, c, dtype=np.uint8), m))
+    relayed = server.relay({c: clients[c].confirm(server.close()) for c in messages})
+    with pytest.raises(ProtocolError, match="in bytes"):
+        clients[1].reveal({**relayed[1], 2: None})
+    shares = {c: clients[c].reveal(t) for c, t in relayed.items() if c != 1}
+    with pytest.raises(ProtocolError, match="neighbours of client"):
+        server.unmask({**shares, 0: None, 2: dict.fromkeys(range(8), 7)})
+    with pytest.raises(ProtocolError, match="neighbours of client"):
+        server.unmask({})
+
+
+def test_one_liar_among_many_neighbours_is_got_around():
+    terms = terms_of(16, dimension=3, neighbours=100)
+    vectors = vectors_of(terms, 4)
+    clients, server = masked(terms, vectors)
+    relayed = server.relay({c: clients[c].confirm(server.close()) for c in clients})
+    shares = {c: clients[c].reveal(t) for c, t in relayed.items()}
+    shares[0] = {n: bytes(32) for n in shares[0]}
+    assert math.comb(15, terms.threshold) > 150
+    assert np.array_equal(server.unmask(shares), sum(v.astype(int) for v in vectors.values()))
+
+
+def test_a_vector_is_of_one_client_and_in_time():
+    terms = terms_of(5)
+    clients, server = started(terms)
+    at = server.introduce({c: k.advertise() for c, k in clients.items()})
+    messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
+    payloads = {c: clients[c].mask(np.zeros(5, np.uint8), m) for c, m in messages.items()}
+    with pytest.raises(ProtocolError, match="channel"):
+        server.add(1, payloads[2])
+    for c in range(4):
+        server.add(c, payloads[c])
+    assert server.close() == {0, 1, 2, 3}
+    with pytest.raises(ProtocolError, match="before the sum is closed"):
+        server.add(4, payloads[4])
+
+
+def test_too_few_confirmations_or_survivors_reveal_nothing():
+    terms = terms_of(6, least=5)
+    clients, server = masked(terms, vectors_of(terms, 4))
+    with pytest.raises(ProtocolError, match="5 clients or more"):
+        clients[1].confirm({0, 1, 2})
+    with pytest.raises(ProtocolError, match="this client among"):
+        clients[2].confirm({0, 1, 3, 4, 5})
+    tags = {c: clients[c].confirm(server.close()) for c in (0, 3, 4, 5)}
+    relayed = server.relay(tags)
+    with pytest.raises(ProtocolError, match="4 neighbours to confirm"):
+        clients[0].reveal(relayed[0])
+
+
+def test_keys_must_be_of_different_neighbours_and_signed():
+    identities = {c: Ed25519PrivateKey.generate() for c in range(4)}
+    directory = {c: key.public_key().public_bytes_raw() for c, key in identities.items()}
+    terms = terms_of(4)
+
+    def adverts(sign=identities):
+        made = {c: Client(terms, c, sign[c], directory) for c in terms.clients}
+        shown = {c: k.advertise() for c, k in made.items()}
+        return made, {n: shown[n] for n in terms.neighbours_of(0)}
+
+    made, shown = adverts()
+    assert set(made[0].share(shown)) == {0, 1, 2, 3}
+    for change in (
+        lambda a: {**a, 1: a[2]},  # another client's keys
+        lambda a: {**a, 1: a[1][:96]},  # unsigned
+        lambda a: {**a, 1: bytes([a[1][0] ^ 1]) + a[1][1:]},
+        lambda a: {**a, 1: a[1][:50]},
+        lambda a: {**a, 9: a[1]},
+        lambda a: {1: a[1]},
+    ):
+        made, shown = adverts()
+        with pytest.raises(ProtocolError):
+            made[0].share(change(shown))
+        with pytest.raises(ProtocolError, match="got 'mask'"):  # it takes no further part
+            made[0].mask(np.zeros(5, dtype=np.uint8), {})
+    made, shown = adverts({**identities, 1: Ed25519PrivateKey.generate()})
+    with pytest.raises(ProtocolError, match="signed by client 1"):
+        made[0].share(shown)
+
+
+def test_sealed_shares_are_of_this_sum_and_this_pair():
+    terms = terms_of(8)
+    clients, server = started(terms)
+    at = server.introduce({c: k.advertise() for c, k in clients.items()})
+    messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
+    swapped = {**messages[0], 1: messages[0][2], 2: messages[1][2]}
+    payload = clients[0].mask(np.zeros(5, dtype=np.uint8), swapped)
+    assert clients[0].accused == {1, 2}
+    server.add(0, payload)
+    assert server._accused[0] == {1, 2}
+
+
+def test_what_is_wrong_is_left_out_or_fails_loudly():
+    terms = terms_of(10, neighbours=100, threshold=5)
+    vectors = vectors_of(terms, 4)
+    clients, server = started(terms, threshold=0.5)
+    adverts = {c: k.advertise() for c, k in clients.items()}
+    at = server.introduce({**adverts, 9: b"short", 77: adverts[3]})
+    assert set(server.refused) == {9, 77}
+    sealed = {c: clients[c].share(a) for c, a in at.items()}
+    sealed[8].pop(0)
+    messages = server.forward(sealed)
+    assert "all neighbours" in server.refused[8]
+    assert set(messages) == set(range(8))
+    payloads = {c: clients[c].mask(vectors[c], m) for c, m in messages.items()}
+    damaged = payloads[7][:-1] + bytes([payloads[7][-1] ^ 1])
+    for payload in (damaged, payloads[7][:-1], payloads[7] + b"x", b""):
+        with pytest.raises(ProtocolError, match="Client 7"):
+            server.add(7, payload)
+    for c in range(7):
+        server.add(c, payloads[c])
+    with pytest.raises(ProtocolError, match="another of 3"):
+        server.add(3, payloads[3])
+    with pytest.raises(ProtocolError, match="another of 9"):
+        server.add(9, payloads[3])
+    relayed = server.relay({c: clients[c].confirm(server.close()) for c in server.close()})
+    shares = {c: clients[c].reveal(t) for c, t in relayed.items()}
+    shares[2] = {n: bytes(32) for n in shares[2]}  # a client that lies
+    wanted = sum(vectors[c].astype(int) for c in range(7))
+    assert np.array_equal(server.unmask(shares), wanted)
+    for client in (3, 4):
+        shares[client] = {n: os.urandom(32) for n in shares[client]}
+    with pytest.raises(ProtocolError):
+        server.unmask({c: shares[c] for c in list(shares)[:-1]})
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"clients": (1,)}, "two clients"),
+        ({"clients": (1, 2, 2)}, "none twice"),
+        ({"clients": (1, 2, -1)}, "client"),
+        ({"bits": 33}, "bits"),
+        ({"dimension": 0}, "dimension"),
+        ({"least": 9}, "least"),
+        ({"neighbours": 5}, "even"),
+        ({"neighbours": 4, "threshold": 2}, "threshold"),
+        ({"neighbours": 6, "threshold": 3}, "threshold"),
+        ({"neighbours": 7, "threshold": 3}, "threshold"),
+        ({"neighbours": 10, "clients": tuple(range(20)), "threshold": 6}, "threshold"),
+        ({"session": "text"}, "session"),
+    ],
+)
+def test_terms_are_checked(change, wanted):
+    facts = {"session": b"s", "clients": tuple(range(8)), "dimension": 4, "bits": 8, "least": 3}
+    with pytest.raises((ValueError, TypeError), match=wanted):
+        Terms(**{**facts, **change})
+
+
+def test_vectors_are_checked():
+    terms = terms_of(4, bits=4)
+    for vector in (np.zeros(4, np.uint8), np.zeros(5), np.full(5, 16, np.uint8)):
+        clients, server = started(terms)
+        at = server.introduce({c: k.advertise() for c, k in clients.items()})
+        messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
+        with pytest.raises(ValueError, match="Expected"):
+            clients[0].mask(vector, messages[0])
+    with pytest.raises(ValueError, match="clients"):
+        Client(terms, 17)
+
+
+def test_other_terms_do_not_fit():
+    one, other = terms_of(4), terms_of(4)
+    assert one.digest != other.digest
+    clients = {c: Client(one if c else other, c) for c in one.clients}
+    server = Server(one)
+    at = server.introduce({c: k.advertise() for c, k in clients.items()})
+    messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
+    assert set(messages) == {1, 2, 3}
+    assert set(server.refused) == {0}
+
+
+@pytest.mark.parametrize("bits", [9, 10, 16, 17, 31, 32])
+def test_wide_codes_come_back(bits):
+    codes = np.random.default_rng(bits).integers(0, 2**bits, 1001, dtype=np.uint32)
+    codes[-1] = 2**bits - 1
+    form = wire.Format.of(2**bits, "test")
+    payload = wire.pack(form, codes)
+    assert len(payload) == wire.HEADER_BYTES + math.ceil(1001 * bits / 8)
+    assert np.array_equal(wire.unpack(form, payload, 1001), codes)

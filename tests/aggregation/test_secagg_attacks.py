@@ -1,0 +1,902 @@
+"""Hostile clients, a lying server, damaged messages: the right sum, or a refusal that is fair."""
+
+import math
+import os
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from secure_sums import STEPS, Round, terms_of, vectors_of, wanted
+
+from randquant.aggregation.secagg import crypto, group, masks, messages, sharing
+from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.group import ORDER
+from randquant.aggregation.secagg.messages import (
+    SEALED_BYTES,
+    Advert,
+    Dealing,
+    accusation,
+    context,
+    masked_format,
+    pair_context,
+    read_accusation,
+)
+from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.terms import ProtocolError, Terms, part_of
+from randquant.channels import wire
+
+GENERATOR = bytes([0x58, *[0x66] * 31])  # of RFC 8032
+
+
+# --- the group and its shares -------------------------------------------------------------------
+
+
+def slow_secret(shares):
+    """Lagrange's formula in fractions, then modulo the order: by place, exactly."""
+    secret = Fraction(0)
+    for x, share in shares.items():
+        weight = math.prod((Fraction(-y, x - y) for y in shares if y != x), start=Fraction(1))
+        secret += weight * share
+    return secret.numerator * pow(secret.denominator, -1, ORDER) % ORDER
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_any_threshold_shares_and_no_fewer_give_the_secret(data):
+    places = data.draw(st.lists(st.integers(1, 60), min_size=2, max_size=12, unique=True))
+    threshold = data.draw(st.integers(1, len(places)))
+    secret = data.draw(st.sampled_from([1, ORDER - 1, 2**251 + 7]))
+    shares = dict(zip(places, sharing.split(secret, threshold, places), strict=True))
+    size = data.draw(st.integers(threshold, len(places)))
+    chosen = {x: shares[x] for x in data.draw(st.permutations(places))[:size]}
+    known = data.draw(st.sampled_from([(), (0, *sorted(places)), tuple(range(61))]))
+    assert sharing.combine(chosen, known) == slow_secret(chosen) == secret
+    if threshold > 1:
+        fewer = {x: shares[x] for x in places[: threshold - 1]}
+        assert sharing.combine(fewer, known) == slow_secret(fewer) != secret
+        assert len(set(sharing.split(secret, threshold, places) + places)) > threshold
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_commitments_of_another_degree_or_secret_do_not_pass(data):
+    places = data.draw(st.lists(st.integers(1, 30), min_size=2, max_size=8, unique=True))
+    threshold = data.draw(st.integers(1, len(places)))
+    shares = dict(zip(places, sharing.split(5, threshold, places), strict=True))
+    points = {0: group.base(5), **{x: group.base(share) for x, share in shares.items()}}
+    word = sharing.random_word(len(points), threshold)
+    known = data.draw(st.sampled_from([(), tuple(range(31))]))
+    sharing.check(points, word, known)
+    wrong = data.draw(st.sampled_from([0, *places]))
+    with pytest.raises(ProtocolError, match="shares of one secret"):
+        sharing.check({**points, wrong: group.base(6)}, word, known)
+    if threshold > 1:  # a degree that is higher by one than the receiver was told
+        word = sharing.random_word(len(points), threshold - 1)
+        with pytest.raises(ProtocolError, match="shares of one secret"):
+            sharing.check(points, word, known)
+
+
+def test_the_check_is_not_foreseen():
+    """With a word that a dealer knows it deals what passes, and is no secret's."""
+    places, threshold = (1, 2, 3, 4), 2
+    word = sharing.random_word(5, threshold)
+    assert len(word) == 3
+    assert word != sharing.random_word(5, threshold)
+    weights = {
+        x: sharing._all_weights((0, *places))[x] * sum(c * x**k for k, c in enumerate(word)) % ORDER
+        for x in (0, *places)
+    }
+    values = {0: 5, 1: 7, 2: 11, 3: 13}
+    values[4] = -sum(weights[x] * v for x, v in values.items()) * pow(weights[4], -1, ORDER) % ORDER
+    points = {x: group.base(v) for x, v in values.items()}
+    sharing.check(points, word)
+    with pytest.raises(ProtocolError):
+        sharing.check(points, sharing.random_word(5, threshold))
+
+
+def small_points():
+    """The eight points whose order divides 8, less the identity: on the curve, not in the group."""
+    order_8 = "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"
+    return [bytes(32), bytes.fromhex("ec" + "ff" * 30 + "7f"), bytes.fromhex(order_8)]
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        *small_points(),
+        group.IDENTITY,
+        b"",
+        GENERATOR[:-1],
+        GENERATOR + b"\0",
+        bytes([2, *bytes(31)]),  # not on the curve
+        b"\xff" * 32,
+        bytes([*b"\xee" + b"\xff" * 30, 0x7F]),  # 1 in another spelling
+        None,  # of the curve, but outside the group: the generator and a small point
+    ],
+)
+def test_points_outside_the_group_are_refused(point):
+    from nacl import bindings
+
+    if point is None:
+        point = bindings.crypto_core_ed25519_add(GENERATOR, small_points()[1])
+    with pytest.raises(ProtocolError):
+        group.read_point(point)
+    with pytest.raises(ProtocolError):
+        group.times(5, point)
+    good = Client(terms_of(4), 0).advertise()
+    for at in (32, 64):
+        server, clients = Server(terms := terms_of(4)), None
+        clients = {c: Client(terms, c).advertise() for c in range(4)}
+        clients[3] = good[:at] + point + good[at + 32 :]
+        server.introduce(clients)
+        assert set(server.refused) == {3}
+
+
+def test_scalars_have_one_spelling():
+    for wrong in (0, ORDER, ORDER + 1, 2**256 - 1):
+        with pytest.raises(ProtocolError, match="number modulo"):
+            group.read_scalar(wrong.to_bytes(32, "little"))
+    for wrong in (b"", bytes([1]), bytes([1, *bytes(32)])):
+        with pytest.raises(ProtocolError, match="number modulo"):
+            group.read_scalar(wrong)
+    assert group.base(1) == GENERATOR
+    assert group.read_scalar(group.scalar_bytes(ORDER - 1)) == ORDER - 1
+    assert (
+        group.times(3, group.base(5))
+        == group.base(15)
+        == group.total([group.base(7), group.base(8)])
+    )
+    assert group.total([group.base(7), group.base(ORDER - 7)]) == group.IDENTITY
+    with pytest.raises(ProtocolError):
+        group.times(ORDER, GENERATOR)
+
+
+def test_random_scalars_are_of_the_whole_range(monkeypatch):
+    for raw, scalar in ((bytes(64), 1), ((ORDER - 2).to_bytes(64, "little"), ORDER - 1)):
+        monkeypatch.setattr(os, "urandom", lambda n, raw=raw: raw[:n])
+        assert group.random_scalar() == scalar
+    asked = []
+    monkeypatch.setattr(os, "urandom", lambda n: asked.append(n) or bytes(n))
+    group.random_scalar()
+    assert asked == [64]
+
+
+# --- the threshold is the client's word ---------------------------------------------------------
+
+
+def test_a_client_demands_two_thirds_unless_it_says_less():
+    terms = terms_of(40, threshold=20)
+    with pytest.raises(ProtocolError, match="threshold of 26 of 39 neighbours or more, got 20"):
+        Client(terms, 0)
+    with pytest.raises(ProtocolError, match="threshold of 21 of 39"):
+        Client(terms, 0, threshold=0.52)
+    allowed = Client(terms, 0, threshold=0.5)
+    assert Client.from_bytes(terms, allowed.to_bytes()).number == 0
+    for share in (0.0, 1.1, math.nan):
+        with pytest.raises(ValueError, match="threshold"):
+            Client(terms, 0, threshold=share)
+    assert [part_of(n, 2 / 3) for n in (1, 2, 3, 4, 5, 6, 9, 10, 39, 999, 4095)] == [
+        1, 2, 2, 3, 4, 4, 6, 7, 26, 666, 2730,
+    ]  # fmt: skip
+    for count in range(2, 60):
+        terms = terms_of(count)
+        assert terms.threshold == -(-2 * (count - 1) // 3)
+        assert 2 * terms.threshold - terms.neighbours > 0
+        Client(terms, 0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_small_cohorts_work(count):
+    assert Round(terms_of(count)).exact()
+
+
+def split_view(count, colluders, threshold, share):
+    """What a server that tells of two sets of survivors learns: codes of client 0, or None.
+
+    It has every client's masked vector. One half hears that client 0 is in the sum, the other
+    that it is not; colluders confirm both, and give both shares of it.
+    """
+    terms = terms_of(count, dimension=8, threshold=threshold)
+    vectors = vectors_of(terms)
+    plain = Round(terms, vectors, threshold=share)
+    inboxes = plain.shared()
+    payloads = {c: plain.clients[c].mask(vectors[c], inboxes[c]) for c in terms.clients}
+    friends = range(count - colluders, count)
+    honest = range(1, count - colluders)
+    everyone, others = frozenset(terms.clients), frozenset(terms.clients) - {0}
+    half = len(honest) // 2
+    told = {c: everyone if c in honest[:half] else others for c in honest}
+    tags = {c: plain.clients[c].confirm(told[c]) for c in honest}
+    tags[0] = plain.clients[0].confirm(everyone)
+    seeds, keys = {}, {}
+    for view in (everyone, others):
+        for f in friends:  # confirms whatever it is asked to
+            state = Client.from_bytes(terms, plain.clients[f].to_bytes())
+            tags[f] = state.confirm(view)
+            share_of_0 = state._shares[0]
+            seeds[f], keys[f] = share_of_0[:32], share_of_0[32:]
+        for c in honest:
+            if told[c] != view:
+                continue
+            try:
+                inbox = {n: t[c] for n, t in tags.items() if n != c and c in t}
+                shown = plain.clients[c].reveal(inbox)
+            except ProtocolError:
+                continue
+            if view == everyone:
+                seeds[c] = shown[0]
+            else:
+                keys[c] = shown[0][32:]
+    if min(len(seeds), len(keys)) < threshold:
+        return None
+    read = {
+        name: {terms.place_of(c): group.read_scalar(s) for c, s in found.items()}
+        for name, found in (("seed", seeds), ("key", keys))
+    }
+    seed, key = sharing.combine(read["seed"]), sharing.combine(read["key"])
+    codes = wire.unpack(masked_format(terms, 0), payloads[0], 8).astype(np.uint16)
+    masks.add(codes, crypto.self_masking_key(seed, context(terms, 0, 0)), -1)
+    adverts = plain.server._adverts
+    for n in range(1, count):
+        pair = pair_context(terms, {0: adverts[0], n: adverts[n]})
+        masks.add(codes, crypto.masking_key(key, adverts[n].masking, pair), -1)
+    return codes & 1023, vectors[0]
+
+
+def test_two_sets_of_survivors_get_a_clients_codes_only_below_two_thirds():
+    """The attack works where clients allow it: that it fails otherwise says something."""
+    codes, vector = split_view(12, 2, threshold=6, share=0.5)
+    assert np.array_equal(codes, vector)
+    assert split_view(12, 2, threshold=8, share=2 / 3) is None
+    with pytest.raises(ProtocolError, match="threshold of 8 of 11"):
+        split_view(12, 2, threshold=6, share=2 / 3)
+
+
+def test_two_thirds_bear_colluders_up_to_a_third():
+    """With fewer than 2 * threshold - neighbours colluders not both sets can be confirmed."""
+    terms = terms_of(12)
+    assert 2 * terms.threshold - terms.neighbours == 5
+    assert split_view(12, 4, threshold=8, share=2 / 3) is None
+    codes, vector = split_view(12, 6, threshold=8, share=2 / 3)
+    assert np.array_equal(codes, vector)
+
+
+# --- what is relayed is bound -------------------------------------------------------------------
+
+
+def flipped(message, at):
+    bit = at % (8 * len(message))
+    return message[: bit // 8] + bytes([message[bit // 8] ^ 1 << bit % 8]) + message[bit // 8 + 1 :]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    step=st.sampled_from(STEPS),
+    way=st.sampled_from(["up", "down"]),
+    client=st.integers(0, 5),
+    other=st.integers(0, 5),
+    at=st.integers(0, 2**20),
+    every=st.booleans(),
+)
+def test_a_flip_anywhere_leaves_the_sum_exact_and_blames_nobody_else(
+    step, way, client, other, at, every
+):
+    """Of one client's messages at one step, on either way: one bit of one, or of all of them."""
+
+    def change(now, c, message):
+        if (now, c) != (step, client):
+            return message
+        if isinstance(message, bytes):
+            return flipped(message, at)
+        if isinstance(message, frozenset):
+            return message ^ {other}
+        return {n: flipped(m, at) if every or n == other else m for n, m in message.items()}
+
+    terms = terms_of(6, dimension=3)
+    played = Round(terms, **{way: change})
+    played.largest = 3
+    assert played.exact()
+    assert set(played.server.refused) <= {client}
+
+
+@pytest.mark.parametrize("part", ["sealing", "masking", "seed", "signature"])
+def test_a_key_that_is_changed_on_the_way_is_seen_before_anything_is_masked(part):
+    """One end's view is not what the server sent: it is left out, and the sum is exact."""
+
+    def change(step, client, inbox):
+        if (step, client) != ("share", 0):
+            return inbox
+        advert, other = Advert.from_bytes(inbox[1]), Client(terms, 1)._advert()
+        fields = {name: getattr(advert, name) for name in Advert.__dataclass_fields__}
+        fields[part] = bytes(64) if part == "signature" else getattr(other, part)
+        return {**inbox, 1: Advert(**fields).to_bytes()}
+
+    terms = terms_of(5)
+    played = Round(terms, down=change)
+    assert played.exact()
+    assert played.survivors == {1, 2, 3, 4}
+    assert "keys that are relayed" in played.server.refused[0]
+
+
+def test_two_clients_that_saw_different_keys_cannot_open_each_others_shares():
+    """Where the server itself lies, and goes on."""
+    terms = terms_of(7)
+    plain = Round(terms)
+    at = plain.server.introduce({c: k.advertise() for c, k in plain.clients.items()})
+    at[0][1] = dataclass_with(at[0][1], masking=group.base(77))
+    sealed = {c: plain.clients[c].share(inbox) for c, inbox in at.items()}
+    dealt = {c: Dealing.from_bytes(s[c], terms.neighbours_of(c)) for c, s in sealed.items()}
+    for c in (0, 1):
+        inbox = {
+            n: dealt[n].seeds[c] + dealt[n].keys[c] + sealed[n][c] for n in terms.neighbours_of(c)
+        }
+        plain.clients[c].look_at(inbox)
+        shares = plain.clients[c]._open(inbox)
+        assert [n for n, share in shares.items() if not share] == [1 - c]
+
+
+def dataclass_with(message, **changes):
+    advert = Advert.from_bytes(message)
+    fields = {name: getattr(advert, name) for name in Advert.__dataclass_fields__}
+    return Advert(**{**fields, **changes}).to_bytes()
+
+
+def test_a_server_that_changes_many_keys_or_commitments_stops_a_client_before_it_masks():
+    for at in (0, 40, 70):  # commitments of seed and key, sealed shares
+
+        def change(step, client, inbox, at=at):
+            if (step, client) != ("mask", 0):
+                return inbox
+            return {n: flipped(m, 8 * at) for n, m in inbox.items()}
+
+        played = Round(terms_of(5), down=change)
+        assert played.exact()
+        assert played.survivors == {1, 2, 3, 4}
+        assert "open and fit" in played.errors[0]
+        assert not played.server.refused
+
+
+def test_false_commitments_gain_a_server_nothing():
+    """A client says only that a share is of no use; what it masks and reveals is the same."""
+    terms = terms_of(7)
+    false = group.base(5)
+
+    def change(step, client, inbox):
+        if (step, client) != ("mask", 0):
+            return inbox
+        return {n: false + m[32:] if n == 1 else m for n, m in inbox.items()}
+
+    played = Round(terms, down=change)
+    shown = played.revealed()
+    assert played.clients[0].accused == {1}
+    assert set(shown[0]) == {2, 3, 4, 5, 6}
+    assert {len(share) for share in shown[0].values()} == {32}
+    assert np.array_equal(played.server.unmask(shown), wanted(played.vectors, range(7)))
+    assert not played.server.refused
+
+
+# --- hostile clients ----------------------------------------------------------------------------
+
+
+def test_wrong_shares_are_found_and_named_exactly():
+    """Four of twenty; and the right ones are enough."""
+    liars = {2, 7, 11, 19}
+
+    def up(step, client, message):
+        if step == "reveal" and client in liars:
+            return {n: group.scalar_bytes(group.random_scalar()) for n in message}
+        return message
+
+    played = Round(terms_of(20), up=up)
+    assert played.exact()
+    assert set(played.server.refused) == liars
+    assert all("fits its commitment" in reason for reason in played.server.refused.values())
+
+
+def test_one_wrong_share_of_one_client_is_named():
+    def up(step, client, message):
+        if step == "reveal" and client == 2:
+            return {**message, 4: group.scalar_bytes(1)}
+        return message
+
+    played = Round(terms_of(6), up=up)
+    assert played.exact()
+    assert set(played.server.refused) == {2}
+    assert "share of client 4" in played.server.refused[2]
+
+
+@pytest.mark.parametrize("count", [8, 9])
+def test_with_too_few_right_shares_the_liars_are_named_and_nobody_else(count):
+    terms = terms_of(count)
+    liars = set(range(count - terms.threshold + 1))
+
+    def up(step, client, message):
+        if step == "reveal" and client in liars:
+            return {n: group.scalar_bytes(group.random_scalar()) for n in message}
+        return message
+
+    played = Round(terms, up=up)
+    with pytest.raises(ProtocolError, match="run the round again"):
+        played.total()
+    assert played.server.refused.keys() <= liars
+    assert played.server.refused
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        b"",
+        bytes(32),
+        bytes(31),
+        ORDER.to_bytes(32, "little"),
+        b"\xff" * 32,
+        bytes(64),
+        None,
+        7,
+        "x",
+    ],
+)
+def test_malformed_shares_count_for_nothing_and_are_named(share):
+    def up(step, client, message):
+        return dict.fromkeys(message, share) if (step, client) == ("reveal", 3) else message
+
+    played = Round(terms_of(6), up=up)
+    assert played.exact()
+    assert set(played.server.refused) == {3}
+
+
+REAL_SPLIT = sharing.split
+
+
+def dealing(change, which):
+    """A client that deals other shares than it should of its seed (0) or its key (1)."""
+
+    class Dealer(Client):
+        def share(self, adverts):
+            with pytest.MonkeyPatch.context() as patch:
+                splits = iter([change, REAL_SPLIT] if which == 0 else [REAL_SPLIT, change])
+                patch.setattr(sharing, "split", lambda *facts: next(splits)(*facts))
+                return super().share(adverts)
+
+    return Dealer
+
+
+def one_more(secret, threshold, places):
+    first, *others = REAL_SPLIT(secret, threshold, places)
+    return [first % (ORDER - 1) + 1, *others]
+
+
+def another_secret(secret, threshold, places):
+    return REAL_SPLIT(12345, threshold, places)
+
+
+def a_higher_degree(secret, threshold, places):
+    return REAL_SPLIT(secret, threshold + 1, places)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("change", [one_more, another_secret, a_higher_degree])
+def test_who_deals_shares_of_no_one_secret_is_left_out_before_anything_is_masked(change, which):
+    played = Round(terms_of(7), make={3: dealing(change, which)})
+    inboxes = played.shared()
+    assert set(played.server.refused) == {3}
+    assert "shares of one secret" in played.server.refused[3]
+    assert set(inboxes) == {0, 1, 2, 4, 5, 6}
+    assert all(3 not in inbox for inbox in inboxes.values())
+    again = Round(terms_of(7), make={3: dealing(change, which)})
+    assert again.exact()
+    assert again.survivors == {0, 1, 2, 4, 5, 6}
+    assert not again.errors
+
+
+class Sealer(Client):
+    """Commits to the right shares, and seals others for some neighbours."""
+
+    victims = frozenset()
+
+    def share(self, adverts):
+        found = super().share(adverts)
+        for n in self.victims:
+            key, about = self._keys[n], context(self.terms, self.number, n)
+            found[n] = crypto.seal(key, group.scalar_bytes(5) + group.scalar_bytes(6), about)
+        return found
+
+
+def sealer(*victims):
+    return type("Sealing", (Sealer,), {"victims": frozenset(victims)})
+
+
+@pytest.mark.parametrize("count", [4, 5, 6, 7, 10])
+def test_one_dealer_of_wrong_shares_neither_stops_a_sum_nor_costs_another_client(count):
+    """To as many as it likes."""
+    terms = terms_of(count)
+    most = terms.most_accusers
+    for number in {1, most, most + 1, terms.threshold, count - 1}:
+        played = Round(terms, make={0: sealer(*range(1, number + 1))})
+        assert played.exact(), number
+        assert not played.errors
+        left_out = number > most
+        assert played.survivors == set(range(left_out, count))
+        assert set(played.server.refused) == ({0} if left_out else set())
+
+
+@pytest.mark.parametrize("count", [4, 5, 6, 7, 10])
+def test_one_accuser_of_everyone_costs_nobody_anything(count):
+    class Accuser(Client):
+        def _open(self, sealed):
+            return dict.fromkeys(super()._open(sealed), b"")
+
+    played = Round(terms_of(count), make={2: Accuser})
+    assert played.exact()
+    assert played.survivors == set(range(count))
+    assert not played.server.refused
+
+
+@pytest.mark.parametrize("each_other", [False, True])
+def test_as_many_hostile_clients_as_stated_cost_no_honest_one_its_part(each_other):
+    """Dealers who seal wrong shares for honest clients, and accuse them, and reveal nothing."""
+    terms = terms_of(16)
+    assert terms.most_accusers == 3
+    hostile, honest = range(3), range(3, 16)
+
+    class Hostile(Sealer):
+        victims = frozenset(honest[:3])
+
+        def _open(self, sealed):
+            shares = super()._open(sealed)
+            return {n: b"" if n in honest or each_other else s for n, s in shares.items()}
+
+        def reveal(self, confirmations):
+            return {}
+
+    played = Round(terms, make=dict.fromkeys(hostile, Hostile))
+    assert played.exact()
+    assert played.survivors == set(honest if each_other else range(16))
+    assert set(played.server.refused) == set(hostile if each_other else ())
+
+
+def test_a_wrong_dealer_and_another_who_is_silent_in_the_end_can_stop_a_round():
+    """What the page admits: and the dealer is named."""
+
+    class Silent(Client):
+        def reveal(self, confirmations):
+            return {}
+
+    played = Round(terms_of(10), make={0: sealer(*range(1, 6)), 9: Silent})
+    with pytest.raises(ProtocolError, match="run the round again"):
+        played.total()
+    assert set(played.server.refused) == {0}
+
+
+def test_who_is_left_out_is_not_in_the_sum_and_no_share_of_its_seed_is_shown():
+    played = Round(terms_of(7), make={0: sealer(1, 2, 3)})
+    shown = played.revealed()
+    assert played.server.close() == set(range(1, 7))
+    for c in range(1, 7):
+        client = played.clients[c]
+        secret = client._masks[0]
+        assert shown[c][0] == secret + client._shares[0][32:]
+        assert len(shown[c][0]) == (32 if c in (1, 2, 3) else 64)
+        assert client._shares[0][:32] not in (shown[c][0][:32], shown[c][0][32:]) or c < 4
+    assert np.array_equal(played.server.unmask(shown), wanted(played.vectors, range(1, 7)))
+
+
+def test_a_key_from_shares_goes_before_the_word_of_a_neighbour():
+    """Who lies of the mask with one that has left spoils nothing while enough shares are right."""
+
+    def up(step, client, message):
+        if client == 0 and step == "mask":
+            return None
+        if (step, client) == ("reveal", 3):
+            return {**message, 0: bytes(32) + message[0][32:]}
+        return message
+
+    played = Round(terms_of(6), up=up)
+    assert played.exact()
+    assert played.survivors == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [b"x", bytes(7), accusation([9]), accusation([2]), accusation([0, 1])[::-1],
+     accusation([1]) * 2, accusation([3, 1])[8:] + accusation([3, 1])[:8], bytes(8 * 10_000)],
+)  # fmt: skip
+def test_an_accusation_names_neighbours_that_shared_once_each(tail):
+    def up(step, client, message):
+        if (step, client) == ("share", 5):
+            return None
+        return message + tail if (step, client) == ("mask", 2) else message
+
+    played = Round(terms_of(7), up=up)
+    assert played.exact()
+    assert played.survivors == {0, 1, 3, 4, 6}
+    assert set(played.server.refused) == {2}
+    assert read_accusation(accusation([3, 1])) == {1, 3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda inbox: {n: m for n, m in inbox.items() if n != 3},  # no commitments
+        lambda inbox: {n: m for n, m in inbox.items() if n != 1},
+        lambda inbox: {**inbox, 99: bytes(SEALED_BYTES)},
+        lambda inbox: {**inbox, 1: bytes(SEALED_BYTES - 1)},
+        lambda inbox: {**inbox, 1: bytes(10**6)},
+        lambda inbox: {**inbox, 1: None},
+        lambda inbox: {**inbox, 3: None},
+        lambda inbox: {**inbox, 3: inbox[3][:-1]},
+        lambda inbox: {**inbox, 3: inbox[3] + bytes(64)},
+        lambda inbox: {**inbox, 3: inbox[3][:32] + bytes(len(inbox[3]) - 32)},
+        lambda inbox: {**inbox, 3: inbox[3][:32] + group.IDENTITY * (len(inbox[3]) // 32 - 1)},
+        lambda inbox: {**inbox, 3: bytes(32) + inbox[3][32:]},
+    ],
+)
+def test_a_dealing_that_is_none_leaves_its_sender_out(change):
+    def up(step, client, message):
+        return change(message) if (step, client) == ("share", 3) else message
+
+    played = Round(terms_of(6), up=up)
+    assert played.exact()
+    assert played.survivors == {0, 1, 2, 4, 5}
+    assert set(played.server.refused) == {3}
+
+
+def test_a_total_that_no_codes_have_is_refused():
+    """A client that sends code 40 in a sum of single bits."""
+    terms = terms_of(6, dimension=4, bits=6)
+    vectors = {c: np.ones(4, dtype=np.uint8) for c in range(6)}
+    vectors[5] = np.array([1, 1, 40, 1], dtype=np.uint8)
+    played = Round(terms, vectors)
+    played.largest = 1
+    with pytest.raises(ProtocolError, match="totals of 6 at most, got 45"):
+        played.total()
+    vectors[5][:] = 1
+    played = Round(terms, vectors)
+    played.largest = 1
+    assert played.total().tolist() == [6] * 4  # the largest that codes have
+
+
+def test_what_one_client_can_still_do_ends_at_the_largest_sum_of_codes():
+    """Modulo 2**bits it may add or take away: within what honest clients could have sent."""
+    terms = terms_of(6, dimension=1, bits=3)
+    for code, total in ((6, 6), (8 - 0, 0), (7, None)):
+        vectors = {c: np.zeros(1, dtype=np.uint8) for c in range(6)}
+        vectors[5] += np.uint8(code % 8)
+        played = Round(terms, vectors)
+        played.largest = 1
+        if total is None:
+            with pytest.raises(ProtocolError, match="totals of 6 at most"):
+                played.total()
+        else:
+            assert played.total().tolist() == [total]
+
+
+# --- steps, secrets, hostile sizes --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_a_step_that_failed_is_a_clients_last(step):
+    """Also the same step again, with what would have been right; and from what it has saved."""
+
+    def failing(self, *good):
+        bad = (*good[:-1], {99: b""})
+        with pytest.raises(ProtocolError):
+            getattr(Client, step)(self, *bad)
+        saved = Client.from_bytes(self.terms, self.to_bytes())
+        for client in (self, saved):
+            for name in STEPS:
+                with pytest.raises(ProtocolError, match=f"Expected step 'done' .* got '{name}'"):
+                    getattr(Client, name)(client, *calls.get(name, good))
+        raise ProtocolError("gone")
+
+    calls = {"advertise": (), "mask": (np.zeros(5, np.uint8), {})}
+    calls |= {name: ({},) for name in ("share", "confirm", "reveal") if name != step}
+    played = Round(terms_of(6), make={2: type("Failing", (Client,), {step: failing})})
+    assert played.exact()
+    assert played.errors == {2: "gone"}
+
+
+def test_terms_that_would_cost_a_client_minutes_are_refused():
+    for count, neighbours in ((2**16 + 1, 10), (2**12 + 2, 2**12 + 1)):
+        with pytest.raises(ValueError, match="Expected"):
+            Terms(b"s", tuple(range(count)), 5, 8, 3, neighbours)
+    Terms(b"s", tuple(range(2**12 + 1)), 5, 8, 3, 2**12)
+
+
+def test_a_thousand_places_take_no_time():
+    """Weights for 1,000 dealers' places: squares of 1,000, not cubes."""
+    every = tuple(range(1001))
+    start = time.process_time()
+    for dealer in range(1, 31):
+        shares = {x: x for x in every[1:] if x != dealer}  # of p(x) = x: the secret is 0
+        assert sharing.combine(shares, every) == 0
+    assert time.process_time() - start < 2
+
+
+# --- what else a careless change would let through ----------------------------------------------
+
+
+def test_survivors_are_at_least_so_many_clients_of_the_sum():
+    for wrong in ({0, 1, 2, 3}, {0, 1, 2, 3, 99}, {1, 2, 3, 4, 5}):
+        played = Round(terms_of(6, least=5))
+        played.closed()
+        with pytest.raises(ProtocolError, match="Expected"):
+            played.clients[0].confirm(wrong)
+    assert played.clients[1].confirm(range(5))
+
+
+def test_only_those_in_the_sum_confirm_it():
+    """Client 5 is not in it: its word does not make up for one that is missing."""
+    played = Round(terms_of(6), up=lambda s, c, m: None if (s, c) == ("mask", 5) else m)
+    survivors = played.closed()
+    assert survivors == {0, 1, 2, 3, 4}
+    tags = {c: played.clients[c].confirm(survivors) for c in (0, 1, 2, 3)}
+    held = played.clients[5]._keys[0]
+    digest = messages.survivors_digest(played.terms, survivors)
+    stranger = messages.confirmation(held, 5, digest)
+    with pytest.raises(
+        ProtocolError, match="Expected 4 neighbours to confirm the survivors, got 3"
+    ):
+        played.clients[0].reveal({1: tags[1][0], 2: tags[2][0], 3: tags[3][0], 5: stranger})
+
+
+def test_keys_of_strangers_and_of_clients_without_an_identity_are_refused():
+    adverts = {c: Client(terms := terms_of(4), c).advertise() for c in range(4)}
+    first = Client(terms, 0)
+    first.advertise()
+    with pytest.raises(ProtocolError, match="public keys of neighbours only"):
+        first.share({1: adverts[1], 2: adverts[2], 3: adverts[3], 9: adverts[1]})
+    first = Client(terms, 0, directory={})
+    first.advertise()
+    with pytest.raises(ProtocolError, match="keys signed by client 1"):
+        first.share({1: adverts[1], 2: adverts[2], 3: adverts[3]})
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_where_nobody_may_lie_one_accusation_stops_the_sum_and_names_nobody(count):
+    class Accuser(Client):
+        def _open(self, sealed):
+            return dict.fromkeys(super()._open(sealed), b"")
+
+    played = Round(terms_of(count), make={0: Accuser})
+    with pytest.raises(ProtocolError, match="run the round again"):
+        played.total()
+    assert played.survivors == set(range(count))
+    assert not played.server.refused
+
+
+def test_accusations_are_of_bounded_size():
+    def up(step, client, message):
+        return message + bytes(10**6) if (step, client) == ("mask", 2) else message
+
+    played = Round(terms_of(5), up=up)
+    assert played.exact()
+    assert "Expected a masked vector in" in played.server.refused[2]
+
+
+def test_the_server_unmasks_no_sum_of_too_few_or_that_is_open():
+    played = Round(terms_of(5, least=4), up=lambda s, c, m: None if s == "mask" and c < 2 else m)
+    assert played.closed() == {2, 3, 4}
+    with pytest.raises(ProtocolError, match="closed sum of 4 vectors or more, got 3"):
+        played.server.unmask({})
+    played = Round(terms_of(5))
+    played.shared()
+    with pytest.raises(ProtocolError, match="closed sum"):
+        played.server.unmask({})
+
+
+def test_whoever_stays_has_enough_neighbours_among_those_who_stay():
+    draw = np.random.default_rng(5)
+    chains = 0
+    for _ in range(60):
+        server = Server(terms := terms_of(14, neighbours=4))
+        found = {c for c in terms.clients if draw.random() < 0.8}
+
+        def enough(c, left, terms=terms):
+            return len(left.intersection(terms.neighbours_of(c))) >= terms.threshold
+
+        once = {c for c in found if enough(c, found)}
+        chains += any(not enough(c, once) for c in once)
+        try:
+            left = server._connected(found)
+        except ProtocolError:
+            continue
+        assert all(enough(c, left) for c in left)
+    assert chains > 5
+
+
+@pytest.mark.parametrize("sealing", [bytes(32), bytes([1, *bytes(31)])])
+def test_a_sealing_key_of_no_use_leaves_its_sender_out(sealing):
+    def up(step, client, message):
+        return sealing + message[32:] if (step, client) == ("advertise", 3) else message
+
+    played = Round(terms_of(5), up=up)
+    assert played.exact()
+    assert played.survivors == {0, 1, 2, 4}
+    assert set(played.server.refused) == {3}
+
+
+def test_confirmations_for_some_neighbours_only_are_relayed_to_these():
+    def up(step, client, message):
+        return {1: message[1], 99: b"x"} if (step, client) == ("confirm", 3) else message
+
+    played = Round(terms_of(6), up=up)
+    assert played.exact()
+    assert not played.server.refused
+
+
+def test_a_wrong_share_of_the_key_of_one_who_left_is_named_and_no_other():
+    def up(step, client, message):
+        if (step, client) == ("mask", 0):
+            return None
+        if (step, client) == ("reveal", 3):
+            return {**message, 0: message[0][:32] + group.scalar_bytes(9)}
+        return message
+
+    played = Round(terms_of(7), up=up)
+    assert played.exact()
+    assert set(played.server.refused) == {3}
+    assert "share of client 0" in played.server.refused[3]
+
+
+def test_a_clients_own_confirmations_sent_back_count_for_nothing():
+    played = Round(terms_of(6))
+    survivors = played.closed()
+    tags = played.clients[0].confirm(survivors)
+    with pytest.raises(ProtocolError, match="confirm the survivors, got 0"):
+        played.clients[0].reveal(tags)
+
+
+def test_keys_are_of_one_pair_and_nonces_of_one_message():
+    point = group.base(7)
+    assert crypto.masking_key(5, point, b"one") != crypto.masking_key(5, point, b"other")
+    assert crypto.self_masking_key(5, b"one") != crypto.self_masking_key(5, b"other")
+    sealed = {crypto.seal(bytes(32), b"x", b"")[: crypto.NONCE_BYTES] for _ in range(5)}
+    assert len(sealed) == 5
+
+
+def test_digests_differ_for_any_survivors():
+    terms = terms_of(6)
+    sets = [{0, 1, 2}, {0, 1}, {1, 2}, {0, 2}, {3, 1, 2}, set(range(6)), set(range(1, 6))]
+    digests = {messages.survivors_digest(terms, each) for each in sets}
+    assert len(digests | {messages.survivors_digest(terms_of(6), sets[0])}) == len(sets) + 1
+
+
+def test_an_advert_is_signed_whole_and_for_one_client_of_one_sum():
+    terms, other = terms_of(4), terms_of(4)
+    advert = Advert.from_bytes(Client(terms, 0).advertise())
+    signed = {advert.signed(terms, 0), advert.signed(terms, 1), advert.signed(other, 0)}
+    for name in ("sealing", "masking", "seed"):
+        fields = {n: getattr(advert, n) for n in ("sealing", "masking", "seed")}
+        signed.add(Advert(**{**fields, name: bytes(32)}).signed(terms, 0))
+    assert len(signed) == 6
+
+
+# --- identities -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [lambda m: m[:96], lambda m: m[:-1] + bytes([m[-1] ^ 1])])
+def test_a_client_without_a_signature_is_left_out_where_the_server_has_the_directory(change):
+    identities = {c: Ed25519PrivateKey.generate() for c in range(6)}
+    directory = {c: key.public_key().public_bytes_raw() for c, key in identities.items()}
+
+    def up(step, client, message):
+        return change(message) if (step, client) == ("advertise", 3) else message
+
+    terms = terms_of(6)
+    for known in (directory, None):
+        played = Round(terms, up=up)
+        played.clients = {c: Client(terms, c, identities[c], directory) for c in terms.clients}
+        played.server = Server(terms, known)
+        if known is not None:
+            assert played.exact()
+            assert played.survivors == {0, 1, 2, 4, 5}
+            assert played.server.refused == {3: "Expected keys signed by client 3, got others."}
+            continue
+        with pytest.raises(ProtocolError, match="too many have left"):
+            played.total()
+        assert set(played.errors.values()) == {"Expected keys signed by client 3, got others."}

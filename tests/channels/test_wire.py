@@ -1,0 +1,267 @@
+import hashlib
+import math
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import randquant as rq
+from randquant.channels import wire
+from randquant.channels.channel import Channel
+from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.wire.blocks import block, length
+
+CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+
+
+def channel_of(levels: int) -> Channel:
+    row = np.zeros(levels, dtype=np.int64)
+    row[0] = 4
+    return Channel(np.array([-1.0, 1.0]), np.arange(float(levels)), np.array([row, row]), 4)
+
+
+def random_codes(levels: int, count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, levels, count).astype(np.uint8)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 256), st.integers(0, 300), st.integers(0, 99))
+def test_codes_survive_the_trip(levels, count, seed):
+    channel, codes = channel_of(levels), random_codes(levels, count, seed)
+    payload = wire.pack(channel, codes)
+    assert len(payload) == 40 + -(-length(levels, count) // 8)
+    assert (wire.unpack(channel, payload, count) == codes).all()
+    assert (oracle.unpack(payload[40:], levels, count) == codes).all()
+
+
+@pytest.mark.parametrize("levels", range(2, 257))
+def test_no_code_takes_one_percent_more_than_its_information(levels):
+    codes, bits = block(levels)
+    assert levels**codes <= 2**bits
+    assert bits <= min(1.01 * codes * math.log2(levels), 103)
+    assert (codes, bits) == (1, math.log2(levels)) or levels & (levels - 1)
+    many = 10**6 // codes * codes
+    assert len(wire.pack(channel_of(levels), random_codes(levels, many))) <= 41 + many * bits / 8
+
+
+@pytest.mark.parametrize("levels", [3, 5, 6, 7, 60, 61, 127, 253])
+def test_a_number_that_is_no_codes_is_refused(levels):
+    """The largest number of a block's bits, and the least that is too large."""
+    channel, (codes, bits) = channel_of(levels), block(levels)
+    for number in (levels**codes, 2**bits - 1):
+        if number >= 2**bits:
+            continue
+        body = np.frombuffer(number.to_bytes(-(-bits // 8), "little"), dtype=np.uint8)
+        with pytest.raises(ValueError, match=f"codes below {levels}"):
+            wire.unpack(channel, wire.frame(channel, codes, body), codes)
+        for place in range(3):  # whichever block it is in
+            numbers = [0, 0, 0]
+            numbers[place] = number
+            joined = sum(each << index * bits for index, each in enumerate(numbers))
+            body = np.frombuffer(joined.to_bytes(-(-3 * bits // 8), "little"), dtype=np.uint8)
+            with pytest.raises(ValueError, match=f"codes below {levels}"):
+                wire.unpack(channel, wire.frame(channel, 3 * codes, body), 3 * codes)
+    most = np.full(codes, levels - 1, dtype=np.uint8)
+    assert (wire.unpack(channel, wire.pack(channel, most), codes) == most).all()
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4, 5, 16, 60, 61, 127, 128, 253, 256])
+def test_payloads_have_no_byte_too_many(levels):
+    form, each = wire.Format.of(levels, "test"), block(levels)[0]
+    for count in (0, 1, 2, each - 1, each, each + 1, 8 * each, 8 * each + 1, 1001):
+        payload = wire.pack(form, np.full(count, levels - 1, dtype=np.uint8))
+        assert len(payload) == 40 + oracle.body_bytes(levels, count)
+        assert (wire.unpack(form, payload, count) == levels - 1).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from([3, 5, 60, 61, 253]), st.integers(0, 60_000), st.integers(1, 4))
+def test_encoding_into_blocks_is_packing_the_codes(levels, count, threads):
+    channel = rq.stochastic_rounding(clip=1.0, levels=levels, margin=0.5)
+    x = np.random.default_rng(count).uniform(-1, 1, count).astype(np.float32)
+    key = rq.Key.from_seed(count)
+    payload = encode_payload(channel, x, key, threads=threads)
+    assert payload == wire.pack(channel, rq.encode(channel, x, key))
+
+
+@given(st.integers(2, 256), st.integers(1, 100), st.integers(1, 5))
+@settings(deadline=None)
+def test_add_sums_codes(levels, count, clients):
+    channel = channel_of(levels)
+    codes = [random_codes(levels, count, seed) for seed in range(clients)]
+    totals = np.zeros(count, dtype=np.int64)
+    for row in codes:
+        wire.add(channel, wire.pack(channel, row), totals)
+    assert (totals == np.sum(codes, axis=0)).all()
+
+
+def test_every_flipped_bit_is_one_clear_error():
+    codes = random_codes(16, 33)
+    payload = wire.pack(CHANNEL, codes)
+    totals = np.zeros(33, dtype=np.int64)
+    for bit in range(8 * len(payload)):
+        damaged = bytearray(payload)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match=r"^Expected"):
+            wire.add(CHANNEL, bytes(damaged), totals)
+    assert not totals.any()
+
+
+def test_every_truncation_and_every_surplus_is_an_error():
+    payload = wire.pack(CHANNEL, random_codes(16, 33))
+    for size in range(len(payload)):
+        with pytest.raises(ValueError, match="truncated"):
+            wire.unpack(CHANNEL, payload[:size], 33)
+    with pytest.raises(ValueError, match="too long"):
+        wire.unpack(CHANNEL, payload + b"\0", 33)
+
+
+@given(st.binary(max_size=100), st.integers(0, 2**40))
+def test_garbage_is_never_an_array(garbage, dimension):
+    # Dimensions of terabytes: refused before anything is allocated.
+    with pytest.raises(ValueError, match=r"^Expected"):
+        wire.unpack(CHANNEL, garbage, dimension)
+
+
+@given(st.binary(min_size=17, max_size=17), st.sampled_from([0, 1, 255]))
+def test_a_right_header_does_not_save_a_wrong_body(body, version):
+    good = wire.pack(CHANNEL, random_codes(16, 34))
+    forged = good[:4] + bytes([version]) + good[5:40] + body
+    if forged != good:
+        with pytest.raises(ValueError, match=r"^Expected"):
+            wire.unpack(CHANNEL, forged, 34)
+
+
+def test_a_payload_is_these_bytes():
+    """Written down by hand; digests by `openssl dgst -sha256`: of the format's name, of the rest.
+
+    Old and new versions, and machines of either byte order, must agree on every one of them.
+    """
+    form = wire.Format.of(16, "test")
+    fingerprint = "2f1ae36e14f072b5fd87af67cf57f237"  # of (16, 'test')
+    checksum = "7ee134eec73531d4"  # of all the others
+    expected = "5251504c020010000500000000000000" + fingerprint + checksum + "210f07"
+    codes = np.array([1, 2, 15, 0, 7], dtype=np.uint8)
+    assert wire.pack(form, codes).hex() == expected
+    assert (wire.unpack(form, bytes.fromhex(expected), 5) == codes).all()
+
+
+@pytest.mark.parametrize(
+    ("offset", "byte", "message"),
+    [
+        (0, b"r", "starts with"),
+        (4, b"\1", "version 2, got 1"),
+        (4, b"\3", "version 2, got 3"),
+        (5, b"\1", "version 2"),
+        (6, b"\21", "with 16 levels, got channel .* with 17"),
+        (8, b"\6", "5 coordinates, got 6"),
+        (8, b"\4", "5 coordinates, got 4"),
+        (15, b"\1", "5 coordinates, got 72057594037927941"),
+        (16, b"\0", "payload of channel"),
+        (31, b"\0", "payload of channel"),
+        (32, b"\0", "checksum"),
+        (39, b"\0", "checksum"),
+    ],
+)
+def test_every_field_of_the_header_is_checked(offset, byte, message):
+    form = wire.Format.of(16, "test")
+    payload = wire.pack(form, np.array([1, 2, 15, 0, 7], dtype=np.uint8))
+    assert payload[offset : offset + 1] != byte
+    forged = payload[:offset] + byte + payload[offset + 1 :]
+    digest = hashlib.sha256(forged[:32] + forged[40:]).digest()[:8]
+    for other in (forged, forged[:32] + digest + forged[40:]):
+        if offset >= 32 and other is not forged:
+            continue
+        with pytest.raises(ValueError, match=message):
+            wire.unpack(form, other, 5)
+
+
+@pytest.mark.parametrize("bits", [9, 10, 16, 17, 25, 26, 31, 32])
+@pytest.mark.parametrize("count", [0, 1, 3, 8, 1001])
+def test_wide_codes_are_packed_bit_by_bit(bits, count):
+    form, random = wire.Format.of(2**bits, "test"), np.random.default_rng(bits)
+    codes = random.integers(0, 2**bits, count, dtype=np.uint32)
+    codes[-1:] = 2**bits - 1
+    payload = wire.pack(form, codes)
+    assert len(payload) == 40 + -(-count * bits // 8)
+    assert (oracle.unpack(payload[40:], 2**bits, count) == codes).all()
+    totals = np.full(count, 5, dtype=np.uint64)
+    wire.add(form, payload, totals)
+    assert (totals == codes.astype(np.uint64) + np.uint64(5)).all()
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4, 8, 16, 127, 256, 512])
+@pytest.mark.parametrize("kind", wire.TOTALS)
+def test_codes_are_added_to_what_is_there(levels, kind):
+    form, random = wire.Format.of(levels, "test"), np.random.default_rng(levels)
+    codes = random.integers(0, levels, 61).astype(np.uint8 if levels <= 256 else np.uint32)
+    totals = random.integers(0, 10**6, 61).astype(kind)
+    expected = totals + codes.astype(kind)
+    wire.add(form, wire.pack(form, codes), totals)
+    assert totals.dtype == kind
+    assert (totals == expected).all()
+
+
+def test_foreign_payloads_are_refused():
+    payload = wire.pack(CHANNEL, random_codes(16, 10))
+    for other in (rq.rqm(1.5, 1.5, 16, 0.43), rq.rqm(1.5, 1.5, 8, 0.42)):
+        with pytest.raises(ValueError, match="channel"):
+            wire.unpack(other, payload, 10)
+    with pytest.raises(ValueError, match="11 coordinates, got 10"):
+        wire.unpack(CHANNEL, payload, 11)
+
+
+def test_codes_that_do_not_exist_are_refused_on_both_sides():
+    channel = channel_of(127)  # every code by itself, in 7 bits
+    with pytest.raises(ValueError, match="below 127, got 127 at index 2"):
+        wire.pack(channel, np.array([0, 4, 127, 255], dtype=np.uint8))
+    body = np.frombuffer((127 << 14).to_bytes(3, "little"), dtype=np.uint8)
+    payload = wire.frame(channel, 3, body)
+    totals = np.zeros(3, dtype=np.int64)
+    with pytest.raises(ValueError, match="below 127, got 127 at index 2"):
+        wire.add(channel, payload, totals)
+    channel = channel_of(5)  # three codes in 7 bits
+    with pytest.raises(ValueError, match="below 5, got 7 at index 2"):
+        wire.pack(channel, np.array([0, 4, 7], dtype=np.uint8))
+    with pytest.raises(ValueError, match="blocks of codes below 5"):
+        wire.add(channel, wire.frame(channel, 3, np.array([125], dtype=np.uint8)), totals)
+    assert not totals.any()
+
+
+@pytest.mark.parametrize(("levels", "count"), [(2, 1), (2, 7), (3, 3), (16, 1), (127, 1), (512, 3)])
+def test_spare_bits_must_be_zero(levels, count):
+    form = wire.Format.of(levels, "test")
+    used = length(levels, count)
+    for bit in range(used, -(-used // 8) * 8):
+        body = np.frombuffer((1 << bit).to_bytes(-(-used // 8), "little"), dtype=np.uint8)
+        with pytest.raises(ValueError, match="spare bits"):
+            wire.unpack(form, wire.frame(form, count, body), count)
+
+
+def test_wrong_totals_are_refused():
+    payload = wire.pack(CHANNEL, random_codes(16, 4))
+    read_only = np.broadcast_to(np.int64(0), 4)
+    narrow = [np.zeros(4, kind) for kind in (np.uint8, np.int8, np.int16, np.uint16)]
+    for totals in (np.zeros((2, 2), np.int64), np.zeros(4), *narrow, read_only):
+        with pytest.raises(TypeError, match="totals"):
+            wire.add(CHANNEL, payload, totals)
+
+
+def test_wrong_arrays_are_refused():
+    for codes in (np.zeros(3), np.zeros(3, dtype=np.int64), np.zeros((2, 2), dtype=np.uint8)):
+        with pytest.raises(ValueError, match="uint8"):
+            wire.pack(CHANNEL, codes)
+
+
+def test_a_format_stands_for_a_channel_where_there_is_none():
+    made = wire.Format.of(2, "sign", 0.5)
+    codes = random_codes(2, 33)
+    payload = wire.pack(made, codes)
+    assert len(payload) == 40 + 5
+    assert (wire.unpack(made, payload, 33) == codes).all()
+    assert wire.Format.of(4, "sign", 0.5).fingerprint != made.fingerprint
+    for other in (wire.Format.of(2, "sign", 0.25), wire.Format.of(2, "signs", 0.5)):
+        with pytest.raises(ValueError, match="Expected a payload of channel"):
+            wire.unpack(other, payload, 33)

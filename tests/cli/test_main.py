@@ -1,0 +1,368 @@
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import randquant as rq
+from randquant import cli
+from randquant.cli.main import parser
+from randquant.mechanisms.imvu import imvu
+from randquant.mechanisms.rqm import stochastic_rounding
+from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.releases import VectorRelease
+
+PAPER = "--clip 1.5 --margin 1.5 --levels 16 --keep 0.42"
+
+
+def run(capsys, line: str) -> tuple[int, str, str]:
+    try:
+        code = cli.main(line.split())
+    except SystemExit as stop:
+        code = stop.code
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+def run_json(capsys, line: str) -> dict:
+    code, out, _ = run(capsys, line + " --json")
+    assert code == 0
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+def test_certify_a_sum(capsys):
+    result = run_json(capsys, f"certify rqm {PAPER} --order 2 --clients 2")
+    assert result["method"] == "exhaustive"
+    assert result["epsilon"]["upper"] == pytest.approx(4.31929708, abs=5e-9)
+    assert sum(each["count"] for each in result["others"]) == 1
+    left_out = run_json(capsys, f"certify rqm {PAPER} --order 2 --clients 2 --neighboring zero_out")
+    assert left_out["epsilon"]["upper"] < result["epsilon"]["lower"]
+    assert cli.main(f"certify rqm {PAPER} --order 2 --clients 2".split()) == 0
+    assert "epsilon <= 4.3192970" in capsys.readouterr().out
+
+
+def test_certify(capsys):
+    result = run_json(capsys, f"certify rqm {PAPER} --order 8")
+    certificate = rq.certify(rq.rqm(1.5, 1.5, 16, 0.42), 8.0)
+    assert result["epsilon"] == {
+        "lower": certificate.epsilon.lower,
+        "upper": certificate.epsilon.upper,
+    }
+    assert sorted(map(abs, result["witness"])) == [1.4, 1.5]
+    assert result["bias_max"] < 1e-9
+    assert result["bits_per_coordinate"] == 4
+    pair = run_json(capsys, f"certify rqm {PAPER} --order 1000 --pair 1.5 -1.5")
+    assert pair["epsilon"]["upper"] == pytest.approx(5.46838, abs=5e-6)
+    assert pair["covers"] == "this pair"
+
+
+def test_negative_numbers_are_numbers(capsys):
+    result = run_json(capsys, f"certify rqm {PAPER} --pair -1e-3 -1.5")
+    assert result["witness"] == [-0.001, -1.5]
+
+
+def test_infinity_is_a_string_in_json(capsys):
+    result = run_json(capsys, "certify stochastic-rounding --clip 1 --levels 4")
+    assert result["epsilon"] == {"lower": "inf", "upper": "inf"}
+    assert result["order"] == "inf"
+
+
+def test_account_prints_both_ends(capsys):
+    line = f"account rqm {PAPER} --dimension 10 --rounds 1"
+    assert cli.main(line.split()) == 0
+    printed = capsys.readouterr().out
+    result = run_json(capsys, line)
+    above, below = (float(printed.split(f"epsilon {sign} ")[1].split()[0]) for sign in ("<=", ">="))
+    assert 0.9999 * result["epsilon_lower"] < below <= result["epsilon_lower"]
+    assert result["epsilon"] <= above < 1.0001 * result["epsilon"]
+
+
+def test_account(capsys):
+    result = run_json(capsys, f"account rqm {PAPER} --dimension 650 --rounds 20 --delta 1e-5")
+    assert 60_000 < result["epsilon_lower"] < result["epsilon"] < 1.002 * result["epsilon_lower"]
+    assert result["per_coordinate"]["epsilon"]["upper"] == pytest.approx(5.469888567)
+    assert (result["neighboring"], result["trust"]) == ("replace_one", "local")
+    central = run_json(
+        capsys, "account gaussian --clip 1 --noise-multiplier 2 --dimension 9 --rounds 5"
+    )
+    assert 3 < central["epsilon"] < 6
+    assert central["epsilon_lower"] == 0
+    assert central["trust"] == "central"
+    summed = run_json(capsys, f"account rqm {PAPER} --dimension 650 --rounds 20 --trust aggregate")
+    assert (summed["epsilon"], summed["trust"]) == (result["epsilon"], "aggregate")
+
+
+@pytest.mark.parametrize("mechanism", ["skellam", "discrete-gaussian", "binomial"])
+def test_account_of_noise_on_sums(capsys, mechanism):
+    line = f"account {mechanism} --clip-norm 0.5 --noise-multiplier 5 --dimension 650 --rounds 77"
+    result = run_json(capsys, line + " --cohort 40")
+    gaussian = run_json(
+        capsys,
+        "account gaussian --clip-norm 0.5 --noise-multiplier 5 --dimension 650 --rounds 77",
+    )
+    assert gaussian["epsilon"] < result["epsilon"] < 1.001 * gaussian["epsilon"]
+    assert (result["trust"], result["cohort"]) == ("aggregate", 40)
+    code, _, err = run(capsys, line)
+    assert code == 2
+    assert "cohort" in err
+
+
+ROUNDING = "stochastic-rounding --clip 0.1 --levels 2 --margin 0.5"
+
+
+def test_account_of_whole_updates_through_a_channel(capsys):
+    size = "--dimension 650 --rounds 3"
+    line = f"account {ROUNDING} --clip-norm 0.5 --trust aggregate --cohort 40 {size}"
+    result = run_json(capsys, f"{line} --neighboring zero_out")
+    channel = stochastic_rounding(clip=0.1, levels=2, margin=0.5)
+    release = VectorRelease(channel, 0.5, 1024, 3, "aggregate", "zero_out", 40)
+    assert result["epsilon"] == account([release], 1e-5).epsilon
+    assert (result["clip_norm"], result["norm"]) == (0.5, "l2")
+    assert (result["neighboring"], result["trust"]) == ("zero_out", "aggregate")
+    assert result["parameters"] == {"clip": 0.1, "levels": 2, "margin": 0.5}
+    assert result["epsilon"] < run_json(capsys, line)["epsilon"]
+    alone = run_json(capsys, f"account {ROUNDING} {size}")
+    assert (alone["clip_norm"], alone["epsilon"] > result["epsilon"]) == (None, True)
+
+
+def test_a_channel_with_a_clip_norm_of_its_own_has_both(capsys):
+    line = "account imvu --clip-norm 0.5 --levels 2 --epsilon 1 --beta 4 --dimension 64 --rounds 1"
+    result = run_json(capsys, line)
+    release = VectorRelease(imvu(0.5, 2, 1.0, 4.0), 0.5, 64, 1)
+    assert result["epsilon"] == account([release], 1e-5).epsilon
+    assert (result["parameters"]["clip_norm"], result["clip_norm"]) == (0.5, 0.5)
+
+
+def test_train_within_limits(capsys, tmp_path):
+    folder = tmp_path / "run"
+    line = (
+        f"train --mechanism {ROUNDING} --clip-norm 0.5 --trust aggregate --neighboring zero_out "
+        f"--rounds 10 --max-participations 2 --stop-at-epsilon 90 --run {folder} --no-baseline"
+    )
+    result = run_json(capsys, line)
+    assert result["guarantee"]["epsilon"] <= 90
+    assert result["guarantee"]["neighboring"] == "zero_out"
+    assert result["participations"] <= 2
+    assert result["rounds"] == len((folder / "metrics.jsonl").read_text().splitlines())
+    code, out, _ = run(capsys, f"train --resume {folder}")
+    assert code == 0
+    assert ("stopped " in out) == bool(result["stopped"])
+    assert "clipped to an l2 norm of 0.5" in out
+    code, _, err = run(capsys, f"train --resume {folder} --stop-at-epsilon 0.5")
+    assert code == 2
+    assert "cannot be taken back" in err
+
+
+def test_design(capsys):
+    result = run_json(capsys, "design --clip 1 --values -3,-0.5,0.5,3 --epsilon 1")
+    assert result["value"] == result["mae"] <= 1.7010
+    assert result["epsilon"]["upper"] <= 1
+    assert result["dual_bound"] <= result["value"]
+    assert result["values"] == [-3, -0.5, 0.5, 3]
+
+
+def test_bench(capsys):
+    result = run_json(capsys, "bench --coordinates 100000 --repeats 1")
+    assert result["encode_pack"]["coordinates_per_second_per_core"] > 0
+    assert result["encode_pack"]["ratio_to_naive"] > 0
+    assert result["payload_bytes"] == 50_040
+
+
+def test_train_and_resume(capsys, tmp_path):
+    folder = tmp_path / "run"
+    result = run_json(capsys, f"train --rounds 12 --evaluate-every 4 --run {folder} --quiet")
+    assert 0.2 < result["accuracy"] <= 1
+    assert 0.2 < result["baseline_accuracy"] <= 1
+    assert result["bytes_per_upload"] == 40 + 1024  # 8 bits for a sum of 200, and a header
+    assert 3 < result["guarantee"]["epsilon"] < 4
+    assert result["report"] == str(folder / "report.html")
+    assert (folder / "report.html").exists()
+    again = run_json(capsys, f"train --resume {folder} --quiet")
+    assert again["accuracy"] == result["accuracy"]
+    code, out, _ = run(capsys, f"train --resume {folder} --quiet")
+    assert code == 0
+    for word in ("test accuracy", "without privacy", "upload", "epsilon <=", "time", "report.html"):
+        assert word in out
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        "pbm --theta 0.25 --trials 15",
+        "clipped-sgd",
+        "clipped-sgd --clip-norm 0.5",
+        "gaussian --noise-multiplier 0.01",
+        "gaussian --clip-norm 0.5 --noise-multiplier 0.01",
+        "local-gaussian --clip-norm 0.5 --noise-multiplier 1",
+        "sign-sgd --clip-norm 0.5 --noise-multiplier 1",
+        "skellam --clip-norm 0.5 --noise-multiplier 1",
+        "discrete-gaussian --clip-norm 0.5 --noise-multiplier 1 --bits 12 --deviations 4",
+        "binomial --clip-norm 0.5 --noise-multiplier 1 --rotation-seed 3",
+        "imvu --clip-norm 0.5 --levels 2 --epsilon 1 --beta 4 --trust aggregate",
+        "stochastic-rounding --clip-norm 0.5 --norm l1 --clip 0.1 --levels 2 --margin 1",
+    ],
+)
+def test_train_with_other_mechanisms(capsys, tmp_path, mechanism):
+    folder = tmp_path / "run"
+    code, out, err = run(
+        capsys,
+        f"train --mechanism {mechanism} --dataset breast-cancer --rounds 5 "
+        f"--run {folder} --no-baseline --quiet",
+    )
+    assert code == 0, err
+    assert ("protects nothing" in out) == mechanism.startswith("clipped-sgd")
+
+
+def test_the_twin_without_privacy_clips_as_the_mechanism_does(capsys, tmp_path):
+    folder = tmp_path / "run"
+    line = (
+        f"train --mechanism sign-sgd --clip-norm 0.5 --noise-multiplier 1 --rounds 2 --run {folder}"
+    )
+    assert run(capsys, line + " --quiet")[0] == 0
+    twin = json.loads((folder / "baseline" / "config.json").read_text())
+    assert (twin["mechanism"], twin["parameters"]) == ("clipped-sgd", {"clip_norm": 0.5})
+
+
+WRONG = [
+    ("certify rqm --clip 1", "margin, levels, keep"),
+    ("certify rqm --clip nan --margin 1 --levels 16 --keep .4", "clip"),
+    ("certify rqm --clip x --margin 1 --levels 16 --keep .4", "--clip"),
+    ("certify laplace --clip 1", "laplace"),
+    (f"certify rqm {PAPER} --order 1", "order"),
+    (f"certify rqm {PAPER} --pair 9 0", "within"),
+    (f"certify rqm {PAPER} --pair 1 0 --clients 2", "both"),
+    (f"certify rqm {PAPER} --neighboring zero_out", "--clients"),
+    (f"certify rqm {PAPER} --clients 2 --neighboring none", "zero_out"),
+    (f"certify rqm {PAPER} --clients 0", "clients"),
+    ("certify pbm --clip 1 --theta 0.25 --trials 15 --keep 0.4", "keep"),
+    (f"account rqm {PAPER} --dimension 0 --rounds 1", "dimension"),
+    (f"account rqm {PAPER} --dimension 5 --rounds 1 --delta 2", "delta"),
+    (f"account rqm {PAPER} --dimension 5 --rounds 1 --trust central", "trust"),
+    (
+        "account erm --clip 1 --bins -3,-0.5,0.5,3 --gamma 1 --dimension 5 --rounds 1 "
+        "--trust aggregate",
+        "lattice=True",
+    ),
+    ("account clipped-sgd --clip 1 --dimension 5 --rounds 1", "protects"),
+    ("account gaussian --noise-multiplier 1 --dimension 5 --rounds 1", "clip_norm"),
+    ("train --mechanism sign-sgd --noise-multiplier 1", "clip_norm"),
+    ("account gaussian --clip 1 --noise-multiplier 1e308 --dimension 5 --rounds 1", "1e+100"),
+    (f"account rqm {PAPER} --dimension 5 --rounds 1{'0' * 400}", "rounds"),
+    ("certify rqm --clip 1e-40 --margin 0 --levels 16 --keep .4", "1e-30"),
+    ("certify rqm --clip inf --margin 0 --levels 16 --keep .4", "finite"),
+    ("certify rqm --cl 1", "--cl"),
+    ("design --clip 1 --values -3,x --epsilon 1", "--values"),
+    ("design --clip 1 --values -3,3 --epsilon 0.1", "0.693148"),
+    ("design --clip 1 --values -3,3 --epsilon 1 --objective mode", "objective"),
+    ("compare --clip 1 --bits 2", "--epsilon"),
+    ("compare --clip 1 --bits 0 --epsilon 1", "bits"),
+    ("compare --clip 1 --bits two --epsilon 1", "--bits"),
+    ("compare --clip 1 --bits 2 --epsilon 0", "epsilon"),
+    ("compare --clip 1 --bits 2 --epsilon 1 --mechanisms laplace", "laplace"),
+    ("compare --clip 1 --bits 2 --epsilon 1 --objective mode", "objective"),
+    ("compare --clip 1 --bits 2 --epsilon 1 --order 1", "order"),
+    ("compare --channel laplace", "laplace"),
+    ("compare --channel pbm --clip 1", "either"),
+    ("compare --channel pbm", "theta"),
+    ("reproduce", "--list"),
+    ("reproduce rqm-fig8 --list", "--list"),
+    ("reproduce rqm-fig99", "rqm-fig8"),
+    ("reproduce rqm-fig8 --output /nowhere/page.html", "/nowhere"),
+    ("bench --coordinates 0", "coordinates"),
+    ("bench --coordinates 1000000000000000", "coordinates"),
+    ("bench --levels 1", "levels"),
+    ("train --dataset imagenet", "imagenet"),
+    ("train --dataset fashion-mnist --data-dir /nowhere", "/nowhere"),
+    ("train --model transformer", "transformer"),
+    ("train --cohort 500", "cohort"),
+    ("train --population 0", "population"),
+    ("train --partition fair", "partition"),
+    ("train --trust blind", "trust"),
+    ("train --mechanism skellam --clip-norm 1 --noise-multiplier 9 --bits 4", "bits > "),
+    ("train --mechanism skellam --clip-norm 1 --noise-multiplier 1 --trust local", "aggregate"),
+    ("train --threads 1000000000", "threads"),
+    ("train --stop-at-epsilon 0.1", "stop_at_epsilon"),
+    ("train --mechanism clipped-sgd --stop-at-epsilon 10", "protects"),
+    ("train --max-participations 3", "max_participations"),
+    ("train --neighboring add_remove", "neighboring"),
+    ("train --mechanism pbm --theta 0.2 --trials 3 --norm l1", "clip_norm"),
+    ("train --mechanism skellam --clip-norm 1 --noise-multiplier 1 --norm l1", "norm"),
+    (f"account rqm {PAPER} --clip-norm -1 --dimension 5 --rounds 1", "clip_norm"),
+    ("train --learning-rate 1e39", "learning_rate"),
+    ("train --resume /nowhere", "/nowhere"),
+    ("train --resume /nowhere --rounds 5", "/nowhere"),
+    ("train --resume /nowhere --seed 5", "--resume"),
+    ("train --colour blue", "colour"),
+    ("paint", "paint"),
+    ("", "COMMAND"),
+]
+
+
+@pytest.mark.parametrize(("line", "word"), WRONG)
+def test_what_is_wrong_is_one_line_and_exit_code_2(capsys, line, word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, line)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert word in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "certify",
+        "design",
+        "account",
+        "audit",
+        "compare",
+        "reproduce",
+        "bench",
+        "train",
+        "sweep",
+        "runs",
+        "report",
+    ],
+)
+def test_help_shows_an_example_that_parses(capsys, command):
+    code, out, _ = run(capsys, f"{command} --help")
+    assert code == 0
+    example = re.search(r"example: randquant (.*)", " ".join(out.split())).group(1)
+    options = parser().parse_args(example.split())
+    assert options.command == command
+
+
+def test_the_core_commands_run_without_torch():
+    hide = "import sys; sys.modules['torch'] = None; sys.modules['rich'] = None\n"
+    lines = (
+        f"certify rqm {PAPER}",
+        f"account rqm {PAPER} --dimension 5 --rounds 1",
+        "design --clip 1 --values -3,3 --epsilon 1",
+        "compare --clip 1 --bits 1 --epsilon 1 --mechanisms pbm",
+        "reproduce rqm-fig8",
+        f"audit rqm {PAPER} --audit-trials 100",
+    )
+    code = (
+        f"{hide}from randquant.cli import main\n"
+        f"for line in {lines!r}: assert main(line.split()) == 0, line\n"
+        "raise SystemExit(main(['train']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "train extra" in done.stderr
+
+
+def test_the_installed_command_answers():
+    command = os.path.join(os.path.dirname(sys.executable), "randquant")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("randquant ")
+
+
+def test_json_is_strict(capsys):
+    result = run_json(capsys, f"certify rqm {PAPER}")
+    assert math.isfinite(result["mse"])

@@ -1,0 +1,251 @@
+"""`randquant runs` and `report`, and the event files of `train --tensorboard`."""
+
+import contextlib
+import csv
+import dataclasses
+import json
+import shutil
+import sys
+
+import pytest
+from pages import Page, check_charts, check_self_contained
+
+from randquant import cli
+from randquant._internal import locks, sealed
+from randquant._internal.rounding import round_up
+from randquant.training import settings
+from randquant.training.config import TrainConfig
+from randquant.training.data import features
+from randquant.training.records import RoundMetrics
+from randquant.training.runs import execute as runs
+from randquant.training.runs import overview as runs_page
+from randquant.training.runs import status as run_status
+from randquant.training.runs.status import Status
+from randquant.training.runs.tensorboard import TensorboardLog
+
+CONFIG = TrainConfig(
+    dataset="digits",
+    model="softmax",
+    mechanism="gaussian",
+    parameters={"clip_norm": 0.5, "noise_multiplier": 4.0},
+    population=20,
+    cohort=10,
+    rounds=6,
+    checkpoint_every=3,
+    evaluate_every=2,
+)
+
+
+def fall_over(config, metrics):
+    if metrics.round == 5:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Runs in every state: a/baseline, a, half, broken."""
+    root = tmp_path_factory.mktemp("runs")
+    runs.create(root / "a", CONFIG, baseline=True, overwrite=False)
+    runs.execute(root / "a")
+    half = dataclasses.replace(CONFIG, mechanism="sign-sgd", seed=1)
+    runs.create(root / "half", half, baseline=False, overwrite=False)
+    with pytest.raises(KeyboardInterrupt):
+        runs.execute(root / "half", fall_over)
+    (root / "broken").mkdir()
+    (root / "broken" / "config.json").write_text("{}")
+    return root
+
+
+def printed(capsys, *line) -> str:
+    assert cli.main([str(word) for word in line]) == 0
+    return capsys.readouterr().out
+
+
+def test_runs_lists_every_run_below_a_folder(folder, capsys, monkeypatch):
+    found = json.loads(printed(capsys, "runs", folder, "--json"))["runs"]
+    by_name = {run["run"].removeprefix(f"{folder}/"): run for run in found}
+    assert {name: run["state"] for name, run in by_name.items()} == {
+        "a": "finished",
+        "a/baseline": "finished",
+        "broken": "damaged",
+        "half": "unfinished",
+    }
+    summary = json.loads((folder / "a" / "summary.json").read_text())
+    assert by_name["a"]["accuracy"] == summary["accuracy"]
+    assert by_name["a"]["epsilon"] == summary["guarantee"]["epsilon"]
+    assert by_name["a"]["bytes_per_upload"] == summary["bytes_per_upload"] == 2600
+    assert by_name["a"]["bytes_up"] == 6 * 10 * 2600
+    assert by_name["a/baseline"]["epsilon"] is None
+    assert (by_name["half"]["rounds"], by_name["half"]["config"]["rounds"]) == (5, 6)
+    assert by_name["half"]["epsilon"] > 0
+    text = printed(capsys, "runs", folder)
+    assert round_up(summary["guarantee"]["epsilon"]) in text
+    assert "5/6" in text
+    assert "not a JSON object with a checksum" in text  # what is damaged says why
+    (folder / "runs").mkdir(exist_ok=True)
+    shutil.copytree(folder / "a", folder / "runs" / "a")
+    monkeypatch.chdir(folder)
+    assert len(json.loads(printed(capsys, "runs", "--json"))["runs"]) == 2
+    shutil.rmtree(folder / "runs")
+
+
+def test_a_run_in_training_is_seen_and_not_disturbed(folder):
+    with locks.folder(folder / "half"):
+        assert run_status.read(folder / "half").state == "being trained"
+    with locks.folder(folder / "half"):
+        pass
+    assert run_status.read(folder / "half").state == "unfinished"
+
+
+def test_a_longer_run_is_not_finished(folder, tmp_path):
+    shutil.copytree(folder / "a", tmp_path / "a")
+    sealed.write(tmp_path / "a" / "config.json", dataclasses.replace(CONFIG, rounds=7))
+    assert run_status.read(tmp_path / "a").state == "unfinished"
+    with open(tmp_path / "a" / "metrics.jsonl", "ab") as log:
+        log.write(b'{"round": 7, "accu')  # half a line of a killed run
+    assert run_status.read(tmp_path / "a").rounds == 6
+
+
+def test_named_runs_are_compared(folder, capsys):
+    result = json.loads(printed(capsys, "runs", folder / "a", folder / "half", "--json"))
+    assert result["differing"] == ["mechanism", "seed"]
+    lines = printed(capsys, "runs", folder / "a", folder / "half").splitlines()
+    assert lines[1].split() == ["mechanism", "gaussian", "sign-sgd"]
+    assert lines[2].split() == ["seed", "0", "1"]
+    assert lines[3].split() == ["state", "finished", "unfinished"]
+
+
+def test_a_line_of_csv_for_each_run(folder, capsys, tmp_path):
+    printed(capsys, "runs", folder, "--csv", tmp_path / "runs.csv")
+    with open(tmp_path / "runs.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4
+    assert rows[0]["config.noise_multiplier"] == "4.0"
+    assert float(rows[0]["epsilon"]) == run_status.read(folder / "a").epsilon
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [("runs", "runs"), ("runs nowhere", "nowhere"), ("report nowhere", "nowhere")],
+)
+def test_without_runs_there_is_one_sentence(line, word, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(line.split()) == 2
+    error = capsys.readouterr().err
+    assert word in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_builds_its_page_again(folder, capsys, tmp_path):
+    before = (folder / "a" / "report.html").read_bytes()
+    (folder / "a" / "report.html").unlink()
+    printed(capsys, "report", folder / "a")
+    assert (folder / "a" / "report.html").read_bytes() == before
+    printed(capsys, "report", folder / "a", "--output", tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_bytes() == before
+    assert cli.main(["report", str(folder / "half")]) == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_several_runs_share_a_page(folder, capsys, tmp_path):
+    printed(capsys, "report", folder, "--output", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    check_self_contained(text)
+    assert len(check_charts(text)) >= 3
+    words = Page(text).words
+    for word in ("half", "baseline", "broken", "Epsilon so far", "unfinished", "sign-sgd"):
+        assert word in words
+
+
+def made_up(k: int, **changes) -> Status:
+    metrics = tuple(RoundMetrics(r, 0.1 * r, 1.0, 1.0, 100, 0.1, 0.1, 0.1, r, r) for r in (1, 2))
+    config = dataclasses.replace(CONFIG, rounds=2, **changes)
+    return Status(run_status.Path(f"/runs/<run {k}>"), "unfinished", config, metrics)
+
+
+@pytest.mark.parametrize(
+    ("changes", "legend"),
+    [
+        ([{"mechanism": f"m{k % 3}", "seed": k} for k in range(12)], ["m0", "m1", "m2"]),
+        ([{"seed": k, "cohort": 5 + k % 2} for k in range(12)], ["cohort 5", "cohort 6"]),
+        ([{"mechanism": f"m{k}"} for k in range(12)], [*(f"m{k}" for k in range(7)), "others"]),
+        ([{"seed": k} for k in range(12)], [*(f"seed {k}" for k in range(7)), "others"]),
+    ],
+)
+def test_more_runs_than_colours_are_coloured_by_a_setting(changes, legend):
+    text = runs_page.render([made_up(k, **each) for k, each in enumerate(changes)])
+    check_self_contained(text)
+    charts = check_charts(text)
+    drawn = [root for root in charts if "aria-label" in root.attrib]
+    assert {sum("thin" in e.attrib.get("class", "") for e in root) for root in drawn} == {12}
+    first = text[text.index('<ul class="legend">') : text.index("</ul>") + 5]
+    assert Page(first).words.split(" ") == " ".join(legend).split(" ")
+    assert "&lt;run 3&gt;" in text
+
+
+def test_eight_runs_have_a_colour_each():
+    text = runs_page.render([made_up(k, seed=k) for k in range(8)])
+    first = text[text.index('<ul class="legend">') : text.index("</ul>")]
+    assert [f"c{k}" in first for k in range(1, 9)] == [True] * 8
+
+
+def test_settings_are_flat_and_what_differs_is_found():
+    other = dataclasses.replace(CONFIG, parameters={"clip_norm": 0.5, "noise_multiplier": 2.0})
+    assert settings.flat(CONFIG)["noise_multiplier"] == 4.0
+    assert settings.differing([CONFIG, other]) == ["noise_multiplier"]
+    assert settings.differing([CONFIG, CONFIG]) == []
+    assert settings.varied([CONFIG, dataclasses.replace(CONFIG, mechanism="x")]) == ["mechanism"]
+
+
+def events(path):
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    ).EventAccumulator(str(path))
+    accumulator.Reload()
+    return accumulator
+
+
+def test_event_files_hold_every_round_once(tmp_path):
+    folder = tmp_path / "run"
+    runs.create(folder, CONFIG, baseline=True, overwrite=False)
+    with contextlib.suppress(KeyboardInterrupt), TensorboardLog(folder) as log:
+
+        def both(config, metrics):
+            log.round(config, metrics)
+            if config.mechanism == "gaussian":
+                fall_over(config, metrics)
+
+        runs.execute(folder, both)
+    assert not (folder / "summary.json").exists()
+    with TensorboardLog(folder) as log:
+        runs.execute(folder, log.round)
+    for place, name in ((folder, "epsilon"), (folder / "baseline", "accuracy")):
+        metrics = run_status.read(place).metrics
+        scalars = events(place / "tensorboard")
+        lines = [(m.round, getattr(m, name)) for m in metrics if getattr(m, name) is not None]
+        found = [(e.step, e.value) for e in scalars.Scalars(name)]
+        assert found == [(step, pytest.approx(value)) for step, value in lines]
+        assert [e.step for e in scalars.Scalars("train_loss")] == [1, 2, 3, 4, 5, 6]
+    assert "epsilon" not in events(folder / "baseline" / "tensorboard").Tags()["scalars"]
+    stated = [m.epsilon for m in run_status.read(folder).metrics]
+    found = [e.value for e in events(folder / "tensorboard").Scalars("epsilon")]
+    assert all(value >= epsilon for value, epsilon in zip(found, stated, strict=True))
+
+
+def test_event_files_say_what_their_epsilon_does_not_cover(tmp_path):
+    folder = tmp_path / "run"
+    config = dataclasses.replace(CONFIG, dataset="breast-cancer", fitted_on="all", rounds=1)
+    runs.create(folder, config, baseline=False, overwrite=False)
+    with TensorboardLog(folder) as log:
+        runs.execute(folder, log.round)
+    texts = events(folder / "tensorboard").Tensors("features/text_summary")
+    assert features.NOT_COVERED in texts[0].tensor_proto.string_val[0].decode()
+
+
+def test_without_tensorboard_nothing_is_trained(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    line = ["train", "--rounds", "2", "--run", str(tmp_path / "run"), "--tensorboard", "--quiet"]
+    assert cli.main(line) == 2
+    assert "tensorboard extra" in capsys.readouterr().err
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == b""

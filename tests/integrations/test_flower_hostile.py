@@ -1,0 +1,383 @@
+"""Messages that no honest side sends: refused in one sentence of ours, uncharged, in memory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+import random
+import tracemalloc
+
+import fuzz_flower
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid, client_app, over_the_wire
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.common.serde import message_from_proto, message_to_proto
+from fuzz_flower import FILES_OF_ARRAYS, MOD, NODE, counted, sentences, train
+from test_flower import ANYTHING, exact, fedavg, mean_of, model, mover, noisy, run
+
+import randquant as rq
+from randquant.integrations.flower import arrays, messages, sums
+from randquant.integrations.flower import mod as mod_module
+from randquant.integrations.flower.messages import (
+    HEAD,
+    INBOX,
+    LONGEST_SESSION,
+    LONGEST_TEXT,
+    PAYLOAD,
+)
+from randquant.integrations.flower.mod import FILES, REFUSED
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+
+OFFER = Offer(noisy("local"), 5)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    yield
+    logger.setLevel(before)
+
+
+def an_upload(**changes):
+    """An honest upload of local trust, with other fields in its head."""
+    head = {"step": "upload", "session": b"s", "offer": OFFER.to_text(), **changes}
+    record = ConfigRecord({name: value for name, value in head.items() if value is not None})
+    content = RecordDict({HEAD: record, "arrays": model(), "config": ConfigRecord({})})
+    return Message(content, dst_node_id=NODE, message_type="train")
+
+
+def answer_to(message, mod=MOD):
+    """(why it is refused, or "" where it is not; what the client was charged; peak of memory)."""
+    context = Context(1, NODE, {}, RecordDict({}), {})
+    tracemalloc.start()
+    try:
+        reply = mod(message, context, train)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    return str(reply.error.reason) if reply.has_error() else "", counted(context), peak
+
+
+def is_refused(message, reason=""):
+    found, charged, peak = answer_to(message)
+    assert sentences().fullmatch(found), found
+    assert reason in found
+    assert charged == 0
+    return peak
+
+
+def test_an_honest_message_is_answered_and_charged():
+    assert answer_to(an_upload())[:2] == ("", 1)
+
+
+# Arrays
+
+
+@pytest.mark.parametrize("data", FILES_OF_ARRAYS, ids=range(len(FILES_OF_ARRAYS)))
+def test_arrays_that_are_none_are_refused(data):
+    message = an_upload()
+    message.content["arrays"] = ArrayRecord({"w": Array("float32", (5,), "numpy.ndarray", data)})
+    assert is_refused(message, REFUSED) < 2_000_000
+
+
+@pytest.mark.parametrize("shape", ["(1099511627776,)", "(1048576, 1048576)", "(0, 1099511627776)"])
+def test_a_header_that_claims_much_allocates_nothing(shape):
+    data = fuzz_flower._npy(fuzz_flower._shape(shape), bytes(20))
+    sides = tuple(int(side) for side in shape.strip("()").split(",") if side)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="Expected as many bytes as the array's shape needs"):
+            arrays.read(Array("float32", sides, "numpy.ndarray", data))
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros((2, 3), np.float32), np.array(7), np.zeros(0), np.array([True, False]),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.zeros((0, 5), ">f4"),
+        np.arange(3, dtype=np.uint64), np.ones((1, 1, 1), np.float16), np.arange(4, dtype=np.int8),
+        np.arange(24.0).reshape(2, 3, 4), np.arange(300_000.0), np.array(1.5),
+    ],
+    ids=lambda value: f"{value.dtype.str}{value.shape}",
+)  # fmt: skip
+def test_every_array_of_numbers_is_read_as_numpy_reads_it(value):
+    array = Array(value)
+    found = arrays.read(array)
+    assert (found.dtype, found.shape) == (value.dtype, value.shape)
+    np.testing.assert_array_equal(found, array.numpy())
+    assert not found.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"stype": "torch"}, "of type 'numpy.ndarray'"),
+        ({"dtype": "float64"}, "dtype and shape that the message states"),
+        ({"shape": (3, 2)}, "dtype and shape that the message states"),
+        ({"data": b"more"}, "as many bytes"),
+    ],
+)
+def test_an_array_is_what_the_message_says_of_it(change, match):
+    array = Array(np.zeros((2, 3), np.float32))
+    more = change.pop("data", b"")
+    fields = {"dtype": array.dtype, "shape": array.shape, "stype": array.stype, **change}
+    with pytest.raises(ValueError, match=match):
+        arrays.read(Array(**fields, data=array.data + more))
+
+
+@pytest.mark.parametrize("value", [np.zeros(5, complex), np.zeros(5, "U1"), np.zeros(5, "M8[s]")])
+def test_arrays_of_anything_but_numbers_are_refused(value):
+    with pytest.raises(ValueError, match="Expected"):
+        arrays.read(Array(value))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_model_that_is_not_finite_is_refused_before_it_is_charged(value):
+    message = an_upload()
+    message.content["arrays"] = ArrayRecord({"w": Array(np.full(5, value, dtype=np.float32))})
+    is_refused(message, "Expected finite numbers in the model, got others.")
+
+
+def test_a_counter_may_be_anything():
+    message = an_upload()
+    message.content["arrays"]["n"] = Array(np.array(2**62))
+    assert answer_to(message)[:2] == ("", 1)
+
+
+# Heads
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": None}, {"step": 5}, {"step": "x" * 10**6}, {"step": "uploaded"}, {"step": b"x"},
+        {"session": None}, {"session": b""}, {"session": "s"},
+        {"session": bytes(LONGEST_SESSION + 1)}, {"offer": 5}, {"offer": [1.5]}, {"offer": b"{}"},
+        {"offer": "[" * 10**6}, {"offer": "9" * 5000}, {"offer": "x" * (LONGEST_TEXT + 1)},
+        {"offer": '{"a":' * 10**5}, {"offer": "null"},
+        {"terms": 5}, {"survivors": 5}, {"survivors": [1]}, {"survivors": ["-1"]},
+        {"survivors": ["٣"]}, {"survivors": ["9" * 21]}, {"step": "share"}, {"step": "advertise"},
+        {"step": "confirm"}, {"step": "reveal"},
+    ],
+    ids=lambda changes: str(changes)[:40],
+)  # fmt: skip
+def test_heads_that_are_none_are_refused(changes):
+    message = an_upload(**changes)
+    size = len(message_to_proto(message).SerializeToString())
+    assert is_refused(message) < 4_000_000 + 100 * size
+
+
+def test_texts_and_sessions_are_as_long_as_they_may_be(monkeypatch):
+    assert answer_to(an_upload(session=bytes(LONGEST_SESSION)))[:2] == ("", 1)
+    size = len(OFFER.to_text())
+    monkeypatch.setattr(messages, "LONGEST_TEXT", size)
+    assert answer_to(an_upload())[:2] == ("", 1)
+    monkeypatch.setattr(messages, "LONGEST_TEXT", size - 1)
+    assert f"texts of at most {size - 1} characters" in answer_to(an_upload())[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dimension": 2**40}, {"dimension": 2**31}, {"dimension": 6}, {"dimension": 1.5},
+        {"dimension": True}, {"buffers": ["w"]}, {"buffers": ["more"]}, {"buffers": "w"},
+        {"buffers": [5]}, {"buffers": None}, {"clip_norm": 1e308}, {"clip_norm": -1},
+        {"clip_norm": "1"}, {"cohort": 10**30}, {"trust": "central"}, {"norm": "l9"},
+        {"rotation_seed": -1}, {"format": "randquant offer, version 1"}, {"more": 1},
+        {"channel": None}, {"channel": {}}, {"dimension": 10**400},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_offers_that_do_not_fit_are_refused(change):
+    text = json.dumps({**json.loads(OFFER.to_text()), **change})
+    assert is_refused(an_upload(offer=text)) < 4_000_000
+
+
+@pytest.mark.parametrize("record", [MetricRecord({"step": 1}), model(), ArrayRecord({}), None])
+@pytest.mark.parametrize("key", [HEAD, "arrays"])
+def test_records_of_another_type_are_refused(record, key):
+    message = an_upload()
+    if record is None or (key == "arrays" and isinstance(record, ArrayRecord) and record):
+        del message.content[key]
+    else:
+        message.content[key] = record
+    is_refused(message)
+
+
+def test_an_error_is_no_request():
+    request = an_upload()
+    is_refused(Message(Error(code=1, reason="x"), reply_to=request))
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyError, ZeroDivisionError, RecursionError])
+def test_whatever_goes_wrong_before_the_charge_is_one_sentence(error, monkeypatch):
+    def fails(*_args):
+        raise error("patient 17")
+
+    monkeypatch.setattr(mod_module.Layout, "of", fails)
+    is_refused(an_upload(), REFUSED)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"1": 5}', '{"1": "xx"}', '{"x": ""}', '{"1": null}'])
+@pytest.mark.parametrize("name", ["randquant-directory", "randquant-identity"])
+def test_files_of_a_client_that_are_damaged_are_not_described(name, text, tmp_path):
+    path = tmp_path / "file"
+    path.write_text(text)
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
+    for context in grid.contexts.values():
+        context.node_config[name] = str(path)
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    reasons = {str(reply.error.reason) for *_, reply in grid.seen if reply.has_error()}
+    valid = name == "randquant-directory" and text == "[]"
+    assert reasons == {FILES} or valid
+
+
+def test_what_is_logged_of_a_hostile_message_is_short(caplog):
+    is_refused(an_upload(offer='"' + "x" * 10**6))
+    is_refused(an_upload(offer=json.dumps({"format": "x" * 10**6})))
+    assert max(len(record.getMessage()) for record in caplog.records) < 1000
+
+
+def test_other_types_of_messages_are_passed_through():
+    message = an_upload()
+    message.metadata.message_type = "evaluate"
+    reply = MOD(message, Context(1, NODE, {}, RecordDict({}), {}), train)
+    assert set(reply.content) == {"arrays"}
+
+
+def test_a_planted_loader_of_numpys_is_caught(monkeypatch):
+    """Two gigabytes for a message of some hundred bytes."""
+    monkeypatch.setattr(arrays, "read", lambda array: array.numpy())
+    message = an_upload()
+    data = fuzz_flower._npy(fuzz_flower._shape("(500000000,)"), bytes(20))
+    message.content["arrays"] = ArrayRecord({"w": Array("float32", (5,), "numpy.ndarray", data)})
+    assert is_refused(message) > 1_000_000_000
+
+
+# Replies of clients
+
+
+def damaged_reply(rng, reply):
+    """A client's reply, damaged as requests are."""
+    data = bytes([0]) + message_to_proto(over_the_wire(reply)).SerializeToString()
+    damaged = fuzz_flower.damage(rng, data)
+    try:
+        return message_from_proto(fuzz_flower.MessageProto.FromString(damaged[1:]))
+    except Exception:  # Flower's own, which would not have brought it
+        return None
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_a_hostile_reply_does_not_stop_the_round(trust):
+    """One client's upload, confirmation or revelation: the sum is that of the others, or of all."""
+    rng = random.Random(f"replies {trust}")
+    late = ("upload", "confirm", "reveal")
+    for _ in range(15 if trust == "aggregate" else 40):
+        chosen = rng.choice(late) if trust == "aggregate" else "upload"
+
+        def fault(step, node, reply, chosen=chosen):
+            if (step, node) != (chosen, 2):
+                return [reply]
+            changed = damaged_reply(rng, reply)
+            return [] if changed is None else [changed]
+
+        grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
+        strategy = QuantizedStrategy(fedavg(), exact(trust), patience=1)
+        found = run(strategy, grid).arrays["w"].numpy()
+        others = np.abs(found - mean_of([1, 3, 4, 5])).max() < 1e-6
+        assert others or np.abs(found - mean_of(range(1, 6))).max() < 1e-6
+
+
+def test_a_hostile_reply_to_an_early_step_raises_nothing_of_pythons():
+    rng = random.Random("early")
+    for _ in range(10):
+        chosen = rng.choice(["advertise", "share"])
+
+        def fault(step, node, reply, chosen=chosen):
+            changed = damaged_reply(rng, reply) if (step, node) == (chosen, 2) else reply
+            return [] if changed is None else [changed]
+
+        grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
+        strategy = QuantizedStrategy(fedavg(), exact(), patience=2)
+        found = run(strategy, grid).arrays["w"].numpy()
+        others = [
+            part for size in range(2, 6) for part in itertools.combinations(range(1, 6), size)
+        ]
+        means = [np.zeros(5), *map(mean_of, others)]
+        assert min(np.abs(found - mean).max() for mean in means) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {HEAD: MetricRecord({"x": 1})}, {HEAD: ConfigRecord({}), PAYLOAD: MetricRecord({"x": 1})},
+        {INBOX: model()}, {},
+    ],
+    ids=lambda content: str(sorted(content)),
+)  # fmt: skip
+@pytest.mark.parametrize("error", [KeyError, MemoryError, TypeError])
+def test_any_error_of_a_reply_drops_that_reply_alone(content, error, monkeypatch, caplog):
+    """Whatever a parser of ours may raise one day."""
+    read = sums.messages.read_payload
+
+    def fragile(records):
+        if set(records) != {HEAD, PAYLOAD} or INBOX in content:
+            raise error("x" * 10**6)
+        return read(records)
+
+    def fault(step, node, reply):
+        if node == 2:
+            head = {HEAD: reply.content[HEAD]} if not content else {}
+            reply.content = RecordDict({**head, **content})
+        return [reply]
+
+    monkeypatch.setattr(sums.messages, "read_payload", fragile if not content else read)
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
+    found = run(QuantizedStrategy(fedavg(), exact("local"), patience=1), grid).arrays["w"].numpy()
+    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+    assert max(len(record.getMessage()) for record in caplog.records) < 1000
+
+
+FORGED = "refused\nWARNING: randquant: client 3: it lies\x1b[2K\r\u2028\u202e"
+
+
+def test_what_others_write_cannot_pass_for_lines_of_ours(caplog):
+    def at(node, error):
+        found = Message(Error(0, error), reply_to=an_upload())
+        found.metadata.__dict__["_src_node_id"] = node
+        return found
+
+    refused = {}
+    replies = [at(node, FORGED) for node in (2, 9)]
+    sums._checked(replies, {2}, "upload", b"s", lambda *_: None, refused)
+    message = an_upload()
+    message.content["arrays"]["\nWARNING: randquant: it lies"] = Array(np.zeros(1, dtype=int))
+    caplog.set_level(logging.INFO, logger="flwr")
+    assert answer_to(message)[0] == ""
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 3
+    assert all(text.isprintable() for text in [*said, *refused.values()])
+
+
+def test_the_largest_channel_fits_the_limit_of_texts():
+    channel = rq.pbm(clip=1.5, theta=0.2, trials=255, inputs=1000)
+    assert len(json.dumps(channel.weights.tolist())) < LONGEST_TEXT * 0.9

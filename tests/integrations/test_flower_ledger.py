@@ -1,0 +1,486 @@
+"""A client's own account: nothing free makes it forget, no damage is believed, no kill loses it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import random
+import signal
+import struct
+import time
+
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid, client_app
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.serverapp.strategy import FedAdam
+from test_flower import (
+    ANYTHING,
+    ask,
+    changed_request,
+    exact,
+    fedavg,
+    message_copy,
+    mover,
+    noisy,
+    run,
+    saved_state,
+)
+
+from randquant._internal.rounding import round_up
+from randquant._internal.serialization import write_atomic
+from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.integrations.flower import messages as wire_messages
+from randquant.integrations.flower import state
+from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.files import DamagedFile
+from randquant.integrations.flower.ledger import OWN, SPENT, STEP_BYTES, Ledger
+from randquant.integrations.flower.mod import QuantizeMod
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.privacy.accounting.account import account
+
+OFFER = Offer(noisy("local"), 5)
+KINDS = ("share", "upload", "confirm", "reveal")
+
+
+def a_context(path=None, node=1):
+    return Context(
+        1, node, {} if path is None else {"randquant-ledger": str(path)}, RecordDict(), {}
+    )
+
+
+def a_ledger(context):
+    return Ledger(RunAccountant(1e-5), context)
+
+
+def answered(context):
+    """What a client's account has, after a look: (answers, steps)."""
+    ledger = a_ledger(context)
+    with ledger.held():
+        return ledger.accountant.answers(OWN), list(ledger._taken)
+
+
+def answer(context, session=None, step="upload", count=1):
+    """Count an answer, and take a step."""
+    ledger = a_ledger(context)
+    with ledger.held():
+        if session is not None:
+            ledger.take(session, step)
+        ledger.accountant.compose(RoundEvent(OFFER, frozenset({OWN})), count)
+        ledger.save()
+
+
+def filled(path):
+    """An account of 74 answers to two offers, and some steps; its bytes."""
+    context = a_context(path)
+    answer(context, count=74)
+    ledger = a_ledger(context)
+    with ledger.held():
+        for step in KINDS:
+            ledger.take(b"one", step)
+            ledger.take(b"two", step)
+        ledger.accountant.compose(RoundEvent(Offer(noisy(), 650), frozenset({OWN})), 14)
+        ledger.save()
+    return path.read_bytes()
+
+
+# What is remembered
+
+
+def test_adverts_are_free_and_make_nobody_forget(tmp_path):
+    """A second process with a client's old state repeats an upload under the same masks."""
+    path = tmp_path / "account"
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
+    grid.contexts[1].node_config["randquant-ledger"] = str(path)
+    old = {}
+
+    def fault(step, node, reply):
+        if node == 1:
+            old[step] = RecordDict(dict(grid.contexts[1].state))
+        return [reply]
+
+    grid.fault = fault
+    run(QuantizedStrategy(fedavg(), exact()), grid)
+    [request] = [r for step, node, r, _ in grid.seen if (step, node) == ("upload", 1)]
+    size = path.stat().st_size
+    offer = Offer(exact(), 5)
+    for number in range(110):
+        session = b"free %d" % number
+        terms = wire_messages.terms_text(Terms(session, (1, 2, 3), 5, offer.bits(3), 2, 2))
+        fields = {"offer": offer.to_text(), "terms": terms}
+        assert ask(grid, 1, "advertise", session, **fields).has_content()
+    assert path.stat().st_size == size
+    context = grid.contexts[1]
+    context.state = RecordDict({**old["share"], SPENT: context.state[SPENT]})
+    reply = grid.app(message_copy(request), context)
+    assert reply.error.reason == "Expected each step of a sum once, got 'upload' again."
+
+
+def test_a_step_costs_sixteen_bytes_and_is_kept_for_ever(tmp_path):
+    context = a_context(tmp_path / "account")
+    sizes = []
+    for number in range(100):
+        ledger = a_ledger(context)
+        with ledger.held():
+            ledger.take(b"session %d" % number, KINDS[number % 4])
+            ledger.save()
+        sizes.append((tmp_path / "account").stat().st_size)
+    assert set(np.diff(sizes)) == {STEP_BYTES}
+    ledger = a_ledger(context)
+    with ledger.held():
+        for number in range(100):
+            with pytest.raises(ProtocolError, match="each step of a sum once"):
+                ledger.take(b"session %d" % number, KINDS[number % 4])
+            ledger.take(b"session %d" % number, KINDS[(number + 1) % 4])
+
+
+def test_a_link_stays_a_link_to_one_account(tmp_path):
+    (tmp_path / "disk").mkdir()
+    path, link = tmp_path / "disk" / "account", tmp_path / "account"
+    link.symlink_to(path)
+    answer(a_context(link), b"one")
+    answer(a_context(path), b"two")
+    assert link.is_symlink()
+    for name in (path, link):
+        assert answered(a_context(name))[0] == 2
+        with pytest.raises(ProtocolError, match="each step of a sum once"):
+            answer(a_context(name), b"one")
+
+
+def test_a_share_is_remembered_too(tmp_path):
+    """Shares sealed twice, under keys that a server has made up, would be its own."""
+    path, again = tmp_path / "account", []
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
+    grid.contexts[1].node_config["randquant-ledger"] = str(path)
+
+    def twice(message):
+        context = grid.contexts[message.metadata.dst_node_id]
+        before = RecordDict(dict(context.state))
+        grid.app(message_copy(message), context)
+        context.state = RecordDict({**before, SPENT: context.state[SPENT]})
+        again.append(grid.app(message_copy(message), context))
+
+    changed_request(grid, "share", lambda m: m.metadata.dst_node_id == 1 and twice(m))
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(cohort=3), patience=1), grid)
+    [reply] = again
+    assert reply.error.reason == "Expected each step of a sum once, got 'share' again."
+
+
+def test_a_limit_is_not_exceeded_by_anything():
+    cost = account([noisy("local").release(5, 2)], 1e-5, quick=True).epsilon
+    for limit, answers in ((cost, 2), (cost * (1 - 1e-4), 1)):
+        grid = InProcessGrid(client_app(QuantizeMod(epsilon=limit), mover), [1])
+        replies = [ask(grid, 1, "upload", offer=OFFER.to_text()) for _ in range(3)]
+        assert sum(reply.has_content() for reply in replies) == answers
+
+
+def test_what_is_not_saved_is_not_counted(tmp_path):
+    context = a_context(tmp_path / "account")
+    answer(context)
+    ledger = a_ledger(context)
+    with contextlib.suppress(KeyError), ledger.held():
+        ledger.take(b"s", "upload")
+        ledger.accountant.compose(RoundEvent(OFFER, frozenset({OWN})))
+        raise KeyError
+    assert answered(context) == (1, [])
+
+
+@pytest.mark.parametrize("where", ["file", "state"])
+def test_a_client_with_another_number_has_the_same_account(where, tmp_path):
+    context = a_context(tmp_path / "account" if where == "file" else None)
+    answer(context, b"s")
+    other = a_context(tmp_path / "account" if where == "file" else None, node=2)
+    other.state = context.state
+    answer(other)
+    assert answered(other)[0] == 2
+    with pytest.raises(ProtocolError, match="each step of a sum once"):
+        answer(other, b"s")
+
+
+# Damage
+
+
+def with_account(data, change):
+    """The same file with another account, and right checksums."""
+    body = data[40:]
+    end = 16 + int.from_bytes(body[8:16], "little")
+    record = json.loads(body[16:end])
+    change(record)
+    del record["checksum"]
+    text = json.dumps(record, sort_keys=True).encode()
+    record["checksum"] = hashlib.sha256(text).hexdigest()
+    return with_checksum(data, body[:8], json.dumps(record).encode(), body[end:])
+
+
+def with_checksum(data, number, text, steps):
+    body = number + len(text).to_bytes(8, "little") + text + steps
+    return data[:8] + hashlib.sha256(body).digest() + body
+
+
+def parts(data):
+    """(how often written, account, steps) of an account's bytes."""
+    end = 56 + int.from_bytes(data[48:56], "little")
+    return data[40:48], data[56:end], data[end:]
+
+
+def refused(path, data, match="Expected this client's account, but"):
+    path.write_bytes(data)
+    with pytest.raises(DamagedFile, match=match):
+        answered(a_context(path))
+
+
+def test_no_changed_byte_or_digit_is_believed(tmp_path):
+    path, rng = tmp_path / "account", random.Random(1)
+    good = filled(path)
+    digits = [place for place, byte in enumerate(good) if chr(byte).isdigit()]
+    for place in rng.sample(range(len(good)), 200):
+        refused(
+            path, good[:place] + bytes([good[place] ^ rng.randrange(1, 256)]) + good[place + 1 :]
+        )
+    for place in rng.sample(digits, 200):
+        other = rng.choice(sorted(set(b"0123456789") - {good[place]}))
+        refused(path, good[:place] + bytes([other]) + good[place + 1 :])
+
+
+def test_a_step_that_is_deleted_doubled_or_moved_is_noticed(tmp_path):
+    path = tmp_path / "account"
+    good = filled(path)
+    number, text, steps = parts(good)
+    assert len(steps) == 8 * STEP_BYTES
+    first, rest = steps[:STEP_BYTES], steps[STEP_BYTES:]
+    for changed in (rest, rest[:-1], steps + first, rest + first, b"", steps + b"\0"):
+        refused(path, good[: -len(steps)] + changed)
+    for cut in range(0, len(good), 7):
+        refused(path, good[:cut])
+    refused(path, with_checksum(good, number, text, steps + first))  # twice, well summed up
+    refused(path, with_checksum(good, number, text, steps[:-1]))
+    path.write_bytes(with_checksum(good, number, text, steps))
+    assert len(answered(a_context(path))[1]) == 8
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: r["clients"].update({"7": {"0": 1}}),
+        lambda r: r.update(clients={"7": r["clients"]["0"]}),
+        lambda r: r["clients"]["0"].update({"0": -9}),
+        lambda r: r.update(delta=1e-6),
+        lambda r: r.update(clients=[]),
+        lambda r: r.pop("clients"),
+        lambda r: r.update(offers=[]),
+    ],
+    ids=["of two clients", "of another client", "a count below zero", "another delta", "a list",
+         "none", "no offers"],
+)  # fmt: skip
+def test_an_account_of_something_else_is_refused(change, tmp_path):
+    path = tmp_path / "account"
+    good = filled(path)
+    path.write_bytes(with_account(good, lambda record: None))
+    assert answered(a_context(path))[0] == 74 + 14
+    refused(path, with_account(good, change))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b'{"schema": 1, "taken": {}}', b"RQSPENT1" + bytes(99)]
+)
+def test_a_file_of_another_kind_is_refused(data, tmp_path):
+    refused(tmp_path / "account", data, "damaged, or of another version")
+
+
+@pytest.mark.parametrize("lost", ["older", "gone"])
+def test_an_account_older_than_this_run_has_seen_is_refused(lost, tmp_path):
+    path = tmp_path / "account"
+    context = a_context(path)
+    answer(context)
+    old = path.read_bytes()
+    answer(context)
+    assert answered(context)[0] == 2
+    path.write_bytes(old) if lost == "older" else path.unlink()
+    with pytest.raises(DamagedFile, match="newest account, got an older one"):
+        answered(context)
+    assert answered(a_context(path))[0] == (lost == "older")  # another run cannot know
+
+
+def test_an_older_account_that_is_put_back_costs_nobody_an_answer(tmp_path):
+    """Whole messages: the refusal names no file, and nothing is trained."""
+    path = tmp_path / "account"
+    grid = InProcessGrid(client_app(ANYTHING, mover), [1])
+    grid.contexts[1].node_config["randquant-ledger"] = str(path)
+    assert ask(grid, 1, "upload", offer=OFFER.to_text()).has_content()
+    path.unlink()
+    reason = ask(grid, 1, "upload", offer=OFFER.to_text()).error.reason
+    assert reason == "This client's files cannot be used; its log says why."
+
+
+def test_no_changed_digit_or_byte_of_an_accountants_state_is_believed():
+    accountant = RunAccountant(1e-5)
+    for client in (1, 2):
+        accountant.compose(RoundEvent(OFFER, frozenset({client})), 74)
+    accountant.compose(RoundEvent(Offer(noisy(), 650), frozenset({2})), 14)
+    good, rng = json.dumps(accountant.state_dict()), random.Random(2)
+    digits = [place for place, char in enumerate(good) if char.isdigit()]
+    changes = [(place, rng.choice("0123456789")) for place in rng.sample(digits, 200)]
+    changes += [(place, chr(rng.randrange(32, 127))) for place in rng.sample(range(len(good)), 200)]
+    accepted = 0
+    for place, char in changes:
+        try:
+            told = json.loads(good[:place] + char + good[place + 1 :])
+        except ValueError:
+            continue
+        other = RunAccountant(1e-5)
+        if told == json.loads(good):  # the same digit, or a space
+            continue
+        with pytest.raises(ValueError, match="Expected the state of this accountant, but"):
+            other.load_state_dict(told)
+        assert other.answers(1) == other.answers(2) == 0
+        accepted += 1
+    assert accepted > 150  # most were JSON
+
+
+def test_no_changed_digit_of_a_server_state_is_believed(tmp_path):
+    path, rng = tmp_path / "state", random.Random(3)
+    good = saved_state(path)
+    digits = [place for place, byte in enumerate(good) if chr(byte).isdigit()]
+    for place in digits:
+        other = rng.choice(sorted(set(b"0123456789") - {good[place]}))
+        path.write_bytes(good[:place] + bytes([other]) + good[place + 1 :])
+        with pytest.raises(ValueError, match="Expected the state of a run in"):
+            state.load(path, FedAdam())
+
+
+# Kills, power cuts and several processes
+
+
+def child(work):
+    """Run in a process of its own; (its id, what it writes)."""
+    read, write = os.pipe()
+    process = os.fork()
+    if not process:
+        os.close(read)
+        try:
+            work(write)
+        finally:
+            os._exit(0)
+    os.close(write)
+    return process, read
+
+
+def everything(read):
+    with open(read, "rb") as pipe:
+        return pipe.read()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_killed_client_has_counted_what_it_has_sent(tmp_path):
+    """SIGKILL at any time: what was reported is there, and at most one more."""
+    path, rng, told = tmp_path / "account", random.Random(4), 0
+
+    def work(write):
+        number = len(answered(a_context(path))[1])
+        while True:
+            answer(a_context(path), b"%d" % number)
+            os.write(write, struct.pack("<q", number))
+            number += 1
+
+    for _ in range(12):
+        process, read = child(work)
+        told += len(os.read(read, 8)) // 8  # it has begun
+        time.sleep(rng.uniform(0, 0.02))
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        told += len(everything(read)) // 8
+        answers, steps = answered(a_context(path))
+        assert answers == len(steps)
+        assert told <= answers <= told + 1
+        told = answers
+        ledger = a_ledger(a_context(path))
+        with ledger.held():
+            for number in range(answers):
+                with pytest.raises(ProtocolError):
+                    ledger.take(b"%d" % number, "upload")
+    assert told >= 12
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_processes_of_one_client_take_each_step_once_and_count_every_answer(tmp_path):
+    path = tmp_path / "account"
+
+    def work(write):
+        for number in range(20):
+            with contextlib.suppress(ProtocolError):
+                answer(a_context(path), b"%d" % number)
+                os.write(write, bytes([number]))
+
+    found = [child(work) for _ in range(4)]
+    taken = b"".join(everything(read) for _, read in found)
+    for process, _ in found:
+        os.waitpid(process, 0)
+    assert sorted(taken) == list(range(20))
+    assert answered(a_context(path))[0] == 20
+
+
+def test_file_and_name_are_on_the_disk_before_anything_is_sent(tmp_path, monkeypatch):
+    """The file before its name, the name before the return: a power cut finds one or the other."""
+    done, fsync, replace = [], os.fsync, os.replace
+
+    def synced(number):
+        done.append(os.readlink(f"/proc/self/fd/{number}"))
+        fsync(number)
+
+    def renamed(old, new):
+        done.append((str(old), str(new)))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    wanted = lambda path: [f"{path}.partial", (f"{path}.partial", str(path)), str(tmp_path)]  # noqa: E731
+    write_atomic(tmp_path / "a", b"x")
+    assert done == wanted(tmp_path / "a")
+    done.clear()
+    answer(a_context(tmp_path / "b"))
+    assert done == wanted(tmp_path / "b")
+    done.clear()
+    model = ArrayRecord({"w": Array(np.zeros(2))})
+    state.save(tmp_path / "c", {}, model, FedAdam())
+    assert done == wanted(tmp_path / "c")
+
+
+def test_an_account_is_written_before_training(tmp_path):
+    path, seen = tmp_path / "account", []
+
+    def train(node, name, array):
+        seen.append(answered(a_context(path))[0])
+        return array
+
+    grid = InProcessGrid(client_app(ANYTHING, train), [1])
+    grid.contexts[1].node_config["randquant-ledger"] = str(path)
+    assert ask(grid, 1, "upload", offer=OFFER.to_text()).has_content()
+    assert seen == [1]
+
+
+def test_a_refusal_beyond_the_limit_rounds_up_what_it_says():
+    """A figure printed to the nearest would be below what was proven, half of the time."""
+    for size in range(2, 40):
+        cost = account([noisy("local").release(size, 1)], 1e-5, quick=True).epsilon
+        if float(f"{cost:.6g}") < cost:
+            break
+    assert float(f"{cost:.6g}") < cost
+    grid = InProcessGrid(client_app(QuantizeMod(epsilon=0.5 * cost), mover), [1])
+    grid.contexts[1].state["config"] = ConfigRecord({})
+    reason = ask(grid, 1, "upload", offer=Offer(noisy("local"), size).to_text()).error.reason
+    assert round_up(cost) in reason
+    shown = float(reason.split("got ")[1].split(" ")[0])
+    assert cost <= shown <= cost * (1 + 1e-5)
+
+
+def test_an_epsilon_without_bound_is_called_infinity():
+    free = Offer(exact("local"), 5)
+    grid = InProcessGrid(client_app(QuantizeMod(epsilon=8.0), mover), [1])
+    reason = ask(grid, 1, "upload", offer=free.to_text()).error.reason
+    assert "within epsilon 8.0, this client's limit, got infinity with all" in reason
+    assert math.isinf(account([free.release(1, "replace_one", "local")], 1e-5).epsilon)

@@ -1,0 +1,127 @@
+"""The example app on real processes, over TLS: one of four SuperNodes is killed in mid-round."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.serverapp.strategy import FedAvgM
+
+from randquant import stochastic_rounding
+from randquant.integrations.flower import state
+from randquant.integrations.flower.accountant import RunAccountant
+from randquant.integrations.flower.ledger import OWN, Ledger
+from randquant.training import models
+from randquant.training.data import datasets
+
+DEPLOY = Path(__file__).parents[1].parent / "examples" / "flower_app" / "deploy.py"
+CLIENTS, RATE, CLIP, MARGIN = 4, 1.5, 0.05, 0.02
+SETTINGS = (
+    "num-server-rounds=1", "round-timeout=120", "step-timeout=120", "clip-norm=0",
+    f"learning-rate={RATE}", f"clip={CLIP}", f"margin={MARGIN}",
+)  # fmt: skip
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    """The script's folder, what it printed, and its exit status."""
+    folder = tmp_path_factory.mktemp("deployed")
+    command = [
+        sys.executable, str(DEPLOY), "--folder", str(folder), "--clients", str(CLIENTS),
+        "--kill-client", "1", "--set", *SETTINGS,
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as script:
+        try:
+            printed, _ = script.communicate(timeout=300)
+        finally:  # it ends what it has started
+            script.send_signal(signal.SIGTERM)
+            script.wait(30)
+    return folder, printed, script.returncode
+
+
+def test_a_round_goes_on_without_the_client_that_was_killed(deployed):
+    folder, printed, status = deployed
+    assert status == 0, printed
+    found = json.loads((folder / "results.json").read_text())
+    assert list(found["rounds"]) == ["0", "1"]
+    assert found["rounds"]["1"]["clients"] == CLIENTS - 1
+    assert found["rounds"]["1"]["dropped"] == 1
+    nodes = re.findall(r"Client \d: process \d+, node (\d+)\.", printed)
+    assert "Killed client 3 in round 1" in printed
+    assert f"client {nodes[-1]}: no reply to 'upload'" in printed
+
+
+def test_accuracy_and_guarantee_are_printed(deployed):
+    folder, printed, _ = deployed
+    found = json.loads((folder / "results.json").read_text())
+    for number, row in found["rounds"].items():
+        assert re.search(rf"^ +{number}  +{row['accuracy']:.4f}", printed, re.MULTILINE)
+    assert f"\n{found['guarantee']}\n" in printed
+    assert found["epsilon"] > 10  # few clients, as the script says
+
+
+def test_the_sum_is_exact_without_the_killed_clients_mask(deployed):
+    # A mask that is left on makes totals uniform modulo 8: 650 of them would be 0 to 3 by chance
+    # once in 2**650 runs.
+    folder, _, _ = deployed
+    dataset = datasets.load("digits")
+    model = models.build("softmax", (1, 8, 8), dataset.classes, 0)
+    lattice = stochastic_rounding(clip=CLIP, levels=2, margin=MARGIN).lattice
+    assert lattice is not None
+    first, step = lattice
+    _, saved = state.load(folder / "server" / "server.state", FedAvgM())
+    for name, old in model.state_dict().items():
+        mean = (saved[name].numpy() - old.numpy()) / RATE
+        totals = (mean - first) / step * (CLIENTS - 1)
+        assert np.abs(totals - totals.round()).max() < 1e-3
+        assert totals.round().min() >= 0
+        assert totals.round().max() <= CLIENTS - 1
+
+
+def test_each_client_has_counted_what_it_sent(deployed):
+    folder, _, _ = deployed
+    for client in range(CLIENTS):
+        config = {"randquant-ledger": str(folder / f"account{client}")}
+        ledger = Ledger(RunAccountant(1e-5), Context(1, 1, config, RecordDict(), {}))
+        with ledger.held():
+            answers = ledger.accountant.answers(OWN)
+        assert answers == (client < CLIENTS - 1)  # the last was killed before
+
+
+def test_no_process_is_left(deployed):
+    folder, printed, _ = deployed
+    started = {int(found) for found in re.findall(r"process (\d+)", printed)}
+    assert len(started) == CLIENTS + 1
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _parent, group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:  # it has ended
+            continue
+        assert state == "Z" or not started & {int(stat.parent.name), int(group)}
+    for process in Path("/proc").glob("[0-9]*/environ"):  # children of children, too
+        try:
+            environment = process.read_bytes()
+        except OSError:  # it has ended, or is another user's
+            continue
+        assert f"FLWR_HOME={folder}\0".encode() not in environment
+    port = int(re.findall(r"127\.0\.0\.1:(\d+), TLS", printed)[0])
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_private_keys_are_for_their_owner_alone(deployed):
+    folder, _, _ = deployed
+    private = [*folder.glob("*.key"), *folder.glob("identity*.pem")]
+    assert len(private) == 2 * CLIENTS + 1
+    assert all(os.stat(path).st_mode & 0o077 == 0 for path in private)

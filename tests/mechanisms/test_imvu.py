@@ -1,0 +1,278 @@
+"""I-MVU and its Fisher constant against their definitions, in 60-digit arithmetic."""
+
+import heapq
+import itertools
+import json
+import math
+
+import mpmath
+import numpy as np
+import oracle  # noqa: F401  (sets 60 digits)
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mpmath import mpf
+from scipy.optimize import linprog, minimize_scalar
+
+import randquant as rq
+from randquant import cli
+from randquant.channels.encoding import reference
+from randquant.channels.keys import Key
+
+LEVELS = [2, 3, 4, 8, 16]
+
+
+# The mechanism by its definition: logarithms of two rows, interpolated --------------------------
+
+
+def rows_at_0_and_1(levels: int, epsilon: float) -> tuple[list, list]:
+    """How many of levels - 1 randomised responses answer 1."""
+    trials = levels - 1
+    high = 1 / (1 + mpmath.exp(-mpf(epsilon) / trials))
+    second = [math.comb(trials, j) * high**j * (1 - high) ** (trials - j) for j in range(levels)]
+    return second[::-1], second
+
+
+def smooth_row(first, second, z) -> list:
+    """Equations 2 and 3 of the paper."""
+    eta = [(1 - z) * mpmath.log(p) + z * mpmath.log(q) for p, q in zip(first, second, strict=True)]
+    top = max(eta)
+    masses = [mpmath.exp(e - top) for e in eta]
+    return [mass / mpmath.fsum(masses) for mass in masses]
+
+
+def unbiased_values(levels: int, second) -> list:
+    """Evenly spaced around 1/2, with mean 1 under the second row."""
+    centred = [j - mpf(levels - 1) / 2 for j in range(levels)]
+    step = 1 / (2 * mpmath.fsum(p * c for p, c in zip(second, centred, strict=True)))
+    return [mpf(1) / 2 + step * c for c in centred]
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize(
+    ("epsilon", "beta"), [(1e-6, 1.0), (0.25, 128.0), (2.0, 1.5), (10.0, 1024.0), (20.0, 1e4)]
+)
+def test_the_rows_of_its_vertices_and_its_values_are_the_mechanisms(levels, epsilon, beta):
+    channel = rq.imvu(1.5, levels, epsilon, beta)
+    first, second = rows_at_0_and_1(levels, epsilon)
+    values = unbiased_values(levels, second)
+    for value, exact in zip(channel.values, values, strict=True):
+        assert abs(value - (exact - mpf(1) / 2) * 3 / beta) <= 1e-15 * channel.values[-1]
+    for vertex in range(0, len(channel.inputs), max(1, len(channel.inputs) // 40)):
+        z = mpf(1) / 2 + mpf(beta) * mpf(float(channel.inputs[vertex])) / 3
+        for weight, p in zip(channel.weights[vertex], smooth_row(first, second, z), strict=True):
+            wanted = p * channel.denominator
+            # Inputs are float64: where the log odds are 48, their last digit moves a rare code.
+            assert abs(int(weight) - wanted) <= wanted * mpf(1e-12) + levels
+            assert weight >= 1
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize(("epsilon", "beta"), [(0.1, 1.0), (3.0, 4.0), (12.0, 128.0)])
+def test_compiling_moves_the_moments_by_no_more_than_stated(levels, epsilon, beta):
+    channel = rq.imvu(1.5, levels, epsilon, beta)
+    largest = channel.values[-1]
+    rng = np.random.default_rng(levels)
+    points = np.concatenate([rng.uniform(-1.5, 1.5, 30), rng.uniform(-1.5, 1.5, 60) / beta])
+    x = epsilon / (2 * (levels - 1))
+    m = np.tanh(x * beta * points / 1.5)
+    means = rq.moments(channel).bias_at(points) + points
+    assert np.abs(means / largest - m).max() <= 1e-4
+    seconds = rq.moments(channel).variance_at(points) + means**2
+    exact = m**2 + (1 - m**2) / (levels - 1)
+    assert np.abs(seconds / largest**2 - exact).max() <= 2.5e-4
+    assert largest == pytest.approx(1.5 / beta / np.tanh(x), rel=1e-12, abs=0)
+
+
+@given(
+    st.integers(2, 16),
+    st.floats(1e-6, 20),
+    st.floats(1, 1e4) | st.floats(0, 1e-3).map(lambda more: 1 + more),
+    st.sampled_from([1e-20, 0.03, 1.0, 1e15]),
+)
+def test_what_is_promised_of_every_channel(levels, epsilon, beta, clip_norm):
+    channel = rq.imvu(clip_norm, levels, epsilon, beta)
+    end = clip_norm / beta
+    biases = rq.moments(channel).bias_at(np.array([-end, 0.0, end]))
+    assert np.abs(biases).max() <= 1e-9 * end * (1 + (levels - 1) / epsilon)
+    assert (channel.weights == channel.weights[::-1, ::-1]).all()
+    assert (channel.inputs == -channel.inputs[::-1]).all()
+    pair = rq.certify_pair(channel, end, -end).epsilon
+    assert pair.upper == pytest.approx(epsilon, rel=1e-7, abs=1e-12)
+    # in units of z
+    scaled = rq.fisher_information(channel).upper * (2 * clip_norm / beta) ** 2
+    assert scaled <= rq.imvu_fisher(levels, epsilon).upper * (1 + levels / 2000)
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize("epsilon", [0.25, 1.0, 3.0, 10.0])
+def test_the_certificate_is_beta_times_epsilon(levels, epsilon):
+    for beta in (1.0, 2.0):
+        certificate = rq.certify(rq.imvu(0.7, levels, epsilon, beta))
+        assert certificate.epsilon.upper == pytest.approx(beta * epsilon, rel=1e-8, abs=0)
+        assert sorted(certificate.witness) == [-0.7, 0.7]
+    # Rare codes keep 2**-62: the certificate stays below 62 log 2.
+    assert rq.certify(rq.imvu(0.7, levels, epsilon, 1e4)).epsilon.upper < 62 * math.log(2) + 1e-9
+
+
+def test_bias_over_the_unit_interval():
+    for levels, epsilon, published in [(2, 1, 0.0153), (2, 10, 0.3029), (16, 10, 0.0070)]:
+        assert rq.moments(rq.imvu(0.5, levels, epsilon)).bias_max == pytest.approx(
+            published, abs=1e-4
+        )
+
+
+# The optimum for two inputs ----------------------------------------------------------------------
+
+
+def least_variance(values, epsilon: float) -> float:
+    """Least sum of variances of two rows on given values (in units of z), by linear programming."""
+    count = len(values)
+    cost = np.concatenate([values**2, (values - 1) ** 2])
+    equal = np.kron(np.eye(2), np.vstack([np.ones(count), values]))
+    ratio = np.kron([[1, -math.exp(epsilon)], [-math.exp(epsilon), 1]], np.eye(count))
+    solved = linprog(cost, ratio, np.zeros(2 * count), equal, [1, 0, 1, 1])
+    return solved.fun if solved.status == 0 else math.inf
+
+
+@given(
+    st.sampled_from([0.5, 2.0, 6.0]),
+    st.lists(st.floats(-3, 4), min_size=2, max_size=8, unique=True),
+)
+def test_no_rows_on_any_values_have_less_variance_than_two_levels(epsilon, values):
+    channel = rq.imvu(0.5, 2, epsilon)
+    reached = rq.moments(channel).variance_at(np.array([-0.5, 0.5])).sum()
+    assert reached == pytest.approx(1 / (2 * math.sinh(epsilon / 2) ** 2), rel=1e-12, abs=0)
+    optimum = channel.values + 0.5
+    assert least_variance(optimum, epsilon) == pytest.approx(reached, rel=1e-6)
+    assert least_variance(np.sort(values), epsilon) >= reached * (1 - 1e-6)
+    # More values beside the optimal two change nothing.
+    more = np.sort(np.concatenate([values, optimum]))
+    assert least_variance(more, epsilon) == pytest.approx(reached, rel=1e-6)
+
+
+# The Fisher constant -----------------------------------------------------------------------------
+
+
+def cumulants(first, second, z) -> tuple:
+    """Variance and third cumulant of θ at z."""
+    row = smooth_row(first, second, z)
+    theta = [mpmath.log(q / p) for p, q in zip(first, second, strict=True)]
+    mean = mpmath.fsum(p * t for p, t in zip(row, theta, strict=True))
+    return tuple(
+        mpmath.fsum(p * (t - mean) ** k for p, t in zip(row, theta, strict=True)) for k in (2, 3)
+    )
+
+
+def enclosed_supremum(first, second) -> tuple:
+    """[lower, upper] of the supremum of I over all real z >= 1/2, by branch and bound."""
+    theta = [mpmath.log(q / p) for p, q in zip(first, second, strict=True)]
+    reach = max(theta) - min(theta)
+
+    def cell(centre, radius):
+        variance, third = cumulants(first, second, centre)
+        rest = mpf(3) / 16 * reach**4 * radius**2 / 2
+        return -(variance + abs(third) * radius + rest), centre, radius, variance
+
+    lower, _ = cumulants(first, second, mpf(1) / 2)
+    end = mpf(1)
+    while True:  # Lemma 2 (vi): beyond `end` the information is below `lower`
+        outer = smooth_row(first, second, end)[-1]
+        if outer >= mpf(1) / 2 and 4 * theta[-1] ** 2 * outer * (1 - outer) <= lower:
+            break
+        end += mpf(1) / 4
+    radius = (end - mpf(1) / 2) / 64
+    queue = [cell(mpf(1) / 2 + (2 * k + 1) * radius, radius) for k in range(32)]
+    heapq.heapify(queue)
+    while True:
+        bound, centre, radius, variance = heapq.heappop(queue)
+        lower = max(lower, variance)
+        if -bound <= lower * (1 + mpf(10) ** -6):
+            return lower, max(-bound, lower)
+        for side in (-1, 1):
+            heapq.heappush(queue, cell(centre + side * radius / 2, radius / 2))
+
+
+@pytest.mark.parametrize(("levels", "epsilon"), [(2, 0.25), (2, 10.0), (4, 1.0), (16, 3.0)])
+def test_m_lies_where_branch_and_bound_says(levels, epsilon):
+    with mpmath.workdps(25):
+        lower, upper = enclosed_supremum(*rows_at_0_and_1(levels, epsilon))
+    found = rq.imvu_fisher(levels, epsilon)
+    assert lower * (1 - mpf(10) ** -20) <= found.upper
+    assert found.lower <= upper
+    assert upper <= lower * (1 + mpf(10) ** -5)
+    exact = mpf(epsilon) ** 2 / (levels - 1)
+    assert found.lower <= exact <= found.upper
+    assert found.width <= 3e-16 * found.upper
+
+
+def anadromic(base: list, theta: list) -> tuple[list, list]:
+    """The rows at z = 0 and 1 with eta(z) = base + (z - 1/2)·theta."""
+    rows = []
+    for side in (-1, 1):
+        masses = [mpmath.exp(b + side * mpf(t) / 2) for b, t in zip(base, theta, strict=True)]
+        rows.append([mass / mpmath.fsum(masses) for mass in masses])
+    return rows[0], rows[1]
+
+
+def test_the_line_search_of_appendix_b_can_miss_the_supremum():
+    first, second = anadromic([-23, -1, 0, 0, -1, -23], [-10, -3, -0.5, 0.5, 3, 10])
+    assert max(q / p for p, q in zip(first, second, strict=True)) <= mpmath.exp(10) * (1 + 1e-50)
+    with mpmath.workdps(25):
+        middle, _ = cumulants(first, second, mpf(1) / 2)
+        lower, upper = enclosed_supremum(first, second)
+        searched = minimize_scalar(
+            lambda z: -float(cumulants(first, second, mpf(z))[0]),
+            bounds=(0.5, 4.361),
+            method="bounded",
+        )
+    assert float(middle) == pytest.approx(2.60, abs=0.01)
+    assert 12.26 < lower <= upper < 12.27
+    assert -searched.fun < 2.64
+
+
+def test_lemma_1_holds_for_the_smooth_mechanism():
+    rng = np.random.default_rng(0)
+    ratios = []
+    for levels, epsilon in itertools.product((2, 4, 16), (0.25, 3.0, 10.0)):
+        first, second = rows_at_0_and_1(levels, epsilon)
+        constant = mpf(epsilon) ** 2 / (levels - 1)
+        for _ in range(25):
+            z, other = (mpf(float(v)) for v in rng.uniform(-1, 2, 2) * rng.choice([0.05, 1, 20]))
+            order = mpf(float(rng.choice([1.001, 1.5, 2, 8, 64, 1000])))
+            p, q = smooth_row(first, second, z), smooth_row(first, second, other)
+            moment = mpmath.fsum(a**order * b ** (1 - order) for a, b in zip(p, q, strict=True))
+            divergence = mpmath.log(moment) / (order - 1)
+            ratios.append(divergence / (order * constant * (z - other) ** 2 / 2))
+    assert max(ratios) <= 1
+    assert max(ratios) > 0.9
+
+
+# Use ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("levels", "beta"), [(2, 1024.0), (16, 128.0)])
+def test_the_encoder_equals_the_reference_where_vertices_crowd(levels, beta):
+    channel = rq.imvu(1.0, levels, 10.0, beta)
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(-1, 1, 300), rng.standard_normal(300) / beta, channel.inputs])
+    key = Key.from_seed(1)
+    assert (rq.encode(channel, x, key) == reference.encode(channel, x, key)).all()
+
+
+def test_the_command_line_certifies_it(capsys):
+    line = "certify imvu --clip-norm 1 --levels 2 --epsilon 2 --beta 8 --json"
+    assert cli.main(line.split()) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["epsilon"]["upper"] == pytest.approx(16, rel=1e-8, abs=0)
+    assert result["fingerprint"] == rq.imvu(1.0, 2, 2.0, 8.0).fingerprint.hex()
+
+
+def test_training_clips_whole_updates_at_clip_norm(tmp_path, capsys):
+    line = "train --dataset breast-cancer --mechanism imvu --levels 2 --epsilon 1 --rounds 2"
+    assert cli.main([*line.split(), "--quiet"]) == 2
+    assert "clip_norm" in capsys.readouterr().err
+    run = tmp_path / "run"
+    assert cli.main([*line.split(), "--clip-norm", "0.03", "--run", str(run), "--quiet"]) == 0
+    assert "epsilon <=" in capsys.readouterr().out
+    assert '"clip_norm": 0.03' in (run / "baseline" / "config.json").read_text()

@@ -1,0 +1,56 @@
+import math
+
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant.mechanisms import design
+
+
+def summed_variance(channel):
+    return rq.moments(channel).variance_at(channel.inputs).sum()
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+def test_two_inputs_reach_the_closed_form(epsilon):
+    # On inputs ±1 the summed variance is at least 2/sinh(epsilon/2)^2: docs/theory/imvu.md.
+    for levels in (2, 4):
+        channel = rq.mvu(1.0, levels, epsilon, inputs=2)
+        closed = 2 / math.sinh(epsilon / 2) ** 2
+        # The search keeps the outermost levels a share of 2e-6 beyond the least that is feasible.
+        outer = 1 / math.tanh(epsilon / 2)
+        kept_away = 2 * 2 * outer**2 * 3e-6
+        assert closed <= summed_variance(channel) * (1 + 1e-9) <= closed + 1.1 * kept_away
+        assert rq.certify(channel).epsilon.upper <= epsilon
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "bins"),
+    [
+        (0.5, [-4.34, -3.60, 3.60, 4.34]),
+        (1.0, [-2.42, -1.69, 1.69, 2.42]),
+        (1.5, [-1.83, -1.11, 1.11, 1.83]),
+    ],
+)
+def test_it_is_no_worse_than_the_levels_that_the_optm_paper_gives_for_mvu(epsilon, bins):
+    ours = rq.mvu(1.0, 4, epsilon, inputs=3)
+    vertices = np.linspace(-1, 1, 3)
+    theirs = design.optimal(
+        1.0, bins, constraint=design.Pure(epsilon), objective="mse", inputs=3, density=vertices
+    ).channel
+    assert summed_variance(ours) < summed_variance(theirs)
+
+
+@pytest.mark.parametrize("geometry", ["l1", "l2"])
+def test_metric_privacy_holds_and_the_mean_is_exact(geometry):
+    channel = rq.mvu(2.0, 4, 1.0, inputs=3, geometry=geometry)
+    certificate = rq.certify_metric(channel, geometry)
+    assert 1 - 1e-5 < certificate.epsilon.upper <= 1.0
+    assert rq.moments(channel).bias_max < 1e-9
+    # Over the whole range the logarithms may change by 2 then, so the variance is smaller.
+    assert summed_variance(channel) < summed_variance(rq.mvu(2.0, 4, 1.0, inputs=3))
+
+
+def test_wrong_geometries_are_refused():
+    with pytest.raises(ValueError, match="pure, l1, l2"):
+        rq.mvu(1.0, 4, 1.0, geometry="linf")

@@ -1,0 +1,197 @@
+"""Limits and expected errors, against numbers computed another way and against simulation."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, SignSGD
+from randquant.aggregation.error import coordinate_clipping
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels.keys import Key
+from randquant.planning.limits import gaussian_multiplier, log_cap, privunit
+
+
+@pytest.mark.parametrize("dimension", [2, 3, 50, 10**6])
+@pytest.mark.parametrize("threshold", [1e-6, 0.003, 0.9, 1 - 1e-9])
+def test_caps_of_the_sphere(dimension, threshold):
+    with mpmath.workdps(50):
+        rest = mpmath.mpf(threshold) ** 2
+        a, half = mpmath.mpf(dimension - 1) / 2, mpmath.mpf(1) / 2
+        share = mpmath.betainc(a, half, 0, 1 - rest, regularized=True) / 2
+        wanted, logit = mpmath.log(share), float(mpmath.log(rest / (1 - rest)))
+        assert log_cap(dimension, logit) == pytest.approx(float(wanted), rel=1e-7, abs=0)
+
+
+@pytest.mark.parametrize(("dimension", "epsilon"), [(2, 0.5), (10, 4.0), (200, 1.0), (200, 30.0)])
+def test_privunit_is_private_and_best(dimension, epsilon):
+    """The likelihood ratio is e^epsilon, and no split of epsilon on a fine grid does better."""
+    found = privunit(dimension, epsilon)
+    logit = math.log(found.threshold**2 / (1 - found.threshold**2))
+    mass = math.exp(log_cap(dimension, logit))
+    ratio = found.keep / (1 - found.keep) * (1 - mass) / mass
+    assert math.log(ratio) == pytest.approx(epsilon, rel=1e-6)
+    for threshold in np.linspace(0.005, 0.995, 199):
+        logit = math.log(threshold**2 / (1 - threshold**2))
+        mass = math.exp(log_cap(dimension, logit))
+        odds = epsilon - math.log((1 - mass) / mass)
+        if odds < 0:
+            continue
+        keep = 1 / (1 + math.exp(-odds))
+        with mpmath.workdps(30):
+            moment = mpmath.quad(
+                lambda t: t * (1 - t * t) ** (mpmath.mpf(dimension - 3) / 2),
+                [mpmath.mpf(threshold), 1],
+            ) / mpmath.beta(mpmath.mpf(dimension - 1) / 2, 0.5)
+        scale = float(moment) * (keep / mass - (1 - keep) / (1 - mass))
+        assert scale <= found.scale * (1 + 1e-6)
+
+
+def test_privunit_as_it_is_sampled():
+    """Points of the sphere, kept or not: unbiased with the stated scale and error."""
+    dimension, found = 20, privunit(20, 6.0)
+    noise = np.random.default_rng(0)
+    points = noise.standard_normal((400_000, dimension))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    inside = points[:, 0] >= found.threshold
+    kept, others = points[inside], points[~inside]
+    mean = found.keep * kept.mean(axis=0) + (1 - found.keep) * others.mean(axis=0)
+    slack = 6 / math.sqrt(len(kept))
+    assert mean[0] == pytest.approx(found.scale, abs=slack)
+    assert np.abs(mean[1:]).max() < slack
+    # A vector v / scale of length 1 / scale: the mean square of a coordinate.
+    assert found.deviation == pytest.approx(1 / (found.scale * math.sqrt(dimension)))
+
+
+def test_privunit_at_its_ends():
+    assert privunit(1, 2.0).scale == pytest.approx(math.tanh(1.0))
+    for dimension in (1, 2, 7, 10**9):
+        deviations = [privunit(dimension, e).deviation for e in (1e-9, 1e-3, 1, 30, 1e3, 1e6)]
+        assert all(math.isfinite(each) for each in deviations)
+        assert deviations == sorted(deviations, reverse=True)
+        assert deviations[-1] >= 1 / math.sqrt(dimension) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-3, 1e-9), (1.0, 1e-5), (8.0, 1e-6), (1e4, 0.1)])
+def test_the_gaussian_limit_is_exact(epsilon, delta):
+    multiplier = gaussian_multiplier(epsilon, delta, 4) / 2
+    with mpmath.workdps(60):
+        half, far = 1 / (2 * mpmath.mpf(multiplier)), epsilon * mpmath.mpf(multiplier)
+        failure = mpmath.ncdf(half - far) - mpmath.exp(epsilon) * mpmath.ncdf(-half - far)
+        assert float(failure) == pytest.approx(delta, rel=1e-5, abs=0)
+
+
+def test_coordinate_clipping_is_the_integral():
+    for threshold in (0.5, 2.0, 4.0):
+        with mpmath.workdps(30):
+            exact = 2 * mpmath.quad(
+                lambda x, t=threshold: (x - t) ** 2 * mpmath.npdf(x), [threshold, 8, 16, mpmath.inf]
+            )
+        assert coordinate_clipping(threshold) == pytest.approx(float(exact), rel=1e-9, abs=0)
+
+
+COHORT, DIMENSION = 8, 3000
+
+
+def deviation(mechanism, dimension, cohort):
+    return mechanism.expected_error(dimension).deviation(cohort)
+
+
+def gain(mechanism, dimension):
+    return mechanism.expected_error(dimension).gain
+
+
+SIMULATED = [
+    VectorMechanism(rq.stochastic_rounding(0.0625, 2, 0.2), 1.0),
+    VectorMechanism(rq.rqm(0.0625, 0.1, 16, 0.42), 1.0, "aggregate", COHORT),
+    VectorMechanism(rq.pbm(0.0625, 0.3, 15), 1.0, "aggregate", COHORT),
+    VectorMechanism(rq.stochastic_rounding(0.0625, 4, 0.1), 1.0),
+    VectorMechanism(rq.stochastic_rounding(0.02, 16), 1.0),  # much is clipped
+    VectorMechanism(rq.imvu(0.0625, 2, 1.0), 1.0),
+    VectorMechanism(rq.qmgeo(0.0625, 8, 0.3, 0.1), 1.0),  # biased
+    AdditiveMechanism("skellam", 1.0, 2.0, COHORT, bits=16),
+    AdditiveMechanism("discrete-gaussian", 1.0, 0.02, COHORT, bits=8),  # a coarse grid
+    LocalGaussian(1.0, 0.5),
+    SignSGD(1.0, 0.01),
+    SignSGD(1.0, 1.0),
+    CentralGaussian(None, 0.3, 1.0),
+]
+
+
+@pytest.mark.parametrize("mechanism", SIMULATED, ids=lambda m: type(m).__name__)
+def test_deviations_are_those_of_the_real_pipeline(mechanism):
+    """Eight clients send the same update, encoded and decoded for real.
+
+    A mean of 6,000 squares of normal errors has a relative deviation of 0.018, its root of 0.009.
+    """
+    update = np.random.default_rng(7).standard_normal(DIMENSION).astype(np.float32)
+    update /= np.linalg.norm(update) * np.float32(1 + 1e-6)
+    errors = []
+    for repeat in range(2):
+        root = Key.from_seed(repeat)
+        payloads = [mechanism.encode(update, root.fold_in("c", c)) for c in range(COHORT)]
+        mean = mechanism.mean(payloads, DIMENSION, root.fold_in("server"))
+        errors.append(mean / gain(mechanism, DIMENSION) - update)
+    found = math.sqrt(float(np.mean(np.square(errors))))
+    assert found == pytest.approx(deviation(mechanism, DIMENSION, COHORT), rel=0.05)
+
+
+def test_variances_average_out_and_biases_do_not():
+    """Worked out by hand, or by integrals of a normal variable on a finer grid."""
+    # A vector of one coordinate is at ±1, where values of ±3 have variance 8: of n clients 8/n.
+    noisy = VectorMechanism(rq.stochastic_rounding(1.0, 2, 2.0), 1.0)
+    for cohort in (1, 4, 10**6):
+        assert deviation(noisy, 1, cohort) == pytest.approx(math.sqrt(8 / cohort), rel=1e-9)
+    assert gain(noisy, 1) == pytest.approx(1, rel=1e-9)
+    # Of two coordinates none is longer than the vector: clipping at its length changes nothing.
+    assert gain(noisy, 2) == pytest.approx(1, rel=1e-9)
+    # Four coordinates, each a normal x of deviation 1/2, clipped at 1/4 and decoded without noise
+    # there: what is not proportional to x is left however many clients there are.
+    clipped = VectorMechanism(rq.stochastic_rounding(0.25, 2), 1.0)
+    grid = np.linspace(-1, 1, 200_001)
+    weights = np.exp(-2 * grid**2)
+    weights[[0, -1]] += weights.sum() * 0.02275 / 0.9545  # beyond the vector's length
+    weights /= weights.sum()
+    sent = np.clip(grid, -0.25, 0.25)
+    along = (weights @ (grid * sent)) / (weights @ grid**2)
+    rest = weights @ (sent - along * grid) ** 2
+    assert gain(clipped, 4) == pytest.approx(along, rel=2e-3)
+    assert deviation(clipped, 4, 10**12) == pytest.approx(math.sqrt(rest) / along, rel=2e-3)
+    central = CentralGaussian(None, 0.3, 2.0)
+    assert deviation(central, 50, 8) == pytest.approx(0.3 * 4.0 / 8, rel=1e-12, abs=0)
+    local = LocalGaussian(2.0, 0.3)
+    assert deviation(local, 50, 9) == pytest.approx(0.3 * 4.0 / 3, rel=1e-12, abs=0)
+
+
+def test_a_vector_that_says_nothing_has_no_finite_deviation():
+    weights = np.array([[2, 2], [2, 2]])
+    nothing = rq.Channel(np.array([-1.0, 1.0]), np.array([-1.0, 1.0]), weights, 4)
+    assert deviation(VectorMechanism(nothing, 1.0), 1, 8) == math.inf
+
+
+def test_other_mechanisms_have_no_deviation():
+    with pytest.raises(TypeError, match="clipped in l2"):
+        deviation(ClippedSGD(clip_norm=1.0), 10, 1)
+    with pytest.raises(TypeError, match="clipped in l2"):
+        deviation(VectorMechanism(rq.pbm(1.0, 0.2, 3), 1.0, norm="l1"), 10, 1)
+
+
+def test_sending_next_to_nothing_is_no_accuracy():
+    """QMGeo mixed to the full has almost no noise of its own, and almost no signal."""
+    deviations = [
+        deviation(VectorMechanism(rq.qmgeo(0.0625, 2, 0.1, mixing), 1.0), 3000, 8)
+        for mixing in (0.1, 0.4, 0.499, 0.499999)
+    ]
+    assert deviations == sorted(deviations)
+    assert deviations[-1] > 100 * deviations[0]
+
+
+def test_rounding_to_the_grid_counts_beside_the_noise():
+    """A coordinate of many steps falls anywhere between two of them: its rounding varies by 1/6."""
+    mechanism = AdditiveMechanism("discrete-gaussian", 1.0, 0.02, COHORT, bits=8)
+    plan = mechanism.plan(DIMENSION)
+    variance = deviation(mechanism, DIMENSION, COHORT) ** 2 * COHORT * plan.scale**2
+    assert variance - plan.noise.variance == pytest.approx(1 / 6, rel=0.02)

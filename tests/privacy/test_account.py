@@ -1,0 +1,268 @@
+import dataclasses
+import decimal
+import itertools
+import math
+
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import mechanism_channels
+
+import randquant as rq
+from randquant._internal.rounding import round_up
+from randquant.mechanisms.noise.laws import Skellam
+from randquant.privacy.accounting.account import ORDERS, RESERVE, _to_epsilon, account
+from randquant.privacy.accounting.composition.compose import compose
+from randquant.privacy.accounting.release import ReleaseDefaults
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, NoiseRelease
+
+PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+# The true epsilon at delta = 1e-5 of this many releases at the one pair (clip, -clip).
+TRUE_EPSILON = {10**4: 46380.85, 10**6: 4578203.7, 10**8: 457208868.0}
+
+
+@pytest.mark.parametrize("releases", TRUE_EPSILON)
+def test_close_above_the_true_value_of_one_pair(releases):
+    epsilon = account([ChannelRelease(PAPER, releases, 1)], 1e-5).epsilon
+    assert TRUE_EPSILON[releases] <= epsilon <= TRUE_EPSILON[releases] * 1.002
+
+
+@settings(max_examples=20, deadline=None)
+@given(mechanism_channels(), st.integers(1, 10**9), st.sampled_from([0.0, 1e-9, 1e-5, 0.1]))
+def test_never_above_pure_composition_and_never_below_zero(channel, releases, delta):
+    guarantee = account([ChannelRelease(channel, releases, 1)], delta)
+    pure = rq.certify(channel).epsilon.upper * releases
+    assert 0 <= guarantee.epsilon <= pure * (1 + 1e-12)
+
+
+def test_one_release_needs_no_delta():
+    guarantee = account([ChannelRelease(PAPER, 1, 1)], 0.0)
+    assert guarantee.order == math.inf
+    assert guarantee.epsilon >= rq.certify(PAPER).epsilon.lower
+
+
+@pytest.mark.parametrize("multiplier", [0.05, 0.5, 1.0, 4.0])
+@pytest.mark.parametrize("delta", [1e-300, 1e-9, 1e-5, 0.5, 0.99, 0.9999, 0.9999985874634529])
+def test_gaussian_equals_the_conversion_at_its_best_order(multiplier, delta):
+    release = GaussianRelease(multiplier, 650, 30)
+    guarantee = account([release], delta)
+    exact = min(
+        oracle.rdp_to_epsilon(30 * order / (2 * multiplier**2), order, delta) for order in ORDERS
+    )
+    assert exact <= guarantee.epsilon <= max(exact, 0) * (1 + 1e-12) + 1e-8
+    assert guarantee.trust == "central"
+
+
+def true_gaussian_epsilon(multiplier: float, delta: float) -> float:
+    """Least epsilon of one Gaussian release (Balle and Wang 2018, Theorem 8), by bisection."""
+    from scipy.stats import norm
+
+    def delta_at(epsilon):
+        shift, tilt = 1 / (2 * multiplier), epsilon * multiplier
+        return norm.cdf(shift - tilt) - math.exp(epsilon) * norm.cdf(-shift - tilt)
+
+    low, high = 0.0, 200.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 1.0, 3.0, 10.0])
+def test_the_bound_is_above_the_gaussians_true_epsilon(multiplier):
+    epsilon = account([GaussianRelease(multiplier, 1, 1)], 1e-5).epsilon
+    true = true_gaussian_epsilon(multiplier, 1e-5)
+    assert true <= epsilon <= 1.15 * true
+
+
+def test_the_bound_is_above_the_exact_delta_of_a_small_composition():
+    # Three releases of two-level rounding: brute force over all outcomes, in the worst direction.
+    channel = rq.stochastic_rounding(1.0, 2, 1.0)
+    p, q = channel.weights[-1], channel.weights[0]
+    total = channel.denominator
+    outcomes = [
+        (math.prod(int(p[c]) / total for c in codes), math.prod(int(q[c]) / total for c in codes))
+        for codes in itertools.product(range(2), repeat=3)
+    ]
+    for delta in (1e-5, 0.01, 0.1):
+        epsilon = account([ChannelRelease(channel, 3, 1)], delta).epsilon
+        assert sum(max(0.0, a - math.exp(epsilon) * b) for a, b in outcomes) <= delta
+
+
+def test_coordinates_and_rounds_multiply_and_releases_add():
+    whole = account([ChannelRelease(PAPER, 600, 20)], 1e-5)
+    assert whole.epsilon == pytest.approx(account([ChannelRelease(PAPER, 12000, 1)], 1e-5).epsilon)
+    parts = account([ChannelRelease(PAPER, 600, 5), ChannelRelease(PAPER, 600, 15)], 1e-5)
+    assert parts.epsilon == pytest.approx(whole.epsilon, rel=1e-12, abs=0)
+    assert parts.releases == whole.releases == 12000
+
+
+def test_an_iterator_of_releases_is_read_once():
+    releases = [ChannelRelease(PAPER, 600, 20), ChannelRelease(PAPER, 7, 20)]
+    assert account(iter(releases), 1e-5) == account(releases, 1e-5)
+    with pytest.raises(TypeError, match="list of releases"):
+        account(releases[0], 1e-5)  # type: ignore[arg-type]
+
+
+def test_a_client_that_never_took_part_lost_nothing():
+    assert account([ChannelRelease(PAPER, 600, 0)], 1e-5).epsilon == 0
+
+
+def test_an_infinite_certificate_stays_infinite():
+    channel = rq.stochastic_rounding(1.0, 16)
+    guarantee = account([ChannelRelease(channel, 10, 1)], 1e-5)
+    assert guarantee.epsilon == math.inf
+    assert "no guarantee" in str(guarantee)
+
+
+def test_orders_reach_down_to_1_0005_and_below():
+    assert min(ORDERS) < 1.0005
+    assert any(abs(order - 1.0005) < 1e-4 for order in ORDERS)
+
+
+@given(st.floats(1e-300, 1e300))
+def test_what_is_printed_is_never_below_the_bound(epsilon):
+    guarantee = rq.Guarantee(epsilon, 1e-5, "replace_one", "local", 2.0, 1)
+    assert float(str(guarantee).split("<= ")[1].split()[0]) >= epsilon
+
+
+def test_printing_does_not_depend_on_the_decimal_context():
+    with decimal.localcontext() as context:
+        context.prec = 3
+        assert round_up(1.2345671) == "1.23457"
+
+
+def test_astronomic_numbers_of_releases_are_bounded():
+    epsilon = account([ChannelRelease(PAPER, 2**53, 2**53)], 1e-5).epsilon
+    assert 4.57 * 2**106 < epsilon < 4.58 * 2**106
+
+
+@dataclasses.dataclass
+class CloseRelease(ReleaseDefaults):
+    """A Gaussian's bound for something that is only close to it."""
+
+    distance: float
+    trust: str = "aggregate"
+    neighboring = "replace_one"
+    releases: int = 1
+    spread: float = 2.0
+
+    def renyi(self, order: float) -> float:
+        return order / (2 * self.spread**2)
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01])
+def test_closeness_is_paid_for_out_of_delta(delta):
+    """(epsilon, delta) of what is bounded is delta + (1 + e^epsilon) · distance of what is sent."""
+    exact = account([CloseRelease(0.0)], delta).epsilon
+    left = account([CloseRelease(0.0)], delta * (1 - RESERVE)).epsilon
+    assert exact < left < 1.001 * exact
+    most = delta * RESERVE / (1 + math.exp(left))
+    assert account([CloseRelease(most * 0.999)], delta).epsilon == left
+    assert account([CloseRelease(most * 1.001)], delta).epsilon == math.inf
+    both = [CloseRelease(most * 0.4), CloseRelease(most * 0.4)]
+    assert account(both, delta).epsilon == math.inf  # together their epsilon is larger
+    assert account([CloseRelease(1e-300)], 0.0).epsilon == math.inf
+
+
+def test_noise_is_spent_by_every_round_and_nothing_by_none():
+    release = NoiseRelease(Skellam(100.0), 40, 4 * 100, 16, 0)
+    assert account([release], 1e-5).epsilon == 0
+    assert (release.distance, release.renyi(2.0)) == (0.0, 0.0)
+    once, thrice = (NoiseRelease(Skellam(100.0), 40, 4 * 100, 16, n) for n in (1, 3))
+    assert thrice.renyi(2.0) == pytest.approx(3 * once.renyi(2.0))
+    assert thrice.distance == pytest.approx(3 * once.distance, rel=1e-12, abs=0)
+    assert once.renyi(math.inf) == math.inf
+    parts = account([once, once, once], 1e-5)
+    assert parts.epsilon == pytest.approx(account([thrice], 1e-5).epsilon)
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="delta"):
+        account([ChannelRelease(PAPER, 1, 1)], 1.0)
+    with pytest.raises(ValueError, match="dimension"):
+        ChannelRelease(PAPER, 0, 1)
+    with pytest.raises(ValueError, match="rounds"):
+        ChannelRelease(PAPER, 1, -1)
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        GaussianRelease(0.0, 1, 1)
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        GaussianRelease(1e154, 1, 1)
+    with pytest.raises(ValueError, match="rounds"):
+        ChannelRelease(PAPER, 1, 10**400)
+    with pytest.raises(ValueError, match="trust"):
+        ChannelRelease(PAPER, 1, 1, "central")
+    with pytest.raises(ValueError, match="trust"):
+        GaussianRelease(1.0, 1, 1, "aggregate")
+    with pytest.raises(ValueError, match="cohort"):
+        NoiseRelease(Skellam(100.0), 0, 1, 1, 1)
+    with pytest.raises(ValueError, match="one trust"):
+        account([NoiseRelease(Skellam(100.0), 1, 1, 1, 1), GaussianRelease(1.0, 1, 1)], 1e-5)
+    with pytest.raises(ValueError, match="one trust"):
+        account([ChannelRelease(PAPER, 1, 1), GaussianRelease(1.0, 1, 1)], 1e-5)
+    with pytest.raises(ValueError, match="one trust"):
+        account([], 1e-5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.floats(1e-12, 1e12) | st.just(0.0),
+    st.sampled_from(ORDERS) | st.floats(1.0000001, 1e5),
+    st.floats(1e-300, 0.999) | st.sampled_from([1e-5, 1e-9]),
+)
+def test_the_conversion_is_rounded_up_from_the_exact_one(divergence, order, delta):
+    exact = max(oracle.rdp_to_epsilon(divergence, order, delta), 0)
+    found = _to_epsilon(divergence, order, delta)
+    terms = divergence + (abs(math.log(delta)) + math.log(order)) / (order - 1) + 1
+    assert exact <= found <= exact + 1e-14 * terms * 3 + 1e-14 / (order - 1)
+
+
+def test_different_releases_add_up_and_so_do_their_distances():
+    two = [GaussianRelease(2.0, 5, 3), GaussianRelease(1.0, 7, 1)]
+    guarantee = account(two, 1e-5)
+    exact = min(
+        oracle.rdp_to_epsilon(order * (3 / (2 * 4) + 1 / 2), order, 1e-5) for order in ORDERS
+    )
+    assert exact <= guarantee.epsilon <= exact * (1 + 1e-9)
+    assert guarantee.releases == 3 * 5 + 7
+    close = [CloseRelease(1e-12), CloseRelease(2e-12)]
+    left = account([CloseRelease(0.0)] * 2, 1e-5 * (1 - RESERVE)).epsilon
+    most = 1e-5 * RESERVE / (1 + math.exp(left))
+    assert account(close, 1e-5).epsilon == left
+    assert account([CloseRelease(most * 0.49)] * 2, 1e-5).epsilon == left
+    assert account([CloseRelease(most * 0.6)] * 2, 1e-5).epsilon == math.inf
+
+
+def test_closeness_is_paid_in_both_directions():
+    """Small epsilons: of (1 + e^epsilon) · distance neither part may be left out."""
+    release = CloseRelease(0.0, spread=400.0)
+    left = account([release], 1e-5 * (1 - RESERVE)).epsilon
+    assert left < 0.02
+    most = 1e-5 * RESERVE / (1 + math.exp(left))
+    for part in (1.01, 1.5, 1.9):
+        assert account([CloseRelease(most * part, spread=400.0)], 1e-5).epsilon == math.inf
+    assert account([CloseRelease(most * 0.99, spread=400.0)], 1e-5).epsilon == left
+
+
+def test_releases_for_different_neighbours_do_not_compose():
+    mixed = [ChannelRelease(PAPER, 1, 1), ChannelRelease(PAPER, 1, 1, neighboring="zero_out")]
+    with pytest.raises(ValueError, match="one neighboring"):
+        account(mixed, 1e-5)
+
+
+def test_zero_out_has_no_lower_end_of_other_neighbours():
+    for releases in (1, 50):
+        zeroed = account([ChannelRelease(PAPER, releases, 1, neighboring="zero_out")], 1e-5)
+        assert zeroed.lower == 0
+        assert zeroed.epsilon < account([ChannelRelease(PAPER, releases, 1)], 1e-5).lower
+
+
+def test_every_release_of_a_channel_counts():
+    for releases in (1, 2):
+        guarantee = account([ChannelRelease(PAPER, releases, 1)], 1e-5)
+        composed = compose(PAPER, releases, 1e-5).epsilon
+        assert guarantee.lower == composed.lower
+        assert composed.lower < guarantee.epsilon <= composed.upper
+    guarantee = account([ChannelRelease(PAPER, 600, 1)], 1e-5, quick=True)
+    assert guarantee.epsilon == compose(PAPER, 600, 1e-5, quick=True).epsilon.upper

@@ -1,0 +1,320 @@
+"""Composition of many releases, against exact enumeration and 60-digit arithmetic."""
+
+import functools
+import itertools
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from strategies import channels, mechanism_channels, weight_rows
+
+import randquant as rq
+from randquant.channels.channel import Channel
+from randquant.privacy.accounting.account import ORDERS, account
+from randquant.privacy.accounting.composition.compose import compose
+from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair
+from randquant.privacy.accounting.composition.fourier import _powered, by_fourier, on_grid
+from randquant.privacy.accounting.composition.loss import PrivacyLoss, best_tilt, crossing
+from randquant.privacy.accounting.composition.normal import by_mean, by_normal
+from randquant.privacy.accounting.releases import ChannelRelease
+from randquant.privacy.divergence import hockey_stick
+
+mpmath.mp.dps = 60
+PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+# The true epsilon at delta = 1e-5 of this many releases at the one pair (clip, -clip).
+TRUE_EPSILON = {10**4: 46380.85, 10**6: 4578203.7, 10**8: 457208868.0}
+
+
+def exp(value: float) -> Fraction:
+    """e^value, right to 60 digits."""
+    return Fraction(str(mpmath.exp(mpmath.mpf(value))))
+
+
+def exact_stick(p, q, ratio: Fraction) -> Fraction:
+    """Sum of max(0, p - ratio q) of integer rows, over their total."""
+    excess = sum(max(Fraction(0), int(a) - ratio * int(b)) for a, b in zip(p, q, strict=True))
+    return excess / sum(int(a) for a in p)
+
+
+def adaptive_delta(channel: Channel, releases: int, ratio: Fraction) -> Fraction:
+    """The worst delta of any adversary who chooses each pair of vertices after what was sent."""
+    pairs = list(itertools.permutations(channel.weights.tolist(), 2))
+
+    @functools.cache
+    def worst(left: int, p: int, q: int) -> Fraction:
+        if left == 0:
+            return max(Fraction(0), p - ratio * q)
+        return max(
+            sum((worst(left - 1, p * a, q * b) for a, b in zip(*pair, strict=True)), Fraction(0))
+            for pair in pairs
+        )
+
+    return worst(releases, 1, 1) / channel.denominator**releases
+
+
+@st.composite
+def small_channels(draw) -> Channel:
+    """Two or three vertices, two or three codes, sometimes impossible ones."""
+    vertices, codes = draw(st.integers(2, 3)), draw(st.integers(2, 3))
+    bits = draw(st.sampled_from([3, 10, 31]))
+    weights = draw(weight_rows(vertices, codes, bits))
+    return Channel(np.linspace(-1, 1, vertices), np.arange(float(codes)), weights, 2**bits)
+
+
+@settings(max_examples=25, deadline=None)
+@given(small_channels(), st.integers(1, 3), st.sampled_from([1e-9, 1e-3, 0.1, 0.7]))
+def test_the_worst_adaptive_adversary_lies_between_both_ends(channel, releases, delta):
+    epsilon = compose(channel, releases, delta).epsilon
+    if math.isfinite(epsilon.upper):
+        assert adaptive_delta(channel, releases, exp(epsilon.upper)) <= Fraction(delta)
+    if math.isinf(epsilon.lower):
+        lost = max(
+            sum((int(a) for a, b in zip(p, q, strict=True) if b == 0), 0)
+            for p, q in itertools.permutations(channel.weights, 2)
+        )
+        assert 1 - (1 - Fraction(lost, channel.denominator)) ** releases > Fraction(delta)
+    elif epsilon.lower > 0:
+        assert adaptive_delta(channel, releases, exp(epsilon.lower)) >= Fraction(delta)
+
+
+@settings(max_examples=60, deadline=None)
+@given(channels(), st.floats(-44, 44))
+def test_the_dominating_pair_is_the_largest_of_all_pairs_and_no_larger(channel, at):
+    p, q = dominating_pair(channel)
+    assert p.sum() == q.sum() == channel.denominator
+    assert min(p.min(), q.min()) >= 0
+    ratio = exp(at)
+    pairs = itertools.product(channel.weights[:6], channel.weights[-6:])
+    worst = max(exact_stick(a, b, ratio) for pair in pairs for a, b in (pair, pair[::-1]))
+    assert worst <= exact_stick(p, q, exp(at - SLIP))
+    whole = max(exact_stick(a, b, ratio) for a in channel.weights for b in channel.weights)
+    assert exact_stick(p, q, ratio) <= whole
+
+
+@settings(max_examples=100, deadline=None)
+@given(weight_rows(2, 5), st.floats(-50, 50))
+def test_hockey_stick_holds_the_exact_value(table, epsilon):
+    lower, upper = hockey_stick(table[0], table[1], 2**62, epsilon)
+    exact = exact_stick(table[0], table[1], exp(epsilon))
+    assert Fraction(float(lower)) <= exact <= Fraction(float(upper))
+    assert upper - lower <= 1e-14 * exact + 1e-14
+
+
+def test_hockey_stick_broadcasts_and_refuses_what_overflows():
+    rows = PAPER.weights
+    lower, upper = hockey_stick(rows[0], rows, PAPER.denominator, np.linspace(0, 6, 7)[:, None])
+    assert lower.shape == upper.shape == (7, len(rows))
+    assert (upper[-1] == 0).all()
+    with pytest.raises(ValueError, match="700"):
+        hockey_stick(rows[0], rows, PAPER.denominator, 701.0)
+
+
+def binary_log_delta(up: int, total: int, releases: int, epsilon: float) -> mpmath.mpf:
+    """log delta of binary randomised response with p = up/total, by the binomial sum."""
+    p = mpmath.mpf(up) / total
+    loss, tilt = mpmath.log(p / (1 - p)), mpmath.exp(mpmath.mpf(epsilon))
+    ahead = mpmath.mpf(epsilon) / loss
+    first = max(int(mpmath.ceil((releases + ahead) / 2)), 0)
+    mass = mpmath.binomial(releases, first) * p**first * (1 - p) ** (releases - first)
+    delta = mpmath.mpf(0)
+    for successes in range(first, releases + 1):
+        term = mass * (1 - tilt * mpmath.exp(-(2 * successes - releases) * loss))
+        delta += term
+        if term < delta * mpmath.mpf(10) ** -40 and successes > first + 5:
+            break
+        mass *= p / (1 - p) * (releases - successes) / (successes + 1)
+    return mpmath.log(delta) if delta > 0 else -mpmath.inf
+
+
+@pytest.mark.parametrize("releases", [2, 9, 60, 1000, 20000, 10**6])
+@pytest.mark.parametrize("up", [9, 13])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.2])
+def test_both_methods_hold_the_binomial_sum(releases, up, delta):
+    p, q = np.array([up, 16 - up]), np.array([16 - up, up])
+    for upward in (True, False):
+        loss = PrivacyLoss.of(p, q, 16, upward=upward)
+        tilt = best_tilt(loss, releases, delta)
+        ways = [by_fourier(loss, releases, tilt)] if releases <= 20000 else []
+        ways += [by_normal(loss, releases, tilt)] if releases >= 60 else []
+        for way in filter(None, ways):
+            log_delta, centre = way
+            for part in (0.9, 0.99, 1.0, 1.01) if releases < 20000 else (0.999, 1.0):
+                epsilon = max(centre, 0.0) * part
+                exact = binary_log_delta(up, 16, releases, epsilon)
+                found = log_delta(epsilon)
+                assert found >= exact if upward else found <= exact
+
+
+def test_both_methods_are_close_where_they_should_be():
+    p, q = np.array([9, 7]), np.array([7, 9])
+    for releases, way, close in ((60, by_fourier, 0.02), (2000, by_fourier, 0.15),
+                                 (10**6, by_normal, 0.05)):  # fmt: skip
+        for upward in (True, False):
+            loss = PrivacyLoss.of(p, q, 16, upward=upward)
+            log_delta, centre = way(loss, releases, best_tilt(loss, releases, 1e-5))
+            assert log_delta(centre) == pytest.approx(
+                float(binary_log_delta(9, 16, releases, centre)), abs=close
+            )
+
+
+@given(weight_rows(2, 4, 12), st.sampled_from([2.0**-3, 0.25, 2.0]), st.floats(-3, 3))
+def test_the_grid_moves_the_loss_to_its_side(table, step, at):
+    p, q = table
+    assume((p[q > 0] > 0).any())
+    exact = exact_stick(p, q, exp(at))
+    for upward in (True, False):
+        loss = on_grid(PrivacyLoss.of(p, q, 2**12, upward=upward), step).loss
+        gains = (max(Fraction(0), 1 - exp(at - float(value))) for value in loss.losses)
+        delta = Fraction(loss.infinite) + sum(
+            Fraction(float(m)) * g for m, g in zip(loss.masses, gains, strict=True)
+        )
+        assert delta >= exact if upward else delta <= exact
+
+
+@pytest.mark.parametrize("power", [2, 7, 12])
+def test_the_error_of_the_transform_is_bounded(power):
+    random = np.random.default_rng(3)
+    weights = random.random(5)
+    weights /= weights.sum()
+    index = np.array([-7, 0, 2, 3, 11])
+    size = 32
+    sums, error = _powered(weights, index, -4, size, power)
+    exact = {0: Fraction(1)}
+    for _ in range(power):
+        grown = {}
+        for place, mass in exact.items():
+            for step, weight in zip(index.tolist(), weights.tolist(), strict=True):
+                grown[place + step] = grown.get(place + step, 0) + mass * Fraction(weight)
+        exact = grown
+    wrapped = [Fraction(0)] * size
+    for place, mass in exact.items():
+        wrapped[(place + 4) % size] += mass
+    off = math.sqrt(sum(float(Fraction(float(s)) - w) ** 2 for s, w in zip(sums, wrapped)))  # noqa: B905
+    assert off <= error < 1e-11
+
+
+@pytest.mark.parametrize("releases", TRUE_EPSILON)
+def test_the_lower_end_is_close_below_the_true_value_of_one_pair(releases):
+    epsilon = account([ChannelRelease(PAPER, releases, 1)], 1e-5)
+    assert TRUE_EPSILON[releases] <= epsilon.epsilon <= TRUE_EPSILON[releases] * 1.002
+    assert TRUE_EPSILON[releases] * 0.9995 <= epsilon.lower <= epsilon.epsilon
+
+
+@settings(max_examples=10, deadline=None)
+@given(mechanism_channels(), st.integers(1, 10**9), st.sampled_from([1e-9, 1e-5, 0.1, 0.9]))
+def test_the_lower_end_is_below_renyi_composition(channel, releases, delta):
+    from randquant.privacy.accounting.account import _composed, _to_epsilon
+
+    lower = compose(channel, releases, delta).epsilon.lower
+    release = [ChannelRelease(channel, releases, 1)]
+    assert lower <= min(_to_epsilon(_composed(release, at), at, delta) for at in ORDERS[::4])
+
+
+@given(mechanism_channels(), st.integers(0, 10**6), st.sampled_from([0.0, 1e-9, 1e-5, 0.1]))
+@settings(max_examples=15, deadline=None)
+def test_quick_composition_is_never_below_the_other(channel, releases, delta):
+    full = compose(channel, releases, delta).epsilon
+    quick = compose(channel, releases, delta, quick=True).epsilon
+    assert quick.lower <= full.lower * (1 + 1e-9)
+    assert full.upper <= quick.upper
+    release = [ChannelRelease(channel, 1, releases)]
+    low, high = account(release, delta).epsilon, account(release, delta, quick=True).epsilon
+    assert low <= high <= 1.05 * low + 1e-9
+
+
+def test_quick_composition_is_nearly_as_low():
+    for releases in (10, 600, 5000, 50_000):
+        full = compose(PAPER, releases, 1e-5).epsilon.upper
+        quick = compose(PAPER, releases, 1e-5, quick=True).epsilon.upper
+        assert full <= quick <= (1.003 if releases >= 512 else 1) * full
+
+
+def test_more_releases_lose_more():
+    counts = [1, 2, 3, 8, 200, 511, 512, 2000, 2**17, 2**17 + 1000, 10**6, 2**40, 2**41]
+    found = [account([ChannelRelease(PAPER, n, 1)], 1e-5) for n in counts]
+    for fewer, more in itertools.pairwise(found):
+        assert fewer.epsilon < more.epsilon
+        assert fewer.lower < more.lower
+    for guarantee in found:
+        assert guarantee.lower <= guarantee.epsilon <= 1.003 * guarantee.lower
+
+
+def test_one_release_is_exact():
+    epsilon = compose(PAPER, 1, 1e-5).epsilon
+    assert 0 < epsilon.width < 1e-8
+    pairs = list(itertools.permutations(PAPER.weights, 2))
+    assert max(exact_stick(p, q, exp(epsilon.upper)) for p, q in pairs) <= Fraction(1e-5)
+    assert max(exact_stick(p, q, exp(epsilon.lower)) for p, q in pairs) >= Fraction(1e-5)
+
+
+def test_without_delta_both_ends_are_those_of_pure_composition():
+    pure = rq.certify(PAPER).epsilon
+    guarantee = account([ChannelRelease(PAPER, 1000, 1)], 0.0)
+    assert guarantee.lower <= 1000 * pure.lower <= 1000 * pure.upper <= guarantee.epsilon
+    assert guarantee.epsilon - guarantee.lower < 1e-8
+
+
+def test_a_rare_impossible_code_is_paid_for_out_of_delta():
+    weights = [[2**19, 2**19 - 1, 1], [2**19 - 2**16, 2**19 + 2**16, 0]]
+    channel = Channel(np.array([-1.0, 1.0]), np.arange(3.0), np.array(weights), 2**20)
+    assert rq.certify(channel).epsilon.lower == math.inf
+    few = compose(channel, 5, 1e-5).epsilon  # 5/2^20 < delta
+    assert 0 < few.lower < few.upper < 2
+    assert adaptive_delta(channel, 5, exp(few.upper)) <= Fraction(1e-5)
+    assert adaptive_delta(channel, 5, exp(few.lower)) >= Fraction(1e-5)
+    many = account([ChannelRelease(channel, 20, 1)], 1e-5)
+    assert (many.lower, many.epsilon) == (math.inf, math.inf)
+
+
+def test_a_channel_that_says_nothing_loses_nothing():
+    channel = Channel(np.array([-1.0, 1.0]), np.arange(2.0), np.full((2, 2), 4), 8)
+    for releases in (1, 2, 700, 10**6, 2**50):
+        guarantee = account([ChannelRelease(channel, releases, 1)], 1e-5)
+        assert (guarantee.lower, guarantee.epsilon) == (0, 0)
+        assert compose(channel, releases, 1e-5).epsilon.lower == 0
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.3])
+def test_mean_and_variance_alone_bound_from_below(delta):
+    p, q = np.array([9, 7]), np.array([7, 9])
+    for releases in (100, 10**5):
+        epsilon = by_mean(p, q, 16, releases, delta)
+        assert binary_log_delta(9, 16, releases, epsilon) >= math.log(delta)
+    assert by_mean(p, q, 16, 10**5, delta) > 0.5 * 10**5 * math.log(9 / 7) / 8
+    guarantee = account([ChannelRelease(PAPER, 2**53, 2**53)], delta)
+    assert guarantee.lower < guarantee.epsilon < guarantee.lower * (1 + 1e-5)
+
+
+def test_only_one_channel_under_local_trust_has_a_lower_end():
+    other = rq.rqm(clip=1.5, margin=1.5, levels=8, keep=0.42)
+    assert account([ChannelRelease(PAPER, 9, 1), ChannelRelease(other, 9, 1)], 1e-5).lower == 0
+    local, summed = (
+        account([ChannelRelease(PAPER, 9, 1, trust)], 1e-5) for trust in ("local", "aggregate")
+    )
+    assert summed.lower == 0 < local.lower
+    assert summed.epsilon == local.epsilon
+    assert account([ChannelRelease(PAPER, 4, 1), ChannelRelease(PAPER, 5, 1)], 1e-5) == local
+
+
+def test_a_crossing_is_found_from_either_side_or_not_at_all():
+    for start in (0.0, 1.0, 7.0, 1e4):
+        low, high = crossing(lambda at: math.log(7) - math.log1p(at), start, 0.5)
+        assert low is not None
+        assert high is not None
+        assert low <= 6.0 <= high <= low + 1e-7
+    assert crossing(lambda at: -1.0, 5.0, 1.0) == (None, 0.0)
+    assert crossing(lambda at: 1.0, 5.0, 1.0)[1] is None
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="releases"):
+        compose(PAPER, -1, 1e-5)
+    with pytest.raises(ValueError, match="delta"):
+        compose(PAPER, 1, 1.0)
+    with pytest.raises(TypeError, match="channel"):
+        compose("rqm", 1, 1e-5)  # type: ignore[arg-type]
+    assert compose(PAPER, 0, 1e-5).epsilon.upper == 0

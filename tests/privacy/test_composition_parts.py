@@ -1,0 +1,337 @@
+"""Parts of composition, one by one, against fractions and 60 digits: each errs to its side only."""
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import weight_rows
+from test_compose import binary_log_delta
+
+from randquant.channels.channel import Channel
+from randquant.privacy.accounting import composition
+from randquant.privacy.accounting.composition.compose import _single, compose
+from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair, strongest_pairs
+from randquant.privacy.accounting.composition.fourier import _reach, _shift, by_fourier, on_grid
+from randquant.privacy.accounting.composition.loss import PrivacyLoss, Tilted, best_tilt, crossing
+from randquant.privacy.accounting.composition.normal import _smoothed, by_mean, by_normal
+from randquant.privacy.divergence import UNIT
+
+mpmath.mp.dps = 60
+SIDES = pytest.mark.parametrize("upward", [True, False])
+
+
+def exact_loss(p, q, total):
+    """(loss, mass) of every code that both rows send, and the mass of those that only p sends."""
+    pairs = [(int(a), int(b)) for a, b in zip(p, q, strict=True) if a]
+    both = [(mpmath.log(mpmath.mpf(a) / b), Fraction(a, total)) for a, b in pairs if b]
+    return both, sum((Fraction(a, total) for a, b in pairs if not b), Fraction(0))
+
+
+def number(value) -> mpmath.mpf:
+    value = Fraction(value)
+    return mpmath.mpf(value.numerator) / value.denominator
+
+
+@SIDES
+@settings(max_examples=60, deadline=None)
+@given(table=weight_rows(2, 4, 62), slip=st.sampled_from([0.0, SLIP, 0.1]))
+def test_losses_and_masses_are_rounded_to_their_side(upward, table, slip):
+    p, q = table
+    slip = slip if upward else 0.0  # which dominating pairs alone need
+    found = PrivacyLoss.of(p, q, 2**62, upward=upward, slip=slip)
+    both, infinite = exact_loss(p, q, 2**62)
+    sign = 1 if upward else -1
+    assert len(found.losses) == len(both)
+    for loss, mass, (exact, share) in zip(found.losses, found.masses, both, strict=True):
+        assert sign * (mpmath.mpf(float(loss)) - exact - slip) >= 0
+        assert abs(mpmath.mpf(float(loss)) - exact - slip) <= 64 * UNIT * (abs(exact) + slip)
+        assert sign * (Fraction(float(mass)) - share) >= 0
+    assert min(Fraction(1), infinite) <= Fraction(found.infinite) or not upward
+    assert Fraction(found.infinite) <= infinite or upward
+    assert (found.infinite > 0) == (infinite > 0)
+
+
+@SIDES
+@pytest.mark.parametrize("releases", [1, 2, 7, 1000])
+@pytest.mark.parametrize("rare", [1, 12345, 2**40 + 1, 2**61 - 7])
+def test_infinite_losses_of_any_release_count(upward, releases, rare):
+    p, q = np.array([2**62 - rare, rare]), np.array([2**62, 0])
+    found = PrivacyLoss.of(p, q, 2**62, upward=upward).infinite_of(releases)
+    exact = 1 - (1 - number(Fraction(rare, 2**62))) ** releases
+    assert (exact <= found) if upward else (found <= exact)
+    assert abs(found / exact - 1) < 1e-14
+
+
+@SIDES
+@pytest.mark.parametrize("tilt", [1e-3, 0.7, 30.0])
+def test_tilted_weights_are_within_their_error(upward, tilt):
+    random = np.random.default_rng(5)
+    loss = PrivacyLoss(random.normal(size=40), random.random(40) / 40, 0.0, upward)
+    tilted = Tilted.of(loss, 3, tilt)
+    for weight, value, mass in zip(tilted.weights, loss.losses, loss.masses, strict=True):
+        exact = mpmath.mpf(float(mass)) * mpmath.exp(
+            mpmath.mpf(tilt) * mpmath.mpf(float(value)) - mpmath.mpf(tilted.constant)
+        )
+        assert abs(mpmath.mpf(float(weight)) / exact - 1) <= tilted.error < 1e-12
+    # No x > 0 has more than the peak: the maximum is at e^-x = tilt/(tilt + 1).
+    top = (mpmath.mpf(tilt) / (tilt + 1)) ** tilt / (tilt + 1)
+    assert top <= tilted.peak <= 3 * top
+
+
+@SIDES
+@pytest.mark.parametrize("infinite", [0.0, 1e-9, 1e-3])
+@pytest.mark.parametrize("integral", [1e-12, 0.03, 0.5])
+def test_log_delta_is_rounded_to_its_side(upward, infinite, integral):
+    loss = PrivacyLoss(np.array([-0.3, 0.4]), np.array([0.4, 0.6 - infinite]), infinite, upward)
+    for releases, tilt, epsilon in ((5, 2.0, 1.1), (400, 0.5, 40.0)):
+        tilted = Tilted.of(loss, releases, tilt)
+        whole = 1 - (1 - mpmath.mpf(infinite)) ** releases
+        power = releases * mpmath.mpf(tilted.constant) - mpmath.mpf(tilt) * mpmath.mpf(epsilon)
+        weights = releases * mpmath.mpf(tilted.error)  # what each weight may be off by
+        sign = 1 if upward else -1
+        exact = mpmath.log(whole + mpmath.exp(power + sign * weights) * mpmath.mpf(integral))
+        found = tilted.log_delta(epsilon, integral)
+        assert sign * (found - exact) >= 0
+        assert abs(found - exact) < 1e-10
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0, 40.0])
+@pytest.mark.parametrize("tilt", [0.01, 1.3])
+def test_the_normal_integral_is_within_its_error(spread, tilt):
+    peak = 1 / (1 + tilt)
+    for steps in (-36.0, -4.0, -0.5, 0.0, 1.0, 6.0, 36.0):
+        offset = steps * spread
+        value, error = _smoothed(offset, spread, tilt, peak)
+        parts = []
+        for rate in (mpmath.mpf(tilt), mpmath.mpf(tilt) + 1):
+            shift = (rate * spread - mpmath.mpf(offset) / spread) / mpmath.sqrt(2)
+            height = mpmath.exp(rate * rate * spread**2 / 2 - rate * mpmath.mpf(offset))
+            parts.append(height * mpmath.erfc(shift) / 2)
+        assert abs(parts[0] - parts[1] - mpmath.mpf(value)) <= mpmath.mpf(error)
+        assert error > 0
+
+
+def binomial_tail(trials, share, beyond):
+    """P(X > beyond) of a binomial law, in 60 digits."""
+    first = int(mpmath.floor(beyond)) + 1
+    terms = (
+        mpmath.binomial(trials, k) * share**k * (1 - share) ** (trials - k)
+        for k in range(max(first, 0), trials + 1)
+    )
+    return mpmath.fsum(terms)
+
+
+@pytest.mark.parametrize("share", [1, 8, 13])
+def test_totals_beyond_the_reach_are_as_rare_as_stated(share):
+    loss = PrivacyLoss.of(np.array([16 - share, share]), np.array([8, 8]), 16, upward=True)
+    for releases in (3, 600):
+        tilted = Tilted.of(loss, releases, 1e-9)
+        reach, rare = _reach(tilted, 0.0)
+        mean = releases * tilted.centre[0]
+        step = abs(float(loss.losses[1] - loss.losses[0]))
+        if step == 0:
+            continue
+        rises = loss.losses[1] > loss.losses[0]
+        count = (mean + reach - releases * min(loss.losses)) / step
+        chance = mpmath.mpf(share if rises else 16 - share) / 16
+        above = binomial_tail(releases, chance, count + 1e-9)
+        below = binomial_tail(
+            releases,
+            1 - chance,
+            releases - (mean - reach - releases * min(loss.losses)) / step + 1e-9,
+        )
+        assert above + below <= rare
+        if releases == 600:
+            assert 0 < rare < 1e-16
+
+
+def test_rounding_down_took_less_than_the_shift_as_rarely_as_stated():
+    """Two losses: one on the grid, one that loses nearly a step."""
+    loss = PrivacyLoss(np.array([0.0, 0.9375]), np.array([0.5, 0.5]), 0.0, False)
+    grid = on_grid(loss, 1.0)
+    releases = 2000
+    shift, rare = _shift(Tilted.of(grid.loss, releases, 1e-9), grid)
+    assert 0 < shift < releases * 0.9375 / 2
+    fewer = binomial_tail(releases, mpmath.mpf(1) / 2, releases - shift / 0.9375)
+    assert 0 < fewer <= rare < 1e-16
+
+
+@pytest.mark.parametrize(("up", "releases"), [(9, 40), (13, 40), (9, 3000)])
+def test_far_out_both_methods_stay_on_their_side(up, releases):
+    """Where nearly nothing is left, rounding and rare events are all there is."""
+    p, q = np.array([up, 16 - up]), np.array([16 - up, up])
+    most = releases * math.log(up / (16 - up))
+    for upward in (True, False):
+        loss = PrivacyLoss.of(p, q, 16, upward=upward)
+        for delta in (1e-12, 0.2):
+            tilt = best_tilt(loss, releases, delta)
+            ways = [by_fourier(loss, releases, tilt), by_normal(loss, releases, tilt)]
+            for log_delta, centre in filter(None, ways):
+                for part in (0.0, 0.02, 0.1, 0.4, 0.8, 0.97):
+                    epsilon = max(centre, 0.0) + part * (most - max(centre, 0.0))
+                    exact = binary_log_delta(up, 16, releases, epsilon)
+                    found = log_delta(epsilon)
+                    assert (found >= exact) if upward else (found <= exact)
+
+
+@pytest.mark.parametrize("rows", [
+    [[8, 8, 0], [15, 1, 0], [12, 4, 0]],
+    [[12, 4, 0], [8, 8, 0], [12, 4, 0], [15, 1, 0], [12, 4, 0]],
+    [[10, 5, 1], [5, 10, 1], [9, 1, 6], [10, 5, 1]],
+])  # fmt: skip
+def test_the_dominating_pair_is_worse_than_every_pair_at_every_ratio(rows):
+    """All ratios of weights are tried: between them the curves are straight lines."""
+    weights = np.array(rows)
+    channel = Channel(np.linspace(-1, 1, len(rows)), np.arange(3.0), weights, 16)
+    p, q = dominating_pair(channel)
+    ratios = {Fraction(int(a), int(b)) for a in weights.ravel() for b in weights.ravel() if b}
+    for ratio in sorted(ratios):
+        worst = max(stick(a, b, ratio) for a in rows for b in rows)
+        assert worst <= stick(p, q, ratio)
+        # No larger than it must be: the curve is the hull of all pairs' curves.
+    assert stick(p, q, Fraction(0)) == 16
+
+
+def stick(p, q, ratio):
+    return sum(max(Fraction(0), int(a) - ratio * int(b)) for a, b in zip(p, q, strict=True))
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-3, 0.1])
+def test_one_release_of_uneven_rows_is_exact_in_the_worse_direction(delta):
+    weights = np.array([[8, 8], [15, 1], [12, 4]])
+    channel = Channel(np.linspace(-1, 1, 3), np.arange(2.0), weights, 16)
+    found = compose(channel, 1, delta).epsilon
+
+    def worst(epsilon):
+        ratio = Fraction(str(mpmath.exp(mpmath.mpf(epsilon))))
+        pairs = ((a, b) for a in weights for b in weights)
+        return max(stick(a, b, ratio) for a, b in pairs) / 16
+
+    assert worst(found.upper) <= Fraction(delta) <= worst(found.lower)
+    assert found.width < 1e-8 + 1e-14 / delta
+
+
+def test_the_strongest_pair_of_rows_is_found():
+    weights = np.array([[8, 8], [9, 7], [15, 1], [8, 8]])
+    channel = Channel(np.linspace(-1, 1, 4), np.arange(2.0), weights, 16)
+    (p, q), *_ = strongest_pairs(channel, 50, 1e-5, np.array([0.1, 1.0, 8.0]), 1)
+    assert {tuple(p), tuple(q)} == {(8, 8), (15, 1)}
+    rare = np.array([[2**20 - 2**10, 2**10, 0], [2**20 - 2**10 - 1, 2**10, 1], [2**19, 2**19, 0]])
+    channel = Channel(np.linspace(-1, 1, 3), np.arange(3.0), rare, 2**20)
+    (p, q), *_ = strongest_pairs(channel, 1000, 1e-5, np.array([0.1, 1.0, 8.0]), 1)
+    assert p[2] == 1 > q[2] == 0  # a thousandth of it is infinite
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.4])
+@pytest.mark.parametrize("releases", [10, 300, 20_000])
+def test_the_bound_from_mean_and_variance_is_below_the_truth(delta, releases):
+    for up in (9, 13, 15):
+        p, q = np.array([up, 16 - up]), np.array([16 - up, up])
+        epsilon = by_mean(p, q, 16, releases, delta)
+        assert epsilon == 0 or binary_log_delta(up, 16, releases, epsilon) >= math.log(delta)
+        mean, share = (2 * up / 16 - 1) * math.log(up / (16 - up)), (1 - delta) / 2
+        variance = (1 - (2 * up / 16 - 1) ** 2) * math.log(up / (16 - up)) ** 2
+        cantelli = releases * mean - math.sqrt(releases * variance * (1 - share) / share)
+        wanted = max(0.0, cantelli + math.log(share))
+        assert wanted * (1 - 2e-3) - 0.02 <= epsilon <= wanted
+
+
+def test_the_search_for_a_crossing_returns_both_sides_of_it():
+    for slope in (1e-3, 1.0, 50.0):
+        low, high = crossing(lambda at, slope=slope: slope * (3.0 - at), 0.1, 0.5)
+        assert low is not None
+        assert high is not None
+        assert low < 3.0 <= high <= low + 1e-8
+
+
+def test_the_dominating_loss_is_above_the_dominating_pairs_by_its_slip():
+    """The pair's codes may be sorted wrongly by as much."""
+    weights = np.array([[8, 8, 16], [15, 1, 16], [12, 15, 5]])
+    channel = Channel(np.linspace(-1, 1, 3), np.arange(3.0), weights, 32)
+    p, q = dominating_pair(channel)
+    above = _single(channel, 1e-5)[1]
+    assert above.upward
+    for loss, (exact, _) in zip(above.losses, exact_loss(p, q, 32)[0], strict=True):
+        assert mpmath.mpf(float(loss)) >= exact + SLIP
+
+
+@SIDES
+def test_a_poor_tilt_leaves_rounding_alone_and_is_right_all_the_same(upward):
+    """Without a tilt the tail is all error of the transform: neither side may lean on it."""
+    p, q = np.array([9, 7]), np.array([7, 9])
+    loss = PrivacyLoss.of(p, q, 16, upward=upward)
+    log_delta, centre = by_fourier(loss, 200, 1e-6)
+    for epsilon in np.linspace(centre, 200 * math.log(9 / 7), 40)[:-1]:
+        exact = binary_log_delta(9, 16, 200, float(epsilon))
+        assert (log_delta(epsilon) >= exact) if upward else (log_delta(epsilon) <= exact)
+
+
+@pytest.mark.parametrize("releases", [600, 10**6])
+def test_the_normal_bound_pays_for_all_of_berry_and_esseens_distance(releases):
+    """At the centre: the normal integral and twice the distance times the kernel's peak."""
+    loss = PrivacyLoss.of(np.array([13, 3]), np.array([3, 13]), 16, upward=True)
+    tilt = best_tilt(loss, releases, 1e-5)
+    tilted = Tilted.of(loss, releases, tilt)
+    mass = tilted.weights / tilted.weights.sum()
+    mean = mass @ loss.losses
+    variance, third = mass @ (loss.losses - mean) ** 2, mass @ np.abs(loss.losses - mean) ** 3
+    distance = 0.4748 * third / (variance**1.5 * math.sqrt(releases))
+    found = by_normal(loss, releases, tilt)
+    assert found is not None
+    log_delta, centre = found
+    value, _ = _smoothed(0.0, math.sqrt(releases * variance), tilt, tilted.peak)
+    whole = math.log(value + 2 * distance / (1 + tilt))
+    wanted = releases * tilted.constant - tilt * centre + whole
+    assert wanted <= log_delta(centre) <= wanted + 0.01
+
+
+# One release, and what is made of the ways there are.
+
+
+def weights(*values):
+    return np.array(values, dtype=object)
+
+
+def test_one_release_is_that_of_the_pair_in_its_direction():
+    """1/2 - e^epsilon / 10 = 1/10; the other way round it would be 9/10 - e^epsilon / 2."""
+    found = composition._one(weights(5, 5), weights(9, 1), 10, 0.1)
+    assert found.lower <= math.log(4) <= found.upper
+    assert found.width < 1e-6
+
+
+def test_one_release_with_a_code_that_the_other_input_never_sends_has_no_epsilon():
+    found = composition._one(weights(4, 12), weights(16, 0), 16, 0.1)
+    assert (found.lower, found.upper) == (math.inf, math.inf)
+
+
+@pytest.mark.parametrize("edge", [0.0, 0.7, 31.5, 33.0, math.nextafter(33.0, 0), 44.0])
+def test_the_slip_is_not_rounded_away(monkeypatch, edge):
+    """From 32 on floats are 64 units apart: adding 2 SLIP, 32 units, may be rounded away."""
+    monkeypatch.setattr(composition, "crossing", lambda *_: (edge, edge))
+    upper = composition._one(weights(5, 5), weights(9, 1), 10, 0.1).upper
+    assert Fraction(upper) >= Fraction(edge) + Fraction(SLIP)
+    assert upper == edge + 2 * SLIP or edge >= 32
+
+
+@pytest.mark.parametrize("upward", [True, False])
+def test_without_a_way_nothing_is_known(monkeypatch, upward):
+    loss = PrivacyLoss.of(weights(5, 3), weights(3, 5), 8, upward=upward)
+    for way in ("by_fourier", "by_normal"):
+        monkeypatch.setattr(composition, way, lambda *_: None)
+    known = composition._epsilon(loss, composition.NORMAL_FROM, 1e-5, 1.0)
+    assert known == (math.inf if upward else 0.0)
+
+
+def test_every_way_counts_every_release(monkeypatch):
+    loss = PrivacyLoss.of(weights(5, 3), weights(3, 5), 8, upward=True)
+    counted = []
+    for way in ("by_fourier", "by_normal"):
+        monkeypatch.setattr(composition, way, lambda _, releases, __: counted.append(releases))
+    releases = composition.NORMAL_FROM
+    assert releases <= composition.FOURIER_UP_TO
+    composition._epsilon(loss, releases, 1e-5, 1.0)
+    assert counted == [releases, releases]

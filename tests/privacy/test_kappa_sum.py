@@ -1,0 +1,183 @@
+"""The curvature of sums against sums worked out in fractions, for any inputs of the others."""
+
+import functools
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import randquant as rq
+from randquant.privacy.certificates.sums.chain import ChainLaw, Powers, rounding, sums
+from randquant.privacy.certificates.sums.kappa_blanket import by_blanket
+from randquant.privacy.certificates.sums.kappa_sum import LARGEST_SUM, kappa_sum
+from randquant.privacy.certificates.vector import kappa
+
+ONE_BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
+TWO_BITS = rq.rqm(clip=1.0, margin=3.0, levels=4, keep=0.4)
+SKEWED = rq.Channel(
+    np.array([-1.0, 1.0]), np.array([-2.0, 0.0, 2.0]), np.array([[5, 2, 1], [1, 3, 4]]), 8
+)
+BENT = rq.pbm(clip=1.0, theta=0.15, trials=2)
+INNER = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.5)  # vertices between the ends
+GAPPED = rq.Channel(  # codes 2 and 4 are never sent, so sums of 3 come about in fewer ways
+    np.array([-1.0, 1.0]), np.arange(6.0), np.array([[9, 4, 0, 2, 0, 1], [2, 3, 0, 4, 0, 7]]), 16
+)
+CHANNELS = {
+    "1 bit": ONE_BIT, "2 bits": TWO_BITS, "skewed": SKEWED, "bent": BENT, "inner": INNER,
+    "gapped": GAPPED,
+}  # fmt: skip
+
+
+def row(channel, x: float) -> list[Fraction]:
+    weights, total = channel.mix(x)
+    return [Fraction(int(weight), total) for weight in weights]
+
+
+def convolved(first: list[Fraction], second: list[Fraction]) -> list[Fraction]:
+    total = [Fraction(0)] * (len(first) + len(second) - 1)
+    for i, a in enumerate(first):
+        for j, b in enumerate(second):
+            total[i + j] += a * b
+    return total
+
+
+def divergence(channel, x: float, other: float, inputs, order: float) -> float:
+    """Of the sum's law for x from that for x', the others' inputs given; exact until the powers."""
+    rest = functools.reduce(convolved, [row(channel, y) for y in inputs], [Fraction(1)])
+    p, q = (convolved(row(channel, at), rest) for at in (x, other))
+    common = math.lcm(*(each.denominator for each in p + q))
+    p, q = ([int(each * common) for each in side] for side in (p, q))
+    return float(oracle.renyi(p, q, order))
+
+
+def position(channel, x: float) -> float:
+    """Where the encoder takes x to be: it rounds the position in a cell."""
+    cell, place = channel.locate(np.asarray(x))
+    left, right = channel.inputs[int(cell)], channel.inputs[int(cell) + 1]
+    return left + round(float(place) * 2**32) / 2**32 * (right - left)
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_no_others_make_the_divergence_larger(name, data):
+    channel = CHANNELS[name]
+    inputs = st.floats(-1, 1, width=32) | st.sampled_from([-1.0, 1.0, 0.0])
+    others = data.draw(st.lists(inputs, min_size=1, max_size=4))
+    x, other = data.draw(inputs), data.draw(inputs)
+    order = data.draw(st.sampled_from([1.1, 1.7, 2.0, 2.5, 3.0, 6.0, 20.0]))
+    found = kappa_sum(channel, len(others) + 1, order)
+    square = (position(channel, x) - position(channel, other)) ** 2
+    assert divergence(channel, x, other, others, order) <= found.upper * square * (1 + 1e-9) + 1e-18
+
+
+@pytest.mark.parametrize("order", [1.1, 2.0, 2.5, 8.0, 40.0])
+@pytest.mark.parametrize("name", ["1 bit", "2 bits", "skewed", "gapped"])
+def test_the_lower_end_is_attained(name, order):
+    channel, clients = CHANNELS[name], 4
+    found = kappa_sum(channel, clients, order)
+    x, other = found.witness
+    if x == other:  # approached by close pairs
+        x, other = x - math.copysign(1e-3, x), x
+    arranged = itertools.combinations_with_replacement([-1.0, 1.0], clients - 1)
+    best = max(divergence(channel, x, other, inputs, order) for inputs in arranged)
+    ratio = best / (position(channel, x) - position(channel, other)) ** 2
+    assert found.lower * (1 - 2e-3) <= ratio <= found.upper * (1 + 1e-9)
+    if order <= 8 and name in (
+        "1 bit",
+        "2 bits",
+    ):  # strong channels at high orders: bounded less closely
+        assert found.upper <= found.lower * 1.02
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 2.5, 8.0])
+def test_codes_that_are_never_sent_keep_their_places(order):
+    """Without its unused codes the channel would send 0 to 3, whose sums hide more."""
+    found = kappa_sum(GAPPED, 3, order)
+    arranged = list(itertools.combinations_with_replacement([-1.0, 1.0], 2))
+    for x in (-1.0, 1.0):
+        worst = max(divergence(GAPPED, x, -x, inputs, order) for inputs in arranged)
+        assert worst <= found.upper * 4
+    closed = rq.Channel(GAPPED.inputs, np.arange(4.0), GAPPED.weights[:, [0, 1, 3, 5]], 16)
+    assert kappa_sum(closed, 3, order).upper < 0.999 * found.upper
+
+
+def test_one_bit_costs_hardly_more_than_its_least_variance():
+    """Values ±4, clip 1, 200 clients: the blanket bound is 1.34 times Gaussian noise's."""
+    for order, most in ((2.0, 1.0696), (4.0, 1.073), (12.0, 1.084)):
+        gaussian = order / (2 * 200 * 16)
+        found = kappa_sum(ONE_BIT, 200, order)
+        assert 1 / (1 - 1 / 16) <= found.lower / gaussian <= found.upper / gaussian <= most
+        blanket = by_blanket(ONE_BIT, 200, order, kappa(ONE_BIT, order))
+        assert found.lower < blanket.upper < 1.37 * gaussian
+        assert blanket.lower <= found.upper
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_more_clients_hide_more(name):
+    counts = (1, 2, 5, 20, 60) if name != "bent" else (1, 3, 9)
+    bounds = [kappa_sum(CHANNELS[name], clients, 3.0) for clients in counts]
+    assert bounds[0] == kappa(CHANNELS[name], 3.0)
+    for fewer, more in itertools.pairwise(bounds):
+        assert more.lower < fewer.lower
+        assert more.upper <= fewer.upper
+    assert counts[-1] * bounds[-1].upper < (2 if name != "inner" else 20) * bounds[0].upper
+
+
+def test_beyond_the_largest_sums_fewer_clients_are_counted():
+    channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=30.0)
+    many, more = (kappa_sum(channel, clients, 2.0) for clients in (LARGEST_SUM, 10**6))
+    assert more.upper == many.upper
+    assert more.lower == 0 < many.lower
+    gaussian = 2.0 / (2 * LARGEST_SUM * 31**2)
+    assert gaussian <= many.lower <= many.upper <= 1.04 * gaussian
+
+
+def test_what_jumps_stays_infinite():
+    jumps = rq.stochastic_rounding(clip=1.0, levels=2)  # at x = 1 code 0 is impossible
+    assert math.isinf(kappa_sum(jumps, 50, 2.0).upper)
+
+
+def test_high_orders_fall_back_to_one_client():
+    for order in (3000.0,):
+        found = kappa_sum(ONE_BIT, 30, order)
+        assert 0 <= found.lower <= found.upper <= kappa(ONE_BIT, order).upper
+
+
+def test_mirrored_or_not_is_the_same():
+    """A channel that is its own mirror image is looked at by half; a hair off it, in full."""
+    weights = ONE_BIT.weights.copy()
+    weights[0] += [1, -1]
+    off = rq.Channel(ONE_BIT.inputs, ONE_BIT.values, weights, ONE_BIT.denominator)
+    for clients in (7, 8):
+        same, whole = (kappa_sum(channel, clients, 5.0).upper for channel in (ONE_BIT, off))
+        assert whole == pytest.approx(same, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 7, 40, 257])
+def test_laws_of_sums_are_within_their_error(clients):
+    left, right = (np.array(list(map(float, row(SKEWED, x)))) for x in (-1.0, 1.0))
+    exact = [functools.reduce(convolved, [row(SKEWED, -1.0)] * min(clients, 40), [Fraction(1)])]
+    for count, law in enumerate(sums(left, right, clients)):
+        assert isinstance(law, ChainLaw)
+        assert abs(law.mass.sum() - 1) < 1e-12
+        if count == 0 and clients <= 40:
+            relative = [abs(Fraction(m) / e - 1) for m, e in zip(law.mass, exact[0], strict=True)]
+            assert max(relative) <= rounding(clients, 3)
+    assert count == clients
+    last = Powers(right).of(clients)
+    assert np.allclose(law.mass, last.mass, rtol=rounding(clients, 3), atol=0)
+
+
+def test_bad_arguments_get_one_sentence():
+    with pytest.raises(ValueError, match="clients"):
+        kappa_sum(ONE_BIT, 0, 2.0)
+    with pytest.raises(ValueError, match="order"):
+        kappa_sum(ONE_BIT, 3, 1.0)
+    with pytest.raises(TypeError, match="channel"):
+        kappa_sum("rqm", 3, 2.0)  # type: ignore[arg-type]

@@ -1,0 +1,71 @@
+"""What a run has cost so far, as it is asked for round by round."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import randquant as rq
+from randquant.aggregation.registry import update_mechanism
+from randquant.privacy.accounting import ledger as ledger_module
+from randquant.privacy.accounting.ledger import Ledger
+from randquant.privacy.accounting.releases import of_one_example
+
+NOISY = update_mechanism("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 9.0})
+COORDINATES = update_mechanism("rqm", {"clip": 1.5, "margin": 1.5, "levels": 4, "keep": 0.4})
+
+
+def paid(mechanism, dimension, rounds, neighboring="replace_one", *, quick=False, examples=None):
+    release = mechanism.release(dimension, rounds, neighboring)
+    release = release if examples is None else of_one_example(release, examples)
+    return rq.account([release], 1e-5, quick=quick)
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+def test_every_participation_is_accounted_for(neighboring):
+    mechanism = NOISY
+    ledger = Ledger(mechanism, 5, delta=1e-5, neighboring=neighboring)
+    for rounds in (1, 7, 2, 7):  # in any order, and again
+        assert ledger.epsilon(rounds) == paid(mechanism, 5, rounds, neighboring, quick=True).epsilon
+        assert ledger.guarantee(rounds) == paid(mechanism, 5, rounds, neighboring)
+        assert ledger.guarantee(rounds).epsilon <= ledger.epsilon(rounds)
+    assert ledger.epsilon(0) == 0.0
+    assert ledger.epsilon(1) < ledger.epsilon(2) < ledger.epsilon(7)
+
+
+def test_about_the_limit_epsilon_is_as_low_as_accounting_gets(monkeypatch):
+    """Up to the limit quick accounting will do; beyond it a better bound is looked for."""
+    asked = []
+
+    def account(releases, delta, *, quick=False):
+        (release,) = releases
+        asked.append((release.rounds, delta, quick))
+        return SimpleNamespace(epsilon=release.rounds * (2.0 if quick else 1.5))
+
+    monkeypatch.setattr(ledger_module, "account", account)
+    ledger = Ledger(NOISY, 5, delta=1e-5, limit=8.0)
+    assert [ledger.epsilon(rounds) for rounds in (1, 4, 5, 5)] == [2.0, 8.0, 7.5, 7.5]
+    expected = [(1, True), (4, True), (5, True), (5, False)]  # each once
+    assert asked == [(rounds, 1e-5, quick) for rounds, quick in expected]
+    assert ledger.guarantee(2).epsilon == 3.0
+    assert asked[-1] == (2, 1e-5, False)
+
+
+def test_one_example_costs_less_than_a_client():
+    ledger = Ledger(NOISY, 5, delta=1e-5, examples=20)
+    assert ledger.epsilon(3) == paid(NOISY, 5, 3, quick=True, examples=20).epsilon
+    assert ledger.guarantee(3) == paid(NOISY, 5, 3, examples=20)
+    assert ledger.epsilon(3) < Ledger(NOISY, 5, delta=1e-5).epsilon(3) / 10
+
+
+def test_without_privacy_there_is_no_figure():
+    ledger = Ledger(update_mechanism("clipped-sgd", {"clip": 1.0}), 5, delta=1e-5)
+    assert (ledger.release(3), ledger.guarantee(3), ledger.epsilon(3)) == (None, None, None)
+
+
+def test_what_cannot_be_accounted_for_is_refused_at_once():
+    with pytest.raises(ValueError, match="delta"):
+        Ledger(NOISY, 5, delta=1.5)
+    with pytest.raises(ValueError, match="dimension"):
+        Ledger(NOISY, 0, delta=1e-5)
+    with pytest.raises(ValueError, match="clips an update's norm in L2"):
+        Ledger(COORDINATES, 5, delta=1e-5, examples=3)

@@ -1,0 +1,127 @@
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import channels, mechanism_channels
+
+import randquant as rq
+from randquant.channels.channel import Channel
+
+
+def information(channel, cell: int, part: Fraction):
+    """Fisher information at a point of a cell, in fractions; infinite where a code vanishes."""
+    left, right = (Fraction(float(u)) for u in channel.inputs[cell : cell + 2])
+    total = Fraction(0)
+    for a, b in zip(*channel.weights[cell : cell + 2].tolist(), strict=True):
+        if a == b:
+            continue
+        if left == right:
+            return math.inf
+        probability = ((1 - part) * a + part * b) / channel.denominator
+        slope = Fraction(b - a, channel.denominator) / (right - left)
+        if probability == 0:
+            return math.inf
+        total += slope**2 / probability
+    return total
+
+
+@settings(max_examples=80)
+@given(channels() | mechanism_channels(), st.fractions(0, 1, max_denominator=97))
+def test_it_is_the_largest_of_all_cell_ends(channel, part):
+    found = rq.fisher_information(channel)
+    cells = range(len(channel.inputs) - 1)
+    exact = max(information(channel, cell, Fraction(end)) for cell in cells for end in (0, 1))
+    if math.isinf(exact):
+        assert found.lower == math.inf
+        return
+    assert Fraction(found.lower) <= exact <= Fraction(found.upper)
+    assert found.width <= 1e-13 * found.upper
+    # and no point inside a cell has more
+    assert max(information(channel, cell, part) for cell in cells) <= exact
+
+
+def test_closed_forms():
+    # Two codes at ±1: p = (1 + x)/2, information 1/(1 - x^2).
+    assert rq.fisher_information(rq.stochastic_rounding(1.0, 2)).lower == math.inf
+    found = rq.fisher_information(rq.stochastic_rounding(1.0, 2, margin=1.0))
+    assert found.lower <= 1 / 3 <= found.upper
+    assert rq.fisher_information(rq.qmgeo(1.0, 4, 0.5, mixing=0.1)).lower == math.inf  # jumps
+
+
+@pytest.mark.parametrize("inputs", [[-1.0, 1.0], [-1.0, 0.0, 0.0, 1.0]])
+def test_a_channel_that_ignores_its_input_carries_none(inputs):
+    # The repeated input is no jump when its two rows are equal; a code of weight 0 stays there.
+    weights = np.array([[3, 5, 0]] * len(inputs))
+    channel = Channel(np.array(inputs), np.arange(3.0), weights, 8)
+    found = rq.fisher_information(channel)
+    assert (found.lower, found.upper) == (0.0, 0.0)
+
+
+def test_what_is_no_channel_is_refused():
+    with pytest.raises(TypeError, match="channel"):
+        rq.fisher_information("rqm")  # type: ignore[arg-type]
+
+
+def steepest(channel) -> Fraction | float:
+    """Largest |dP/dx|/P over cell ends and codes, times clip, in fractions."""
+    worst = Fraction(0)
+    for cell in range(len(channel.inputs) - 1):
+        left, right = (Fraction(float(u)) for u in channel.inputs[cell : cell + 2])
+        for a, b in zip(*channel.weights[cell : cell + 2].tolist(), strict=True):
+            if a == b:
+                continue
+            if left == right or min(a, b) == 0:
+                return math.inf
+            worst = max(worst, abs(Fraction(b - a, min(a, b)) / (right - left)))
+    return worst * Fraction(float(channel.clip))
+
+
+@settings(max_examples=60)
+@given(channels() | mechanism_channels(), st.fractions(0, 1), st.fractions(0, 1))
+def test_l1_bounds_every_pair_of_inputs_and_is_attained(channel, first, second):
+    found = rq.certify_metric(channel, "l1").epsilon
+    exact = steepest(channel)
+    if math.isinf(exact):
+        assert found.lower == math.inf
+        return
+    assert Fraction(found.lower) <= exact <= Fraction(found.upper)
+    assert found.width <= 1e-13 * found.upper
+    x, other = (float(channel.clip * (2 * part - 1)) for part in (first, second))
+    loss = rq.certify_pair(channel, x, other).epsilon.lower
+    # The rounded dither moves either input by at most 2**-33 of a cell.
+    distance = abs(x - other) / channel.clip + 2.0**-31
+    assert loss <= found.upper * distance * (1 + 1e-12)
+
+
+@settings(max_examples=40)
+@given(channels())
+def test_l2_is_the_worst_of_all_pairs_of_vertices(channel):
+    found = rq.certify_metric(channel, "l2").epsilon
+    worst = 0.0
+    for v, w in itertools.permutations(range(len(channel.inputs)), 2):
+        row, other = (channel.weights[i].tolist() for i in (v, w))
+        if row == other:
+            continue
+        loss = oracle.renyi(row, other, math.inf)
+        distance = abs(channel.inputs[v] - channel.inputs[w]) / channel.clip
+        worst = max(worst, float(loss) / distance**2 if distance and loss < math.inf else math.inf)
+    if math.isinf(worst):
+        assert found.lower == math.inf
+    else:
+        assert found.lower * (1 - 1e-12) <= worst <= found.upper * (1 + 1e-12)
+
+
+def test_certificates_say_what_they_cover():
+    channel = rq.stochastic_rounding(1.0, 2, margin=2.0)
+    assert str(rq.certify_metric(channel, "l1")).startswith("l1: epsilon <= 0.5")
+    assert "vertices" in str(rq.certify_metric(channel, "l2"))
+    assert "infinite" in str(rq.certify_metric(rq.stochastic_rounding(1.0, 4), "l1"))
+    fisher = rq.certify_metric(rq.stochastic_rounding(3.0, 2, margin=6.0), "fisher")
+    assert fisher.epsilon.lower <= 1 / 8 <= fisher.epsilon.upper  # in units of clip
+    with pytest.raises(ValueError, match="l1, l2, fisher"):
+        rq.certify_metric(channel, "linf")

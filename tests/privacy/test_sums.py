@@ -1,0 +1,360 @@
+"""Sums of codes: against brute force in exact fractions, and against attacks to 60 digits."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import channels
+
+import randquant as rq
+from randquant.privacy.certificates.sums import blanket as shifted
+from randquant.privacy.certificates.sums import blanket_draws as draws
+from randquant.privacy.certificates.sums import bounds
+from randquant.privacy.certificates.sums.binomial import LogBinomial
+from randquant.privacy.certificates.sums.blanket import Blanket, shifted_blankets
+from randquant.privacy.certificates.sums.law import Law, product
+from randquant.privacy.certificates.sums.pair import log_moment
+from randquant.privacy.certificates.sums.rows import Rows
+from randquant.privacy.divergence import UNIT
+
+ORDERS = [1.01, 2.0, 3.5, 8.0, 40.0, math.inf]
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+
+
+@pytest.fixture(scope="module")
+def binomial():
+    return rq.pbm(clip=1.0, theta=0.25, trials=15)
+
+
+def convolved(rows) -> list[int]:
+    """The sum's law in exact integers."""
+    law = [1]
+    for row in rows:
+        out = [0] * (len(law) + len(row) - 1)
+        for i, a in enumerate(law):
+            if a:
+                for k, b in enumerate(row):
+                    out[i + k] += a * int(b)
+        law = out
+    return law
+
+
+def divergence(channel, x, other, others, order):
+    """Of the sum with these inputs, to 60 digits; inputs as rows of integers."""
+    noise = convolved(others)
+    return oracle.renyi(convolved([noise, x]), convolved([noise, other]), order)
+
+
+def brute_force(channel, clients, order, neighboring="replace_one"):
+    """The worst pair of vertices behind the worst vertices, by trying them all."""
+    rows = [tuple(int(w) for w in row) for row in np.unique(channel.weights, axis=0)]
+    if neighboring == "replace_one":
+        pairs = list(itertools.permutations(rows, 2))
+    else:
+        zero, total = channel.mix(0.0)
+        scale = total // channel.denominator
+        zero = tuple(int(w) for w in zero)
+        ends = [tuple(w * scale for w in row) for row in rows]
+        pairs = [pair for row in ends for pair in ((row, zero), (zero, row))]
+    return max(
+        (
+            divergence(channel, x, other, others, order)
+            for others in itertools.combinations_with_replacement(rows, clients - 1)
+            for x, other in pairs
+        ),
+        default=mpmath.mpf(0),
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    channels().filter(lambda c: c.levels <= 5 and len(c.inputs) <= 4),
+    st.integers(1, 4),
+    st.sampled_from(ORDERS),
+    st.sampled_from(["replace_one", "zero_out"]),
+)
+def test_brute_force_lies_in_the_interval(channel, clients, order, neighboring):
+    found = rq.certify_sum(channel, clients, order, neighboring)
+    exact = brute_force(channel, clients, order, neighboring)
+    assert found.epsilon.lower <= exact <= found.epsilon.upper
+    if found.method == "exhaustive" and math.isfinite(found.epsilon.upper):
+        assert found.epsilon.upper <= exact + 1e-9 / min(order - 1, 1)
+
+
+@pytest.mark.parametrize("order", [2.0, 2.5, 16.0, math.inf])
+@pytest.mark.parametrize("clients", [2, 4])
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+def test_small_channels_are_certified_exactly(clients, order, neighboring):
+    for channel in (
+        rq.rqm(1.0, 1.0, 4, 0.4),
+        rq.stochastic_rounding(1.0, 2, 1.0),
+        rq.qmgeo(1.0, 4, 0.4, mixing=0.3),
+    ):
+        found = rq.certify_sum(channel, clients, order, neighboring)
+        exact = float(brute_force(channel, clients, order, neighboring))
+        assert found.epsilon.lower <= exact <= found.epsilon.upper
+        assert found.epsilon.upper == pytest.approx(exact, rel=1e-10, abs=0)
+        assert found.epsilon.lower == pytest.approx(exact, rel=1e-10, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("clients", "divergence", "method"),
+    [(2, 4.31929708, "exhaustive"), (10, 1.85674475, "exhaustive"), (40, 0.50270479, None)],
+)
+def test_known_values(paper, clients, divergence, method):
+    found = rq.certify_sum(paper, clients, 2.0)
+    assert found.epsilon.lower >= divergence - 5e-9
+    if method:
+        assert found.method == method
+        assert found.epsilon.upper == pytest.approx(divergence, abs=6e-9)
+        assert found.epsilon.lower == pytest.approx(divergence, abs=6e-9)
+    else:
+        assert found.epsilon.upper < 2 * divergence
+
+
+def test_the_attack_is_one(paper):
+    """The witness and the others, put through the exact channel, lose what is said."""
+    for order in (2.0, 8.0, math.inf):
+        found = rq.certify_sum(paper, 5, order)
+        others = [paper.mix(x)[0] for x, count in found.others.items() for _ in range(count)]
+        assert len(others) == 4
+        x, other = (paper.mix(value)[0] for value in found.witness)
+        exact = divergence(paper, x, other, others, order)
+        assert found.epsilon.lower <= exact
+        assert found.epsilon.lower == pytest.approx(float(exact), rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("clients", [3, 25])
+def test_no_inputs_of_others_exceed_the_bound(paper, binomial, clients):
+    order = 2.5
+    rng = np.random.default_rng(5)
+    for channel in (paper, binomial):
+        bound = rq.certify_sum(channel, clients, order).epsilon.upper
+        clip = channel.clip
+        for spread in (0.0, 0.2, 1.0):
+            centre = rng.uniform(-clip, clip)
+            inputs = np.clip(centre + spread * rng.standard_normal(clients - 1), -clip, clip)
+            noise = np.ones(1)
+            for value in inputs:
+                row, total = channel.mix(float(value))
+                noise = np.convolve(noise, (row / total).astype(float))
+            for x, other in ((clip, -clip), (-clip, clip), tuple(rng.uniform(-clip, clip, 2))):
+                p, q = (
+                    np.convolve(noise, (channel.mix(v)[0] / total).astype(float))
+                    for v in (x, other)
+                )
+                use = (q > 1e-250) & (p > 1e-250)
+                logs = order * np.log(p[use]) + (1 - order) * np.log(q[use])
+                moment = float(np.logaddexp.reduce(logs))
+                assert moment / (order - 1) <= bound * (1 + 1e-9)
+
+
+def test_many_binomial_clients_do_not_underflow(binomial):
+    for order in (2.0, 64.0):
+        found = rq.certify_sum(binomial, 40, order)
+        assert 0 < found.epsilon.lower <= found.epsilon.upper < math.inf
+        for count in (0, 13, 39):  # others at one end or the other
+            others = [binomial.weights[0]] * count + [binomial.weights[-1]] * (39 - count)
+            exact = divergence(binomial, binomial.weights[0], binomial.weights[-1], others, order)
+            assert exact <= found.epsilon.upper
+    assert rq.certify_sum(binomial, 40, 2.0).epsilon.upper < 0.7
+
+
+def test_more_clients_hide_better(paper, binomial):
+    one_bit = rq.stochastic_rounding(1.0, 2, 1.0)
+    for channel in (paper, one_bit):
+        uppers = [rq.certify_sum(channel, n, 4.0).epsilon.upper for n in (1, 2, 3, 4, 3000)]
+        assert uppers == sorted(uppers, reverse=True)
+        lowers = [rq.certify_sum(channel, n, 4.0).epsilon.lower for n in (1, 2, 3, 4, 3000)]
+        assert lowers == sorted(lowers, reverse=True)
+        assert uppers[-1] < 2 * lowers[-1] < 0.1
+
+
+def test_a_million_clients(paper):
+    found = rq.certify_sum(paper, 10**6, 2.0)
+    assert 1.9e-5 < found.epsilon.lower <= found.epsilon.upper < 2.3e-5
+    more = rq.certify_sum(paper, 10**9, 2.0).epsilon
+    assert 0 == more.lower < more.upper <= found.epsilon.upper
+
+
+def test_one_client_is_certify(paper):
+    for order in ORDERS:
+        assert rq.certify_sum(paper, 1, order).epsilon == rq.certify(paper, order).epsilon
+
+
+@settings(max_examples=20, deadline=None)
+@given(channels(), st.integers(1, 5), st.sampled_from(ORDERS))
+def test_leaving_out_loses_no_more_than_replacing(channel, clients, order):
+    replaced = rq.certify_sum(channel, clients, order).epsilon
+    left_out = rq.certify_sum(channel, clients, order, "zero_out").epsilon
+    assert left_out.lower <= replaced.upper
+
+
+def test_leaving_out_loses_less(paper):
+    for clients in (1, 5, 400):
+        replaced = rq.certify_sum(paper, clients, 2.0).epsilon
+        left_out = rq.certify_sum(paper, clients, 2.0, "zero_out").epsilon
+        assert left_out.lower <= left_out.upper < replaced.lower
+
+
+def test_pure_epsilon_may_not_fall_at_all(paper, binomial):
+    """The least sum is sent only if every client sends its least code: nothing is hidden."""
+    found = rq.certify_sum(binomial, 1000)
+    assert found.method == "one client"
+    assert found.epsilon.lower == pytest.approx(rq.certify(binomial).epsilon.upper, rel=1e-9, abs=0)
+    assert rq.certify_sum(paper, 3).epsilon.upper <= rq.certify(paper).epsilon.upper
+
+
+def test_infinite_where_a_code_gives_a_client_away():
+    channel = rq.stochastic_rounding(clip=1.0, levels=4)
+    found = rq.certify_sum(channel, 5, 2.0)
+    assert found.epsilon.lower == found.epsilon.upper == math.inf
+
+
+@pytest.mark.parametrize("order", [1e5, 1e8, 1e12])
+def test_great_orders_are_finite(paper, order):
+    found = rq.certify_sum(paper, 4, order).epsilon
+    assert 0 < found.lower <= found.upper <= rq.certify(paper).epsilon.upper * (1 + 1e-12)
+
+
+def test_what_is_wrong_is_said(paper):
+    for arguments, word in (((0, 2.0), "clients"), ((3, 1.0), "order"), ((3, 2.0, "x"), "neigh")):
+        with pytest.raises(ValueError, match=word):
+            rq.certify_sum(paper, *arguments)
+
+
+# --- the parts ---
+
+
+@settings(max_examples=60, deadline=None)
+@given(channels(), st.integers(1, 6))
+def test_convolutions_stay_within_their_error(channel, clients):
+    row = channel.weights[0]
+    law = product([Law.of(row, channel.denominator)], [clients])
+    exact = [Fraction(w, channel.denominator**clients) for w in convolved([row] * clients)]
+    exact = exact[next(i for i, w in enumerate(exact) if w) :][: len(law)]
+    for mantissa, exponent, truth in zip(law.mantissa, law.exponent, exact, strict=False):
+        value = Fraction(float(mantissa)) * Fraction(2) ** int(exponent) if mantissa else 0
+        assert abs(value - truth) <= truth * Fraction(law.error * UNIT)
+
+
+def test_deep_powers_do_not_underflow():
+    row, total = np.array([1, 2**40 - 2, 1]), 2**40
+    law = Law.of(row, total).power(60)
+    assert len(law) == 121
+    first = mpmath.log(float(law.mantissa[0]), 2) + int(law.exponent[0])
+    assert float(first) == pytest.approx(-2400, abs=1e-9)
+    exact = convolved([row] * 60)
+    for mantissa, exponent, truth in zip(law.mantissa, law.exponent, exact, strict=True):
+        value = Fraction(float(mantissa)) * Fraction(2) ** int(exponent)
+        assert abs(value / Fraction(truth, total**60) - 1) <= Fraction(law.error * UNIT)
+    assert len(set(law.exponent.tolist())) > 3
+    trimmed = Law.of(row, total, floor=100.0).power(60)
+    left_out = 121 - len(trimmed)
+    assert 0 < left_out <= trimmed.trimmed * 1e6
+
+
+@pytest.mark.parametrize("trials", [0, 1, 7, 300, 10**5])
+@pytest.mark.parametrize("share", [1, 300, 1023, 1024, 0])
+def test_binomial_groups_hold_everything(trials, share):
+    chances = LogBinomial.of(trials, share, 1024, 60.0)
+    groups = chances.groups(20)
+    assert groups[0][0] == 0
+    assert groups[-1][1] == trials
+    assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(groups))
+    mass = sum(math.exp(log) for *_, log in groups)
+    assert 1 <= mass + 1e-15 <= 1 + 1e-6
+    if trials <= 300:
+        p = Fraction(share, 1024)
+        pmf = [math.comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(trials + 1)]
+        for start, end, log in groups:
+            assert mpmath.exp(log) >= mpmath.mpf(1) * float(sum(pmf[start : end + 1])) * (1 - 1e-13)
+        for value in (0, 1, trials // 2, trials + 1):
+            assert math.exp(chances.below(value)) >= float(sum(pmf[:value])) * (1 - 1e-13)
+
+
+@settings(max_examples=12, deadline=None)
+@given(channels().filter(lambda c: c.levels <= 8))
+def test_blankets_lie_below_every_row(channel):
+    """At every vertex, shifted shapes of exactly the shares stated fit under the row."""
+    for blanket in [Blanket.of(channel), *shifted_blankets(channel)]:
+        assert 0 <= blanket.beta <= 1
+        if blanket.beta == 0:
+            continue
+        for row in np.unique(channel.weights, axis=0):
+            assert fits(row / channel.denominator, blanket)
+
+
+@pytest.mark.parametrize("channel", [rq.rqm(1.0, 1.0, 6, 0.42), rq.pbm(1.0, 0.25, 5)])
+def test_blankets_fit_below_rows_whatever_the_search_says(channel, monkeypatch):
+    """A search that promises half as much again is cut down to what there is."""
+    honest = shifted._fitted
+
+    def boasting(table, shapes):
+        value, shares = honest(table, shapes)
+        return 1.5 * value, [1.5 * share for share in shares]
+
+    monkeypatch.setattr(shifted, "_fitted", boasting)
+    for found in shifted_blankets(channel):
+        assert all(fits(row / channel.denominator, found) for row in channel.weights)
+
+
+def fits(row, blanket) -> bool:
+    """Whether shifted shapes fit under a row, by a linear programme of its own."""
+    from scipy.optimize import linprog
+
+    columns, kinds = [], []
+    for j, shape in enumerate(blanket.shapes):
+        chance = shape / float(shape.sum())
+        for place in range(len(row) - len(shape) + 1):
+            columns.append(np.pad(chance, (place, len(row) - len(shape) - place)))
+            kinds.append(j)
+    shares = np.array(blanket.shares) / blanket.denominator
+    sums = (np.array(kinds)[None] == np.arange(len(shares))[:, None]).astype(float)
+    found = linprog(
+        np.zeros(len(kinds)), A_ub=np.array(columns).T, b_ub=row + 1e-9, A_eq=sums, b_eq=shares
+    )
+    return found.status == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(channels(), st.integers(0, 5), st.sampled_from(ORDERS))
+def test_moments_of_a_pair_are_bounded_from_both_sides(channel, others, order):
+    rows = Rows.of(channel, "replace_one")
+    p, q = rows.weights[0], rows.weights[-1]
+    noise = Law.of(rows.weights[0], rows.total).power(others)
+    difference = (p - q) / rows.total
+    lower, upper = log_moment(noise, q / rows.total, difference, order)
+    exact = divergence(channel, p, q, [p] * others, order)
+    assert lower <= exact * (1 if math.isinf(order) else mpmath.mpf(order) - 1) <= upper
+
+
+def test_tiny_divergences_keep_their_digits():
+    channel = rq.stochastic_rounding(1.0, 2, 1e5)
+    found = rq.certify_sum(channel, 300, 2.0).epsilon
+    assert 0 < found.lower <= found.upper
+    rows = Rows.of(channel, "replace_one")
+    noise = Law.of(rows.weights[0], rows.total).power(400)
+    difference = (rows.weights[0] - rows.weights[1]) / rows.total
+    lower, upper = log_moment(noise, rows.probabilities[1], difference, 2.0)
+    assert 0 < upper - lower < 1e-6 * upper < 1e-17
+
+
+def test_draws_hold_everything_and_blankets_bound_from_above(paper):
+    rows = Rows.of(paper, "replace_one")
+    single = float(rows.alone(2.0)[1].max())
+    exact = rq.certify_sum(paper, 4, 2.0).epsilon.lower
+    for blanket in bounds.blankets(paper):
+        groups = draws.draws(blanket, 3, 60.0)
+        assert sum(math.exp(log) for _, log in groups) >= 1 - 1e-12
+    assert exact <= bounds.by_blanket(paper, rows, 3, 2.0, single) <= single

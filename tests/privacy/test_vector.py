@@ -1,0 +1,317 @@
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import channels, mechanism_channels
+
+import randquant as rq
+from randquant.channels.channel import Channel
+from randquant.privacy.certificates.curvature import CellLines, log_curvature
+from randquant.privacy.certificates.vector import squared_distance
+
+ORDERS = st.sampled_from([1 + 1e-6, 1.01, 1.5, 2.0, 2.2, 2.9, 3.0, 8.0, 64.0, 300.0])
+
+
+def row(channel, x: Fraction) -> list[Fraction]:
+    """The row that the channel mixes at an exact input (no jumps)."""
+    inputs = [Fraction(float(u)) for u in channel.inputs]
+    cell = max(v for v in range(len(inputs) - 1) if inputs[v] <= x and inputs[v] < inputs[v + 1])
+    part = (x - inputs[cell]) / (inputs[cell + 1] - inputs[cell])
+    pairs = zip(*channel.weights[cell : cell + 2].tolist(), strict=True)
+    return [((1 - part) * a + part * b) / channel.denominator for a, b in pairs]
+
+
+def steepness(channel, x: Fraction, other: Fraction, order: float):
+    """Divergence over squared distance, to far more digits than are compared."""
+    p, q = row(channel, x), row(channel, other)
+    with mpmath.workdps(120):
+        total = mpmath.mpf(0)
+        for a, b in zip(p, q, strict=True):
+            if a or b:
+                a_high, b_high = (mpmath.mpf(f.numerator) / f.denominator for f in (a, b))
+                total += a_high * (a_high / b_high) ** (mpmath.mpf(order) - 1)
+        divergence = mpmath.log(total) / (mpmath.mpf(order) - 1)
+        square = (x - other) ** 2
+        return divergence * square.denominator / square.numerator
+
+
+def has_finite_kappa(channel) -> bool:
+    """By the words of the docstring, vertex by vertex."""
+    for cell in range(len(channel.inputs) - 1):
+        for a, b in zip(*channel.weights[cell : cell + 2].tolist(), strict=True):
+            if a != b and (min(a, b) == 0 or channel.inputs[cell] == channel.inputs[cell + 1]):
+                return False
+    return True
+
+
+@st.composite
+def finite_channels(draw) -> Channel:
+    """`channels()` without jumps, every code possible everywhere."""
+    channel = draw(channels())
+    keep = np.append(True, np.diff(channel.inputs) > 0)
+    weights = channel.weights[keep] // 2
+    weights[:, 0] += channel.denominator // 2 - weights.sum(axis=1)
+    floor = channel.denominator // 2 // weights.shape[1]
+    softened = 0 * weights + max(draw(st.sampled_from([floor, floor // 64])), 1)
+    softened[:, -1] += channel.denominator // 2 - softened.sum(axis=1)
+    weights = weights + softened
+    if (weights <= 0).any():
+        weights = np.ones_like(weights)
+        weights[:, 0] += channel.denominator * 32 - weights.sum(axis=1)
+        return Channel(channel.inputs[keep], channel.values, weights, channel.denominator * 32)
+    return Channel(channel.inputs[keep], channel.values, weights, channel.denominator)
+
+
+@st.composite
+def pairs(draw, channel):
+    """Exact pairs: anywhere, at a tiny distance, astride a vertex, or at vertices."""
+    inputs = [Fraction(float(u)) for u in channel.inputs]
+    clip, share = inputs[-1], st.fractions(-1, 1, max_denominator=10**6)
+    x = draw(st.sampled_from(inputs) | share.map(lambda s: s * clip))
+    kind = draw(st.sampled_from(["far", "near", "astride", "vertex"]))
+    if kind == "far":
+        other = draw(share) * clip
+    elif kind == "vertex":
+        other = draw(st.sampled_from(inputs))
+    else:
+        if kind == "astride":
+            middle = draw(st.sampled_from(inputs))
+            x = middle + draw(share) * clip / 10 ** draw(st.integers(0, 9))
+        other = x + draw(share) * clip / 10 ** draw(st.integers(0, 12))
+    return tuple(min(max(u, -clip), clip) for u in (x, other))
+
+
+@settings(max_examples=70)
+@given(finite_channels() | mechanism_channels(), ORDERS, st.data())
+def test_no_pair_of_inputs_exceeds_it(channel, order, data):
+    found = rq.kappa(channel, order)
+    if not has_finite_kappa(channel):
+        assert (found.lower, found.upper) == (math.inf, math.inf)
+        return
+    assert found.upper < math.inf
+    for _ in range(5):
+        x, other = data.draw(pairs(channel))
+        if x != other:
+            assert steepness(channel, x, other, order) <= found.upper
+    if order <= 8:  # beyond, many codes over many vertices may use up the work
+        assert found.width <= 2e-4 * found.upper
+
+
+@settings(max_examples=60)
+@given(finite_channels(), ORDERS, st.data())
+def test_all_pairs_are_bounded_at_once(channel, order, data):
+    if not has_finite_kappa(channel):
+        return
+    lines = CellLines.of(channel)
+    upper, close = lines.curvature(order), lines.close(order)
+    assert lines.curvature(order, enough=upper) == upper
+    assert upper == 0 or lines.curvature(order, enough=upper * 0.999) == math.inf
+    assert close == pytest.approx(order / 2 * rq.fisher_information(channel).lower, rel=1e-9, abs=0)
+    for _ in range(5):
+        x, other = data.draw(pairs(channel))
+        if x != other:
+            assert steepness(channel, x, other, order) <= upper
+
+
+def test_it_is_tight_where_rows_are_alike():
+    lines = CellLines.of(rq.rqm(clip=1.0, margin=999.0, levels=16, keep=0.42))
+    for order in (1.5, 2.5, 8.0):
+        assert lines.close(order) < lines.curvature(order) < 1.002 * lines.close(order)
+
+
+@settings(max_examples=60)
+@given(finite_channels(), ORDERS)
+def test_the_lower_end_is_attained(channel, order):
+    found = rq.kappa(channel, order)
+    x, other = (Fraction(u) for u in found.witness)
+    if x != other:
+        assert steepness(channel, x, other, order) >= found.lower
+        return
+    fisher = rq.fisher_information(channel)
+    assert found.lower == pytest.approx(order / 2 * fisher.lower, rel=1e-14, abs=0)
+    if fisher.lower > 0:  # approached from one side or the other
+        step = Fraction(float(channel.clip)) / 2**80
+        close = [
+            steepness(channel, start, end, order)
+            for start, end in [(x, x + step), (x, x - step)]
+            if abs(end) <= channel.clip
+        ]
+        assert max(close) >= found.lower * (1 - 1e-9)
+
+
+@settings(max_examples=60)
+@given(channels() | mechanism_channels(), ORDERS)
+def test_it_is_finite_exactly_as_stated_and_above_fisher(channel, order):
+    found = rq.kappa(channel, order)
+    assert math.isfinite(found.upper) == math.isfinite(found.lower) == has_finite_kappa(channel)
+    assert found.lower >= order / 2 * rq.fisher_information(channel).lower * (1 - 1e-14)
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 2**62 - 1), st.integers(1, 2**62 - 1), st.integers(-60, 60), ORDERS)
+def test_curvature_is_right_however_close_or_apart_the_rows_are(a, b, shift, order):
+    near = min(max(a + (1 if shift >= 0 else -1) * 2 ** abs(shift), 1), 2**62 - 1)
+    for first, second in ((a, b), (a, near), (near, a), (a, a)):
+        # Two halves of a row that move against one another: the sum is twice one term.
+        p, q = (np.array([[[w / 2**62] * 2] * 4]) for w in (first, second))
+        found = log_curvature(np.ones((1, 4, 2)), p, q, order)[0, 0, 0]
+        with mpmath.workdps(200):
+            x, y, power = (mpmath.mpf(v) for v in (p[0, 0, 0], q[0, 0, 0], order))
+            if x == y:
+                exact = power / 2 / y
+            else:
+                exact = x**power * y ** (1 - power) - y - power * (x - y)
+                exact /= (power - 1) * (x - y) ** 2
+            exact = mpmath.log(2 * exact)
+        assert exact <= found <= exact + 1e-12 * (1 + order + abs(exact))
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 2.5, 40.0])
+def test_curvature_of_outcomes_whose_squares_float64_does_not_hold(order):
+    """Rows and slopes of 1e-270: C is of degree -1, so the sum scales as they do."""
+    p, q = np.array([[[0.3, 0.5]] * 4]), np.array([[[0.2, 0.6]] * 4])
+    slope, tiny = np.array([[[0.1, 0.1]] * 4]), 2.0**-900
+    found = log_curvature(slope, p, q, order)
+    small = log_curvature(slope * tiny, p * tiny, q * tiny, order)
+    assert np.allclose(small, found + math.log(tiny), rtol=1e-12, atol=0)
+
+
+def test_chords_between_any_cells():
+    inputs = np.array([-1.0, -0.4, 0.1, 1.0])
+    weights = np.array([[5, 3], [4, 4], [1, 7], [6, 2]])
+    channel = Channel(inputs, np.array([-1.0, 1.0]), weights, 8)
+    lines = CellLines.of(channel)
+    for x, other in ((-0.9, 0.7), (0.7, -0.9), (-0.5, -0.3), (0.2, 0.9), (0.9, 0.2), (0.1, 0.5)):
+        cells, positions = channel.locate(np.array([x, other]))
+        gap, slope = lines.chords(cells, *positions)
+        mine = abs(row(channel, Fraction(x))[0] - row(channel, Fraction(other))[0])
+        assert gap == pytest.approx(abs(x - other), rel=1e-12, abs=0)
+        assert slope == pytest.approx(float(mine) / abs(x - other), rel=1e-12, abs=0)
+    at = lines.chords(np.array([0, 1]), np.array(1.0), np.array(0.0))
+    assert at[0] == 0
+    assert (at[1] == 0).all()
+
+
+@pytest.mark.parametrize("margin", [0.1, 1.0, 9.0])
+def test_two_levels_in_closed_form_up_to_order_two(margin):
+    # P_x = (1 ± x/A)/2. At order 2, D = log(1 + h^2/(A^2 - x'^2)) <= h^2/(A^2 - clip^2).
+    channel = rq.stochastic_rounding(1.0, 2, margin=margin)
+    for order in (1 + 1e-6, 1.5, 2.0):
+        found = rq.kappa(channel, order)
+        exact = Fraction(order) / 2 / ((1 + Fraction(margin)) ** 2 - 1)
+        assert found.lower <= exact * (1 + Fraction(1e-9))
+        assert exact * (1 - Fraction(1e-9)) <= found.upper <= exact * (1 + Fraction(1e-9))
+
+
+@pytest.mark.parametrize("order", [2.5, 8.0, 64.0, 300.0])
+@pytest.mark.parametrize("margin", [0.1, 9.0])
+def test_two_levels_against_a_grid(margin, order):
+    found = rq.kappa(rq.stochastic_rounding(1.0, 2, margin=margin), order)
+    assert found.width <= 2e-4 * found.upper
+    x, other = np.meshgrid(*[1 - np.geomspace(2, 1e-4, 700) + 1e-4] * 2)
+    up, down = (1 + x / (1 + margin)) / 2, (1 + other / (1 + margin)) / 2
+    logs = (
+        np.log(r) * order + np.log(s) * (1 - order) for r, s in ((up, down), (1 - up, 1 - down))
+    )
+    apart = np.abs(x - other) > 1e-3
+    ratio = np.logaddexp(*logs)[apart] / (order - 1) / ((x - other) ** 2)[apart]
+    assert found.upper * (1 - 1e-3) <= ratio.max() <= found.upper
+
+
+def test_a_bit_of_high_noise_costs_what_gaussian_noise_does():
+    # Gaussian noise of variance A^2 has D = order·h^2/(2 A^2): its cost is 1 in these units.
+    def cost(reach: float, order: float) -> float:
+        channel = rq.stochastic_rounding(1.0, 2, margin=reach - 1)
+        return reach**2 * 2 * rq.kappa(channel, order).upper / order
+
+    for reach, low_order, high_order in ((4, 1.06667, 1.11365), (10, 1.01011, 1.01705)):
+        assert low_order - 2e-5 <= cost(reach, 2.0) <= low_order
+        assert high_order - 2e-3 <= cost(reach, 512.0) <= high_order
+    assert cost(10.04, 2.0) > 1.01 >= cost(10.06, 2.0)
+    assert cost(12.5, 512.0) > 1.01 >= cost(13.5, 512.0)
+    for order in (1.1, 16.0, 1e6):  # at every order, by the bound from the spread
+        assert cost(14.2, order) <= 1.01
+    assert cost(30, 64.0) <= 1.002
+
+
+@pytest.mark.parametrize(
+    ("levels", "excess"),
+    [(2, (5e-4, 9e-4, 2e-3)), (4, (2e-3, 5e-3, 2e-2)), (16, (8e-3, 3e-2, 0.2))],
+)
+def test_compiled_imvu_is_a_little_above_the_smooth_one(levels, excess):
+    channel, smooth = rq.imvu(1.0, levels, 5.0), rq.imvu_fisher(levels, 5.0)
+    for order, most in zip((2.0, 8.0, 64.0), excess, strict=True):
+        found = rq.kappa(channel, order)
+        # z = 1/2 + u/2; the smooth mechanism has order·M/2 per squared unit of z.
+        assert 4 * found.lower / (order * smooth.lower / 2) > 1
+        assert most / 2 < 4 * found.upper / (order * smooth.upper / 2) - 1 <= most
+        assert found.width <= 2e-4 * found.upper
+
+
+@settings(max_examples=40)
+@given(finite_channels(), st.floats(-1, 1), st.floats(-1, 1), st.integers(0, 12))
+def test_what_is_sent_obeys_it_with_the_rounded_distance(channel, first, second, closer):
+    x = channel.clip * first
+    other = float(np.clip(x + channel.clip * second / 10**closer, -channel.clip, channel.clip))
+    bound = rq.kappa(channel, 4.0).upper * squared_distance(channel, abs(x - other), 1)
+    assert rq.certify_pair(channel, x, other, 4.0).epsilon.lower <= bound
+
+
+@settings(max_examples=60)
+@given(mechanism_channels() | channels(), st.floats(-1, 1))
+def test_the_encoder_moves_an_input_by_at_most_half_a_step(channel, share):
+    x = channel.clip * share
+    cell, _ = channel.locate(np.asarray(x))
+    left, right = (Fraction(float(u)) for u in channel.inputs[cell : cell + 2])
+    changes = np.diff(channel.weights, axis=0)[cell]
+    code = int(np.abs(changes).argmax())
+    if changes[code] == 0:
+        return
+    weights, total = channel.mix(x)
+    part = Fraction(int(weights[code]), total) - Fraction(int(channel.weights[cell, code]),
+                                                          channel.denominator)  # fmt: skip
+    part /= Fraction(int(changes[code]), channel.denominator)
+    moved = abs(left + part * (right - left) - Fraction(x))
+    twice = Fraction(squared_distance(channel, 0.0, 1))
+    assert (2 * moved) ** 2 <= twice
+
+
+def test_squared_distance_grows_with_the_dimension():
+    channel = rq.stochastic_rounding(1.0, 3)  # cells of width 1
+    assert squared_distance(channel, 2.0, 1) == pytest.approx((2 + 2.0**-32) ** 2, rel=1e-14, abs=0)
+    step = squared_distance(channel, 0.0, 10**6)
+    assert step == pytest.approx((1000 * 2.0**-32) ** 2, rel=1e-4, abs=0)
+    with pytest.raises(ValueError, match="distance"):
+        squared_distance(channel, -1.0, 1)
+    with pytest.raises(ValueError, match="dimension"):
+        squared_distance(channel, 1.0, 0)
+
+
+def test_orders_that_have_no_such_constant_are_refused():
+    channel = rq.stochastic_rounding(1.0, 2, margin=1.0)
+    with pytest.raises(ValueError, match="pure epsilon"):
+        rq.kappa(channel, math.inf)
+    with pytest.raises(ValueError, match="order"):
+        rq.kappa(channel, 1.0)
+    with pytest.raises(TypeError, match="channel"):
+        rq.kappa("rqm", 2.0)  # type: ignore[arg-type]
+
+
+def test_a_channel_that_ignores_its_input_has_none():
+    weights = np.array([[3, 5, 0]] * 4)
+    channel = Channel(np.array([-1.0, 0.0, 0.0, 1.0]), np.arange(3.0), weights, 8)
+    found = rq.kappa(channel, 8.0)
+    assert (found.lower, found.upper) == (0.0, 0.0)
+
+
+def test_the_bound_holds_when_the_work_runs_out(monkeypatch):
+    channel = rq.pbm(1.0, 0.25, 15)
+    best = rq.kappa(channel, 64.0)
+    monkeypatch.setattr("randquant.privacy.certificates.vector.WORK", 1)
+    early = rq.kappa(channel, 64.0)
+    assert early.upper > best.upper * 1.01
+    assert early.lower <= best.upper

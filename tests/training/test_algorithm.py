@@ -1,0 +1,393 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from around import Around
+from scipy import stats
+from torch import nn
+
+import randquant as rq
+from randquant.aggregation.baselines import ClippedSGD
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.channels import wire
+from randquant.channels.keys import Key
+from randquant.training import client as learner_module
+from randquant.training import models
+from randquant.training.algorithm import distributed_sgd
+from randquant.training.client import Learner
+from randquant.training.data import datasets
+from randquant.training.participation import sample_cohort
+from randquant.training.server import Optimizer
+
+POPULATION = 30
+CHANNEL = rq.rqm(clip=0.05, margin=0.05, levels=16, keep=0.42)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits")
+
+
+def make_learner(dataset, model: str, how: str = "dirichlet") -> Learner:
+    clients = datasets.partition(dataset.train_labels, POPULATION, how, seed=3)
+    module = models.build(model, dataset.train_features.shape[1:], dataset.classes, 3)
+    return Learner(module, dataset, clients)
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(2) as workers:
+        yield workers
+
+
+def algorithm(learner, mechanism, pool, workers=2):
+    return distributed_sgd(
+        learner,
+        mechanism,
+        population=POPULATION,
+        optimizer=Optimizer(0.7),
+        pool=pool,
+        workers=workers,
+    )
+
+
+def slow_gradients(dataset, model: str, parameters: np.ndarray, clients) -> np.ndarray:
+    """One client after the other, with plain autograd: the oracle."""
+    split = datasets.partition(dataset.train_labels, POPULATION, "dirichlet", seed=3)
+    module = models.build(model, dataset.train_features.shape[1:], dataset.classes, 3)
+    nn.utils.vector_to_parameters(torch.from_numpy(parameters.copy()), module.parameters())
+    rows = []
+    for client in clients:
+        module.zero_grad()
+        features = torch.from_numpy(dataset.train_features[split[client]])
+        labels = torch.from_numpy(dataset.train_labels[split[client]])
+        nn.functional.cross_entropy(module(features), labels).backward()
+        rows.append(torch.cat([p.grad.reshape(-1) for p in module.parameters()]).numpy())
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("model", models.MODELS)
+def test_gradients_equal_plain_autograd(digits, model, together, monkeypatch):
+    monkeypatch.setattr(learner_module, "SMALL", 32_000 if together else 0)
+    learner = make_learner(digits, model)
+    parameters = learner.parameters()
+    clients = [0, 7, 11, 29]
+    gradients, losses = learner.updates(clients)
+    expected = slow_gradients(digits, model, parameters, clients)
+    assert gradients.shape == expected.shape == (4, learner.dimension)
+    assert np.abs(gradients - expected).max() < 1e-6
+    assert (losses > 0).all()
+
+
+def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypatch):
+    """A functional call swaps weights into its model while it runs: two at once must not share."""
+    learner = make_learner(digits, "mlp")
+    expected = learner.updates([0, 7])[0]
+    both, seen = threading.Barrier(2, timeout=30), []
+
+    def call(model, weights, features):
+        seen.append(id(model))
+        both.wait()  # both threads are inside
+        return original(model, weights, features)
+
+    original = learner_module.functional_call
+    monkeypatch.setattr(learner_module, "functional_call", call)
+    for gradients, _ in pool.map(learner.updates, [[0, 7]] * 2):
+        assert np.array_equal(gradients, expected)
+    assert len(set(seen)) == 2
+
+
+@pytest.mark.parametrize("model", models.MODELS)
+def test_a_round_is_algorithm_1_of_the_paper(digits, model, pool):
+    learner = make_learner(digits, model)
+    run = algorithm(learner, ChannelMechanism(CHANNEL), pool)
+    state, cohort, root = run.init(), [1, 4, 9, 16, 25], Key.from_seed(8)
+    after, cost = run.apply(state, cohort, root)
+
+    learner.load(state.parameters)
+    total = np.zeros(learner.dimension)
+    for client, gradient in zip(cohort, learner.updates(cohort)[0], strict=True):
+        codes = rq.encode(CHANNEL, gradient, root.fold_in(1).fold_in("client", client))
+        total += codes
+    n, m = len(cohort), CHANNEL.levels
+    mean = -0.1 + 2 * total * 0.1 / (n * (m - 1))  # line 10, with clip + margin = 0.1
+    expected = state.parameters - 0.7 * mean
+    assert np.abs(after.parameters - expected).max() < 1e-6
+    assert after.round == 1
+    assert after.participations[cohort].tolist() == [1] * 5
+    assert after.participations.sum() == 5
+    assert cost.bytes_up == 5 * (wire.HEADER_BYTES + wire.body_bytes(CHANNEL, learner.dimension))
+
+
+@pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
+def test_workers_do_not_change_the_result(digits, model):
+    results = []
+    for workers in (1, 2):
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            run = algorithm(make_learner(digits, model), ChannelMechanism(CHANNEL), pool, workers)
+            state = run.init()
+            for round in range(3):
+                cohort = sample_cohort(POPULATION, 10, round + 1, 0)
+                state, _ = run.apply(state, cohort, Key.from_seed(1))
+            results.append(state.parameters)
+    assert (results[0] == results[1]).all()
+
+
+@pytest.mark.parametrize("model", ["softmax", "cnn"])
+@pytest.mark.parametrize("workers", [1, 2, 16])
+def test_groups_are_the_cohort_and_keep_every_worker_busy(digits, model, workers):
+    learner, cohort = make_learner(digits, model), list(range(3, 30))
+    groups = learner.groups(cohort, workers)
+    assert [client for group in groups for client in group] == cohort
+    assert learner.groups([], workers) == []
+    if model == "cnn":
+        assert len(groups) >= min(workers, 14)
+    else:  # a sum's last bits depend on who is computed together: never on the machine
+        assert groups == learner.groups(cohort, 3)
+
+
+def test_large_clients_are_not_gathered_together(digits, monkeypatch):
+    monkeypatch.setattr(learner_module, "GATHERED", 1)
+    learner = make_learner(digits, "softmax")
+    assert learner.groups([4, 5, 6], 2) == [[4], [5], [6]]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """What learners do on a GPU, done on this machine's CPU."""
+    monkeypatch.setattr(learner_module, "_is_gpu", lambda device: True)
+
+
+@pytest.mark.parametrize("model", models.MODELS)
+def test_gradients_of_a_gpu_equal_plain_autograd(digits, model, gpu):
+    learner = make_learner(digits, model)
+    assert learner.on_gpu
+    parameters = learner.parameters() * np.float32(0.9)
+    learner.load(parameters)
+    assert np.array_equal(learner.parameters(), parameters)
+    clients = [0, 7, 11, 29]
+    updates = learner.tensors(clients)[0].cpu().numpy()
+    assert np.abs(updates - slow_gradients(digits, model, parameters, clients)).max() < 1e-6
+    assert learner.groups(list(range(30)), 1) == [list(range(30))]
+
+
+def test_a_gpu_sends_payloads_where_codes_are_not_summed(digits, gpu, pool, monkeypatch):
+    """The same round, but for the last bits of gradients, whatever they are computed on."""
+    here = make_learner(digits, "cnn")
+    monkeypatch.setattr(learner_module, "_is_gpu", lambda device: False)
+    there = make_learner(digits, "cnn")
+    assert (here.on_gpu, there.on_gpu) == (True, False)
+    mechanism, key = ClippedSGD(0.01), Key.from_seed(1)
+    rounds = [algorithm(each, mechanism, pool) for each in (here, there)]
+    states = [run.apply(run.init(), [2, 5, 9], key)[0].parameters for run in rounds]
+    assert np.abs(states[0] - states[1]).max() < 1e-6
+
+
+def test_a_device_that_is_not_there():
+    with pytest.raises(ValueError, match="Expected a device that torch sees, got 'cuda:99'"):
+        learner_module._checked_device("cuda:99")
+
+
+def test_the_data_are_held_once(digits):
+    """A client's samples may be many others' too: nothing but indices is kept for each."""
+    everybody = [np.arange(len(digits.train_labels))] * 500
+    module = models.build("cnn", (1, 8, 8), 10, 3)
+    learner = Learner(module, digits, everybody)
+    assert np.shares_memory(learner._features.numpy(), digits.train_features)
+
+
+def test_rounds_and_clients_never_share_a_key(digits, pool):
+    seen, plain = [], ClippedSGD(1.0)
+
+    def encode(update, key):
+        seen.append(key.words(4).tobytes())
+        return plain.encode(update, key)
+
+    run = algorithm(make_learner(digits, "softmax"), Around(plain, encode), pool)
+    state = run.init()
+    for _ in range(3):
+        state, _ = run.apply(state, [0, 1, 2], Key.from_seed(1))
+    assert len(set(seen)) == 9
+
+
+def test_a_mechanism_around_another_encodes_in_its_own_way():
+    updates = np.random.default_rng(0).uniform(-0.05, 0.05, (3, 100))
+    keys = [Key.from_seed(client) for client in range(3)]
+    plain = ChannelMechanism(CHANNEL)
+    zeros = Around(plain, lambda update, key: plain.encode(np.zeros_like(update), key))
+    for mechanism, sent in ((plain, updates), (zeros, np.zeros_like(updates))):
+        expected = [plain.encode(*each) for each in zip(sent, keys, strict=True)]
+        assert mechanism.encode_many(updates, keys) == expected
+    assert zeros.coordinate_channel is None  # nor are its codes drawn on a GPU
+
+
+def exact(encode=None):
+    """A mechanism for the exact mean, and the keys that its clients and its server are given."""
+    plain, clients, server = ClippedSGD(1e30), [], []
+
+    def noted(update, key):
+        clients.append(key.words(4).tobytes())
+        return plain.encode(update, key)
+
+    def mean(payloads, dimension, key):
+        server.append(key.words(4).tobytes())
+        return plain.mean(payloads, dimension, key)
+
+    return Around(plain, encode or noted, mean), clients, server
+
+
+def test_keys_of_a_round_are_those_of_its_number_and_its_clients(digits, pool):
+    """By name, so that a run that is resumed, or done elsewhere, draws the same."""
+    (mechanism, clients, server), root = exact(), Key.from_seed(1)
+    run = algorithm(make_learner(digits, "cnn"), mechanism, pool)  # of several groups
+    state, cohort = run.init(), [9, 2, 5, 11, 3, 4]
+    for _ in range(2):
+        state, _ = run.apply(state, cohort, root)
+    rounds = [root.fold_in(number) for number in (1, 2)]
+    expected = {key.fold_in("client", c).words(4).tobytes() for key in rounds for c in cohort}
+    assert set(clients) == expected
+    assert len(clients) == 12
+    assert server == [key.fold_in("server").words(4).tobytes() for key in rounds]
+
+
+@pytest.mark.parametrize(
+    "optimizer", [Optimizer(0.1), Optimizer(0.1, "adam"), Optimizer(0.1, "sgd", 0.9)]
+)
+@pytest.mark.parametrize("model", ["softmax", "cnn"])
+def test_rounds_are_steps_of_the_server_at_the_weights_so_far(digits, pool, model, optimizer):
+    learner, other = (make_learner(digits, model) for _ in range(2))
+    run = distributed_sgd(
+        learner, exact()[0], population=POPULATION, optimizer=optimizer, pool=pool, workers=2
+    )
+    state, cohort = run.init(), [9, 2, 5, 11, 3]
+    parameters, moments = other.parameters(), optimizer.init(other.dimension)
+    for number in (1, 2, 3):
+        before, calls = state.parameters.copy(), state.participations.copy()
+        after, cost = run.apply(state, cohort, Key.from_seed(1))
+        assert np.array_equal(state.parameters, before)  # a state is a value
+        assert np.array_equal(state.participations, calls)
+        other.load(parameters)
+        updates, losses = other.updates(cohort)
+        mean = updates.astype(float).mean(axis=0).astype(np.float32)
+        parameters, moments = optimizer.step(parameters, mean, moments, number)
+        # Adam divides small numbers by small ones: what rounding changes may become a step.
+        apart = np.abs(after.parameters - parameters)
+        assert np.quantile(apart, 0.99) < 2e-6
+        assert cost.train_loss == pytest.approx(losses.mean(), rel=1e-5)
+        assert cost.bytes_up == 5 * 4 * other.dimension
+        assert after.round == number
+        parameters, moments = after.parameters, after.moments
+        state = after
+    assert np.flatnonzero(state.participations).tolist() == sorted(cohort)
+    assert state.participations.max() == state.participations[cohort].min() == 3
+
+
+def test_a_round_without_clients_only_counts(digits, pool):
+    run = algorithm(make_learner(digits, "softmax"), ChannelMechanism(CHANNEL), pool)
+    state = run.init()
+    after, cost = run.apply(state, [], Key.from_seed(0))
+    assert (after.round, cost.bytes_up, cost.train_loss) == (1, 0, None)
+    assert np.array_equal(after.parameters, state.parameters)
+    assert not after.participations.any()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_parameters_that_diverge_are_refused(digits, pool, value):
+    def mean(payloads, dimension, key):
+        mean = np.zeros(dimension, dtype=np.float32)
+        mean[7] = value
+        return mean
+
+    wrong = Around(ClippedSGD(1.0), mean=mean)
+    run = algorithm(make_learner(digits, "softmax"), wrong, pool)
+    with pytest.raises(ValueError, match="training has diverged"):
+        run.apply(run.init(), [1, 2], Key.from_seed(0))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_every_clients_update_is_checked_whoever_it_is_with(digits, pool, together, monkeypatch):
+    """In the middle of a group and in the last one; a mechanism might send what it is given."""
+    monkeypatch.setattr(learner_module, "GATHERED", 2**23 if together else 1)
+    learner = make_learner(digits, "softmax")
+
+    def encode(update, key):
+        return np.nan_to_num(update).astype("<f4").tobytes()
+
+    original = learner.updates
+
+    def updates(clients, key=None):
+        found, losses = original(clients, key)
+        found = found.copy()
+        found[[client == 5 for client in clients], 3] = np.inf
+        return found, losses
+
+    monkeypatch.setattr(learner, "updates", updates)
+    run = algorithm(learner, exact(encode)[0], pool)
+    for cohort in ([5, 3], [3, 5], [1, 5, 2]):
+        with pytest.raises(ValueError, match=r"Client 5: Expected finite .* inf at index \[3\]"):
+            run.apply(run.init(), cohort, Key.from_seed(0))
+
+
+def test_a_failed_round_names_the_client_and_leaves_the_state(digits, pool):
+    learner = make_learner(digits, "softmax")
+    run = algorithm(learner, ChannelMechanism(CHANNEL), pool)
+    state = run.init()
+    broken = type(state)(0, np.full_like(state.parameters, np.nan), state.participations)
+    with pytest.raises(ValueError, match=r"Client 3: Expected finite values.*index \[0\]"):
+        run.apply(broken, [3, 5], Key.from_seed(0))
+    assert broken.round == 0
+    assert not broken.participations.any()
+
+
+@pytest.mark.parametrize("cohort", [[4, 4], [4, 1, 4], [1, 2, 3, 1]])
+def test_a_client_cannot_be_in_a_cohort_twice(digits, pool, cohort):
+    run = algorithm(make_learner(digits, "softmax"), ChannelMechanism(CHANNEL), pool)
+    with pytest.raises(ValueError, match="once in a cohort"):
+        run.apply(run.init(), cohort, Key.from_seed(0))
+
+
+def test_training_learns(digits, pool):
+    learner = make_learner(digits, "softmax", "iid")
+    run = algorithm(learner, ChannelMechanism(CHANNEL), pool)
+    state = run.init()
+    learner.load(state.parameters)
+    before = learner.evaluate()
+    for round in range(60):
+        cohort = sample_cohort(POPULATION, 15, round + 1, 0)
+        state, _ = run.apply(state, cohort, Key.from_seed(1))
+    learner.load(state.parameters)
+    assert before.accuracy < 0.3
+    assert learner.evaluate().accuracy > 0.85
+
+
+def test_cohorts_are_uniform_without_repeats_and_repeatable():
+    counts = np.zeros(20)
+    for round in range(4000):
+        cohort = sample_cohort(20, 5, round, seed=9)
+        assert len(set(cohort)) == 5
+        counts[cohort] += 1
+    # Sampling without replacement: the chi-square statistic is scaled by (N-1)/N · 1/(1 - n/N).
+    statistic = ((counts - 1000) ** 2 / 1000).sum() * (19 / 20) / (1 - 5 / 20)
+    assert statistic < stats.chi2.isf(1e-6, 19)
+    assert sample_cohort(20, 5, 3, 9) == sample_cohort(20, 5, 3, 9)
+    assert sample_cohort(20, 20, 3, 9) == list(range(20))
+    with pytest.raises(ValueError, match="cohort"):
+        sample_cohort(20, 21, 0, 0)
+
+
+def test_the_cnn_has_about_fifty_thousand_parameters():
+    module = models.build("cnn", (1, 28, 28), 10, 0)
+    assert sum(p.numel() for p in module.parameters()) == 50_226
+    with pytest.raises(ValueError, match="images"):
+        models.build("cnn", (30,), 2, 0)
+
+
+def test_building_a_model_leaves_torchs_generator_alone():
+    torch.manual_seed(5)
+    first = torch.rand(1)
+    torch.manual_seed(5)
+    models.build("mlp", (1, 8, 8), 10, 0)
+    assert torch.rand(1) == first

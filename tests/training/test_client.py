@@ -1,0 +1,287 @@
+"""What a client computes beyond one gradient, what the server does with it, and what it costs."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from randquant.aggregation.clipping import clip_to_norm
+from randquant.aggregation.registry import update_mechanism
+from randquant.channels.keys import Key
+from randquant.privacy.accounting.ledger import Ledger
+from randquant.privacy.accounting.releases import (
+    ChannelRelease,
+    GaussianRelease,
+    VectorRelease,
+    of_one_example,
+)
+from randquant.training import client as learner_module
+from randquant.training import models
+from randquant.training.client import Learner, Local
+from randquant.training.config import TrainConfig, check_config
+from randquant.training.data import datasets
+from randquant.training.runs import execute as runs
+from randquant.training.server import Optimizer
+
+KEY = Key.from_seed(1)
+NETWORKS = ("softmax", "mlp", "cnn")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits")
+
+
+@pytest.fixture(scope="module")
+def split(digits):
+    owners = np.arange(60) % 7
+    owners[:9] = 0  # clients of different sizes
+    return [np.flatnonzero(owners == client) for client in range(7)]
+
+
+def learner_of(digits, split, model, local):
+    return Learner(models.build(model, (1, 8, 8), 10, 3), digits, split, local)
+
+
+def by_torch(digits, samples, model, rate, epochs):
+    """Local SGD over all samples at once, with torch's own optimiser: the oracle."""
+    module = models.build(model, (1, 8, 8), 10, 3)
+    start = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    optimizer = torch.optim.SGD(module.parameters(), lr=rate)
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        logits = module(torch.from_numpy(digits.train_features[samples]))
+        labels = torch.from_numpy(digits.train_labels[samples])
+        nn.functional.cross_entropy(logits, labels).backward()
+        optimizer.step()
+    return (start - nn.utils.parameters_to_vector(module.parameters()).detach()).numpy()
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("model", NETWORKS)
+def test_local_epochs_are_those_of_torch(digits, split, model, together, monkeypatch):
+    monkeypatch.setattr(learner_module, "SMALL", 32_000 if together else 0)
+    learner = learner_of(digits, split, model, Local(epochs=3, learning_rate=0.2))
+    updates, losses = learner.updates([0, 2, 6])
+    for client, update in zip([0, 2, 6], updates, strict=True):
+        expected = by_torch(digits, split[client], model, 0.2, 3)
+        assert np.abs(update - expected).max() < 2e-6
+    one = learner_of(digits, split, model, Local()).updates([0, 2, 6])[1]
+    assert np.allclose(losses, one, rtol=1e-6, atol=0)  # of the first step, at the global weights
+
+
+@pytest.mark.parametrize("model", NETWORKS)
+def test_batches_cover_each_epoch_once_and_follow_from_the_key(digits, split, model):
+    local = Local(batch=4, epochs=2, learning_rate=1e-3)
+    learner = learner_of(digits, split, model, local)
+    steps = learner._steps(0, KEY)
+    size = len(split[0])
+    assert [len(step) for step in steps] == ([4] * (size // 4) + [size % 4] * (size % 4 > 0)) * 2
+    half = len(steps) // 2
+    assert sorted(np.concatenate(steps[:half])) == sorted(np.concatenate(steps[half:]))
+    assert sorted(np.concatenate(steps[:half])) == sorted(split[0])
+    assert not np.array_equal(np.concatenate(steps[:half]), np.concatenate(steps[half:]))
+    first, again = (learner.updates([0, 3], KEY)[0] for _ in range(2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, learner.updates([0, 3], KEY.fold_in(2))[0])
+    # A client's update does not depend on who else is in its group.
+    assert np.abs(learner.updates([3], KEY)[0][0] - first[1]).max() < 1e-7
+
+
+def test_a_batch_is_drawn_from_the_client_alone_and_without_repeats(digits, split):
+    learner = learner_of(digits, split, "softmax", Local(batch=5))
+    seen = set()
+    for number in range(200):
+        (batch,) = learner._steps(1, KEY.fold_in(number))
+        assert len(set(batch.tolist())) == 5
+        seen |= set(batch.tolist())
+    assert seen == set(split[1].tolist())
+    assert learner.examples == 5
+    assert learner_of(digits, split, "softmax", Local()).examples == min(map(len, split))
+
+
+@pytest.mark.parametrize("model", NETWORKS)
+def test_examples_are_clipped_one_by_one(digits, split, model):
+    norm = 1.0
+    learner = learner_of(digits, split, model, Local(example_norm=norm))
+    updates, losses = learner.updates([0, 4])
+    for client, update, loss in zip([0, 4], updates, losses, strict=True):
+        rows, each = [], []
+        for sample in split[client]:
+            module = models.build(model, (1, 8, 8), 10, 3)
+            logits = module(torch.from_numpy(digits.train_features[[sample]]))
+            found = nn.functional.cross_entropy(logits, torch.tensor([digits.train_labels[sample]]))
+            found.backward()
+            rows.append(torch.cat([p.grad.reshape(-1) for p in module.parameters()]).numpy())
+            each.append(float(found.detach()))
+        lengths = np.linalg.norm(rows, axis=1)
+        assert lengths.max() > norm  # something is clipped
+        expected = np.mean([clip_to_norm(row, norm) for row in rows], axis=0)
+        assert np.abs(update - expected).max() < 1e-6
+        assert np.linalg.norm(update.astype(float)) <= norm
+        assert math.isclose(loss, np.mean(each), rel_tol=1e-5)
+
+
+def test_one_example_moves_the_update_no_further_than_is_accounted(digits, split):
+    """The worst there is: an example whose gradient is long and points the other way."""
+    norm, changed = 0.1, dataclasses.replace(digits, train_features=digits.train_features.copy())
+    changed.train_features[split[0][3]] *= -50
+    pair = [learner_of(d, split, "softmax", Local(example_norm=norm)) for d in (digits, changed)]
+    first, other = (learner.updates([0])[0][0].astype(float) for learner in pair)
+    apart = np.linalg.norm(first - other)
+    limit = 2 * norm * (1 / len(split[0]) + 2.0**-20)
+    assert 0.5 * limit < apart <= limit
+
+
+def test_accounting_of_one_example():
+    gaussian = GaussianRelease(2.0, 50, 3, "local")
+    close = of_one_example(gaussian, 10)
+    assert close.renyi(4.0) >= gaussian.renyi(4.0) / 100
+    assert math.isclose(close.renyi(4.0), gaussian.renyi(4.0) / 100, rel_tol=1e-4)
+    mechanism = update_mechanism(
+        "stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 3.0}, clip_norm=1.0
+    )
+    whole = mechanism.release(200, 2)
+    assert isinstance(whole, VectorRelease)
+    one = of_one_example(whole, 20)
+    assert whole.renyi(2.0) / 400 < one.renyi(2.0) < whole.renyi(2.0) / 400 * 1.001
+    assert of_one_example(None, 3) is None
+    with pytest.raises(ValueError, match="clips an update's norm in L2"):
+        of_one_example(ChannelRelease(whole.channel, 10, 1), 5)
+    with pytest.raises(ValueError, match="norm='l2' with examples"):
+        dataclasses.replace(whole, norm="l1", examples=3)
+    ledger = Ledger(mechanism, 200, delta=1e-5, examples=20)
+    assert ledger.epsilon(3) < Ledger(mechanism, 200, delta=1e-5).epsilon(3) / 10
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (Optimizer(0.3), lambda p: torch.optim.SGD(p, lr=0.3)),
+        (Optimizer(0.3, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9)),
+        (Optimizer(0.3, "adam"), lambda p: torch.optim.Adam(p, lr=0.3)),
+    ],
+)
+def test_server_steps_are_those_of_torch(ours, theirs):
+    rng = np.random.default_rng(0)
+    parameters = rng.standard_normal(30).astype(np.float32)
+    tensor = torch.from_numpy(parameters.copy()).requires_grad_()
+    optimizer, moments = theirs([tensor]), ours.init(30)
+    for number in range(1, 40):
+        mean = rng.standard_normal(30).astype(np.float32)
+        before, kept = parameters.copy(), [moment.copy() for moment in moments]
+        after, new = ours.step(parameters, mean, moments, number)
+        assert np.array_equal(parameters, before)
+        assert all(np.array_equal(a, b) for a, b in zip(moments, kept, strict=True))
+        parameters, moments = after, new
+        tensor.grad = torch.from_numpy(mean)
+        optimizer.step()
+        assert np.abs(parameters - tensor.detach().numpy()).max() < 1e-5
+
+
+def test_adam_divides_by_the_root_and_then_adds_its_floor():
+    """Where the second moment is as small as the floor; by hand, after one step of 1e-8."""
+    mean = np.full(1, 1e-8, dtype=np.float32)
+    optimizer = Optimizer(1.0, "adam")
+    after, _ = optimizer.step(np.zeros(1, np.float32), mean, optimizer.init(1), 1)
+    assert after[0] == pytest.approx(-0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0.0,), (-1.0,), (1e31,), (math.nan,), (1.0, "lion"), (1.0, "sgd", 1.0),
+                  (1.0, "sgd", -0.1)],
+)  # fmt: skip
+def test_wrong_steps_are_refused(arguments):
+    with pytest.raises(ValueError, match="Expected"):
+        Optimizer(*arguments)
+
+
+BASE = TrainConfig(
+    "digits", "softmax", "rqm", {"clip": 0.05, "margin": 0.05, "levels": 16, "keep": 0.42},
+    population=30, cohort=6, rounds=6, checkpoint_every=2, evaluate_every=3,
+)  # fmt: skip
+RUNS = {
+    "adam": {"server_optimizer": "adam", "learning_rate": 0.01},
+    "momentum": {"server_momentum": 0.9, "learning_rate": 0.3},
+    "local": {"local_epochs": 2, "batch": 8, "local_learning_rate": 0.1},
+    "poisson": {"sampling": "poisson", "cohort": 2},
+    "components": {"features": "pca-12", "model": "mlp32"},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_goes_on_to_the_same_bits(name, tmp_path):
+    config = dataclasses.replace(BASE, **RUNS[name])
+    runs.create(tmp_path / "whole", config, baseline=False, overwrite=False)
+    whole = runs.execute(tmp_path / "whole")
+    runs.create(tmp_path / "parts", config, baseline=False, overwrite=False)
+
+    def stop(config, metrics):
+        if metrics.round == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.execute(tmp_path / "parts", stop)
+    runs.execute(tmp_path / "parts")
+    first, other = (runs.load_parameters(tmp_path / part) for part in ("whole", "parts"))
+    assert np.array_equal(first, other)
+    assert whole.summary.accuracy > 0.12
+    assert whole.summary.bits_per_coordinate == pytest.approx(4, abs=0.5)
+
+
+def test_a_poisson_cohort_may_be_empty(tmp_path):
+    config = dataclasses.replace(BASE, sampling="poisson", cohort=1, rounds=12, seed=2)
+    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    run = runs.execute(tmp_path / "run")
+    empty = [m for m in run.metrics if m.train_loss is None]
+    assert empty
+    assert all(m.bytes_up == 0 for m in empty)
+    assert len(run.metrics) == 12
+    assert run.summary.participations < 12
+    assert "report.html" in {path.name for path in (tmp_path / "run").iterdir()}
+
+
+def test_a_run_that_hides_one_example(tmp_path):
+    config = dataclasses.replace(
+        BASE, mechanism="local-gaussian", parameters={"clip_norm": 0.5, "noise_multiplier": 3.0},
+        unit="example",
+    )  # fmt: skip
+    found = {}
+    for unit in ("example", "client"):
+        folder = tmp_path / unit
+        runs.create(folder, dataclasses.replace(config, unit=unit), baseline=True, overwrite=False)
+        found[unit] = runs.execute(folder).summary.guarantee.epsilon
+    assert found["example"] < found["client"] / 20  # clients hold 47 examples
+    page = (tmp_path / "example" / "report.html").read_text()
+    assert "one example of one client" in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"local_epochs": 2}, "Expected local_learning_rate"),
+        ({"batch": 0}, "batch"),
+        ({"local_learning_rate": -1.0}, "local_learning_rate"),
+        ({"server_optimizer": "lion"}, "sgd, adam"),
+        ({"server_momentum": 1.0}, "server_momentum"),
+        ({"server_optimizer": "adam", "server_momentum": 0.5}, "server_momentum with"),
+        ({"unit": "person"}, "client, example"),
+        ({"unit": "example", "local_learning_rate": 0.1}, "after a local step"),
+        ({"sampling": "poisson", "trust": "aggregate"}, "sampling fixed"),
+        ({"sampling": "poisson", "max_participations": 3}, "has no cap"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        check_config(dataclasses.replace(BASE, **settings))
+
+
+def test_an_example_needs_a_norm(tmp_path):
+    with pytest.raises(ValueError, match="Expected a clip_norm with unit example"):
+        runs.create(
+            tmp_path / "x", dataclasses.replace(BASE, unit="example"), baseline=False,
+            overwrite=False,
+        )  # fmt: skip

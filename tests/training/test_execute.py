@@ -1,0 +1,438 @@
+import dataclasses
+import fcntl
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from randquant._internal import sealed
+from randquant._internal.serialization import to_json
+from randquant.cli import progress
+from randquant.mechanisms.registry import build
+from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
+from randquant.training.config import TrainConfig
+from randquant.training.participation import sample_cohort
+from randquant.training.runs import execute as runs
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs import log as run_log
+
+CONFIG = TrainConfig(
+    dataset="digits",
+    model="softmax",
+    mechanism="rqm",
+    parameters={"clip": 0.03, "margin": 0.03, "levels": 16, "keep": 0.42},
+    population=50,
+    cohort=20,
+    rounds=40,
+    learning_rate=1.0,
+    checkpoint_every=7,
+    evaluate_every=10,
+)
+
+
+def sent_by(folder):
+    return run_folder.read_sent(folder, run_folder.read_config(folder))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "whole"
+    runs.create(folder, CONFIG, baseline=True, overwrite=False)
+    return folder, runs.execute(folder)
+
+
+def test_a_run_leaves_what_it_promises(finished):
+    folder, run = finished
+    for name in ("config.json", "sent.json", "metrics.jsonl", "checkpoint.safetensors"):
+        assert (folder / name).exists()
+        assert (folder / "baseline" / name).exists()
+    assert (folder / "baseline" / "summary.json").exists()
+    assert "<svg" in (folder / "report.html").read_text()
+    assert not list(folder.rglob("*.partial"))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(1, 41))
+    assert [line["round"] for line in lines if line["accuracy"] is not None] == [10, 20, 30, 40]
+    assert run.summary.accuracy == lines[-1]["accuracy"] > 0.5
+    lines = run_log.read(folder / "metrics.jsonl", sent_by(folder).identity)
+    assert json.loads((folder / "summary.json").read_text()) == sealed.seal(run.summary, lines.last)
+
+
+def test_the_guarantee_covers_the_client_called_most_often(finished):
+    _, run = finished
+    counts = np.zeros(50, dtype=int)
+    for round in range(1, 41):
+        counts[sample_cohort(50, 20, round, 0)] += 1
+    channel = build("rqm", CONFIG.parameters)
+    release = ChannelRelease(channel, run.summary.dimension, int(counts.max()))
+    assert run.summary.participations == counts.max()
+    assert run.summary.guarantee == account([release], 1e-5)
+    assert run.summary.bytes_per_upload == 40 + -(-run.summary.dimension // 2)
+
+
+def test_the_same_configuration_gives_the_same_bits(finished, tmp_path):
+    runs.create(tmp_path / "again", CONFIG, baseline=False, overwrite=False)
+    runs.execute(tmp_path / "again")
+    assert (
+        runs.load_parameters(finished[0]).tobytes()
+        == runs.load_parameters(tmp_path / "again").tobytes()
+    )
+
+
+def kill_at(folder, lines: int) -> None:
+    """Train in another process and SIGKILL it once its log has that many lines."""
+    command = [sys.executable, "-m", "randquant", "train", "--resume", str(folder), "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        log, deadline = folder / "metrics.jsonl", time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if log.exists() and log.read_bytes().count(b"\n") >= lines:
+                break
+            time.sleep(0.001)
+        assert process.poll() is None, "the run ended before it could be killed"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("model", "rounds", "kills"),
+    [
+        ("softmax", 60, (5,)),
+        pytest.param("mlp", 400, (3, 50, 201), marks=pytest.mark.slow),
+        pytest.param("cnn", 400, (3, 50, 201), marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_resumes_to_the_same_bits(model, rounds, kills, tmp_path):
+    config = dataclasses.replace(CONFIG, model=model, rounds=rounds)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        runs.create(folder, config, baseline=False, overwrite=False)
+    runs.execute(whole)
+    for lines in kills:
+        kill_at(killed, lines)
+    run = runs.execute(killed)
+    assert runs.load_parameters(killed).tobytes() == runs.load_parameters(whole).tobytes()
+    assert [m.round for m in run.metrics] == list(range(1, rounds + 1))
+
+
+def test_a_half_written_line_and_a_partial_checkpoint_are_survived(tmp_path):
+    config = dataclasses.replace(CONFIG, rounds=9)
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    for folder in (whole, torn):
+        runs.create(folder, config, baseline=False, overwrite=False)
+    runs.execute(whole)
+    runs.execute(torn)
+    lines = (torn / "metrics.jsonl").read_bytes()
+    (torn / "metrics.jsonl").write_bytes(lines + b'{"round": 10, "acc')
+    (torn / "checkpoint.safetensors.partial").write_bytes(b"half")
+    (torn / "summary.json").unlink()
+    runs.execute(torn)
+    assert (torn / "metrics.jsonl").read_bytes() == lines
+    assert runs.load_parameters(torn).tobytes() == runs.load_parameters(whole).tobytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parameters": {"clip": 0.03, "margin": 3.0, "levels": 16, "keep": 0.1}},
+        {"seed": 1},
+        {"cohort": 21},
+        {"mechanism": "clipped-sgd", "parameters": {"clip": 0.03}},
+    ],
+)
+def test_a_run_does_not_go_on_with_another_configuration(change, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    sealed.write(folder / "config.json", dataclasses.replace(CONFIG, rounds=41, **change))
+    with pytest.raises(ValueError, match="Expected the configuration"):
+        runs.execute(folder)
+    shutil.copy(finished[0] / "config.json", folder)
+    with pytest.raises(ValueError, match=r"Expected changes of rounds.*so begin a new run"):
+        runs.execute(folder, changes={"rounds": 41, **change})
+    assert (folder / "config.json").read_bytes() == (finished[0] / "config.json").read_bytes()
+
+
+def test_every_changed_byte_of_a_checkpoint_is_noticed(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    path = folder / "checkpoint.safetensors"
+    good = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for position in rng.integers(0, len(good), 100):
+        damaged = bytearray(good)
+        damaged[position] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bytes(damaged))
+        with pytest.raises(ValueError, match="Expected a checkpoint"):
+            runs.load_parameters(folder)
+
+
+def test_a_run_whose_trust_is_empty_text_goes_on(finished, tmp_path):
+    """Version 0.1.0 wrote so that a run has its mechanism's own trust."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    for path in (folder / "config.json", folder / "baseline" / "config.json"):
+        config = json.loads(path.read_text())
+        assert config.pop("trust") is None
+        del config["checksum"]
+        sealed.write(path, {**config, "trust": ""})
+    assert run_folder.read_config(folder) == CONFIG
+    assert run_folder.read_finished(folder).summary == finished[1].summary
+    longer = runs.execute(folder, changes={"rounds": 41})
+    assert longer.summary.rounds == 41
+    assert longer.metrics[:39] == finished[1].metrics[:39]
+
+
+def test_settings_have_the_digest_that_version_0_1_0_gave_them():
+    config = TrainConfig("digits", "softmax", "rqm", CONFIG.parameters)
+    digest = "37afa570e5e0cfbfc0f6f023fe84bc090ffab2868d65e1aaeaaddb6faf289ab2"
+    assert run_folder.settings(config) == digest
+
+
+def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    (folder / "config.json").write_text(json.dumps(to_json(CONFIG)))
+    (folder / "sent.json").unlink()
+    with pytest.raises(ValueError, match="not a JSON object with a checksum"):
+        runs.execute(folder)
+    sealed.write(folder / "config.json", CONFIG)
+    with pytest.raises(ValueError, match="the record of what was sent, found none"):
+        runs.execute(folder)
+
+
+def test_trust_is_part_of_the_run(finished, tmp_path):
+    folder = tmp_path / "run"
+    config = dataclasses.replace(CONFIG, rounds=3, trust="aggregate")
+    runs.create(folder, config, baseline=True, overwrite=False)
+    run = runs.execute(folder)
+    assert run.summary.guarantee.trust == "aggregate"
+    assert "sums of a cohort" in (folder / "report.html").read_text()
+    sealed.write(folder / "config.json", dataclasses.replace(config, trust=None))
+    with pytest.raises(ValueError, match="Expected the configuration"):
+        runs.execute(folder)
+
+
+STOPPING = dataclasses.replace(
+    CONFIG,
+    model="softmax",
+    mechanism="sign-sgd",
+    parameters={"clip_norm": 0.5, "noise_multiplier": 2.0},
+    neighboring="zero_out",
+    stop_at_epsilon=5.0,
+)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "stopped"
+    runs.create(folder, STOPPING, baseline=True, overwrite=False)
+    return folder, runs.execute(folder)
+
+
+def epsilon_of(run, participations: int) -> float:
+    noise = run.config.parameters["noise_multiplier"] * 2  # zeros are half as far
+    release = GaussianRelease(noise, run.summary.dimension, participations, "local", "zero_out")
+    return account([release], run.config.delta).epsilon
+
+
+def test_a_run_ends_before_its_epsilon_would_be_exceeded(stopped):
+    folder, run = stopped
+    counts = np.zeros(50, dtype=int)
+    for metrics in run.metrics:
+        counts[sample_cohort(50, 20, metrics.round, 0)] += 1
+        assert metrics.participations == counts.max()
+        assert metrics.epsilon == epsilon_of(run, counts.max()) <= 5.0
+    assert run.summary.guarantee.epsilon == metrics.epsilon
+    assert run.summary.guarantee.neighboring == "zero_out"
+    assert run.summary.rounds == len(run.metrics) == metrics.round < 40
+    counts[sample_cohort(50, 20, metrics.round + 1, 0)] += 1
+    assert epsilon_of(run, counts.max()) > 5.0
+    assert run.summary.accuracy == metrics.accuracy
+    assert run.summary.stopped.startswith(f"before round {metrics.round + 1} of 40: epsilon would")
+    page = (folder / "report.html").read_text()
+    assert run.summary.stopped in page
+    assert "Epsilon so far, per round" in page
+    assert f"time           {run.summary.seconds:.1f} s for {metrics.round} rounds" in "\n".join(
+        progress.table(folder, run)
+    )
+    twin = json.loads((folder / "baseline" / "summary.json").read_text())
+    assert (twin["rounds"], twin["stopped"]) == (metrics.round, "")
+    assert (
+        json.loads((folder / "baseline" / "metrics.jsonl").read_text().splitlines()[0])["epsilon"]
+        is None
+    )
+
+
+def test_a_stopped_run_stays_stopped_until_it_may_cost_more(stopped, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(stopped[0], folder)
+    assert runs.execute(folder) == stopped[1]
+    more = dataclasses.replace(STOPPING, stop_at_epsilon=6.0)
+    longer = runs.execute(folder, changes={"stop_at_epsilon": 6.0})
+    assert 5.0 < longer.summary.guarantee.epsilon <= 6.0
+    runs.create(tmp_path / "whole", more, baseline=False, overwrite=False)
+    whole = runs.execute(tmp_path / "whole")
+    assert (
+        runs.load_parameters(folder).tobytes() == runs.load_parameters(tmp_path / "whole").tobytes()
+    )
+    assert [m.epsilon for m in longer.metrics] == [m.epsilon for m in whole.metrics]
+    assert len(run_folder.read_finished(folder / "baseline").metrics) == len(whole.metrics)
+    with pytest.raises(ValueError, match="cannot be taken back"):
+        runs.execute(folder, changes={"stop_at_epsilon": 3.0})
+    assert runs.execute(folder) == longer
+
+
+def test_a_killed_run_that_stops_resumes_to_the_same_bits(stopped, tmp_path):
+    folder = tmp_path / "run"
+    config = dataclasses.replace(STOPPING, checkpoint_every=1)
+    runs.create(folder, config, baseline=False, overwrite=False)
+
+    def fall_over(config, metrics):
+        if metrics.round == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.execute(folder, fall_over)
+    run = runs.execute(folder)
+    assert runs.load_parameters(folder).tobytes() == runs.load_parameters(stopped[0]).tobytes()
+    assert (run.summary.rounds, run.summary.stopped) == (
+        stopped[1].summary.rounds,
+        stopped[1].summary.stopped,
+    )
+
+
+def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
+    config = dataclasses.replace(STOPPING, stop_at_epsilon=None, max_participations=4, rounds=10)
+    folder = tmp_path / "run"
+    runs.create(folder, config, baseline=True, overwrite=False)
+    run = runs.execute(folder)
+    tensors = safetensors.numpy.load((folder / "checkpoint.safetensors").read_bytes())
+    assert tensors["participations"].tolist() == [4] * 50
+    assert run.summary.participations == 4
+    assert run.summary.guarantee.epsilon == epsilon_of(run, 4)
+    with pytest.raises(ValueError, match="without max_participations"):  # its cohorts were others
+        runs.execute(folder, changes={"rounds": 9})
+
+
+@pytest.mark.parametrize(("norm", "size"), [("l2", 1024), ("l1", 650)])
+def test_whole_updates_through_a_channel(norm, size, tmp_path):
+    config = dataclasses.replace(
+        CONFIG,
+        model="softmax",
+        mechanism="stochastic-rounding",
+        parameters={"clip": 0.06, "levels": 2, "margin": 0.5},
+        rounds=6,
+        trust="aggregate",
+        clip_norm=0.5,
+        norm=norm,
+        neighboring="zero_out",
+    )
+    folder = tmp_path / "run"
+    runs.create(folder, config, baseline=True, overwrite=False)
+    run = runs.execute(folder)
+    release = VectorRelease(
+        build("stochastic-rounding", config.parameters), 0.5, size, run.summary.participations,
+        "aggregate", "zero_out", 20, norm,
+    )  # fmt: skip
+    assert run.summary.guarantee == account([release], 1e-5)
+    assert run.summary.guarantee.epsilon == run.metrics[-1].epsilon
+    assert run.summary.bytes_per_upload == 40 + -(-5 * size // 8)  # a sum of 20 bits takes 5
+    assert "updates of zeros" in (folder / "report.html").read_text()
+    twin = json.loads((folder / "baseline" / "config.json").read_text())
+    assert twin["mechanism"] == "clipped-sgd"
+    assert (twin["parameters"], twin["clip_norm"], twin["norm"]) == ({"clip_norm": 0.5}, None, norm)
+    sealed.write(folder / "config.json", dataclasses.replace(config, clip_norm=0.6))
+    with pytest.raises(ValueError, match="Expected the configuration"):
+        runs.execute(folder)
+
+
+def test_a_run_belongs_to_one_process_at_a_time(finished):
+    with open(finished[0] / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError, match="another process"):
+            runs.execute(finished[0])
+        with pytest.raises(BlockingIOError, match="another process"):
+            runs.create(finished[0], CONFIG, baseline=False, overwrite=True)
+    runs.execute(finished[0])
+
+
+def test_training_that_diverges_says_so(tmp_path):
+    wide = {**CONFIG.parameters, "clip": 1e15, "margin": 1e15}
+    config = dataclasses.replace(CONFIG, learning_rate=1e30, parameters=wide)
+    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    with pytest.raises(ValueError, match=r"Round 1: .*diverged; lower learning_rate"):
+        runs.execute(tmp_path / "run")
+
+
+def test_a_run_can_be_prolonged(finished, tmp_path):
+    folder, longer = tmp_path / "prolonged", dataclasses.replace(CONFIG, rounds=47)
+    shutil.copytree(finished[0], folder)
+    run = runs.execute(folder, changes={"rounds": 47})
+    assert (run.summary.rounds, run.config) == (47, longer)
+    assert run_folder.read_finished(folder / "baseline").summary.rounds == 47
+    runs.create(tmp_path / "whole", longer, baseline=False, overwrite=False)
+    runs.execute(tmp_path / "whole")
+    assert (runs.load_parameters(folder) == runs.load_parameters(tmp_path / "whole")).all()
+
+
+def test_damaged_files_are_one_clear_error(finished, tmp_path):
+    for name, content in {
+        "checkpoint.safetensors": b"\xff" * 50,
+        "metrics.jsonl": b"not json\n" * 40,
+        "config.json": b"{}",
+    }.items():
+        folder = tmp_path / name
+        shutil.copytree(finished[0], folder)
+        (folder / name).write_bytes(content)
+        with pytest.raises(ValueError, match=r"^Expected"):
+            runs.execute(folder)
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        runs.execute(tmp_path / "nothing")
+
+
+def test_nothing_is_overwritten_unasked(finished, tmp_path):
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        runs.create(finished[0], CONFIG, baseline=False, overwrite=False)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("x")
+    with pytest.raises(FileExistsError):
+        runs.create(precious, CONFIG, baseline=False, overwrite=True)
+    assert (precious / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cohort": 51},
+        {"rounds": 0},
+        {"population": 10**6},
+        {"model": "transformer"},
+        {"dataset": "imagenet"},
+        {"mechanism": "magic"},
+        {"trust": "central"},
+        {"partition": "fair"},
+        {"learning_rate": float("nan")},
+        {"delta": 1.0},
+        {"parameters": {"clip": 0.03}},
+        {"checkpoint_every": 0},
+        {"stop_at_epsilon": 100.0},
+        {"max_participations": 15},
+        {"norm": "l1"},
+        {"mechanism": "sign-sgd", "parameters": STOPPING.parameters, "clip_norm": 0.5},
+        {"mechanism": "sign-sgd", "parameters": STOPPING.parameters, "norm": "l1"},
+    ],
+)
+def test_impossible_configurations_leave_no_folder(change, tmp_path):
+    with pytest.raises(ValueError, match=r"^Expected"):
+        runs.create(
+            tmp_path / "run", dataclasses.replace(CONFIG, **change), baseline=True, overwrite=False
+        )
+    assert not (tmp_path / "run").exists()

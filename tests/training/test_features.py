@@ -1,0 +1,258 @@
+"""What is trained on in place of raw data: against kymatio itself, and against NumPy's SVD."""
+
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+
+from randquant.training.config import TrainConfig
+from randquant.training.data import datasets, features
+from randquant.training.records import RunSummary
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits")
+
+
+@pytest.fixture(scope="module")
+def grey():
+    """Images of 16x12: the sides must not be mixed up."""
+    return np.random.default_rng(0).random((7, 1, 16, 12), dtype=np.float32)
+
+
+def test_scattering_is_kymatios_normalised_in_groups(grey):
+    pytest.importorskip("kymatio")
+    from kymatio.scattering2d.frontend.numpy_frontend import ScatteringNumPy2D
+
+    found = features._scattering(grey)
+    assert found.shape == (7, 81, 4, 3)
+    assert found.dtype == np.float32
+    raw = ScatteringNumPy2D(J=2, shape=(16, 12))(grey[:, 0].astype(np.float64))
+    groups = raw.reshape(7, features.GROUPS, -1)
+    mean, variance = (f(groups, axis=2, keepdims=True) for f in (np.mean, np.var))
+    expected = ((groups - mean) / np.sqrt(variance + 1e-5)).reshape(raw.shape)
+    assert np.abs(found - expected).max() < 2e-4
+    by_group = found.reshape(7, features.GROUPS, -1)
+    assert np.abs(by_group.mean(axis=2)).max() < 1e-5
+
+
+def test_scattering_depends_on_one_image_only(grey, monkeypatch):
+    pytest.importorskip("kymatio")
+    whole = features._scattering(grey)
+    assert np.array_equal(whole, features._scattering(grey))
+    monkeypatch.setattr(features, "AT_ONCE", 3)  # the last part is a single image
+    assert np.abs(features._scattering(grey) - whole).max() < 1e-5
+    assert np.abs(features._scattering(grey[::-1].copy())[::-1] - whole).max() < 1e-5
+
+
+def test_scattering_of_a_data_set(digits, monkeypatch):
+    pytest.importorskip("kymatio")
+    few = dataclasses.replace(
+        digits, train_features=digits.train_features[:30], test_features=digits.test_features[:20]
+    )
+    monkeypatch.setattr(datasets, "load", lambda name, data_dir: few)
+    found = features.load("few digits", features="scattering")
+    assert np.array_equal(found.train_features, features._scattering(few.train_features))
+    assert np.array_equal(found.test_features, features._scattering(few.test_features))
+    assert found.test_features.shape == (20, 81, 2, 2)
+    assert found.train_labels is digits.train_labels
+    assert features.load("few digits", features="scattering") is found  # kept
+
+
+def split_up(data):
+    """The examples that are public, and those that clients hold."""
+    public = features.public_examples(len(data.train_labels))
+    return data.train_features[public], np.delete(data.train_features, public, axis=0)
+
+
+@pytest.mark.parametrize("fitted_on", ["public", "all"])
+def test_principal_components_are_those_of_the_svd(digits, fitted_on):
+    found = features.load("digits", features="pca-12", fitted_on=fitted_on)
+    public, held = split_up(digits)
+    fitting = public if fitted_on == "public" else digits.train_features
+    train = held if fitted_on == "public" else digits.train_features
+    fitting, train, test = (
+        part.reshape(len(part), -1).astype(np.float64)
+        for part in (fitting, train, digits.test_features)
+    )
+    mean = fitting.mean(axis=0)
+    turn = np.linalg.svd(fitting - mean, full_matrices=False)[2][:12].T
+    for got, part in ((found.train_features, train), (found.test_features, test)):
+        expected = (part - mean) @ turn
+        signs = np.sign((got * expected).sum(axis=0))
+        assert got.shape == expected.shape
+        assert np.abs(got - signs * expected).max() < 1e-4
+    assert np.array_equal(features.load("digits").train_features, digits.train_features)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "sentence"),
+    [
+        ("digits", "pca-65", "K from 1 to 64, got pca-65: .* on 144 public examples of 64 values"),
+        ("breast-cancer", "pca-31", "K from 1 to 30, got pca-31: .* on 46 public examples"),
+        ("digits", "pca-0", "K from 1 to 64"),
+        ("digits", "pca-ten", "got pca-ten"),
+        ("digits", "wavelets", "empty, scattering or pca-K such as pca-100, got 'wavelets'"),
+        ("breast-cancer", "scattering", r"grey images of at least 8x8 .* shape \(30,\)"),
+    ],
+)
+def test_what_cannot_be_computed_is_said(name, word, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        features.load(name, features=word)
+
+
+def test_breast_cancer_is_standardised_by_its_public_examples():
+    raw = datasets.load("breast-cancer")
+    public, held = (part.astype(np.float64) for part in split_up(raw))
+    found = features.load("breast-cancer")
+    expected = (held - public.mean(axis=0)) / public.std(axis=0)
+    assert np.abs(found.train_features - expected).max() < 1e-5
+    assert (found.public, len(found.train_labels)) == (46, 455 - 46)
+    assert np.array_equal(
+        found.train_labels, np.delete(raw.train_labels, features.public_examples(455))
+    )
+    # As the papers do it: by all of them, and nothing is held back.
+    whole = features.load("breast-cancer", fitted_on="all")
+    assert (whole.public, len(whole.train_labels)) == (0, 455)
+    assert np.abs(whole.train_features.mean(axis=0, dtype=np.float64)).max() < 1e-6
+    assert np.abs(whole.train_features.std(axis=0, dtype=np.float64) - 1).max() < 1e-6
+
+
+def test_public_examples_are_drawn_without_looking():
+    for count in (1, 9, 10, 455, 10_000):
+        found = features.public_examples(count)
+        assert len(found) == -(-count // 10)
+        assert np.array_equal(found, np.unique(found))
+        assert found.min() >= 0
+        assert found.max() < count
+    assert features.public_examples(20).tolist() == PINNED  # as other machines draw them
+
+
+PINNED = [0, 9]
+"""Another draw would make runs of different versions incomparable."""
+
+
+SHAPES = {"digits": (1, 8, 8), "breast-cancer": (30,), "cifar-100": (3, 32, 32)}
+"""Of data sets whose samples are not 28x28 grey images."""
+
+
+def made_up(name, count=60):
+    rng = np.random.default_rng(0)
+    parts = []
+    for size in (count, 2):
+        samples = rng.random((size, *SHAPES.get(name, (1, 28, 28))), dtype=np.float32)
+        parts += [samples, rng.integers(0, 2, size)]
+    writers = rng.integers(0, 9, count) if name == "femnist" else None
+    return datasets.Dataset(name, *parts, 2, writers)
+
+
+def differing(name, kind, fitted_on, monkeypatch, count, changed):
+    """Which of the examples that clients hold have other features once some of them have."""
+    shown = []
+    for factor in (1.0, -1e4):
+        data = made_up(name, count)
+        data.train_features[changed] *= factor
+        monkeypatch.setattr(datasets, "load", lambda name, data_dir, data=data: data)
+        features._computed.cache_clear()
+        shown.append(features.load(name, None, kind, fitted_on).train_features)
+    features._computed.cache_clear()
+    first, other = (part.reshape(len(part), -1).view(np.uint32) for part in shown)
+    return np.flatnonzero((first != other).any(axis=1)).tolist()
+
+
+COMBINED = [
+    (name, kind)
+    for name in datasets.DATASETS
+    for kind in ("", "pca-3", "scattering")
+    if kind != "scattering" or name not in ("breast-cancer", "cifar-100")
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), COMBINED)
+def test_no_example_changes_the_features_of_another(name, kind, monkeypatch):
+    """What an example is made of changes what its own client trains on, and nothing else."""
+    if kind == "scattering":
+        pytest.importorskip("kymatio")
+    fitted = kind.startswith("pca") or name == "breast-cancer"
+    count = 4 if kind == "scattering" else 60  # scattering takes long
+    held = np.delete(np.arange(count), features.public_examples(count) if fitted else [])
+    for place in (0, len(held) // 2)[: 1 if kind == "scattering" else 2]:
+        found = differing(name, kind, "public", monkeypatch, count, held[place])
+        assert found == [place]
+
+
+@pytest.mark.parametrize("name", datasets.DATASETS)
+def test_fitting_on_all_shows_every_client_to_every_other(name, monkeypatch):
+    """The planted error, which the test above must catch: one example changes all."""
+    found = differing(name, "pca-3", "all", monkeypatch, 60, 0)
+    assert len(found) == 60
+
+
+def test_a_changed_sample_of_the_bundled_data_changes_no_other(monkeypatch):
+    """From the source on: split, standardisation, components."""
+    bundled = pytest.importorskip("sklearn.datasets")
+    raw, labels = bundled.load_breast_cancer(return_X_y=True)
+    plain = features.load("breast-cancer")
+    held = np.delete(
+        datasets.load("breast-cancer").train_features, features.public_examples(455), 0
+    )
+    place = int(np.flatnonzero((raw.astype(np.float32) == held[7]).all(axis=1))[0])
+    raw[place] *= 1000
+    monkeypatch.setattr(bundled, "load_breast_cancer", lambda return_X_y: (raw, labels))
+    features._computed.cache_clear()
+    other = features.load("breast-cancer")
+    features._computed.cache_clear()
+    differ = (plain.train_features != other.train_features).any(axis=1)
+    assert np.flatnonzero(differ).tolist() == [7]
+    assert np.array_equal(plain.test_features, other.test_features)
+
+
+def test_features_that_cannot_be_standardised_are_refused(monkeypatch):
+    data = made_up("breast-cancer")
+    public = features.public_examples(60)
+    data.train_features[public, 4] = 0.5
+    monkeypatch.setattr(datasets, "load", lambda name, data_dir: data)
+    features._computed.cache_clear()
+    sentence = "vary over the 6 public examples .* got one value of feature 4: its deviation"
+    with pytest.raises(ValueError, match=sentence):
+        features.load("breast-cancer")
+    whole = features.load("breast-cancer", fitted_on="all")  # elsewhere the feature differs
+    features._computed.cache_clear()
+    assert np.isfinite(whole.train_features).all()
+
+
+def test_another_word_for_what_to_fit_on_is_refused():
+    with pytest.raises(ValueError, match="fitted_on"):
+        features.load("digits", features="pca-3", fitted_on="clients")
+
+
+def test_what_is_said_beside_an_epsilon():
+    config = TrainConfig("breast-cancer", "softmax", "rqm")
+    summary = RunSummary(0.9, 0.1, 62, 100, 8.0, 1, None, 1.0, public_examples=1234)
+    said = "features were fitted on 1,234 public training examples, which no client holds"
+    assert features.statement(config, summary) == said
+    assert "public training examples" in features.statement(config)
+    everything = dataclasses.replace(config, fitted_on="all")
+    assert features.statement(everything, summary) == features.NOT_COVERED
+    # A run of an earlier version has no public examples: it fitted on all.
+    earlier = dataclasses.replace(summary, public_examples=0)
+    assert features.statement(config, earlier) == features.NOT_COVERED
+    assert not features.covered(config, earlier)
+    for name, kind in (("digits", ""), ("digits", "scattering")):
+        nothing = dataclasses.replace(everything, dataset=name, features=kind)
+        assert features.statement(nothing, earlier) == ""
+        assert features.covered(nothing, earlier)
+    assert features.is_fitted(dataclasses.replace(config, dataset="digits", features="pca-3"))
+
+
+def test_colour_is_refused():
+    with pytest.raises(ValueError, match=r"grey images .* shape \(3, 32, 32\)"):
+        features._scattering(np.zeros((2, 3, 32, 32), dtype=np.float32))
+
+
+def test_a_missing_kymatio_says_what_to_install(grey, monkeypatch):
+    monkeypatch.setitem(sys.modules, "kymatio.scattering2d.frontend.torch_frontend", None)
+    with pytest.raises(ImportError, match=r"experiments extra, pip install '\.\[experiments\]'"):
+        features._scattering(grey)

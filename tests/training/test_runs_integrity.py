@@ -1,0 +1,550 @@
+"""Whatever happens to a run's files, nothing it states is below what was sent."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import math
+import os
+import random
+import resource
+import shutil
+
+import pytest
+
+from randquant import cli
+from randquant._internal import sealed, serialization
+from randquant._internal.rounding import round_up
+from randquant.mechanisms.registry import build
+from randquant.privacy.certificates.file import save_channel
+from randquant.training.algorithm import Algorithm
+from randquant.training.config import TrainConfig
+from randquant.training.records import RoundMetrics
+from randquant.training.runs import (
+    execute as runs,
+)
+from randquant.training.runs import (
+    folder as run_folder,
+)
+from randquant.training.runs import (
+    log as run_log,
+)
+from randquant.training.runs import (
+    rebuild as run_page,
+)
+from randquant.training.runs import (
+    status as run_status,
+)
+from randquant.training.sweep import names
+from randquant.training.sweep.conduct import _trainable, outcomes
+from randquant.training.sweep.spec import read
+
+CONFIG = TrainConfig(
+    dataset="breast-cancer",
+    model="softmax",
+    mechanism="gaussian",
+    parameters={"clip_norm": 0.5, "noise_multiplier": 4.0},
+    population=8,
+    cohort=2,
+    rounds=9,
+    checkpoint_every=4,
+    evaluate_every=3,
+    threads=1,
+)
+
+
+class Killed(BaseException):
+    """Nothing that a program can answer to."""
+
+
+def after(rounds):
+    def on_round(config, metrics):
+        if metrics.round == rounds and config.mechanism != "clipped-sgd":
+            raise Killed
+
+    return on_round
+
+
+def begun(folder, rounds, config=CONFIG, baseline=False):
+    """A run that was killed after so many rounds."""
+    runs.create(folder, config, baseline=baseline, overwrite=False)
+    with pytest.raises(Killed):
+        runs.execute(folder, after(rounds))
+    return folder
+
+
+def in_flight(folder, round, monkeypatch, config=CONFIG):
+    """A run that was killed while it sent a round."""
+    runs.create(folder, config, baseline=False, overwrite=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "distributed_sgd", stopping(round, runs.distributed_sgd))
+        with pytest.raises(Killed):
+            runs.execute(folder)
+    return folder
+
+
+def stopping(round, made):
+    def distributed_sgd(*args, **kwargs):
+        algorithm = made(*args, **kwargs)
+
+        def apply(state, cohort, key):
+            if state.round + 1 == round:
+                raise Killed
+            return algorithm.apply(state, cohort, key)
+
+        return Algorithm(algorithm.init, apply)
+
+    return distributed_sgd
+
+
+def sent_by(folder):
+    return run_folder.read_sent(folder, run_folder.read_config(folder))
+
+
+def epsilon(folder) -> float:
+    found = run_status.read(folder)
+    assert found.state != "damaged", found.error
+    assert found.sent is not None
+    assert (found.epsilon is None) == (found.sent.round == 0)
+    return found.epsilon or 0.0
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "whole"
+    runs.create(folder, CONFIG, baseline=True, overwrite=False)
+    return folder, runs.execute(folder)
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of a finished run."""
+    shutil.copytree(finished[0], tmp_path / "run")
+    return tmp_path / "run"
+
+
+# What was sent
+
+
+def test_what_a_round_costs_is_on_disk_before_it_is_sent(tmp_path, monkeypatch):
+    folder, seen = tmp_path / "run", []
+    made = runs.distributed_sgd
+
+    def distributed_sgd(*args, **kwargs):
+        algorithm = made(*args, **kwargs)
+
+        def apply(state, cohort, key):
+            seen.append(sent_by(folder))
+            return algorithm.apply(state, cohort, key)
+
+        return Algorithm(algorithm.init, apply)
+
+    monkeypatch.setattr(runs, "distributed_sgd", distributed_sgd)
+    runs.create(folder, CONFIG, baseline=False, overwrite=False)
+    assert (sent_by(folder).round, sent_by(folder).epsilon) == (0, 0.0)
+    metrics = runs.execute(folder).metrics
+    assert [sent.round for sent in seen] == list(range(1, 10))
+    assert [sent.epsilon for sent in seen] == [m.epsilon for m in metrics]
+    assert [sent.participations for sent in seen] == [m.participations for m in metrics]
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_a_run_that_was_killed_cannot_end_below_what_was_sent(sampling, tmp_path):
+    config = dataclasses.replace(CONFIG, sampling=sampling)
+    folder = begun(tmp_path / "run", 7, config)
+    before, log = epsilon(folder), (folder / "metrics.jsonl").read_bytes()
+    done = run_status.read(folder).metrics
+    assert before == run_status.read(folder).metrics[-1].epsilon
+    for changes in ({"stop_at_epsilon": 0.99 * before}, {"rounds": 6}, {"delta": 1e-300}):
+        wanted = {"stop_at_epsilon": before} if "delta" in changes else {}
+        with pytest.raises(ValueError, match=r"which .*were sent.* cannot be taken back"):
+            runs.execute(folder, changes={**wanted, **changes})
+        assert (folder / "metrics.jsonl").read_bytes() == log
+    ended = runs.execute(folder, changes={"stop_at_epsilon": before})
+    assert ended.summary.guarantee.epsilon >= before
+    kept = ("round", "epsilon", "train_loss", "seconds_gradient")  # not measured again
+    assert [[getattr(m, name) for name in kept] for m in ended.metrics[:7]] == [
+        [getattr(m, name) for name in kept] for m in done
+    ]
+
+
+def test_a_run_may_end_with_the_last_round_that_was_sent(tmp_path):
+    folder = begun(tmp_path / "run", 7)
+    ended = runs.execute(folder, changes={"rounds": 7})
+    assert ended.summary.rounds == 7
+    assert ended.summary.accuracy == ended.metrics[-1].accuracy
+    assert run_page.rebuild(folder).exists()
+
+
+def test_the_round_under_way_counts_as_sent(finished, tmp_path, monkeypatch):
+    spent = [m.epsilon for m in finished[1].metrics]
+    last = max(number for number in range(2, 10) if spent[number - 1] > spent[number - 2])
+    folder = in_flight(tmp_path / "run", last, monkeypatch)
+    found = run_status.read(folder)
+    assert (found.rounds, found.sent.round) == (last - 1, last)
+    assert found.epsilon > found.metrics[-1].epsilon
+    limit = (found.epsilon + found.metrics[-1].epsilon) / 2
+    for changes in ({"stop_at_epsilon": limit}, {"rounds": last - 1}):
+        with pytest.raises(ValueError, match="cannot be taken back"):
+            runs.execute(folder, changes=changes)
+    assert len(runs.execute(folder).metrics) == 9
+
+
+def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
+    folder = begun(tmp_path / "run", 7)
+    at_first = epsilon(folder)
+    config = dataclasses.replace(CONFIG, delta=1e-9, neighboring="zero_out")
+    run_folder.write_config(folder, config)  # killed before it went on
+    found = run_status.read(folder)
+    assert (found.epsilon, found.delta) == (at_first, 1e-5)
+    assert {m.epsilon for m in found.metrics} == {None}  # none is known at that delta yet
+    assert cli.main(["runs", str(tmp_path)]) == 0
+    words = capsys.readouterr().out.split()
+    assert words[words.index(round_up(at_first)) + 1] == "1e-5"
+    with pytest.raises(Killed):
+        runs.execute(folder, after(8))
+    found = run_status.read(folder)
+    assert {(m.delta, m.neighboring) for m in found.metrics} == {(1e-9, "zero_out")}
+    assert (found.epsilon, found.delta) == (found.metrics[-1].epsilon, 1e-9)
+    runs.create(tmp_path / "whole", config, baseline=False, overwrite=False)
+    whole = runs.execute(tmp_path / "whole")
+    assert [m.epsilon for m in runs.execute(folder).metrics] == [m.epsilon for m in whole.metrics]
+    assert runs.load_parameters(folder).tobytes() == parameters(tmp_path / "whole")
+
+
+def test_what_hides_zeros_is_not_stated_for_any_two_updates(tmp_path, capsys):
+    """Between the new setting and the first round that goes on with it there may be a kill."""
+    folder = begun(tmp_path / "run", 2, dataclasses.replace(CONFIG, neighboring="zero_out"))
+    run_folder.write_config(folder, dataclasses.replace(CONFIG, neighboring="replace_one"))
+    assert run_status.read(folder).epsilon == math.inf
+    assert cli.main(["runs", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["epsilon"] == "inf"
+    with pytest.raises(Killed):
+        runs.execute(folder, after(3))
+    assert math.isfinite(run_status.read(folder).epsilon)
+
+
+def parameters(folder) -> bytes:
+    return runs.load_parameters(folder).tobytes()
+
+
+def test_a_finished_run_that_goes_on_is_not_finished_any_more(run):
+    assert run_status.read(run).state == "finished"
+    with pytest.raises(Killed):
+        runs.execute(run, after(10), {"rounds": 12})
+    found = run_status.read(run)
+    assert (found.state, found.rounds) == ("unfinished", 10)
+    assert found.epsilon == found.metrics[-1].epsilon
+    assert not (run / "report.html").exists()
+    with pytest.raises(ValueError, match="--resume"):
+        run_page.rebuild(run)
+    assert runs.execute(run).summary.rounds == 12
+    assert run_folder.read_finished(run / "baseline").summary.rounds == 12
+
+
+def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, monkeypatch):
+    """Its checksum follows from the log, which holds no more than when it was written."""
+    spent = [1.02, 1.49]  # epsilon of one round and of two of one client is 1.014 and 1.481
+    folder = tmp_path / "run"
+    config = dataclasses.replace(CONFIG, stop_at_epsilon=spent[0])
+    runs.create(folder, config, baseline=False, overwrite=False)
+    assert runs.execute(folder).summary.stopped
+    old, rounds = (folder / "summary.json").read_bytes(), run_status.read(folder).rounds
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "distributed_sgd", stopping(rounds + 1, runs.distributed_sgd))
+        with pytest.raises(Killed):
+            runs.execute(folder, changes={"stop_at_epsilon": spent[1]})
+    assert sent_by(folder).epsilon > spent[0]
+    (folder / "summary.json").write_bytes(old)
+    found = run_status.read(folder)
+    assert (found.state, found.epsilon) == ("damaged", None)
+    with pytest.raises(ValueError, match=r"cover all .* rounds that were sent"):
+        run_page.rebuild(folder)
+    assert spent[0] < runs.execute(folder).summary.guarantee.epsilon <= spent[1]
+
+
+def test_the_twin_keeps_the_rounds_it_has_done(tmp_path):
+    folder = tmp_path / "run"
+    runs.create(folder, CONFIG, baseline=True, overwrite=False)
+
+    def on_round(config, metrics):
+        if config.mechanism == CONFIG.mechanism and metrics.round == 5:
+            raise Killed
+
+    with pytest.raises(Killed):
+        runs.execute(folder, on_round)
+    assert runs.execute(folder, changes={"rounds": 6}).summary.rounds == 6
+    assert run_folder.read_finished(folder / "baseline").summary.rounds == 9
+
+
+def test_a_round_that_would_be_another_release_is_refused(tmp_path):
+    folder = begun(tmp_path / "run", 7)
+    config, sent = run_folder.read_config(folder), sent_by(folder)
+    log = run_log.RunLog(folder / "metrics.jsonl", sent.identity)
+    log.replace([dataclasses.replace(m, train_loss=0.5) for m in log.metrics])
+    with pytest.raises(ValueError, match=r"Expected round 5 .* second release"):
+        runs.execute(folder)
+    with pytest.raises(ValueError, match="Expected 7 rounds or more"):
+        log.replace(log.metrics[:6])
+    assert run_folder.read_log(folder, config)[1] == sent
+
+
+def test_the_command_changes_what_may_change(tmp_path, capsys):
+    folder = begun(tmp_path / "run", 2)
+    line = ["train", "--resume", str(folder), "--quiet", "--json"]
+    assert cli.main([*line, "--rounds", "5", "--delta", "1e-6", "--stop-at-epsilon", "50"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["rounds"], result["guarantee"]["delta"]) == (5, 1e-6)
+    assert run_folder.read_config(folder).stop_at_epsilon == 50
+    assert cli.main([*line, "--stop-at-epsilon", "inf", "--neighboring", "zero_out"]) == 0
+    assert run_folder.read_config(folder).stop_at_epsilon is None
+    for wrong in (["--rounds", "4"], ["--seed", "1"], ["--run", "x"], ["--clip", "1"]):
+        assert cli.main([*line, *wrong]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+# What a run is
+
+
+def test_a_run_is_bound_to_its_settings_before_its_first_round(tmp_path):
+    folder = tmp_path / "run"
+    runs.create(folder, CONFIG, baseline=False, overwrite=False)
+    other = dataclasses.replace(CONFIG, parameters={"clip_norm": 0.5, "noise_multiplier": 40.0})
+    good = (folder / "config.json").read_bytes()
+    (folder / "config.json").write_bytes(good.replace(b"4.0", b"40.0"))
+    with pytest.raises(ValueError, match=r"config.json as it was written.*train --resume"):
+        runs.execute(folder)
+    sealed.write(folder / "config.json", other)
+    with pytest.raises(ValueError, match="Expected the configuration that the run"):
+        runs.execute(folder)
+    assert run_status.read(folder).state == "damaged"
+    (folder / "config.json").write_bytes(good)
+    runs.execute(folder)
+
+
+def test_a_channel_that_was_exchanged_is_noticed(tmp_path):
+    path, folder = tmp_path / "channel.json", tmp_path / "run"
+    save_channel(path, build("rqm", {"clip": 0.1, "margin": 1.0, "levels": 4, "keep": 0.4}))
+    config = dataclasses.replace(CONFIG, mechanism="channel-file", parameters={"path": str(path)})
+    runs.create(folder, config, baseline=False, overwrite=False)
+    save_channel(path, build("rqm", {"clip": 0.1, "margin": 0.1, "levels": 4, "keep": 0.4}))
+    with pytest.raises(ValueError, match="Expected the channel that the run"):
+        runs.execute(folder)
+
+
+FILES = (
+    "config.json", "sent.json", "metrics.jsonl", "summary.json", "checkpoint.safetensors",
+    "failed.json", "baseline/config.json", "baseline/summary.json",
+)  # fmt: skip
+
+
+FLIPS = 25
+
+
+def said(folder):
+    """All that is read of a run."""
+    found = [run_status.read(folder), run_status.read(folder / "baseline")]
+    for each in found:
+        if each.state != "finished":
+            raise ValueError(each.error)
+    finished = run_folder.read_finished(folder)
+    failed = run_status.failure(folder)
+    return found, finished, failed, parameters(folder)
+
+
+@pytest.mark.parametrize("digits", [False, True], ids=["bytes", "digits"])
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_changed_in_a_file_is_noticed(name, digits, run):
+    run_status.give_up(run, "it failed 12 times", lasting=True)
+    path, rng = run / name, random.Random(f"{name} {digits}")
+    good, before = path.read_bytes(), said(run)
+    places = [k for k, byte in enumerate(good) if not digits or chr(byte).isdigit()]
+    for _ in range(FLIPS):
+        changed = bytearray(good)
+        place = rng.choice(places)
+        others = b"0123456789" if digits else range(256)
+        changed[place] = rng.choice([each for each in others if each != good[place]])
+        path.write_bytes(changed)
+        with contextlib.suppress(ValueError):
+            assert said(run) == before, (name, place, bytes(changed[place - 9 : place + 9]))
+
+
+def test_an_epsilon_that_was_edited_is_not_printed(run, capsys):
+    """By hand, where a report and a list would have printed it."""
+    summary = (run / "summary.json").read_text()
+    guarantee = run_folder.read_finished(run).summary.guarantee
+    assert guarantee is not None
+    edited = summary.replace(f'"epsilon": {guarantee.epsilon}', '"epsilon": 0.5')
+    assert edited != summary
+    (run / "summary.json").write_text(edited)
+    assert cli.main(["runs", str(run)]) == 0
+    assert "damaged" in capsys.readouterr().out
+    assert cli.main(["report", str(run)]) == 2
+    assert "summary.json as it was written" in capsys.readouterr().err
+    runs.execute(run)  # computes it again
+    assert (run / "summary.json").read_text() == summary
+
+
+LINES = {
+    "dropped": lambda lines: lines[:3] + lines[4:],
+    "cut short": lambda lines: lines[:-2],
+    "doubled": lambda lines: [*lines[:3], lines[2], *lines[3:]],
+    "one more": lambda lines: [*lines, lines[-1]],
+    "swapped": lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]],
+    "one less": lambda lines: lines[:-1],
+    "none": lambda lines: [],
+}
+
+
+@pytest.mark.parametrize("change", LINES.values(), ids=LINES)
+def test_lines_that_are_missing_or_moved_are_noticed(change, run):
+    path = run / "metrics.jsonl"
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+    assert run_status.read(run).state == "damaged"
+    with pytest.raises(ValueError, match=r"^Expected"):
+        runs.execute(run)
+
+
+@pytest.mark.parametrize("name", ["config.json", "sent.json", "metrics.jsonl", "summary.json"])
+def test_files_of_another_run_are_noticed(name, run, tmp_path):
+    other = tmp_path / "other"
+    config = dataclasses.replace(CONFIG, seed=1, rounds=3)
+    runs.create(other, config, baseline=False, overwrite=False)
+    runs.execute(other)
+    shutil.copy(other / name, run / name)
+    assert run_status.read(run).state == "damaged"
+
+
+def test_a_sweep_does_not_delete_what_was_sent(tmp_path):
+    text = (
+        '[train]\ndataset = "breast-cancer"\nmodel = "softmax"\npopulation = 8\ncohort = 2\n'
+        'rounds = 3\n[[case]]\nmechanism = "gaussian"\nclip_norm = 0.5\nnoise_multiplier = 4.0\n'
+    )
+    (config,) = read(text).grid()
+    folder = tmp_path / "sweep" / names.folder(config)
+    begun(folder, 2, config)
+    (tmp_path / "sweep" / "sweep.toml").write_text(text)
+    (folder / "config.json").unlink()
+    kept = (folder / "metrics.jsonl").read_bytes()
+    assert not _trainable(folder, config)
+    assert (folder / "metrics.jsonl").read_bytes() == kept
+    (status,) = outcomes(tmp_path / "sweep")
+    assert (status.state, "restore" in status.error) == ("failed", True)
+
+
+# Writes that fail
+
+
+def test_a_file_that_cannot_be_written_is_named_and_left_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    serialization.write_atomic(path, b"before")
+
+    def full(fd):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
+        serialization.write_atomic(path, b"after")
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"before"]
+
+
+def test_a_file_and_its_name_are_on_disk_when_it_is_written(tmp_path, monkeypatch):
+    done = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda *args, real=real, name=name: (done.append(name), real(*args))
+        )
+    serialization.write_atomic(tmp_path / "file", b"content")
+    assert done == ["fsync", "replace", "fsync"]
+
+
+@pytest.mark.parametrize("written", [0, 1, 60])
+def test_a_line_is_written_whole_or_not_at_all(written, tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    run_log.begin(path)
+    log = run_log.RunLog(path, "ab")
+    rounds = [RoundMetrics(number, None, None, 1.0, 100, 0.1, 0.1) for number in (1, 2, 3)]
+    log.append(rounds[0])
+    real, left = os.write, [written]
+
+    def write(fd, data):
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        count = real(fd, data[: left[0]])
+        left[0] -= count
+        return count
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        with pytest.raises(OSError, match=r"No space left on device: .*metrics\.jsonl"):
+            log.append(rounds[1])
+    assert run_log.read(path, "ab").metrics == (rounds[0],)
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
+    log.append(rounds[1])
+    log.append(rounds[2])
+    assert run_log.read(path, "ab").metrics == tuple(rounds)
+
+
+def test_half_a_line_is_cut_off_with_a_word(run, finished, caplog):
+    with open(run / "metrics.jsonl", "ab") as log:
+        log.write(b'{"round": 10, "accu')
+    assert runs.execute(run) == finished[1]
+    (message,) = caplog.messages
+    assert "an incomplete line at the end" in message
+    assert str(run / "metrics.jsonl") in message
+
+
+@contextlib.contextmanager
+def largest_file(size):
+    """No file of this process may grow beyond so many bytes; Python ignores the signal."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def logged(folder) -> float:
+    """The largest epsilon that was written down by whole rounds."""
+    found = run_status.read(folder).metrics
+    return max((m.epsilon or 0.0 for m in found), default=0.0)
+
+
+@pytest.mark.parametrize("size", [100, 700, 1500, 2600])
+def test_a_run_goes_on_after_files_could_not_grow(size, finished, tmp_path):
+    folder = tmp_path / "run"
+    runs.create(folder, CONFIG, baseline=False, overwrite=False)
+    with largest_file(size), pytest.raises(OSError, match=f"File too large: '{folder}"):
+        runs.execute(folder)
+    assert not list(folder.glob("*.partial"))
+    assert epsilon(folder) >= logged(folder)
+    assert [m.epsilon for m in runs.execute(folder).metrics] == [
+        m.epsilon for m in finished[1].metrics
+    ]
+    assert parameters(folder) == parameters(finished[0])
+
+
+@pytest.mark.parametrize("call", range(0, 48, 6))
+def test_a_run_goes_on_after_a_kill_at_any_write(call, finished, tmp_path, monkeypatch):
+    folder, left = tmp_path / "run", [call]
+    runs.create(folder, CONFIG, baseline=False, overwrite=False)
+    with monkeypatch.context() as patch:
+        for name in ("write", "fsync", "replace"):
+            patch.setattr(os, name, dying(getattr(os, name), left))
+        with pytest.raises(Killed):
+            runs.execute(folder)
+    assert epsilon(folder) >= logged(folder)
+    assert runs.execute(folder).summary.guarantee == finished[1].summary.guarantee
+    assert parameters(folder) == parameters(finished[0])
+
+
+def dying(real, left):
+    def call(*args):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        return real(*args)
+
+    return call

@@ -1,0 +1,173 @@
+"""Rounds settled beforehand: epsilon and participations stay within their limits, never early."""
+
+import math
+
+import numpy as np
+import pytest
+
+from randquant.aggregation.registry import update_mechanism
+from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.ledger import Ledger
+from randquant.training.config import TrainConfig, check_config
+from randquant.training.participation import sample_cohort
+from randquant.training.schedule import Schedule
+
+MECHANISMS = [
+    ("stochastic-rounding", {"clip": 0.1, "levels": 2, "margin": 2.0}, {}),
+    ("stochastic-rounding", {"clip": 0.1, "levels": 2, "margin": 0.4}, {"clip_norm": 0.5}),
+    (
+        "stochastic-rounding",
+        {"clip": 0.1, "levels": 2, "margin": 0.4},
+        {"clip_norm": 0.5, "norm": "l1", "trust": "aggregate"},
+    ),
+    ("gaussian", {"clip": 0.1, "noise_multiplier": 3.0}, {}),
+    ("sign-sgd", {"clip_norm": 1.0, "noise_multiplier": 2.0}, {}),
+    ("skellam", {"clip_norm": 1.0, "noise_multiplier": 4.0}, {}),
+]
+"""Name, parameters, other settings: under every trust, per coordinate and whole."""
+
+
+def a_config(name: str, parameters: dict, **settings) -> TrainConfig:
+    given = {"population": 12, "cohort": 4, "rounds": 40, **settings}
+    return TrainConfig("digits", "softmax", name, parameters, **given)
+
+
+def mechanism_of(config: TrainConfig):
+    return update_mechanism(
+        config.mechanism, config.parameters, trust=config.trust, cohort=config.cohort,
+        clip_norm=config.clip_norm, norm=config.norm,
+    )  # fmt: skip
+
+
+def schedule_of(config: TrainConfig, dimension: int) -> Schedule:
+    ledger = Ledger(
+        mechanism_of(config), dimension, delta=config.delta, neighboring=config.neighboring,
+        limit=config.stop_at_epsilon,
+    )  # fmt: skip
+    return Schedule(config, ledger)
+
+
+def epsilon_of(config: TrainConfig, dimension: int, participations: int) -> float:
+    """The guarantee as anyone would compute it afterwards."""
+    release = mechanism_of(config).release(dimension, participations, config.neighboring)
+    return account([release], config.delta).epsilon
+
+
+@pytest.mark.parametrize("case", range(24))
+def test_epsilon_is_never_above_the_limit_and_no_round_is_given_away(case):
+    rng = np.random.default_rng(case)
+    name, parameters, settings = MECHANISMS[case % len(MECHANISMS)]
+    dimension = int(rng.integers(1, 700))
+    cohort = int(rng.integers(1, 8))
+    population = int(rng.integers(cohort, 30))
+    settings = {
+        **settings,
+        "population": population,
+        "cohort": cohort,
+        "neighboring": str(rng.choice(["replace_one", "zero_out"])),
+        "delta": float(rng.choice([1e-8, 1e-5])),
+        "seed": case,
+        "rounds": int(rng.integers(1, 40)),
+    }
+    if rng.random() < 0.5:
+        settings["max_participations"] = -(-cohort * settings["rounds"] // population)
+    free = a_config(name, parameters, **settings)
+    dear, cheap = int(rng.integers(1, 12)), epsilon_of(free, dimension, 1)
+    limit = cheap + rng.random() * (epsilon_of(free, dimension, dear) - cheap)
+    config = a_config(name, parameters, **settings, stop_at_epsilon=limit)
+    check_config(config)
+    schedule = schedule_of(config, dimension)
+    calls, done, spent = np.zeros(population, dtype=np.int64), 0, []
+    while (step := schedule.step(done, calls)).cohort is not None:
+        calls[step.cohort] += 1
+        done += 1
+        assert len(set(step.cohort)) == cohort
+        assert step.participations == calls.max()
+        spent.append((int(calls.max()), step.epsilon))
+    for participations, epsilon in set(spent):
+        assert epsilon_of(config, dimension, participations) <= epsilon <= limit
+    assert calls.max() <= settings.get("max_participations", math.inf)
+    assert schedule.rounds() == done >= 1
+    assert bool(step.stopped) == (done < config.rounds)
+    if step.stopped:
+        assert epsilon_of(config, dimension, int(calls.max()) + 1) > limit
+        assert f"before round {done + 1} of {config.rounds}:" in step.stopped
+    else:
+        assert done == config.rounds
+
+
+def test_without_limits_cohorts_are_those_of_earlier_versions():
+    config = a_config(*MECHANISMS[4][:2], seed=5)
+    schedule, calls = schedule_of(config, 10), np.zeros(12, dtype=np.int64)
+    for done in range(40):
+        step = schedule.step(done, calls)
+        assert step.cohort == sample_cohort(12, 4, done + 1, 5)
+        calls[step.cohort] += 1
+    assert schedule.step(40, calls).cohort is None
+    assert schedule.rounds() == 40
+
+
+def test_a_round_that_calls_nobody_more_often_costs_nothing():
+    config = a_config("sign-sgd", MECHANISMS[4][1], max_participations=14, stop_at_epsilon=1e9)
+    schedule, calls = schedule_of(config, 100), np.zeros(12, dtype=np.int64)
+    spent = []
+    for done in range(40):
+        step = schedule.step(done, calls)
+        spent.append((step.participations, step.epsilon))
+        calls[step.cohort] += 1
+    assert spent == sorted(spent)
+    assert len(set(spent)) == calls.max() < 40
+    assert calls.max() <= 14
+
+
+def test_the_ledger_is_quick_below_its_limit_and_exact_above():
+    mechanism = mechanism_of(a_config(*MECHANISMS[0][:2]))
+    exact = [account([mechanism.release(650, k)], 1e-5) for k in range(4)]
+    free = Ledger(mechanism, 650, delta=1e-5)
+    tight = Ledger(mechanism, 650, delta=1e-5, limit=exact[2].epsilon)
+    for k in range(4):
+        assert free.guarantee(k) == tight.guarantee(k) == exact[k]
+        quick, found = free.epsilon(k), tight.epsilon(k)
+        assert quick is not None
+        assert found is not None
+        assert exact[k].epsilon <= found <= quick <= exact[k].epsilon * 1.02
+    assert free.epsilon(2) > exact[2].epsilon  # quick accounting alone would stop too early
+    assert tight.epsilon(2) == exact[2].epsilon
+
+
+def test_a_limit_needs_a_mechanism_that_can_keep_it():
+    parameters = {"clip": 0.1, "levels": 4}
+    with pytest.raises(ValueError, match="stop_at_epsilon >= infinity, which one round costs"):
+        schedule_of(a_config("stochastic-rounding", parameters, stop_at_epsilon=9.0), 9).rounds()
+    with pytest.raises(ValueError, match=r"stop_at_epsilon >= .*, which one round costs, got 0.01"):
+        schedule_of(a_config(*MECHANISMS[0][:2], stop_at_epsilon=0.01), 9).rounds()
+    with pytest.raises(ValueError, match="Expected a mechanism that protects"):
+        schedule_of(a_config("clipped-sgd", {"clip": 1.0}, stop_at_epsilon=9.0), 9)
+    assert (
+        Ledger(mechanism_of(a_config("clipped-sgd", {"clip": 1.0})), 9, delta=0).epsilon(3) is None
+    )
+
+
+def test_what_was_spent_cannot_be_taken_back():
+    config = a_config(*MECHANISMS[4][:2], stop_at_epsilon=2.0)
+    calls = np.full(12, 30, dtype=np.int64)
+    with pytest.raises(ValueError, match=r"which the 30 rounds that were sent have cost, got 2.0"):
+        schedule_of(config, 9).step(30, calls)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"max_participations": 3, "rounds": 10}, "rounds <= 9 "),
+        ({"max_participations": 0}, "max_participations"),
+        ({"max_participations": 2.5}, "max_participations"),
+        ({"stop_at_epsilon": 0.0}, "stop_at_epsilon"),
+        ({"stop_at_epsilon": math.inf}, "stop_at_epsilon"),
+        ({"norm": "l3"}, "norm"),
+        ({"neighboring": "add_remove"}, "neighboring"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(settings, match):
+    check_config(a_config(*MECHANISMS[0][:2], max_participations=3, rounds=9))
+    with pytest.raises((ValueError, TypeError), match=match):
+        check_config(a_config(*MECHANISMS[0][:2], **settings))

@@ -1,0 +1,84 @@
+"""What cannot be trained is refused before anything is trained or written; all else trains."""
+
+import itertools
+
+import pytest
+
+from randquant.aggregation.registry import all_mechanisms
+from randquant.mechanisms.registry import channel_mechanisms
+from randquant.training.config import TrainConfig
+from randquant.training.runs import execute as runs
+from randquant.training.runs import rebuild as run_page
+
+NOISE = {"clip_norm": 0.5, "noise_multiplier": 4.0}
+PARAMETERS = {
+    "rqm": {"clip": 0.1, "margin": 0.1, "levels": 4, "keep": 0.4},
+    "pbm": {"clip": 0.1, "theta": 0.2, "trials": 3, "inputs": 3},
+    "erm": {"clip": 0.1, "bins": [-0.2, 0.2], "gamma": 1.0},
+    "optm": {"clip": 0.1, "bins": [-0.3, -0.05, 0.05, 0.3], "epsilon": 1.0},
+    "qmgeo": {"clip": 0.1, "levels": 4, "p": 0.5, "mixing": 0.1},
+    "mvu": {"clip": 0.1, "levels": 2, "epsilon": 1.0},
+    "imvu": {"clip_norm": 0.1, "levels": 2, "epsilon": 1.0},
+    "stochastic-rounding": {"clip": 0.1, "levels": 2, "margin": 0.1},
+    "optimal": {"clip": 0.1, "epsilon": 1.0, "values": [-0.3, 0.3]},
+    "clipped-sgd": {"clip_norm": 0.5},
+    **dict.fromkeys(
+        ("gaussian", "local-gaussian", "sign-sgd", "skellam", "discrete-gaussian", "binomial"),
+        NOISE,
+    ),
+}
+TRUSTS = ("", "local", "aggregate", "central")
+WORKS = {
+    **{name: {"local": True, "aggregate": name != "optm"} for name in channel_mechanisms()},
+    "gaussian": {"central": True},
+    "local-gaussian": {"local": True},
+    "sign-sgd": {"local": True},
+    "clipped-sgd": {},
+    **{name: {"aggregate": True} for name in ("skellam", "discrete-gaussian", "binomial")},
+}
+"""Under which trust each works; a sum of uneven levels decodes to nothing."""
+
+
+def config(name, trust, sampling):
+    return TrainConfig(
+        "breast-cancer", "softmax", name, PARAMETERS[name], population=6, cohort=2, rounds=3,
+        trust=trust, sampling=sampling, evaluate_every=3, threads=1, seed=1,
+    )  # fmt: skip
+
+
+def can_work(name, trust, sampling):
+    known = WORKS[name]
+    effective = trust or next(iter(known), "none")
+    if trust and not known.get(trust):
+        return False
+    return not (sampling == "poisson" and effective == "aggregate")
+
+
+def test_every_mechanism_is_looked_at():
+    assert PARAMETERS.keys() == all_mechanisms().keys() - {"channel-file"}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_what_cannot_work_is_refused_before_anything_is_written(name, tmp_path):
+    for trust, sampling in itertools.product(TRUSTS, ("fixed", "poisson")):
+        if can_work(name, trust, sampling):
+            continue
+        folder = tmp_path / f"{trust}-{sampling}"
+        with pytest.raises(ValueError, match="trust"):
+            runs.create(folder, config(name, trust, sampling), baseline=True, overwrite=False)
+        assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_what_is_not_refused_trains(name, tmp_path, monkeypatch):
+    """Poisson rounds have any number of clients, and none of them stops a run."""
+    monkeypatch.setattr(run_page, "write", lambda *_: None)  # longer than the training
+    for sampling in ("fixed", "poisson"):
+        if not can_work(name, "", sampling):
+            continue
+        folder = tmp_path / sampling
+        runs.create(folder, config(name, "", sampling), baseline=False, overwrite=False)
+        run = runs.execute(folder)
+        assert run.summary.rounds == 3
+        sizes = {metrics.bytes_up // run.summary.bytes_per_upload for metrics in run.metrics}
+        assert sizes == {2} if sampling == "fixed" else len(sizes) > 1
