@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.aggregation import baselines as gaussian
 from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.baselines import ClippedSGD, LocalGaussian, SignSGD
+from randquant.aggregation.baselines import ClippedSGD, LocalGaussian, SignSGD, gaussian
 from randquant.aggregation.coordinate import ChannelMechanism, log_equal_codes
 from randquant.aggregation.payloads import BY_CHANCE
 from randquant.aggregation.vector import VectorMechanism
