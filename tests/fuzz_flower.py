@@ -23,7 +23,9 @@ from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
+from randquant.aggregation import secagg
 from randquant.aggregation.vector import VectorMechanism
+from randquant.integrations import flower
 from randquant.integrations.flower.accountant import RunAccountant
 from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD

@@ -42,6 +42,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
+from randquant._internal.rounding import round_up
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.secagg.client import Client
@@ -278,7 +279,7 @@ def test_a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answer
     assert len(refusals(grid)) == 5
     for reason in refusals(grid).values():
         assert f"Expected an offer within epsilon {mod.epsilon}" in reason
-        assert rq.privacy.round_up(cost[2]) in reason
+        assert round_up(cost[2]) in reason
 
 
 def test_the_account_of_a_client_outlasts_a_run_in_its_file(tmp_path):
