@@ -24,6 +24,7 @@ from randquant.aggregation.vector import VectorMechanism
 from randquant.audit.attacks import Event, Outcomes, best_event, in_words, statistics
 from randquant.audit.audit import FEWEST, cohort_inputs, worst_inputs
 from randquant.audit.proportions import ceiling, least_epsilon, proportion
+from randquant.channels import wire
 from randquant.channels.keys import KeyStream
 from randquant.mechanisms.registry import build
 
@@ -224,7 +225,7 @@ def unclipped(mechanism):
         plan = mechanism.plan(update.size)
         steps = np.rint(plan.rotation.forward(update.astype(np.float64)) * plan.scale)
         noisy = steps.astype(np.int64) + plan.noise.draw(plan.rotation.size, key.fold_in("noise"))
-        return rq.wire.pack(mechanism.format, (noisy % 2**mechanism.bits).astype(np.uint32))
+        return wire.pack(mechanism.format, (noisy % 2**mechanism.bits).astype(np.uint32))
 
     return Around(mechanism, encode)
 
@@ -235,7 +236,7 @@ def test_a_biased_sampler_is_caught():
     def encode(update, key):
         codes = rq.encode(RESPONSE.channel, update, key)
         honest = key.fold_in("bias").words(1)[0] >= 2**64 // 5
-        return rq.wire.pack(RESPONSE.channel, codes if honest else (update > 0).astype(np.uint8))
+        return wire.pack(RESPONSE.channel, codes if honest else (update > 0).astype(np.uint8))
 
     assert audited(Around(RESPONSE, encode)).contradicted
 

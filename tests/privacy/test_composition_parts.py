@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import binary_log_delta
 from strategies import weight_rows
-from test_compose import binary_log_delta
 
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.compose import _single, compose
