@@ -46,7 +46,7 @@ from randquant.channels.wire.compress import compress, decompress
 from randquant.integrations.flower import accountant, state
 from randquant.integrations.flower import ledger as account_file
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.ledger import OWN, Ledger
+from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.integrations.flower.messages import read_terms, terms_text
 from randquant.integrations.flower.offer import Offer
 from randquant.papers.gallery import gallery
@@ -333,9 +333,9 @@ def _ledgers() -> list[bytes]:
         return [(Path(folder) / "account").read_bytes()]
 
 
-def _ledger(path: Path, accountant: RunAccountant) -> Ledger:
+def _ledger(path: Path, accountant: RunAccountant) -> ClientLedger:
     config = {"randquant-ledger": str(path)}
-    return Ledger(accountant, Context(1, 5, config, RecordDict(), {}))  # type: ignore[arg-type]
+    return ClientLedger(accountant, Context(1, 5, config, RecordDict(), {}))  # type: ignore[arg-type]
 
 
 def _damaged_ledger(rng: random.Random, data: bytes) -> bytes:

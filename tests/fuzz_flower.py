@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import FedAvg
 import randquant as rq
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.flower.accountant import RunAccountant
-from randquant.integrations.flower.ledger import OWN, Ledger
+from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
 from randquant.integrations.flower.mod import FILES, NOTHING, REFUSED, QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
@@ -229,7 +229,7 @@ def _record(rng: random.Random) -> ArrayRecord | ConfigRecord | MetricRecord:
 
 def counted(context: Context) -> int:
     """Answers that a client has counted."""
-    ledger = Ledger(RunAccountant(1e-5), context)
+    ledger = ClientLedger(RunAccountant(1e-5), context)
     with ledger.held():
         return ledger.accountant.answers(OWN)
 

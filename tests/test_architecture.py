@@ -1,4 +1,4 @@
-"""The shape of the house: rooms, the direction of imports, faces, names, sizes; tests in its image."""
+"""The shape of the house: rooms, direction of imports, faces, names, sizes; tests mirror it."""
 
 import ast
 import re

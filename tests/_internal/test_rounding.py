@@ -22,7 +22,7 @@ from randquant.papers import result as reproduced
 from randquant.planning import compare
 from randquant.planning.compare import page as compare_page
 from randquant.planning.plan import page as plan_page
-from randquant.planning.plan.record import Entry, Limit, Need, Noise, Plan
+from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
 from randquant.planning.tuning import coordinate as tuning
 from randquant.privacy.accounting.calibrate import _NoiseSearch
 from randquant.privacy.certificates import metric
@@ -64,7 +64,7 @@ FINISHED = [
     for k in (1, 2)
 ]
 RUN = records.Run(CONFIG, METRICS, SUMMARY)
-NOISE = Noise(1.0, 1.0, 0.1, 0.1)
+NOISE = DecodedError(1.0, 1.0, 0.1, 0.1)
 
 
 def shown_by(display) -> str:
@@ -86,7 +86,7 @@ def sweep_bar() -> str:
 
 def plan() -> Plan:
     need = Need(650, 10, 10, 5, 1, "local", 1.0, UPPER, 1e-5, "replace_one", 5)
-    entry = Entry("stochastic-rounding", PARAMETERS, GUARANTEE, NOISE, 100, 500)
+    entry = Candidate("stochastic-rounding", PARAMETERS, GUARANTEE, NOISE, 100, 500)
     return Plan(need, [entry], [Limit("none", NOISE)], "useful", [], entry)
 
 
@@ -159,7 +159,9 @@ UPPERS = {
     "progress bar": bar,
     "progress bar of a sweep": sweep_bar,
     "table of a run": of_a_table,
-    "page of a run": lambda: report.render(RUN, None, report.Curve([2.0], [1.0], UPPER), None),
+    "page of a run": lambda: report.render(
+        RUN, None, report.EpsilonCurve([2.0], [1.0], UPPER), None
+    ),
     "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),
     "runs compared": lambda: "\n".join(runs_command._compared(FINISHED, ["stop_at_epsilon"])),
     "page of runs": lambda: runs_page.render(FINISHED),

@@ -9,21 +9,18 @@ from hypothesis import strategies as st
 from strategies import mechanism_channels
 
 import randquant as rq
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, SignSGD
+from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
 from randquant.aggregation.clipping import _room, clip_to_norm
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.rotation import Rotation
+from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
 from randquant.channels.encoding.encode import encode_payload
 from randquant.channels.keys import Key
-from randquant.privacy.accounting.releases import (
-    ChannelRelease,
-    GaussianRelease,
-    VectorRelease,
-    of_one_example,
-)
+from randquant.privacy.accounting.examples import of_one_example
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 ROOT = Key.from_seed(0)

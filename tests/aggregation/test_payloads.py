@@ -11,9 +11,10 @@ import pytest
 
 import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.baselines import ClippedSGD, LocalGaussian, SignSGD, gaussian
+from randquant.aggregation.baselines import ClippedSGD, LocalGaussian, gaussian
 from randquant.aggregation.coordinate import ChannelMechanism, log_equal_codes
 from randquant.aggregation.payloads import BY_CHANCE
+from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
 from randquant.channels.keys import Key

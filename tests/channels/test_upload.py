@@ -8,12 +8,13 @@ import pytest
 
 import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, SignSGD
+from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.server import Server
 from randquant.aggregation.secagg.terms import Terms
+from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.wire import upload
 from randquant.mechanisms.noise.laws import NOISES

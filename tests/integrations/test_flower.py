@@ -34,7 +34,7 @@ from randquant.integrations.flower import accountant as accounting
 from randquant.integrations.flower import messages as wire_messages
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.ledger import OWN, SPENT, Ledger
+from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD, STYPE, read_terms
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.offer import Offer
@@ -819,7 +819,7 @@ def test_a_node_sets_its_own_delta():
 
 def spent(context):
     """How many answers a client has counted."""
-    ledger = Ledger(RunAccountant(1e-5), context)
+    ledger = ClientLedger(RunAccountant(1e-5), context)
     with ledger.held():
         return ledger.accountant.answers(OWN)
 

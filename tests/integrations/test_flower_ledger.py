@@ -37,7 +37,7 @@ from randquant.integrations.flower import messages as wire_messages
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.files import DamagedFile
-from randquant.integrations.flower.ledger import OWN, SPENT, STEP_BYTES, Ledger
+from randquant.integrations.flower.ledger import OWN, SPENT, STEP_BYTES, ClientLedger
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
@@ -54,7 +54,7 @@ def a_context(path=None, node=1):
 
 
 def a_ledger(context):
-    return Ledger(RunAccountant(1e-5), context)
+    return ClientLedger(RunAccountant(1e-5), context)
 
 
 def answered(context):

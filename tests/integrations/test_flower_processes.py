@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAvgM
 from randquant import stochastic_rounding
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RunAccountant
-from randquant.integrations.flower.ledger import OWN, Ledger
+from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.training import models
 from randquant.training.data import datasets
 
@@ -93,7 +93,7 @@ def test_each_client_has_counted_what_it_sent(deployed):
     folder, _, _ = deployed
     for client in range(CLIENTS):
         config = {"randquant-ledger": str(folder / f"account{client}")}
-        ledger = Ledger(RunAccountant(1e-5), Context(1, 1, config, RecordDict(), {}))
+        ledger = ClientLedger(RunAccountant(1e-5), Context(1, 1, config, RecordDict(), {}))
         with ledger.held():
             answers = ledger.accountant.answers(OWN)
         assert answers == (client < CLIENTS - 1)  # the last was killed before

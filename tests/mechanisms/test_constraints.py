@@ -223,6 +223,7 @@ def test_searched_levels_reach_the_known_mean_square(levels, reached):
     np.testing.assert_allclose(found.channel.values, -found.channel.values[::-1], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_free_levels_are_better_and_a_lattice_is_worse():
     asked = {"clip": 2.0, "constraint": Pure(1.0), "objective": "mse", "levels": 4, "inputs": 17}
     symmetric = design.optimal(**asked)

@@ -13,7 +13,7 @@ from mpmath import mpf
 
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laws import NOISES, Binomial, DiscreteGaussian, Skellam
-from randquant.mechanisms.noise.table import BITS, Table
+from randquant.mechanisms.noise.table import BITS, CumulativeTable
 from randquant.privacy.accounting.account import account
 from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.certificates.noise import shift_divergence
@@ -236,7 +236,7 @@ def test_the_stated_epsilon_keeps_the_true_delta(noise, terms, law, delta):
             assert hockey_stick(law, shift, 0.7 * guarantee.epsilon) > delta
 
 
-def masses(table: Table) -> dict[int, mpf]:
+def masses(table: CumulativeTable) -> dict[int, mpf]:
     thresholds = [
         int(high) << (BITS - 64) | low for high, low in zip(table.high, table.low, strict=True)
     ]

@@ -146,6 +146,7 @@ def test_samples_take_the_place_of_the_uniform_input():
     assert error == pytest.approx(rq.moments(rq.optm(2.0, bins, 1.0)).mae, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_bins_are_searched_within_reach():
     channel = rq.optm(0.5, 3, 1.2, reach=1.5)
     assert channel.levels == 3

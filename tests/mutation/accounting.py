@@ -676,13 +676,13 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/releases.py",
-        "multiplier = self.noise_multiplier / _share(examples)",
+        "multiplier = self.noise_multiplier / share(examples)",
         "multiplier = self.noise_multiplier * examples",
         "one example: rounding of means forgotten",
         (),
     ),
     (
-        "privacy/accounting/releases.py",
+        "privacy/accounting/examples.py",
         "return 1.0 if examples is None else 1 / examples + ROUNDING",
         "return 1.0 if examples is None else 1 / examples",
         "one example: rounding forgotten",
@@ -724,7 +724,7 @@ MUTANTS = [
         (),
     ),
     (
-        "privacy/accounting/releases.py",
+        "privacy/accounting/examples.py",
         "return None if release is None else release.of_one_example(examples)",
         "return release",
         "one example as far as a whole update",

@@ -16,7 +16,7 @@ from randquant.papers import equal
 from randquant.papers.experiment import Setting
 from randquant.papers.optm import training as optm_training
 from randquant.papers.optm import vectors as optm_vectors
-from randquant.papers.optm.vectors import BALL, UNIFORM, Measured
+from randquant.papers.optm.vectors import BALL, UNIFORM, VectorErrors
 from randquant.papers.qmgeo import training as qmgeo
 from randquant.papers.result import as_text
 from randquant.papers.saved import as_json
@@ -149,7 +149,7 @@ def test_rqm_keeps_as_much_as_its_epsilon_allows(epsilon):
 def test_errors_are_told_apart_beyond_chance(differences, quick, verdict):
     # 10,000 errors with deviation 1: a standard error of a difference is 0.0141.
     found = [
-        Measured(epsilon, name, epsilon, 10_000, 5.0 + shift, 1.0, 0.0, 0.0)
+        VectorErrors(epsilon, name, epsilon, 10_000, 5.0 + shift, 1.0, 0.0, 0.0)
         for epsilon, shift in zip((1.0, 2.0), differences, strict=True)
         for name, shift in (("OPTM", shift), ("MVU", 0.0))
     ]

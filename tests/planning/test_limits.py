@@ -8,8 +8,9 @@ import pytest
 
 import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, SignSGD
+from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
 from randquant.aggregation.error import coordinate_clipping
+from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
 from randquant.planning.limits import gaussian_multiplier, log_cap, privunit

@@ -7,8 +7,8 @@ import pytest
 import randquant as rq
 from randquant.aggregation.registry import update_mechanism
 from randquant.privacy.accounting import ledger as ledger_module
+from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.ledger import Ledger
-from randquant.privacy.accounting.releases import of_one_example
 
 NOISY = update_mechanism("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 9.0})
 COORDINATES = update_mechanism("rqm", {"clip": 1.5, "margin": 1.5, "levels": 4, "keep": 0.4})

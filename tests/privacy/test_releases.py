@@ -10,13 +10,13 @@ import pytest
 
 import randquant as rq
 from randquant.mechanisms.noise.laws import Skellam
+from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.accounting.releases import (
     ChannelRelease,
     GaussianRelease,
     NoiseRelease,
     VectorRelease,
-    of_one_example,
 )
 from randquant.privacy.certificates.noise import shift_divergence
 from randquant.privacy.certificates.sums.certify_sum import certify_sum

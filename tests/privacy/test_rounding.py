@@ -13,20 +13,21 @@ from mpmath import mpf
 
 import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism, round_within
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, SignSGD
+from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.encoding.encode import encode_payload
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
 from randquant.privacy.accounting import releases
+from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.releases import (
     ChannelRelease,
     GaussianRelease,
     NoiseRelease,
     VectorRelease,
-    of_one_example,
 )
 from randquant.privacy.certificates.curvature import CellLines, log_curvature
 from randquant.privacy.certificates.noise import shift_divergence

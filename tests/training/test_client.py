@@ -11,13 +11,9 @@ from torch import nn
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
+from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.ledger import Ledger
-from randquant.privacy.accounting.releases import (
-    ChannelRelease,
-    GaussianRelease,
-    VectorRelease,
-    of_one_example,
-)
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.training import client as learner_module
 from randquant.training import models
 from randquant.training.client import Learner, Local

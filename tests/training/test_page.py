@@ -1,4 +1,4 @@
-"""`randquant.training.runs.page`: self-contained, inert, deterministic, and never rounding a bound down."""
+"""The page of a run: self-contained, inert, deterministic, and never rounding a bound down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from randquant._internal.html import svg
 from randquant.privacy.guarantee import Guarantee, Trust
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, Run, RunSummary
-from randquant.training.runs.page import LARGE_EPSILON, TABLE_ROWS, Curve, Output, render, write
+from randquant.training.runs.page import (
+    LARGE_EPSILON,
+    TABLE_ROWS,
+    CodeShares,
+    EpsilonCurve,
+    render,
+    write,
+)
 
 HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
 
@@ -43,15 +50,17 @@ def make_run(
     return Run(TrainConfig(**settings), metrics, summary)  # type: ignore[arg-type]
 
 
-CURVE = Curve([1.1, 2.0, 8.0, 64.0, 512.0], [0.4, 0.8, 2.0, 2.9, 3.1], 3.125)
-OUTPUT = Output([-3.0, -1.0, 1.0, 3.0], {"x = -clip": [0.6, 0.2, 0.1, 0.1], "x = 0": [0.25] * 4})
+CURVE = EpsilonCurve([1.1, 2.0, 8.0, 64.0, 512.0], [0.4, 0.8, 2.0, 2.9, 3.1], 3.125)
+OUTPUT = CodeShares(
+    [-3.0, -1.0, 1.0, 3.0], {"x = -clip": [0.6, 0.2, 0.1, 0.1], "x = 0": [0.25] * 4}
+)
 CASES = {
     "full": (make_run(guarantee()), make_run(mechanism="clipped-sgd"), CURVE, OUTPUT),
     "bare": (make_run(), None, None, None),
     "infinite": (
         make_run(guarantee(math.inf)),
         None,
-        Curve([2.0, 4.0], [1.0, 2.0], math.inf),
+        EpsilonCurve([2.0, 4.0], [1.0, 2.0], math.inf),
         OUTPUT,
     ),
     "central": (make_run(guarantee(7.93, "central")), make_run(), None, None),
@@ -88,7 +97,7 @@ def test_text_of_the_configuration_is_inert() -> None:
 
 
 def test_labels_of_outputs_are_inert() -> None:
-    output = Output([0.0, 1.0], {HOSTILE: [0.5, 0.5]})
+    output = CodeShares([0.0, 1.0], {HOSTILE: [0.5, 0.5]})
     text = render(make_run(), None, None, output)
     assert "<script" not in text
     assert HOSTILE in Page(text).words
@@ -119,7 +128,7 @@ def test_the_printed_epsilon_is_never_below_the_real_one(epsilon: float) -> None
 @settings(deadline=None)  # a busy machine is no failure
 @given(st.floats(min_value=1e-6, max_value=1e6))
 def test_the_printed_epsilon_of_one_coordinate_is_never_below_the_real_one(pure: float) -> None:
-    curve = Curve([2.0, 4.0], [pure / 2, pure], pure)
+    curve = EpsilonCurve([2.0, 4.0], [pure / 2, pure], pure)
     printed = printed_epsilons(render(make_run(), None, curve, None))
     assert len(printed) == 1  # the legend
     assert all(value >= Decimal(pure) for value in printed)

@@ -1,4 +1,4 @@
-"""`randquant.training.sweep.conduct`: whatever happens to a sweep, it ends with the runs it was to have."""
+"""Whatever happens to a sweep, it ends with the runs it was to have."""
 
 import json
 import math

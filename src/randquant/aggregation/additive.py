@@ -37,7 +37,7 @@ LARGEST_STEP = 2**40
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class NoisePlan:
     """What one dimension makes of a mechanism's parameters.
 
     Attributes:
@@ -83,7 +83,7 @@ class AdditiveMechanism(MechanismDefaults):
         `mean` is unbiased for the mean of the clipped updates but for two things. Rounding is
         repeated until the norm is within its bound, which shifts a client's mean by at most
         1.55 · sqrt(size) steps in L2 (in practice by far less: few roundings are repeated). And a
-        sum beyond ±2**(bits - 1) wraps around: a matter of `deviations`, see `Plan.deviation`.
+        sum beyond ±2**(bits - 1) wraps around: a matter of `deviations`, see `NoisePlan.deviation`.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind; when used with
@@ -133,7 +133,7 @@ class AdditiveMechanism(MechanismDefaults):
             self.deviations, self.rotation_seed,
         )  # fmt: skip
 
-    def plan(self, dimension: int) -> Plan:
+    def plan(self, dimension: int) -> NoisePlan:
         """Return the grid and the noise for updates of this dimension."""
         return _plan(self, dimension)
 
@@ -178,7 +178,7 @@ class AdditiveMechanism(MechanismDefaults):
         """A vector masked for a sum modulo 2**bits, however many are summed."""
         return upload.masked(self.size(dimension), self.bits)
 
-    def _log_equal(self, plan: Plan) -> float:
+    def _log_equal(self, plan: NoisePlan) -> float:
         """Log of the largest probability that a coordinate of two payloads is equal.
 
         A log-concave law on the integers has no mass above 2 / sqrt(1 + 4 · variance) (Bobkov,
@@ -209,8 +209,9 @@ class AdditiveMechanism(MechanismDefaults):
         return x, (plan.noise.variance + part * (1 - part)) / plan.scale**2
 
     def record(self) -> dict[str, Any]:
-        """All arguments."""
-        return {"mechanism": "additive", **asdict(self)}
+        """All arguments; the kind of noise is the mechanism's name."""
+        fields = asdict(self)
+        return {"mechanism": fields.pop("kind"), **fields}
 
 
 def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
@@ -294,7 +295,7 @@ def squared_bound(norm: float, size: int) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def _plan(mechanism: AdditiveMechanism, dimension: int) -> Plan:
+def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
     rotation = Rotation(dimension, mechanism.rotation_seed)
     size, cohort = rotation.size, mechanism.cohort
     capacity = (2.0 ** (mechanism.bits - 1) / mechanism.deviations) ** 2
@@ -318,7 +319,7 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> Plan:
     bound = math.floor(squared_bound(low, size))
     local = 4 * mechanism.noise_multiplier**2 * bound / cohort * (1 + 2.0**-48)
     noise = NOISES[mechanism.kind](local)
-    return Plan(rotation, scale, bound, noise, math.sqrt(variance(low)))
+    return NoisePlan(rotation, scale, bound, noise, math.sqrt(variance(low)))
 
 
 def _updates(setting: UpdateSetting) -> UpdateFamily:

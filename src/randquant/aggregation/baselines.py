@@ -1,4 +1,4 @@
-"""Baselines on floats: no privacy, Gaussian noise on the sum or on each update, and its signs.
+"""Baselines on floats: no privacy, Gaussian noise on the sum or on each update.
 
 All noise here is sampled in floating point: fit for comparison, not for deployment.
 """
@@ -11,14 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 import numpy as np
-from scipy.special import erf
 
 from randquant._internal import validate
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.mechanism import MechanismDefaults, beyond, no_error
-from randquant.aggregation.payloads import finite, mean_of_floats, some
-from randquant.channels import wire
+from randquant.aggregation.payloads import finite, mean_of_floats
 from randquant.channels.encoding.inputs import vector
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
@@ -248,90 +246,6 @@ class LocalGaussian(MechanismDefaults):
         return {"mechanism": "local-gaussian", **asdict(self)}
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class SignSGD(MechanismDefaults):
-    """One bit a coordinate: the sign of the update, clipped in L2, plus Gaussian noise.
-
-    Args:
-        clip_norm: L2 clipping threshold of a whole update, within [1e-30, 1e30].
-        noise_multiplier: standard deviation s of each client's noise, over 2 · clip_norm.
-
-    Guarantees:
-        The signs are computed from the local Gaussian's noisy update, so its bound holds.
-        A sign stands for ±s · sqrt(pi/2). A coordinate x then decodes to a mean of
-        s · sqrt(pi/2) · erf(x / (s · sqrt 2)), which lies between x and 0, at most |x|^3 / (6 s^2)
-        from x: biased towards zero, little where the noise is large.
-
-    The noise is sampled in floating point: fit for comparison, not for deployment.
-
-    Raises:
-        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
-
-    References:
-        Bernstein et al. 2018 (signSGD); Jin et al. 2020 (signs of a noisy update).
-    """
-
-    clip_norm: float
-    noise_multiplier: float
-
-    cohort = 1
-    channel = None
-
-    def __post_init__(self) -> None:
-        LocalGaussian(self.clip_norm, self.noise_multiplier)
-
-    @property
-    def format(self) -> wire.Format:
-        """How the signs are packed."""
-        return wire.Format.of(2, "sign-sgd", self.clip_norm, self.noise_multiplier)
-
-    @property
-    def value(self) -> float:
-        """What the sign + stands for."""
-        return self._noise.deviation * math.sqrt(math.pi / 2)
-
-    @property
-    def _noise(self) -> LocalGaussian:
-        return LocalGaussian(self.clip_norm, self.noise_multiplier)
-
-    @property
-    def trust(self) -> Trust:
-        """The server sees each client's signs."""
-        return "local"
-
-    def encode(self, update: np.ndarray, key: Key) -> bytes:
-        """The packed signs: code 1 is +."""
-        signs = self._noise.noisy(update, key) >= 0
-        return wire.pack(self.format, signs.astype(np.uint8))
-
-    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
-        """The mean of the decoded signs."""
-        positive = np.zeros(dimension, dtype=np.int64)
-        for payload in some(payloads):
-            wire.add(self.format, payload, positive)
-        return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
-
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """A bit a coordinate."""
-        return upload.coded(self.format, dimension)
-
-    def release(
-        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
-    ) -> Release:
-        """The local Gaussian's: a sign is computed from what it protects."""
-        return self._noise.release(dimension, rounds, neighboring)
-
-    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of ±value, where the sign is + with the noise's chance."""
-        mean = self.value * erf(x / (self._noise.deviation * math.sqrt(2)))
-        return mean, self.value**2 - mean**2
-
-    def record(self) -> dict[str, Any]:
-        """All arguments."""
-        return {"mechanism": "sign-sgd", **asdict(self)}
-
-
 def _multiplier(noise_multiplier: float, neighboring: Neighboring) -> float:
     """Over the distance of these neighbours: zeros are half as far as the opposite update."""
     return noise_multiplier * (2 if neighboring == "zero_out" else 1)
@@ -383,20 +297,14 @@ RECORDS = (
         baseline=True,
         place=2,
     ),
-    *(
-        MechanismRecord(
-            name,
-            constructor,
-            {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
-            update=_updates,
-            trusts=("local",),
-            whole_update=True,
-            baseline=True,
-            place=place,
-        )
-        for name, constructor, place in (
-            ("local-gaussian", LocalGaussian, 3),
-            ("sign-sgd", SignSGD, 4),
-        )
+    MechanismRecord(
+        "local-gaussian",
+        LocalGaussian,
+        {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
+        update=_updates,
+        trusts=("local",),
+        whole_update=True,
+        baseline=True,
+        place=3,
     ),
 )

@@ -9,25 +9,20 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant._internal.serialization import write_json
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, SignSGD
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.registry import all_mechanisms
 from randquant.aggregation.vector import VectorMechanism
 from randquant.privacy.certificates.file import channel_from_record
 
 FORMAT = "randquant mechanism, version 1"
 
-KINDS: dict[str, Callable[..., UpdateMechanism]] = {
+OF_CHANNELS: dict[str, Callable[..., UpdateMechanism]] = {
     "coordinates": ChannelMechanism,
     "vector": VectorMechanism,
-    "additive": AdditiveMechanism,
-    "clipped-sgd": ClippedSGD,
-    "gaussian": CentralGaussian,
-    "local-gaussian": LocalGaussian,
-    "sign-sgd": SignSGD,
 }
-"""What makes a mechanism from its record, by the word in its field `mechanism`."""
+"""What applies a saved channel to a whole update, by the word in a record's field `mechanism`.
+Mechanisms that are no channels are named there as in the registry."""
 
 
 def from_record(record: Mapping[str, Any], where: str = "in a record") -> UpdateMechanism:
@@ -42,15 +37,18 @@ def from_record(record: Mapping[str, Any], where: str = "in a record") -> Update
             it says.
 
     Example:
+        >>> from randquant.aggregation import SignSGD
         >>> mechanism = SignSGD(clip_norm=1.0, noise_multiplier=2.0)
         >>> from_record(mechanism.record()) == mechanism
         True
     """
     fields = dict(record)
-    kind = validate.choice("mechanism", fields.pop("mechanism", None), KINDS)
+    whole = {name: each.constructor for name, each in all_mechanisms().items() if each.whole_update}
+    kinds = {**OF_CHANNELS, **whole}
+    kind = validate.choice("mechanism", fields.pop("mechanism", None), kinds)
     if "channel" in fields:
         fields["channel"], _ = channel_from_record(fields["channel"], where)
-    return KINDS[kind](**fields)
+    return kinds[kind](**fields)
 
 
 def save(mechanism: UpdateMechanism, path: str | Path) -> None:
@@ -62,6 +60,7 @@ def save(mechanism: UpdateMechanism, path: str | Path) -> None:
 
     Example:
         >>> import tempfile
+        >>> from randquant.aggregation import SignSGD
         >>> path = tempfile.mktemp(suffix=".json")
         >>> save(SignSGD(clip_norm=1.0, noise_multiplier=2.0), path)
         >>> load(path)

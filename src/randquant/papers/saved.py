@@ -24,7 +24,8 @@ def as_json(result: Reproduction, *, figures: bool = False) -> dict[str, Any]:
         figures: whether to carry the charts too, as HTML: `from_json` needs them.
 
     Returns:
-        Values as `serialization.to_json` makes them: intervals as {"lower", "upper"}, infinity as "inf".
+        Values as `serialization.to_json` makes them: intervals as {"lower", "upper"}, infinity
+        as "inf".
 
     Raises:
         ValueError: a number is NaN.

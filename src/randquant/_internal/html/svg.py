@@ -35,7 +35,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Bar:
     """One bar, or one part of a stacked bar.
 
     Attributes:
@@ -198,7 +198,7 @@ def _shade(x: float, y: float, width: float, height: float, part: float) -> str:
     )
 
 
-def horizontal_bars(title: str, parts: Sequence[Part]) -> str:
+def horizontal_bars(title: str, parts: Sequence[Bar]) -> str:
     """Draw one bar below the other from a common zero, each with its name and amount above it."""
     longest = max(part.amount for part in parts) or 1.0
     drawn: list[str] = []
@@ -212,7 +212,7 @@ def horizontal_bars(title: str, parts: Sequence[Part]) -> str:
     return _figure(title, _svg(title, 54 * len(parts), drawn), [], "")
 
 
-def stacked_bar(title: str, parts: Sequence[Part]) -> str:
+def stacked_bar(title: str, parts: Sequence[Bar]) -> str:
     """Draw one bar made of parts that fill the whole width, and list them below it."""
     total = sum(part.amount for part in parts) or 1.0
     start, drawn = 0.0, []
@@ -245,7 +245,7 @@ def _svg(title: str, height: float, parts: Iterable[str]) -> str:
     return f"\n{opening}\n" + "\n".join(parts) + "\n</svg>\n"
 
 
-def _rect(part: Part, x: float, y: float, width: float) -> str:
+def _rect(part: Bar, x: float, y: float, width: float) -> str:
     return (
         f'<rect class="bar {part.style}" x="{x:.2f}" y="{y}" width="{width:.2f}" height="18">'
         f"<title>{escape(part.label)}: {escape(part.text)}</title></rect>"

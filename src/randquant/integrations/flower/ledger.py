@@ -39,7 +39,7 @@ START = len(MAGIC) + 32
 STEP_BYTES = 16
 
 
-class Ledger:
+class ClientLedger:
     """The account of one client, locked while it is read and changed.
 
     Attributes:

@@ -26,7 +26,7 @@ from randquant.channels.keys import Key
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.files import DamagedFile
-from randquant.integrations.flower.ledger import OWN, SPENT, Ledger
+from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
 from randquant.integrations.flower.messages import Head
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.updates import Layout
@@ -205,7 +205,9 @@ class QuantizeMod:
             ledger.save()
         return offer, client
 
-    def _check(self, offer: Offer, terms: Terms | None, ledger: Ledger, context: Context) -> None:
+    def _check(
+        self, offer: Offer, terms: Terms | None, ledger: ClientLedger, context: Context
+    ) -> None:
         """Raise ProtocolError unless this client agrees to the server's offer."""
         mechanism = offer.mechanism
         if terms is None and mechanism.trust != "local":
@@ -265,12 +267,12 @@ class QuantizeMod:
                 f"{terms.threshold} of {terms.neighbours} neighbours."
             )
 
-    def _ledger(self, context: Context) -> Ledger:
+    def _ledger(self, context: Context) -> ClientLedger:
         """This client's account, with the limit of its SuperNode or else of this mod."""
         config = context.node_config
         delta = float(config.get("randquant-delta", self.delta))
         limit = float(config.get("randquant-epsilon", self.epsilon))
-        return Ledger(RunAccountant(delta, self.neighboring, limit), context)
+        return ClientLedger(RunAccountant(delta, self.neighboring, limit), context)
 
 
 def _identity(

@@ -18,8 +18,8 @@ from scipy import sparse
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.mechanisms.design.programme import Matrix, Part, Rows
-from randquant.mechanisms.design.tangents import Curve, Group, Limits, Tangents
+from randquant.mechanisms.design.programme import Conditions, Matrix, Part
+from randquant.mechanisms.design.tangents import Group, Limits, PerspectiveLimit, Tangents
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.certificates.metric import MetricCertificate, certify_metric
 
@@ -157,8 +157,8 @@ class Metric:
         nothing = sparse.csr_array((lower.shape[0], 0))
         right = np.zeros(lower.shape[0])
         return Part([
-            Rows("positive", upper - ratio * lower, nothing, right),
-            Rows("positive", lower - ratio * upper, nothing, right),
+            Conditions("positive", upper - ratio * lower, nothing, right),
+            Conditions("positive", lower - ratio * upper, nothing, right),
         ])  # fmt: skip
 
 
@@ -180,7 +180,7 @@ class Fixed:
         """Nothing was taken up."""
 
 
-class Curved(Curve):
+class Curved(PerspectiveLimit):
     """A constraint whose tangents are taken up as a design needs them."""
 
     slacks: ClassVar[Sequence[float]] = SLACKS[3:]
@@ -319,8 +319,8 @@ def _within_ratio(vertices: int, codes: int, ratio: float) -> Part:
     lower = sparse.kron(np.ones((vertices, 1)), sparse.eye_array(codes))
     right = np.zeros(vertices * codes)
     rows = [
-        Rows("positive", -every, lower, right),
-        Rows("positive", every, -ratio * lower, right),
+        Conditions("positive", -every, lower, right),
+        Conditions("positive", every, -ratio * lower, right),
     ]
     return Part(rows, upper=np.ones(codes))
 

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from randquant.channels.channel import Channel
 from randquant.channels.moments import moments
-from randquant.mechanisms.design.programme import Part, Rows, Solution
+from randquant.mechanisms.design.programme import Conditions, Part, Solution
 
 TRACE = 1e-7
 """Share by which a variance may exceed the bound found before its input is added."""
@@ -136,7 +136,7 @@ class WorstVariance:
         x = self._used = np.unique(np.concatenate([vertices, middles, *self.points]))
         table = _mixing(vertices, x, levels**2)
         own = -np.ones((len(x), 1))
-        rows = Rows("positive", table, sparse.csr_array(own), x**2)
+        rows = Conditions("positive", table, sparse.csr_array(own), x**2)
         return [Part([rows], upper=np.array([np.max(levels**2)]), cost=np.ones(1))]
 
     def refine(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> bool:

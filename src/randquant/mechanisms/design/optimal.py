@@ -22,7 +22,7 @@ from randquant.mechanisms.design.constraints import (
 )
 from randquant.mechanisms.design.levels import Value, search
 from randquant.mechanisms.design.objectives import MeanError, Objective, WorstVariance
-from randquant.mechanisms.design.programme import InfeasibleError, Part, Rows, Solution, solve
+from randquant.mechanisms.design.programme import Conditions, InfeasibleError, Part, Solution, solve
 from randquant.mechanisms.design.tangents import Limits
 from randquant.privacy.certificates.coordinate import Certificate
 from randquant.privacy.certificates.metric import MetricCertificate
@@ -313,8 +313,8 @@ def _unbiased(vertices: np.ndarray, levels: np.ndarray) -> Part:
     sums = sparse.kron(per_row, np.ones((1, len(levels))))
     means = sparse.kron(per_row, levels[None, :])
     return Part([
-        Rows("zero", sums, nothing, np.ones(len(vertices))),
-        Rows("zero", means, nothing, vertices),
+        Conditions("zero", sums, nothing, np.ones(len(vertices))),
+        Conditions("zero", means, nothing, vertices),
     ])  # fmt: skip
 
 

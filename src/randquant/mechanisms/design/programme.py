@@ -17,7 +17,7 @@ Matrix = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Conditions:
     """Conditions on right - table·p - own·y, p the table and y the variables of the part.
 
     Attributes:
@@ -43,7 +43,7 @@ class Part:
         cost: (n,) their share of the objective; zero unless given.
     """
 
-    rows: Sequence[Rows]
+    rows: Sequence[Conditions]
     upper: np.ndarray = field(default_factory=lambda: np.zeros(0))
     cost: np.ndarray | None = None
 
@@ -87,7 +87,7 @@ def solve(cost: np.ndarray, parts: Sequence[Part]) -> Solution:
     objective = np.zeros(total)
     objective[: cost.size] = cost.reshape(-1)
     upper = np.ones(total)
-    blocks: list[tuple[Rows, Matrix]] = []
+    blocks: list[tuple[Conditions, Matrix]] = []
     for part, start in zip(parts, starts, strict=False):
         end = start + part.upper.size
         upper[start:end] = part.upper
@@ -109,7 +109,7 @@ def solve(cost: np.ndarray, parts: Sequence[Part]) -> Solution:
     )
 
 
-def _wide(rows: Rows, start: int, total: int) -> Matrix:
+def _wide(rows: Conditions, start: int, total: int) -> Matrix:
     """The rows' coefficients over all variables of the programme."""
     table, own = sparse.coo_array(rows.table), sparse.coo_array(rows.own)
     data = np.concatenate([table.data, own.data])
@@ -119,7 +119,7 @@ def _wide(rows: Rows, start: int, total: int) -> Matrix:
 
 
 def _highs(
-    objective: np.ndarray, blocks: Sequence[tuple[Rows, Matrix]]
+    objective: np.ndarray, blocks: Sequence[tuple[Conditions, Matrix]]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     from scipy.optimize import linprog
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from scipy import sparse
 
-from randquant.mechanisms.design.programme import Matrix, Part, Rows
+from randquant.mechanisms.design.programme import Conditions, Matrix, Part
 
 TRACE = 1e-7
 """Share of epsilon by which a solution may exceed it before a programme is extended."""
@@ -38,7 +38,7 @@ class Limits(Protocol):
 Group = tuple[int, int]
 
 
-class Curve(ABC):
+class PerspectiveLimit(ABC):
     """A limit on sums of perspectives, Σ_i w_i·f(u_i / w_i), u and w linear in the table.
 
     Each term is convex, hence the largest of its tangents f'(r)·u + (f(r) - r·f'(r))·w over all r.
@@ -76,7 +76,7 @@ class Curve(ABC):
 class Tangents:
     """The tangents of a curved constraint that one design has taken up so far."""
 
-    curve: Curve
+    curve: PerspectiveLimit
     cuts: list[tuple[Group, np.ndarray]] = field(default_factory=list)
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
@@ -98,12 +98,12 @@ class Tangents:
         u, w = self.curve.forms(groups, len(vertices))
         table = spread(steep, u[number]) + spread(level, w[number])
         chosen = sparse.csr_array(sparse.eye_array(len(groups)))[number]
-        tangents = Rows(
+        tangents = Conditions(
             "positive", table, -spread(np.ones_like(steep), chosen), np.zeros(table.shape[0])
         )
         sums = sparse.kron(sparse.eye_array(len(groups)), np.ones((1, codes)))
         nothing = sparse.csr_array((len(groups), table.shape[1]))
-        limits = Rows("positive", nothing, sums, np.ones(len(groups)))
+        limits = Conditions("positive", nothing, sums, np.ones(len(groups)))
         return [Part([tangents, limits], upper=np.ones(len(groups) * codes))]
 
     def refine(self, table: np.ndarray, slack: float) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.keys import Key
-from randquant.mechanisms.noise.table import Table
+from randquant.mechanisms.noise.table import CumulativeTable
 from randquant.privacy.certificates.noise import ABOVE, Noise
 from randquant.privacy.divergence import UNIT
 
@@ -70,7 +70,7 @@ class DiscreteGaussian:
         """Draw from the table."""
         return self._table().draw(count, key)
 
-    def _table(self) -> Table:
+    def _table(self) -> CumulativeTable:
         return _gaussian_table(self.variance)
 
 
@@ -119,7 +119,7 @@ class Skellam:
         table = self._table()
         return table.draw(count, key.fold_in("plus")) - table.draw(count, key.fold_in("minus"))
 
-    def _table(self) -> Table:
+    def _table(self) -> CumulativeTable:
         return _poisson_table(self.variance / 2)
 
 
@@ -189,7 +189,7 @@ class Binomial:
         total = terms * self.trials
         return total, math.ceil(math.sqrt(_TAIL * total / 2))
 
-    def _table(self) -> Table:
+    def _table(self) -> CumulativeTable:
         return _binomial_table(self.trials)
 
 
@@ -209,7 +209,7 @@ def _check_variance(variance: float, low: float) -> None:
 
 
 @functools.lru_cache(maxsize=8)
-def _gaussian_table(variance: float) -> Table:
+def _gaussian_table(variance: float) -> CumulativeTable:
     def ratios() -> Iterator[Decimal]:
         """exp(-(2k + 1) / (2 · variance)) for k = 0, 1, …"""
         with localcontext(Context(prec=80)):
@@ -219,22 +219,22 @@ def _gaussian_table(variance: float) -> Table:
             yield ratio
             ratio *= step
 
-    return Table.of(0, ratios(), ratios())
+    return CumulativeTable.of(0, ratios(), ratios())
 
 
 @functools.lru_cache(maxsize=8)
-def _poisson_table(mean: float) -> Table:
+def _poisson_table(mean: float) -> CumulativeTable:
     mode, exact = math.floor(mean), Decimal(mean)
     up = (exact / k for k in itertools.count(mode + 1))
     down = (k / exact for k in range(mode, 0, -1))
-    return Table.of(mode, up, down)
+    return CumulativeTable.of(mode, up, down)
 
 
 @functools.lru_cache(maxsize=8)
-def _binomial_table(trials: int) -> Table:
+def _binomial_table(trials: int) -> CumulativeTable:
     half = trials // 2
 
     def ratios() -> Iterator[Decimal]:
         return (Decimal(half - k) / (half + k + 1) for k in range(half))
 
-    return Table.of(0, ratios(), ratios())
+    return CumulativeTable.of(0, ratios(), ratios())

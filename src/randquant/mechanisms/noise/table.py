@@ -23,7 +23,7 @@ _LOW = BITS - 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class CumulativeTable:
     """A law on the integers first, first + 1, …, as cumulative thresholds out of 2**192.
 
     Attributes:
@@ -37,7 +37,7 @@ class Table:
     low: list[int]
 
     @classmethod
-    def of(cls, mode: int, up: Iterable[Decimal], down: Iterable[Decimal]) -> Table:
+    def of(cls, mode: int, up: Iterable[Decimal], down: Iterable[Decimal]) -> CumulativeTable:
         """Tabulate a log-concave law.
 
         Args:

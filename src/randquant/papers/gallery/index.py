@@ -92,8 +92,8 @@ def _totals(results: Sequence[Reproduction], missing: Mapping[str, str]) -> str:
         for name, figure, text in cards
     )
     note = (
-        f'<p class="note">Not counted: {formatting.count(left_out, "run")} on stand-in data or at a '
-        "smaller scale.</p>"
+        f'<p class="note">Not counted: {formatting.count(left_out, "run")} on stand-in data or '
+        "at a smaller scale.</p>"
     )
     return f'<div class="cards">{items}</div>{note if left_out else ""}'
 

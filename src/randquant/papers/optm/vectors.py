@@ -54,7 +54,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class VectorErrors:
     """Euclidean errors of one mechanism on vectors of one kind.
 
     Attributes:
@@ -129,7 +129,7 @@ def free_levels(epsilon: float, density: tuple[float, ...] | None = None) -> Cha
     return designed(1.0, None, epsilon, objective="mse", inputs=17, density=density, levels=4)
 
 
-def measure(kind: Input, epsilons: Sequence[float], count: int = COUNT) -> list[Measured]:
+def measure(kind: Input, epsilons: Sequence[float], count: int = COUNT) -> list[VectorErrors]:
     """Encode and decode the same vectors with every mechanism at every epsilon."""
     vectors = kind.draw(count, np.random.default_rng(0))
     return [
@@ -139,12 +139,12 @@ def measure(kind: Input, epsilons: Sequence[float], count: int = COUNT) -> list[
     ]
 
 
-def _measured(epsilon: float, name: str, channel: Channel, vectors: np.ndarray) -> Measured:
+def _measured(epsilon: float, name: str, channel: Channel, vectors: np.ndarray) -> VectorErrors:
     key = Key.from_seed(0).fold_in(f"{name} {epsilon}")
     decoded = decode(channel, encode(channel, vectors, key))
     errors = np.linalg.norm(decoded - vectors, axis=1)
     squares = moments(channel).mse_at(vectors).sum(axis=1)
-    return Measured(
+    return VectorErrors(
         epsilon,
         name,
         certify(channel).epsilon.upper,
@@ -156,7 +156,7 @@ def _measured(epsilon: float, name: str, channel: Channel, vectors: np.ndarray) 
     )
 
 
-def chart(kind: Input, measured: Sequence[Measured]) -> str:
+def chart(kind: Input, measured: Sequence[VectorErrors]) -> str:
     """Average error over epsilon, as in the figure."""
     lines = [
         Line(name, [(m.epsilon, m.mean) for m in measured if m.name == name], style)
@@ -166,7 +166,7 @@ def chart(kind: Input, measured: Sequence[Measured]) -> str:
     return line_chart(title, lines, "epsilon per coordinate, nats", "Euclidean error")
 
 
-def table(kind: Input, measured: Sequence[Measured]) -> Table:
+def table(kind: Input, measured: Sequence[VectorErrors]) -> Table:
     """All numbers, with the exact and the measured root mean square."""
     columns = ("epsilon", "mechanism", "certified", "mean", "deviation", "RMS", "exact RMS")
     rows = [
@@ -177,7 +177,7 @@ def table(kind: Input, measured: Sequence[Measured]) -> Table:
 
 
 def lower(
-    kind: Input, measured: Sequence[Measured], first: str, other: str, quick: bool = False
+    kind: Input, measured: Sequence[VectorErrors], first: str, other: str, quick: bool = False
 ) -> Claim:
     """Judge a claim that one mechanism has a lower average error at every epsilon."""
     by_name = {(m.epsilon, m.name): m for m in measured}

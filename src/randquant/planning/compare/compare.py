@@ -309,8 +309,8 @@ def caption(comparison: Comparison) -> str:
         )
     objective = (comparison.objective or "").upper()
     return (
-        f"Certified epsilon at most {formatting.exact(comparison.target)}, least {objective} found; "
-        "one coordinate, one release; input uniform; bits of one code, not masked for a sum"
+        f"Certified epsilon at most {formatting.exact(comparison.target)}, least {objective} "
+        "found; one coordinate, one release; input uniform; bits of one code, not masked for a sum"
     )
 
 

@@ -10,7 +10,7 @@ from randquant._internal.html import formatting, tables, template
 from randquant._internal.html.svg import minus
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.registry import channel_mechanisms
-from randquant.planning.plan.record import Entry, Noise, Plan, code
+from randquant.planning.plan.record import Candidate, DecodedError, Plan, code
 
 COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
            "all rounds", "epsilon", "parameters")  # fmt: skip
@@ -89,8 +89,8 @@ def _asked(plan: Plan) -> list[str]:
     return [
         f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
         f"{need.rounds:,} rounds, updates of L2 norm {need.clip_norm:g}, {need.bits} bits at most",
-        f"epsilon <= {formatting.exact(need.epsilon)} at delta = {need.delta} for one client's whole "
-        f"participation ({need.neighboring}, {need.trust} trust)",
+        f"epsilon <= {formatting.exact(need.epsilon)} at delta = {need.delta} for one client's "
+        f"whole participation ({need.neighboring}, {need.trust} trust)",
         f"a client takes part in at most {need.participations:,} rounds{least}: cohorts must be "
         "drawn so; nothing is counted on for the others not being known",
     ]
@@ -110,7 +110,7 @@ def _meaning(plan: Plan) -> list[str]:
     ]
 
 
-def _cells(entry: Entry) -> list[str]:
+def _cells(entry: Candidate) -> list[str]:
     assert entry.noise is not None
     assert entry.guarantee is not None
     name = entry.mechanism + (" (baseline)" if entry.baseline else "")
@@ -123,13 +123,13 @@ def _cells(entry: Entry) -> list[str]:
     ]
 
 
-def _limit(name: str, noise: Noise) -> list[str]:
+def _limit(name: str, noise: DecodedError) -> list[str]:
     relative = "-" if noise.relative is None else f"{noise.relative:.3f}"
     figures = [f"{noise.deviation:.4g}", relative, f"{noise.length:.4g}", f"{noise.share:.3g}"]
     return [name, *figures, "", "", "", ""]
 
 
-def _settings(entry: Entry) -> str:
+def _settings(entry: Candidate) -> str:
     def shown(value: Any) -> str:
         if isinstance(value, list):
             return f"{len(value)} from {value[0]:g} to {value[-1]:g}"

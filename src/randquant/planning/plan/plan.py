@@ -14,7 +14,7 @@ from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.rqm import stochastic_rounding
 from randquant.planning.limits import gaussian_multiplier, privunit
-from randquant.planning.plan.record import Entry, Limit, Need, Noise, Plan
+from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
 from randquant.planning.plan.verdict import judge
 from randquant.planning.tuning.update import protecting_mechanisms, tune_update
 from randquant.privacy.accounting.calibrate import OutOfReach, calibrate
@@ -95,7 +95,7 @@ def plan(
     return Plan(need, entries, limits, verdict, advice, best)
 
 
-def _recommended(entries: Sequence[Entry]) -> Entry | None:
+def _recommended(entries: Sequence[Candidate]) -> Candidate | None:
     found = [(e.noise.deviation, e) for e in entries if e.noise and not e.baseline]
     least = min((error for error, _ in found), default=0.0)
     alike = [entry for error, entry in found if error <= least * ALIKE]
@@ -120,7 +120,7 @@ def _checked(need: Need, most: int | None) -> Need:
     return replace(need, participations=least if most is None else most)
 
 
-def _entry(name: str, need: Need, multiplier: float, near: float) -> Entry:
+def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
     """Calibrate one mechanism and measure it."""
     baseline = all_mechanisms()[name].baseline
     many = need.cohort if need.trust == "aggregate" else 1
@@ -130,13 +130,13 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Entry:
             name, need.setting, need.epsilon, need.delta, need.participations, deviation=gaussian
         )
     except (OutOfReach, ValueError) as error:
-        return Entry(name, {}, baseline=baseline, remark=str(error))
+        return Candidate(name, {}, baseline=baseline, remark=str(error))
     found = tuned.calibration
     mechanism = found.mechanism
     each = mechanism.expected_error(need.dimension).deviation(need.cohort)
     sent = mechanism.upload_bytes(need.dimension, need.cohort)
     remark = "" if found.tight else "less noise is not to be had"
-    return Entry(
+    return Candidate(
         name,
         tuned.parameters,
         found.guarantee,
@@ -159,11 +159,11 @@ def _accounted(need: Need) -> float:
         return need.participations * need.setting.clip * need.setting.size / need.epsilon
 
 
-def _noise(need: Need, each: float, multiplier: float) -> Noise:
+def _noise(need: Need, each: float, multiplier: float) -> DecodedError:
     gaussian = _gaussian(need, multiplier)
     length = each * math.sqrt(need.dimension) / need.clip_norm
     relative = each / gaussian if math.isfinite(gaussian) else None
-    return Noise(each, relative, length, length / math.sqrt(need.rounds))
+    return DecodedError(each, relative, length, length / math.sqrt(need.rounds))
 
 
 def _gaussian(need: Need, multiplier: float) -> float:
@@ -181,7 +181,7 @@ def _limits(need: Need, multiplier: float) -> list[Limit]:
     if need.trust == "aggregate" or need.neighboring != "replace_one":
         return found
 
-    def unit(epsilon: float) -> Noise:
+    def unit(epsilon: float) -> DecodedError:
         each = privunit(need.dimension, epsilon).deviation * need.clip_norm
         return _noise(need, each / math.sqrt(need.cohort), multiplier)
 
@@ -217,6 +217,6 @@ def _pure_epsilon(need: Need) -> float | None:
     return 1 / found.noise
 
 
-def _rank(entry: Entry) -> tuple:
+def _rank(entry: Candidate) -> tuple:
     noise = entry.noise
     return (noise is None, noise.deviation if noise else 0.0, entry.bytes_up)

@@ -55,7 +55,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class DecodedError:
     """How large the error of a decoded mean is.
 
     Attributes:
@@ -73,7 +73,7 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Candidate:
     """One mechanism.
 
     Attributes:
@@ -91,7 +91,7 @@ class Entry:
     mechanism: str
     parameters: dict[str, Any]
     guarantee: Guarantee | None = None
-    noise: Noise | None = None
+    noise: DecodedError | None = None
     bytes_up: int = 0
     bytes_run: int = 0
     baseline: bool = False
@@ -103,7 +103,7 @@ class Limit:
     """What no quantiser can be expected to beat."""
 
     name: str
-    noise: Noise
+    noise: DecodedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,14 @@ class Plan:
     """
 
     need: Need
-    entries: Sequence[Entry]
+    entries: Sequence[Candidate]
     limits: Sequence[Limit]
     verdict: Verdict
     advice: Sequence[str]
-    recommended: Entry | None
+    recommended: Candidate | None
 
 
-def code(entry: Entry, need: Need) -> str:
+def code(entry: Candidate, need: Need) -> str:
     """One line of Python that makes an entry's mechanism; it wants `update_mechanism`."""
     parameters = ", ".join(f"{name!r}: {value!r}" for name, value in entry.parameters.items())
     options = f'trust="{need.trust}"'

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from randquant.planning.limits import gaussian_multiplier
-from randquant.planning.plan.record import Entry, Limit, Need, Verdict
+from randquant.planning.plan.record import Candidate, Limit, Need, Verdict
 
 USEFUL = 0.3
 """Share of a run that noise may be, at most, for useful accuracy to be expected."""
@@ -18,7 +18,7 @@ HOPELESS = 1.0
 """Share of a run from which on no mechanism is called useful."""
 
 
-def judge(need: Need, best: Entry | None, limits: Sequence[Limit]) -> tuple[Verdict, list[str]]:
+def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[Verdict, list[str]]:
     """A verdict, and what it means, in sentences.
 
     Args:

@@ -13,7 +13,8 @@ from typing import Literal
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.release import Release, ReleaseDefaults
+from randquant.privacy.accounting.examples import check_examples, share
+from randquant.privacy.accounting.release import ReleaseDefaults
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
 from randquant.privacy.certificates.noise import Noise, shift_divergence
@@ -25,10 +26,6 @@ from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighborin
 
 LADDER = (2.0, 16.0, 128.0, 1024.0)
 """Orders at which kappa is checked before it is bounded at a larger one."""
-
-ROUNDING = 2.0**-20
-"""Over clip_norm: what rounding to float32 may add to the distance of two means of examples. Each
-is rounded when it is taken and when it is clipped again, by 2**-24 of its length."""
 
 Norm = Literal["l1", "l2"]
 """How the length of a whole update is measured when it is clipped."""
@@ -139,7 +136,7 @@ class VectorRelease(ReleaseDefaults):
         _check_cohort(self.cohort, self.trust)
         validate.choice("norm", self.norm, ("l1", "l2"))
         if self.examples is not None:
-            _check_examples(self.examples)
+            check_examples(self.examples)
             if self.norm != "l2":
                 raise ValueError(
                     f"Expected norm='l2' with examples, got {self.norm!r}: examples are clipped "
@@ -162,7 +159,7 @@ class VectorRelease(ReleaseDefaults):
             return 0.0
         worlds = 2 if self.neighboring == "replace_one" else 1
         # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16.
-        apart = worlds * self.clip_norm * _share(self.examples)
+        apart = worlds * self.clip_norm * share(self.examples)
         spread = 1.0 if self.norm == "l1" else math.sqrt(self.dimension)
         # In L1 the encoder moves every coordinate, each as far as one coordinate may be moved.
         # theory/vector.md, Proposition 14.
@@ -268,7 +265,7 @@ class GaussianRelease(ReleaseDefaults):
     def of_one_example(self, examples: int) -> GaussianRelease:
         """More noise over a distance that is so many times smaller."""
         # Two quotients, a sum and a product: 4 units, and less noise is the safe side.
-        multiplier = self.noise_multiplier / _share(examples) * (1 - 4 * UNIT)
+        multiplier = self.noise_multiplier / share(examples) * (1 - 4 * UNIT)
         return replace(self, noise_multiplier=multiplier)
 
 
@@ -332,38 +329,6 @@ class NoiseRelease(ReleaseDefaults):
     def repeated(self, times: int) -> NoiseRelease:
         """In so many times the rounds."""
         return replace(self, rounds=self.rounds * times)
-
-
-def of_one_example(release: Release | None, examples: int) -> Release | None:
-    """The same release where neighbours differ in one example instead of a whole update.
-
-    Args:
-        release: of updates that are means of examples' gradients, each clipped to its clip_norm.
-        examples: of how many, at least.
-
-    Guarantees:
-        Means of n vectors that differ in one of them, each at most C long, are at most 2C/n apart
-        (C/n where it is replaced by zeros). 2**-20 · C is added for what float32 rounds.
-
-    Raises:
-        ValueError: release is of another kind, or examples is not within 1 and 10^9.
-
-    Example:
-        >>> of_one_example(GaussianRelease(noise_multiplier=1.0, dimension=5, rounds=1), 10)
-        GaussianRelease(noise_multiplier=9.9999..., dimension=5, rounds=1, ...)
-    """
-    _check_examples(examples)
-    return None if release is None else release.of_one_example(examples)
-
-
-def _share(examples: int | None) -> float:
-    """One example's distance as a share of that of a whole update."""
-    # theory/vector.md, Proposition 16: 2**-21 is needed, so the rounding of this sum is paid for.
-    return 1.0 if examples is None else 1 / examples + ROUNDING
-
-
-def _check_examples(examples: int) -> None:
-    validate.whole("examples", examples, low=1, high=10**9)
 
 
 def _check_size(dimension: int, rounds: int) -> None:

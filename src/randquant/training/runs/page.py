@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 from randquant._internal.html import formatting, svg, tables, template
-from randquant._internal.html.svg import Line, Part, minus
+from randquant._internal.html.svg import Bar, Line, minus
 from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
@@ -35,7 +35,7 @@ _OBSERVERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class EpsilonCurve:
     """A certificate over Rényi orders, for one coordinate of one upload.
 
     Attributes:
@@ -50,7 +50,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class CodeShares:
     """What a channel sends for a few inputs.
 
     Attributes:
@@ -62,7 +62,9 @@ class Output:
     rows: Mapping[str, Sequence[float]]
 
 
-def render(run: Run, baseline: Run | None, curve: Curve | None, output: Output | None) -> str:
+def render(
+    run: Run, baseline: Run | None, curve: EpsilonCurve | None, output: CodeShares | None
+) -> str:
     """Turn a run into the text of one HTML page.
 
     Args:
@@ -96,7 +98,11 @@ def render(run: Run, baseline: Run | None, curve: Curve | None, output: Output |
 
 
 def write(
-    path: Path, run: Run, baseline: Run | None, curve: Curve | None, output: Output | None
+    path: Path,
+    run: Run,
+    baseline: Run | None,
+    curve: EpsilonCurve | None,
+    output: CodeShares | None,
 ) -> None:
     """Write the page of `render` to `path`, atomically."""
     # A folder name may contain bytes that are not UTF-8; they become character references.
@@ -181,7 +187,7 @@ def _fitted(run: Run) -> list[str]:
     return [f"{statement[0].upper()}{statement[1:]}."] if statement else []
 
 
-def _meaning(run: Run, curve: Curve | None) -> str:
+def _meaning(run: Run, curve: EpsilonCurve | None) -> str:
     summary, unit = run.summary, run.config.unit
     guarantee = summary.guarantee
     if guarantee is None:
@@ -221,7 +227,7 @@ def _promise(guarantee: Guarantee, observer: str, unit: str) -> str:
     )
 
 
-def _scope(summary: RunSummary, guarantee: Guarantee, curve: Curve | None) -> str:
+def _scope(summary: RunSummary, guarantee: Guarantee, curve: EpsilonCurve | None) -> str:
     single = ""
     if curve is not None:
         single = (
@@ -230,8 +236,8 @@ def _scope(summary: RunSummary, guarantee: Guarantee, curve: Curve | None) -> st
     return (
         f"{single}A figure for one coordinate is never the guarantee of a run. The guarantee of "
         "the run counts everything that one client sends: the most-called client took part in "
-        f"{formatting.count(summary.participations, 'round')} with {summary.dimension:,} coordinates "
-        f"each, and {formatting.count(guarantee.releases, 'release')} were composed."
+        f"{formatting.count(summary.participations, 'round')} with {summary.dimension:,} "
+        f"coordinates each, and {formatting.count(guarantee.releases, 'release')} were composed."
     )
 
 
@@ -287,7 +293,7 @@ def _points(run: Run, pick: Pick) -> list[tuple[float, float]]:
     return [(place, value) for place, value in picked if value is not None]
 
 
-def _channel_charts(curve: Curve | None, output: Output | None) -> list[str]:
+def _channel_charts(curve: EpsilonCurve | None, output: CodeShares | None) -> list[str]:
     charts = [] if curve is None else [_curve_chart(curve)]
     if output is not None:
         title = "What one coordinate sends, for a few inputs x"
@@ -297,7 +303,7 @@ def _channel_charts(curve: Curve | None, output: Output | None) -> list[str]:
     return charts
 
 
-def _curve_chart(curve: Curve) -> str:
+def _curve_chart(curve: EpsilonCurve) -> str:
     # Without a finite bound the second line is empty, and the legend says why.
     ends = [(order, curve.pure) for order in (curve.orders[0], curve.orders[-1])]
     lines = [
@@ -313,15 +319,15 @@ def _curve_chart(curve: Curve) -> str:
 def _cost_charts(run: Run) -> list[str]:
     sent, floats = run.summary.bytes_per_upload, 4 * run.summary.dimension
     uploads = [
-        Part(f"this run ({run.config.mechanism})", sent, formatting.size_of(sent), "c1"),
-        Part("32-bit floats", floats, formatting.size_of(floats), "c4"),
+        Bar(f"this run ({run.config.mechanism})", sent, formatting.size_of(sent), "c1"),
+        Bar("32-bit floats", floats, formatting.size_of(floats), "c4"),
     ]
     names = ("gradient", "protect", "evaluate")
     spent = [math.fsum(getattr(m, f"seconds_{name}") for m in run.metrics) for name in names]
     # Set-up and checkpoints; the clock of a resumed run may have missed some rounds.
     spent.append(max(0.0, run.summary.seconds - math.fsum(spent)))
     parts = [
-        Part(name, amount, f"{amount:,.1f} s", f"c{color}")
+        Bar(name, amount, f"{amount:,.1f} s", f"c{color}")
         for color, (name, amount) in enumerate(zip((*names, "other"), spent, strict=True), 1)
         if name != "other" or amount >= 0.05  # less is printed as zero
     ]

@@ -34,16 +34,16 @@ def write(path: Path, run: records.Run, baseline: records.Run | None) -> None:
     report.write(path, run, baseline, curve, output)
 
 
-def _curve(channel: Channel) -> report.Curve:
+def _curve(channel: Channel) -> report.EpsilonCurve:
     orders = [float(1 + step) for step in np.geomspace(0.01, 1000, 61)]
     epsilon = [certify(channel, order).epsilon.upper for order in orders]
-    return report.Curve(orders, epsilon, certify(channel).epsilon.upper)
+    return report.EpsilonCurve(orders, epsilon, certify(channel).epsilon.upper)
 
 
-def _output(channel: Channel) -> report.Output:
+def _output(channel: Channel) -> report.CodeShares:
     inputs = {"x = -clip": -channel.clip, "x = 0": 0.0, "x = clip": channel.clip}
     rows = {}
     for label, x in inputs.items():
         weights, total = channel.mix(x)
         rows[label] = [float(weight / total) for weight in weights]
-    return report.Output([float(value) for value in channel.values], rows)
+    return report.CodeShares([float(value) for value in channel.values], rows)

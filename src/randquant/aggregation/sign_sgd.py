@@ -1,0 +1,124 @@
+"""The signs of a noisy update: a baseline of one bit a coordinate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import numpy as np
+from scipy.special import erf
+
+from randquant.aggregation.baselines import LocalGaussian
+from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.payloads import some
+from randquant.channels import wire
+from randquant.channels.keys import Key
+from randquant.channels.wire import upload
+from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
+from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
+from randquant.privacy.accounting.release import Release
+from randquant.privacy.guarantee import Neighboring, Trust
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SignSGD(MechanismDefaults):
+    """One bit a coordinate: the sign of the update, clipped in L2, plus Gaussian noise.
+
+    Args:
+        clip_norm: L2 clipping threshold of a whole update, within [1e-30, 1e30].
+        noise_multiplier: standard deviation s of each client's noise, over 2 · clip_norm.
+
+    Guarantees:
+        The signs are computed from the local Gaussian's noisy update, so its bound holds.
+        A sign stands for ±s · sqrt(pi/2). A coordinate x then decodes to a mean of
+        s · sqrt(pi/2) · erf(x / (s · sqrt 2)), which lies between x and 0, at most |x|^3 / (6 s^2)
+        from x: biased towards zero, little where the noise is large.
+
+    The noise is sampled in floating point: fit for comparison, not for deployment.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    References:
+        Bernstein et al. 2018 (signSGD); Jin et al. 2020 (signs of a noisy update).
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+
+    cohort = 1
+    channel = None
+
+    def __post_init__(self) -> None:
+        LocalGaussian(self.clip_norm, self.noise_multiplier)
+
+    @property
+    def format(self) -> wire.Format:
+        """How the signs are packed."""
+        return wire.Format.of(2, "sign-sgd", self.clip_norm, self.noise_multiplier)
+
+    @property
+    def value(self) -> float:
+        """What the sign + stands for."""
+        return self._noise.deviation * math.sqrt(math.pi / 2)
+
+    @property
+    def _noise(self) -> LocalGaussian:
+        return LocalGaussian(self.clip_norm, self.noise_multiplier)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees each client's signs."""
+        return "local"
+
+    def encode(self, update: np.ndarray, key: Key) -> bytes:
+        """The packed signs: code 1 is +."""
+        signs = self._noise.noisy(update, key) >= 0
+        return wire.pack(self.format, signs.astype(np.uint8))
+
+    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+        """The mean of the decoded signs."""
+        positive = np.zeros(dimension, dtype=np.int64)
+        for payload in some(payloads):
+            wire.add(self.format, payload, positive)
+        return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """A bit a coordinate."""
+        return upload.coded(self.format, dimension)
+
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
+        """The local Gaussian's: a sign is computed from what it protects."""
+        return self._noise.release(dimension, rounds, neighboring)
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of ±value, where the sign is + with the noise's chance."""
+        mean = self.value * erf(x / (self._noise.deviation * math.sqrt(2)))
+        return mean, self.value**2 - mean**2
+
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "sign-sgd", **asdict(self)}
+
+
+def _updates(setting: UpdateSetting) -> UpdateFamily:
+    return noise_family(setting, 1, (1e-12, 1e12))
+
+
+RECORDS = (
+    MechanismRecord(
+        "sign-sgd",
+        SignSGD,
+        {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
+        update=_updates,
+        trusts=("local",),
+        whole_update=True,
+        baseline=True,
+        place=4,
+    ),
+)
