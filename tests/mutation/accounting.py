@@ -529,8 +529,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/releases.py",
-        '_check_words(self.trust, self.neighboring, ("local", "aggregate"))\n        _check_cohort(self.cohort, self.trust)\n        _validate',
-        '_check_words(self.trust, self.neighboring, ("local", "aggregate"))\n        _validate',
+        '_check_words(self.trust, self.neighboring, ("local", "aggregate"))\n        _check_cohort(self.cohort, self.trust)\n        validate',
+        '_check_words(self.trust, self.neighboring, ("local", "aggregate"))\n        validate',
         "vector: cohort counted under local trust",
         (),
     ),

@@ -558,14 +558,14 @@ MUTANTS = [
         ROUND,
     ),
     (
-        "training/algorithm.py",
+        "training/participation.py",
         'fold_in("cohort", round)',
         'fold_in("cohort")',
         "the same cohorts",
         ROUND,
     ),
     (
-        "training/algorithm.py",
+        "training/participation.py",
         "replace=False).tolist())",
         "replace=True).tolist())",
         "clients twice",

@@ -47,6 +47,7 @@ COMPOSITION = (
 # Quick tests that notice much stand first: the first that fails ends a run, and a few stand for a
 # whole file where the rest would take long.
 TESTS: dict[str, tuple[str, ...]] = {
+    "_internal/rounding.py": (ROUNDED, PRINTED, "_internal/test_rounding.py"),
     "privacy/accounting/account.py": ACCOUNT,
     "privacy/accounting/amplification.py": (THEOREM, ABSENCE, "privacy/test_sampled.py"),
     "privacy/accounting/calibrate.py": CALIBRATE,

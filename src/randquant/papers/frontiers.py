@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from randquant._internal.html import scatter as _scatter
+from randquant._internal.html import scatter as scatter_chart
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
@@ -203,7 +203,7 @@ def scatter(figure: Frontiers) -> str:
         points = [(result.accuracy, result.epsilon or math.inf) for result in runs]
         kept = frontier(points)
         marks = [
-            _scatter.Mark(
+            scatter_chart.Mark(
                 result.curve.label,
                 f"{result.curve.label}: accuracy {100 * result.accuracy:.2f} %",
                 epsilon,
@@ -213,8 +213,8 @@ def scatter(figure: Frontiers) -> str:
             for index, (result, (accuracy, epsilon)) in enumerate(zip(runs, points, strict=True))
         ]
         steps = [(points[k][1], 100 * points[k][0]) for k in kept]
-        series.append(_scatter.Series(kind.label, marks, steps))
-    return _scatter.scatter(
+        series.append(scatter_chart.Series(kind.label, marks, steps))
+    return scatter_chart.scatter(
         "Accuracy on test data and certified epsilon of whole runs",
         series,
         "epsilon of the whole run, upper bound (log scale)",

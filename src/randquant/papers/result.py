@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from randquant._internal import validate
-from randquant._internal.html import tables as _table
+from randquant._internal.html import tables as text_tables
 from randquant._internal.rounding import round_up
 from randquant.privacy.guarantee import Interval
 
@@ -179,13 +179,13 @@ def as_text(result: Reproduction) -> list[str]:
         lines += _explained(("paper", "certified", "of"), stated)
     for table in result.tables:
         lines += ["", *textwrap.wrap(table.title, WIDTH)]
-        lines += _table.text(table.columns, cells(table))
+        lines += text_tables.text(table.columns, cells(table))
     return [*lines, "", f"command        {result.command}"]
 
 
 def _explained(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
     """A table whose last column is prose, each with a sentence of explanation below."""
-    head, *short = _table.text(columns, [(*row[:-2], "") for row in rows])
+    head, *short = text_tables.text(columns, [(*row[:-2], "") for row in rows])
     indent = len(head) - len(columns[-1])
     lines = [head]
     for start, (*_, said, why) in zip(short, rows, strict=True):

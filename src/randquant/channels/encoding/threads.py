@@ -85,7 +85,7 @@ class Encoder:
     def _encode(self, x: np.ndarray, stream: KeyStream, first: int, out: np.ndarray) -> bool:
         """Encode a chunk that begins at coordinate `first`; whether all numbers are finite."""
         from randquant.channels.encoding import kernel
-        from randquant.channels.wire import kernel as _bits
+        from randquant.channels.wire import kernel as packing
 
         words = scratch("words", np.uint64, x.size + x.size % 2)
         stream(words)
@@ -97,7 +97,7 @@ class Encoder:
             low = self._key.fold_in("tie").words(words.size, first)
             status = kernel.encode(x, words, low, *self._lookup, bits, codes)
         if self._each > 1:
-            _bits.pack_blocks(codes, self._levels, *blocks(self._levels, x.size), out)
+            packing.pack_blocks(codes, self._levels, *blocks(self._levels, x.size), out)
         return status != kernel.NOT_FINITE
 
     def _bytes(self, count: int) -> int:

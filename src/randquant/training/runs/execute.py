@@ -71,7 +71,7 @@ def execute(
     Args:
         folder: made by `create`.
         on_round: called after each round.
-        changes: settings to continue with, by name, among `run_folder.FREE`; they are saved.
+        changes: settings to continue with, by name, among `folder.FREE`; they are saved.
 
     Returns:
         The finished run: all rounds are done, or the next one would exceed its stop_at_epsilon.

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from randquant._internal.html import formatting, svg, template
-from randquant._internal.html import tables as _table
+from randquant._internal.html import tables as text_tables
 from randquant._internal.html.svg import Line
 from randquant.training import settings
 from randquant.training.records import RoundMetrics
@@ -144,7 +144,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
         )
     title = "Each guarantee covers one run: for clients in several runs they add up"
     notes = "".join(f'<p class="note">{escape(note)}.</p>' for note in fitted_notes(runs))
-    return _table.html(title, columns, rows, "numbers") + notes
+    return text_tables.html(title, columns, rows, "numbers") + notes
 
 
 def _hidden(run: Status) -> str:
@@ -164,10 +164,10 @@ def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:
             (label, *(_shown(name, run.get(name)) for name in differ))
             for label, run in zip(labels, flat, strict=True)
         ]
-        wide = _table.html("Settings that differ", ("run", *differ), rows, "numbers")
+        wide = text_tables.html("Settings that differ", ("run", *differ), rows, "numbers")
         tables.append(f'<div class="wide">{wide}</div>')
     same = [(name, _shown(name, value)) for name, value in flat[0].items() if name not in differ]
-    tables.append(_table.html("Settings of all runs", ("setting", "value"), same, "settings"))
+    tables.append(text_tables.html("Settings of all runs", ("setting", "value"), same, "settings"))
     return tables
 
 
@@ -177,4 +177,4 @@ def _shown(name: str, value: Any) -> str:
 
 def _damaged(runs: Sequence[Status]) -> list[str]:
     rows = [(str(run.folder), run.error) for run in runs if run.state == "damaged"]
-    return [_table.html("Why", ("run", "reason"), rows, "claims")] if rows else []
+    return [text_tables.html("Why", ("run", "reason"), rows, "claims")] if rows else []

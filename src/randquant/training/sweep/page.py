@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from randquant._internal.html import formatting, scatter, template
-from randquant._internal.html import tables as _table
+from randquant._internal.html import tables as text_tables
 from randquant._internal.html.scatter import Mark
 from randquant._internal.html.svg import minus
 from randquant._internal.serialization import write_atomic
@@ -111,7 +111,7 @@ def _aside(outcome: Results) -> str:
         for run in kept
     ]
     columns = ("ε ≤", "accuracy, %", "settings")
-    table = _table.html("The frontier of all runs", columns, rows, "numbers compared")
+    table = text_tables.html("The frontier of all runs", columns, rows, "numbers compared")
     hint = "<p>Point at a run, tap it, or move through the runs with the arrow keys.</p>"
     panel = f'<div id="panel" aria-live="polite" hidden>{hint}</div>'
     return f"<div>{panel}{table if rows else ''}</div>"
@@ -194,7 +194,7 @@ def _averages_table(outcome: Results) -> list[str]:
     ]
     columns = ("settings", "seeds", "mean accuracy, %", "deviation of a run", "ε ≤", "frontier")
     title = "Runs that differ only in their seed, from the smallest epsilon to none"
-    return [_table.html(title, columns, rows, "numbers")] if rows else []
+    return [text_tables.html(title, columns, rows, "numbers")] if rows else []
 
 
 def _shared_tables(outcome: Results) -> list[str]:
@@ -213,10 +213,10 @@ def _shared_tables(outcome: Results) -> list[str]:
             shared.append((name, values[0]))
         else:
             own.append((name, *values))
-    tables = [_table.html("All runs", ("setting", "value"), shared, "settings")]
+    tables = [text_tables.html("All runs", ("setting", "value"), shared, "settings")]
     if own:
         columns = ("setting", *by_mechanism)
-        tables.append(_table.html("Runs of one mechanism", columns, own, "settings"))
+        tables.append(text_tables.html("Runs of one mechanism", columns, own, "settings"))
     return tables
 
 
@@ -231,7 +231,7 @@ def _others_table(outcome: Results) -> list[str]:
     rows = [
         (run.folder.name, run.state, run.error) for run in outcome.runs if run.state != "finished"
     ]
-    return [_table.html("Why", ("run", "state", "reason"), rows, "claims")] if rows else []
+    return [text_tables.html("Why", ("run", "state", "reason"), rows, "claims")] if rows else []
 
 
 def _described(run: Status, names: Sequence[str]) -> str:
