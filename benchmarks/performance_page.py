@@ -31,7 +31,7 @@ def table(found: dict, first: str) -> str:
 
 
 def picture(figure: str) -> str:
-    """A figure of `_svg` as a file of its own, in the colours of whoever looks at it."""
+    """A figure of `svg` as a file of its own, in the colours of whoever looks at it."""
     tree = ElementTree.fromstring(figure)
     chart, x, y, legend = tree.find("svg"), MARGIN, 54, []
     for item in tree.iterfind("ul/li"):

@@ -26,6 +26,7 @@ from randquant.audit.audit import FEWEST, cohort_inputs, worst_inputs
 from randquant.audit.proportions import ceiling, least_epsilon, proportion
 from randquant.channels import wire
 from randquant.channels.keys import KeyStream
+from randquant.cli.commands import audit as audit_command
 from randquant.mechanisms.registry import build
 
 KEY = rq.Key.from_seed(2026)
@@ -450,7 +451,7 @@ def test_the_command_prints_what_was_stated_and_shown(capsys):
 
 def test_the_command_fails_where_a_fault_shows(capsys, monkeypatch):
     shared = shared_key(RESPONSE, 2)
-    monkeypatch.setattr(cli, "update_mechanism", lambda *_, **__: shared)
+    monkeypatch.setattr(audit_command, "update_mechanism", lambda *_, **__: shared)
     code, out, _ = run(capsys, LINE)
     assert code == 1
     assert out.count("CONTRADICTED") == 1
