@@ -217,11 +217,17 @@ def is_importable(name: str) -> bool:
     return True
 
 
+def imported(pages) -> dict[str, str]:
+    """What the pages import from the package, each with a page that does."""
+    found = {}
+    for line, page in mentioned("import", pages).items():
+        module, *names = re.sub(r" as \w+|,", "", line).split()
+        found |= {f"{module}.{name}": page for name in names}
+    return found
+
+
 def test_every_dotted_name_of_the_docs_exists():
-    names = mentioned("name")
-    for line, page in mentioned("import").items():
-        module, *imported = re.sub(r" as \w+|,", "", line).split()
-        names |= {f"{module}.{name}": page for name in imported}
+    names = mentioned("name") | imported(NOW)
     assert "randquant.aggregation.secagg" in names
     assert "randquant.aggregation.VectorMechanism" in names
     assert "rq.certify" in names
@@ -229,6 +235,13 @@ def test_every_dotted_name_of_the_docs_exists():
     assert not is_importable("randquant.aggregate")
     assert not is_importable("rq.certify.all_of_it")
     assert not is_importable("randquant.channels.encoding.gpu.no_such_function")
+
+
+def test_the_docs_and_examples_import_nothing_private():
+    names = imported([*NOW, *ROOT.glob("examples/**/*.py")])
+    assert "randquant.flower.QuantizeMod" in names
+    assert not {name: page for name, page in names.items() if "._" in name}
+    assert not {name: page for name, page in names.items() if not is_importable(name)}
 
 
 def test_every_path_of_the_docs_and_of_the_code_exists():
