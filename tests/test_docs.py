@@ -217,11 +217,17 @@ def is_importable(name: str) -> bool:
     return True
 
 
+def imported(pages) -> dict[str, str]:
+    """What the pages import from the package, each with a page that does."""
+    found = {}
+    for line, page in mentioned("import", pages).items():
+        module, *names = re.sub(r" as \w+|,", "", line).split()
+        found |= {f"{module}.{name}": page for name in names}
+    return found
+
+
 def test_every_dotted_name_of_the_docs_exists():
-    names = mentioned("name")
-    for line, page in mentioned("import").items():
-        module, *imported = re.sub(r" as \w+|,", "", line).split()
-        names |= {f"{module}.{name}": page for name in imported}
+    names = mentioned("name") | imported(NOW)
     assert "randquant.aggregation.secagg" in names
     assert "randquant.aggregation.VectorMechanism" in names
     assert "rq.certify" in names
@@ -231,17 +237,26 @@ def test_every_dotted_name_of_the_docs_exists():
     assert not is_importable("randquant.channels.encoding.gpu.no_such_function")
 
 
+def test_the_docs_and_examples_import_nothing_private():
+    names = imported([*NOW, *ROOT.glob("examples/**/*.py")])
+    assert "randquant.flower.QuantizeMod" in names
+    assert not {name: page for name, page in names.items() if "._" in name}
+    assert not {name: page for name, page in names.items() if not is_importable(name)}
+
+
 def test_every_path_of_the_docs_and_of_the_code_exists():
-    """A path counts from the root, or is the end of one: `sums/chain.py`."""
+    """A path counts from the root, or is the end of one: `sums/chain.py`. ROOM is any room."""
     files = [path for folder in ("src", "benchmarks") for path in ROOT.glob(f"{folder}/**/*.py")]
     paths = mentioned("path", [*NOW, *ROOT.glob("examples/**/*.md"), *files])
     assert "tests/audit/test_audit.py" in paths
     assert "docs/theory/vector-sums.md" in paths
     ends = tuple(path.as_posix() for path in files)
-    assert {"commands/NAME.py"} == {
-        path
-        for path in paths
-        if not (ROOT / path).exists() and not any(end.endswith(f"/{path}") for end in ends)
+    assert not {
+        path: page
+        for path, page in paths.items()
+        if not re.search("ROOM|MODULE|NAME", path)
+        and not (ROOT / path).exists()
+        and not any(end.endswith(f"/{path}") for end in ends)
     }
 
 
