@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
 
-from randquant._internal.html.svg import CHARACTER, WIDTH, Line, Part, horizontal_bars, line_chart
+from randquant._internal.html.svg import CHARACTER, WIDTH, Bar, Line, horizontal_bars, line_chart
 from randquant._internal.html.template import STYLE
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +31,7 @@ def table(found: dict, first: str) -> str:
 
 
 def picture(figure: str) -> str:
-    """A figure of `_svg` as a file of its own, in the colours of whoever looks at it."""
+    """A figure of `svg` as a file of its own, in the colours of whoever looks at it."""
     tree = ElementTree.fromstring(figure)
     chart, x, y, legend = tree.find("svg"), MARGIN, 54, []
     for item in tree.iterfind("ul/li"):
@@ -95,7 +95,7 @@ def contender_bars(found: dict) -> str:
         ("copy of the numbers, the limit, 1 core", speed["memory_copy"], "c2"),
     ]
     parts = [
-        Part(label, math.log10(value), f"{value:,.{int(value < 10)}f}", style)
+        Bar(label, math.log10(value), f"{value:,.{int(value < 10)}f}", style)
         for label, value, style in bars
     ]
     return horizontal_bars("Million coordinates a second (log scale)", parts)

@@ -52,6 +52,7 @@ from randquant.integrations.flower.offer import Offer
 from randquant.papers.gallery import gallery
 from randquant.papers.result import Claim, Reproduction, Table
 from randquant.papers.saved import as_json
+from randquant.privacy.certificates import file
 from randquant.privacy.guarantee import Interval
 from randquant.training.algorithm import State
 from randquant.training.config import TrainConfig
@@ -153,14 +154,14 @@ def _read_compressed_of(channel: rq.Channel, data: bytes) -> None:
 
 
 def _channels() -> list[bytes]:
-    return [json.dumps(to_json(rq.channel_file.channel_record(c))).encode() for c in CHANNELS]
+    return [json.dumps(to_json(file.channel_record(c))).encode() for c in CHANNELS]
 
 
 def _read_channel(data: bytes, folder: Path) -> None:
     path = folder / "channel.json"
     path.write_bytes(data)
-    channel, certificate = rq.channel_file.load_channel(path)
-    again = rq.channel_file.channel_record(channel, certificate)
+    channel, certificate = file.load_channel(path)
+    again = file.channel_record(channel, certificate)
     said = json.loads(data)
     assert again["fingerprint"] == said["fingerprint"], "another channel"
     assert certificate.epsilon.upper >= 0, "no certificate"

@@ -23,7 +23,9 @@ from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
+from randquant.aggregation import secagg
 from randquant.aggregation.vector import VectorMechanism
+from randquant.integrations import flower
 from randquant.integrations.flower.accountant import RunAccountant
 from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
@@ -81,9 +83,8 @@ FILES_OF_ARRAYS = [
 @functools.cache
 def sentences() -> re.Pattern[str]:
     """Everything that a client may say, read off the code: our sentences, with short facts."""
-    root, found = Path(rq.__file__).parent, [FILES, NOTHING, REFUSED]
-    patterns = [re.escape(text) for text in found]
-    for path in [*(root / "flower").glob("*.py"), *(root / "secagg").glob("*.py")]:
+    patterns = [re.escape(text) for text in (FILES, NOTHING, REFUSED)]
+    for path in [file for room in (flower, secagg) for file in Path(room.__path__[0]).glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             raised = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ProtocolError"
             if raised and isinstance(node.args[0], ast.Constant | ast.JoinedStr):

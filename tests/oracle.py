@@ -81,6 +81,23 @@ def _size(levels: int, codes: int) -> int:
     return (levels**codes - 1).bit_length()
 
 
+def binary_log_delta(up: int, total: int, releases: int, epsilon: float) -> mpmath.mpf:
+    """log delta of binary randomised response with p = up/total, by the binomial sum."""
+    p = mpmath.mpf(up) / total
+    loss, tilt = mpmath.log(p / (1 - p)), mpmath.exp(mpmath.mpf(epsilon))
+    ahead = mpmath.mpf(epsilon) / loss
+    first = max(int(mpmath.ceil((releases + ahead) / 2)), 0)
+    mass = mpmath.binomial(releases, first) * p**first * (1 - p) ** (releases - first)
+    delta = mpmath.mpf(0)
+    for successes in range(first, releases + 1):
+        term = mass * (1 - tilt * mpmath.exp(-(2 * successes - releases) * loss))
+        delta += term
+        if term < delta * mpmath.mpf(10) ** -40 and successes > first + 5:
+            break
+        mass *= p / (1 - p) * (releases - successes) / (successes + 1)
+    return mpmath.log(delta) if delta > 0 else -mpmath.inf
+
+
 def rdp_to_epsilon(divergence: float, order: float, delta: float) -> mpmath.mpf:
     """Canonne, Kamath and Steinke 2020, Proposition 12."""
     alpha = mpmath.mpf(order)

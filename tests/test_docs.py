@@ -179,6 +179,94 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]
+"""Pages about the code as it is; the change log tells of names that are gone."""
+FOLDERS = r"(?:src|tests|benchmarks|examples|docs)"
+MENTIONED = {
+    "name": re.compile(r"(?<![\w./-])(?:randquant|rq)(?:\.[A-Za-z]\w*)+"),
+    "import": re.compile(r"from (randquant[\w.]*) import ((?:\w+(?: as \w+)?(?:, )?)+)"),
+    "path": re.compile(rf"(?<![\w./-]){FOLDERS}/[\w./-]*\w|[\w/]+/\w+\.py\b"),
+    "test": re.compile(r"(?<![\w./])test_\w+(?!\w*\.py)"),
+}
+
+
+def mentioned(kind: str, pages=NOW) -> dict[str, str]:
+    """What the pages mention, each with a page where it stands."""
+    found = {}
+    for page in pages:
+        for match in MENTIONED[kind].findall(page.read_text()):
+            found[" ".join(match) if isinstance(match, tuple) else match] = page.name
+    return found
+
+
+def is_importable(name: str) -> bool:
+    """Whether a dotted name is a module or something in one; read off its file without a GPU."""
+    package, *parts = name.replace("rq.", "randquant.", 1).split(".")
+    owner = importlib.import_module(package)
+    for place, part in enumerate(parts):
+        if not hasattr(owner, part) and hasattr(owner, "__path__"):
+            try:
+                importlib.import_module(f"{owner.__name__}.{part}")
+            except ModuleNotFoundError as error:
+                path = Path(owner.__path__[0]) / f"{part}.py"
+                needs_more = path.exists() and error.name in ("triton", "torch")
+                return needs_more and f"\ndef {parts[place + 1]}(" in path.read_text()
+        if not hasattr(owner, part):
+            return False
+        owner = getattr(owner, part)
+    return True
+
+
+def imported(pages) -> dict[str, str]:
+    """What the pages import from the package, each with a page that does."""
+    found = {}
+    for line, page in mentioned("import", pages).items():
+        module, *names = re.sub(r" as \w+|,", "", line).split()
+        found |= {f"{module}.{name}": page for name in names}
+    return found
+
+
+def test_every_dotted_name_of_the_docs_exists():
+    names = mentioned("name") | imported(NOW)
+    assert "randquant.aggregation.secagg" in names
+    assert "randquant.aggregation.VectorMechanism" in names
+    assert "rq.certify" in names
+    assert not {name: page for name, page in names.items() if not is_importable(name)}
+    assert not is_importable("randquant.aggregate")
+    assert not is_importable("rq.certify.all_of_it")
+    assert not is_importable("randquant.channels.encoding.gpu.no_such_function")
+
+
+def test_the_docs_and_examples_import_nothing_private():
+    names = imported([*NOW, *ROOT.glob("examples/**/*.py")])
+    assert "randquant.flower.QuantizeMod" in names
+    assert not {name: page for name, page in names.items() if "._" in name}
+    assert not {name: page for name, page in names.items() if not is_importable(name)}
+
+
+def test_every_path_of_the_docs_and_of_the_code_exists():
+    """A path counts from the root, or is the end of one: `sums/chain.py`. ROOM is any room."""
+    files = [path for folder in ("src", "benchmarks") for path in ROOT.glob(f"{folder}/**/*.py")]
+    paths = mentioned("path", [*NOW, *ROOT.glob("examples/**/*.md"), *files])
+    assert "tests/audit/test_audit.py" in paths
+    assert "docs/theory/vector-sums.md" in paths
+    ends = tuple(path.as_posix() for path in files)
+    assert not {
+        path: page
+        for path, page in paths.items()
+        if not re.search("ROOM|MODULE|NAME", path)
+        and not (ROOT / path).exists()
+        and not any(end.endswith(f"/{path}") for end in ends)
+    }
+
+
+def test_every_test_that_the_docs_name_exists():
+    code = "".join(path.read_text() for path in ROOT.glob("tests/**/test_*.py"))
+    names = mentioned("test")
+    assert len(names) > 20
+    assert not {name: page for name, page in names.items() if f"def {name}(" not in code}
+
+
 def test_make_targets_of_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"make (\w+)", " ".join(blocks(README, "console"))):

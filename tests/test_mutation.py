@@ -1,9 +1,12 @@
 """The lists of mutants in tests/mutation apply to the code as it is; `make mutants` runs them."""
 
+import ast
+import functools
+
 import pytest
 from mutation.equivalent import EQUIVALENT_LINES
 from mutation.mechanical import difference
-from mutation.mutants import ROOT, handmade, meaning, replaced, source
+from mutation.mutants import ROOT, SOURCE, handmade, meaning, replaced, source
 from mutation.run import lines, scores
 from mutation.tests_of import TESTS
 from mutation.workspace import Verdict
@@ -14,10 +17,31 @@ def mutants():
     return list(handmade())  # raises where a text is not there exactly once
 
 
-def test_every_listed_mutant_applies(mutants):
-    paths = {test.split("::")[0] for mutant in mutants for test in mutant.tests}
-    assert mutants
-    assert not [path for path in paths if not (ROOT / path).exists()]
+@functools.cache
+def definitions(path):
+    """Names of the functions and classes of a file of the repository."""
+    nodes = ast.walk(ast.parse((ROOT / path).read_text()))
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+def exists(test):
+    """Whether a file has the test that `path::test` names; a path alone names all of it."""
+    path, *names = test.partition("[")[0].split("::")
+    return (ROOT / path).is_file() and set(names) <= definitions(path)
+
+
+def test_every_listed_mutant_applies_and_its_tests_exist(mutants):
+    named = {test for mutant in mutants for test in mutant.tests}
+    assert len(mutants) > 900
+    assert not [test for test in named if not exists(test)]
+
+
+def test_a_test_that_is_gone_is_noticed():
+    here = "tests/test_mutation.py"
+    assert exists(here)
+    assert exists(f"{here}::test_no_mutant_is_listed_twice[{here}]")
+    assert not exists(f"{here}::test_that_is_gone")
+    assert not exists("tests/test_that_moved.py")
 
 
 def test_no_mutant_is_listed_twice(mutants):
@@ -25,19 +49,19 @@ def test_no_mutant_is_listed_twice(mutants):
     assert len(set(texts)) == len(texts)
 
 
-def test_tests_and_equivalent_lines_are_there():
-    named = {test for tests in TESTS.values() for test in tests}
-    for path, _, name in (test.partition("::") for test in named):
-        assert f"def {name}" in (ROOT / "tests" / path).read_text()
+def test_files_tests_and_equivalent_lines_are_there():
+    assert not [file for file in TESTS if not (ROOT / SOURCE / file).is_file()]
+    assert not [test for tests in TESTS.values() for test in tests if not exists(f"tests/{test}")]
     for file, before, _, _ in EQUIVALENT_LINES:
         assert before in " ".join(map(str.strip, source(file).splitlines())), before
 
 
 def test_a_text_that_is_gone_or_changes_nothing_is_refused():
+    file, text = "privacy/certificates/coordinate.py", "best = (-1.0, 0, 0)"
     with pytest.raises(ValueError, match="found it 0 times"):
-        replaced("certify.py", "no such text", "")
+        replaced(file, "no such text", "")
     with pytest.raises(ValueError, match="to change what the code does"):
-        replaced("certify.py", "best = (-1.0, 0, 0)", "best = (-1.0, 0, 0)  # a comment")
+        replaced(file, text, f"{text}  # a comment")
 
 
 def test_comments_docstrings_and_annotations_mean_nothing():

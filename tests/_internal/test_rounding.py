@@ -1,6 +1,6 @@
 """Every place that prints an epsilon rounds an upper bound up and a lower bound down.
 
-The planted error is `privacy` rounding to nearest: each printer must then be caught.
+The planted error is rounding to nearest: each printer must then be caught.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import pytest
 
 import randquant as rq
 from randquant import cli
-from randquant._internal import rounding as rounding_
+from randquant._internal import rounding
 from randquant._internal.html import formatting
 from randquant.audit.audit import Audit
 from randquant.cli import progress
@@ -23,9 +23,9 @@ from randquant.planning import compare
 from randquant.planning.compare import page as compare_page
 from randquant.planning.plan import page as plan_page
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
-from randquant.planning.tuning import coordinate as families
+from randquant.planning.tuning import coordinate as tuning
 from randquant.privacy.accounting.calibrate import _NoiseSearch
-from randquant.privacy.certificates import metric as geometry
+from randquant.privacy.certificates import metric
 from randquant.privacy.guarantee import Guarantee, Interval
 from randquant.training import records, schedule
 from randquant.training.config import TrainConfig
@@ -135,11 +135,11 @@ def of_a_sum() -> str:
 
 def of_a_family() -> str:
     search = SimpleNamespace(memory={0: SimpleNamespace(epsilon=UPPER)})
-    return families._Search.least(search)
+    return tuning._Search.least(search)
 
 
 def of_a_metric() -> str:
-    found = geometry.certify_metric(CHANNEL, "l1")
+    found = metric.certify_metric(CHANNEL, "l1")
     return str(dataclasses.replace(found, epsilon=Interval(LOWER, UPPER)))
 
 
@@ -194,7 +194,7 @@ def test_an_upper_bound_is_never_printed_below_itself(name, monkeypatch):
     found = near(UPPERS[name](), UPPER)
     assert found
     assert min(found) >= UPPER
-    monkeypatch.setattr(rounding_, "_rounded", to_nearest)  # the planted error
+    monkeypatch.setattr(rounding, "_rounded", to_nearest)  # the planted error
     assert min(near(UPPERS[name](), UPPER)) < UPPER
 
 
@@ -203,7 +203,7 @@ def test_a_lower_bound_is_never_printed_above_itself(name, monkeypatch):
     found = near(LOWERS[name](), LOWER)
     assert found
     assert max(found) <= LOWER
-    monkeypatch.setattr(rounding_, "_rounded", to_nearest)
+    monkeypatch.setattr(rounding, "_rounded", to_nearest)
     assert max(near(LOWERS[name](), LOWER)) > LOWER
 
 
@@ -211,7 +211,7 @@ def test_account_prints_both_ends_outward(monkeypatch, capsys):
     shown = of_the_accountant(monkeypatch, capsys)
     assert min(near(shown, UPPER)) >= UPPER
     assert max(near(shown, LOWER)) <= LOWER
-    monkeypatch.setattr(rounding_, "_rounded", to_nearest)
+    monkeypatch.setattr(rounding, "_rounded", to_nearest)
     shown = of_the_accountant(monkeypatch, capsys)
     assert min(near(shown, UPPER)) < UPPER
     assert max(near(shown, LOWER)) > LOWER

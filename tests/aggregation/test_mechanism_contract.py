@@ -19,28 +19,16 @@ from randquant.aggregation.vector import VectorMechanism
 from randquant.audit.audit import worst_inputs
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.mechanisms.noise.laws import NOISES
 from randquant.privacy.accounting.sampled import Sampled
 
 SOURCE = Path(rq.__file__).parent
 DIMENSION, CLIENTS = 5, 3
-CHANNELS = {
-    "rqm": {"clip": 0.5, "margin": 0.5, "levels": 4, "keep": 0.42},
-    "pbm": {"clip": 0.5, "theta": 0.25, "trials": 3},
-    "erm": {"clip": 0.5, "bins": [-1.0, 0.0, 1.0], "gamma": 0.5},
-    "optm": {"clip": 0.5, "epsilon": 1.0, "bins": [-2.0, 2.0]},
-    "qmgeo": {"clip": 0.5, "levels": 4, "p": 0.3, "mixing": 0.1},
-    "mvu": {"clip": 0.5, "levels": 2, "epsilon": 1.0},
-    "imvu": {"clip_norm": 0.5, "levels": 2, "epsilon": 1.0},
-    "optimal": {"clip": 0.5, "epsilon": 1.0, "values": [-2.0, 2.0]},
-    "stochastic-rounding": {"clip": 0.5, "levels": 2, "margin": 0.5},
-}
+EXAMPLES = {name: each for name, each in all_mechanisms().items() if each.tunable}
+CHANNELS = {name: each.example for name, each in EXAMPLES.items() if not each.whole_update}
 WHOLE = {
-    "clipped-sgd": {"clip_norm": 1.0},
-    "gaussian": {"clip_norm": 1.0, "noise_multiplier": 2.0},
-    "local-gaussian": {"clip_norm": 1.0, "noise_multiplier": 2.0},
-    "sign-sgd": {"clip_norm": 1.0, "noise_multiplier": 2.0},
-    **{kind: {"clip_norm": 1.0, "noise_multiplier": 2.0, "cohort": CLIENTS} for kind in NOISES},
+    name: {**each.example, **({"cohort": CLIENTS} if "cohort" in each.run_settings else {})}
+    for name, each in EXAMPLES.items()
+    if each.whole_update
 }
 
 
@@ -78,9 +66,9 @@ def mechanism(request):
 
 
 def test_every_registered_mechanism_is_here():
-    tunable = {name: each for name, each in all_mechanisms().items() if each.tunable}
-    assert set(CHANNELS) == {name for name, each in tunable.items() if not each.whole_update}
-    assert set(WHOLE) == {name for name, each in tunable.items() if each.whole_update}
+    """But a channel that is given as a file."""
+    assert {*CHANNELS, *WHOLE} == all_mechanisms().keys() - {"channel-file"}
+    assert all(each.example for each in EXAMPLES.values())
 
 
 def test_facts(mechanism):
@@ -154,7 +142,8 @@ def test_what_else_a_release_answers(mechanism):
         return
     assert not release.sampled
     assert release.coordinate_channel == mechanism.coordinate_channel
-    assert release.gaussian_multiplier in (None, 2.0)
+    multiplier = mechanism.record().get("noise_multiplier")
+    assert release.gaussian_multiplier in (None, multiplier)
     assert release.zeroed() in (None, mechanism.release(DIMENSION, 1, "zero_out"))
     if mechanism.channel is None:
         with pytest.raises(ValueError, match="release of codes"):

@@ -34,7 +34,7 @@ def test_the_example_of_the_page_prints_what_it_says(capsys):
 def test_the_tests_that_the_page_names_exist():
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert len(named) > 25
-    text = "".join(path.read_text() for path in TESTS.glob("test_*.py"))
+    text = "".join(path.read_text() for path in TESTS.rglob("test_*.py"))
     assert not {name for name in named if f"def {name}(" not in text}
 
 

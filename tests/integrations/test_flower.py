@@ -14,7 +14,26 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flower_grid import InProcessGrid, client_app
+from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_rounds import (
+    ANYTHING,
+    EXACT,
+    NOISY,
+    STEPS,
+    ask,
+    changed_offer,
+    changed_request,
+    exact,
+    fedavg,
+    mean_of,
+    model,
+    mover,
+    noisy,
+    one_round,
+    refusals,
+    run,
+    saved_state,
+)
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as strategies
@@ -23,6 +42,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
+from randquant._internal.rounding import round_up
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.secagg.client import Client
@@ -40,53 +60,6 @@ from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 from randquant.privacy.accounting.account import account
-
-# Values -1, 0, 1 are encoded as they are: sums can be checked bit for bit.
-EXACT = rq.stochastic_rounding(clip=1.0, levels=3, margin=0.0)
-NOISY = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7)
-STEPS = ("advertise", "share", "upload", "confirm", "reveal")
-ANYTHING = QuantizeMod(epsilon=math.inf)
-
-
-def exact(trust="aggregate", cohort=2):
-    return ChannelMechanism(EXACT, trust, cohort if trust == "aggregate" else 1)
-
-
-def noisy(trust="aggregate", cohort=3):
-    return VectorMechanism(NOISY, 1.0, trust, cohort if trust == "aggregate" else 1)
-
-
-def model(dimension=5):
-    return ArrayRecord({"w": Array(np.zeros(dimension, dtype=np.float32))})
-
-
-def fedavg(**options):
-    return FedAvg(fraction_evaluate=0.0, **options)
-
-
-def steps_of(node, dimension=5):
-    """Update of a client: -1, 0 or 1."""
-    return np.random.default_rng(node).integers(-1, 2, dimension).astype(np.float32)
-
-
-def mover(node, name, array):
-    return array if array.dtype.kind != "f" else array + steps_of(node, array.size)
-
-
-def run(strategy, grid, arrays=None, rounds=1, **options):
-    return strategy.start(grid, arrays or model(), rounds, **options)
-
-
-def one_round(mechanism, nodes=range(1, 6), fault=None, mod=ANYTHING, train=mover, **options):
-    """(model after one round, grid, strategy)."""
-    grid = InProcessGrid(client_app(mod, train), nodes, fault)
-    strategy = QuantizedStrategy(fedavg(), mechanism, **options)
-    return run(strategy, grid).arrays["w"].numpy(), grid, strategy
-
-
-def mean_of(nodes, dimension=5):
-    return np.mean([steps_of(n, dimension) for n in nodes], axis=0, dtype=np.float64)
-
 
 # What comes out
 
@@ -293,10 +266,6 @@ def test_an_update_that_cannot_be_sent_is_not_and_the_server_does_not_learn_why(
     assert log not in reply.error.reason
 
 
-def refusals(grid):
-    return {node: reply.error.reason for _, node, _, reply in grid.seen if reply.has_error()}
-
-
 def test_a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered():
     """A client computes the bound itself, from the channel that came."""
     mechanism = noisy(cohort=4)
@@ -310,7 +279,7 @@ def test_a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answer
     assert len(refusals(grid)) == 5
     for reason in refusals(grid).values():
         assert f"Expected an offer within epsilon {mod.epsilon}" in reason
-        assert rq.privacy.round_up(cost[2]) in reason
+        assert round_up(cost[2]) in reason
 
 
 def test_the_account_of_a_client_outlasts_a_run_in_its_file(tmp_path):
@@ -433,10 +402,10 @@ def test_secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails():
         node = message.metadata.dst_node_id
         if node != 3:
             return
-        right = message_copy(message)
+        right = over_the_wire(message)
         message.content[HEAD]["survivors"] = ["1", "2"]
         message.metadata.__dict__["_message_id"] = "wrong"
-        first = grid.app(message_copy(message), grid.contexts[node])
+        first = grid.app(over_the_wire(message), grid.contexts[node])
         assert "this client among" in first.error.reason
         assert set(grid.contexts[node].state) == {SPENT}
         again.append(grid.app(right, grid.contexts[node]).error.reason)
@@ -455,28 +424,6 @@ def test_without_our_strategy_a_client_sends_nothing():
     assert all("'randquant'" in reason for reason in refusals(grid).values())
 
 
-def changed_request(grid, step, change):
-    """Let the server's messages of one step say something else."""
-    send = grid.send_and_receive
-
-    def lying(messages, *, timeout=None):
-        found = list(messages)
-        for message in found:
-            record = message.content.get(HEAD)
-            if record is not None and record["step"] == step:
-                change(message)
-        return send(found, timeout=timeout)
-
-    grid.send_and_receive = lying
-    return grid
-
-
-def text_of_offer(message, change):
-    record = json.loads(message.content[HEAD]["offer"])
-    change(record)
-    message.content[HEAD]["offer"] = json.dumps(record)
-
-
 def terms_of(message, **changes):
     record = json.loads(message.content[HEAD]["terms"])
     message.content[HEAD]["terms"] = json.dumps({**record, **changes})
@@ -485,17 +432,17 @@ def terms_of(message, **changes):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda m: text_of_offer(m, lambda r: r["channel"]["weights"][0].reverse()), "offer"),
+        (lambda m: changed_offer(m, lambda r: r["channel"]["weights"][0].reverse()), "offer"),
         (
-            lambda m: text_of_offer(
+            lambda m: changed_offer(
                 m, lambda r: r["channel"]["certificate"].update(epsilon={"lower": 0, "upper": 1})
             ),
             "certified at epsilon 1 as it says",
         ),
-        (lambda m: text_of_offer(m, lambda r: r.update(format="2")), "format is another"),
-        (lambda m: text_of_offer(m, lambda r: r.update(cohort=4)), "a cohort of at most 3"),
-        (lambda m: text_of_offer(m, lambda r: r.update(more=4)), "offer of this package"),
-        (lambda m: text_of_offer(m, lambda r: r.update(dimension=0)), "dimension"),
+        (lambda m: changed_offer(m, lambda r: r.update(format="2")), "format is another"),
+        (lambda m: changed_offer(m, lambda r: r.update(cohort=4)), "a cohort of at most 3"),
+        (lambda m: changed_offer(m, lambda r: r.update(more=4)), "offer of this package"),
+        (lambda m: changed_offer(m, lambda r: r.update(dimension=0)), "dimension"),
         (lambda m: m.content[HEAD].update(offer="{"), "offer of this package"),
         (lambda m: m.content[HEAD].update(terms="[]"), "terms of a secure sum"),
         (lambda m: terms_of(m, least=2), "a cohort of at most 2"),
@@ -541,7 +488,7 @@ def test_a_step_is_taken_once_and_not_again_after_an_error():
 
     def twice(message):
         node = message.metadata.dst_node_id
-        first = grid.app(message_copy(message), grid.contexts[node])
+        first = grid.app(over_the_wire(message), grid.contexts[node])
         repeated.append(first)
 
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
@@ -551,12 +498,6 @@ def test_a_step_is_taken_once_and_not_again_after_an_error():
     assert all(reply.has_content() for reply in repeated)
     assert len(refusals(grid)) == 5
     assert all("each step of a sum once" in reason for reason in refusals(grid).values())
-
-
-def message_copy(message):
-    from flower_grid import over_the_wire
-
-    return over_the_wire(message)
 
 
 def test_signed_keys_keep_a_server_from_standing_between(tmp_path):
@@ -603,15 +544,6 @@ def test_signed_keys_keep_a_server_from_standing_between(tmp_path):
     known = {int(n): bytes.fromhex(key) for n, key in directory.items()}
     found = run(QuantizedStrategy(fedavg(), exact(), directory=known), unsigned).arrays["w"].numpy()
     np.testing.assert_allclose(found, mean_of({1, 3, 4, 5}), atol=1e-6)
-
-
-def ask(grid, node, step, session=b"s", **fields):
-    """One request of ours, beside those of a strategy."""
-    content = RecordDict({HEAD: ConfigRecord({"step": step, "session": session, **fields})})
-    if step == "upload":
-        content["arrays"], content["config"] = model(), ConfigRecord({})
-    message = Message(content, dst_node_id=node, message_type="train")
-    return grid.app(message_copy(message), grid.contexts[node])
 
 
 def test_what_is_spent_between_the_first_step_and_the_upload_counts():
@@ -686,7 +618,7 @@ def test_handlers_of_other_train_messages_are_protected_too():
     grid = InProcessGrid(app, [1])
     for kind, passes in (("train.fine", False), ("evaluate", True)):
         message = Message(RecordDict({"arrays": model()}), dst_node_id=1, message_type=kind)
-        assert app(message_copy(message), grid.contexts[1]).has_content() == passes
+        assert app(over_the_wire(message), grid.contexts[1]).has_content() == passes
 
 
 @pytest.mark.parametrize("where", ["request", "reply"])
@@ -797,9 +729,9 @@ def test_steps_are_remembered_where_a_state_is_lost(tmp_path):
     def lost(message):
         context = grid.contexts[message.metadata.dst_node_id]
         before = RecordDict(dict(context.state))
-        assert grid.app(message_copy(message), context).has_content()
+        assert grid.app(over_the_wire(message), context).has_content()
         context.state = before
-        second.append(grid.app(message_copy(message), context))
+        second.append(grid.app(over_the_wire(message), context))
 
     changed_request(grid, "upload", lost)
     with pytest.raises(RoundsFailed):
@@ -1017,7 +949,7 @@ def test_the_first_of_two_replies_counts():
         form = wire_messages.upload_format(
             Offer(exact("local"), 5), reply.content[HEAD]["session"], 3
         )
-        held.append(message_copy(reply))
+        held.append(over_the_wire(reply))
         other = wire.pack(form, np.full(5, 2, dtype=np.uint8))
         return [reply, tampered(held[0], lambda data: other)]
 
@@ -1248,16 +1180,6 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     (tmp_path / "server.state").write_bytes(b"PK damaged")
     with pytest.raises(ValueError, match="Expected the state of a run"):
         run(QuantizedStrategy(fedavg(), exact(), folder=tmp_path), grid)
-
-
-def saved_state(path) -> bytes:
-    """Of a strategy with moments in a dictionary, and in a list of more than ten."""
-    strategy = FedAdam()
-    strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
-    strategy.v_t = [np.full(2, float(n)) for n in range(12)]
-    model = ArrayRecord({"w": Array(np.arange(6.0).reshape(2, 3)), "n": Array(np.array(3))})
-    state.save(path, {"rounds": 1}, model, strategy)
-    return path.read_bytes()
 
 
 def with_head(data: bytes, change) -> bytes:

@@ -8,10 +8,19 @@ import math
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app
+from flower_rounds import (
+    ANYTHING,
+    changed_offer,
+    changed_request,
+    exact,
+    fedavg,
+    mover,
+    noisy,
+    refusals,
+    run,
+)
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM
-from test_flower import ANYTHING, changed_request, exact, fedavg, mover, noisy, refusals, run
-from test_flower import text_of_offer as changed_offer
 
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.offer import Offer

@@ -13,6 +13,7 @@ import fuzz_flower
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_rounds import ANYTHING, exact, fedavg, mean_of, model, mover, noisy, run
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -25,7 +26,6 @@ from flwr.app import (
 )
 from flwr.common.serde import message_from_proto, message_to_proto
 from fuzz_flower import FILES_OF_ARRAYS, MOD, NODE, counted, sentences, train
-from test_flower import ANYTHING, exact, fedavg, mean_of, model, mover, noisy, run
 
 import randquant as rq
 from randquant.integrations.flower import arrays, messages, sums

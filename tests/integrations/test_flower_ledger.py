@@ -14,21 +14,20 @@ import time
 
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
-from flwr.serverapp.strategy import FedAdam
-from test_flower import (
+from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_rounds import (
     ANYTHING,
     ask,
     changed_request,
     exact,
     fedavg,
-    message_copy,
     mover,
     noisy,
     run,
     saved_state,
 )
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.serverapp.strategy import FedAdam
 
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import write_atomic
@@ -116,7 +115,7 @@ def test_adverts_are_free_and_make_nobody_forget(tmp_path):
     assert path.stat().st_size == size
     context = grid.contexts[1]
     context.state = RecordDict({**old["share"], SPENT: context.state[SPENT]})
-    reply = grid.app(message_copy(request), context)
+    reply = grid.app(over_the_wire(request), context)
     assert reply.error.reason == "Expected each step of a sum once, got 'upload' again."
 
 
@@ -160,9 +159,9 @@ def test_a_share_is_remembered_too(tmp_path):
     def twice(message):
         context = grid.contexts[message.metadata.dst_node_id]
         before = RecordDict(dict(context.state))
-        grid.app(message_copy(message), context)
+        grid.app(over_the_wire(message), context)
         context.state = RecordDict({**before, SPENT: context.state[SPENT]})
-        again.append(grid.app(message_copy(message), context))
+        again.append(grid.app(over_the_wire(message), context))
 
     changed_request(grid, "share", lambda m: m.metadata.dst_node_id == 1 and twice(m))
     with pytest.raises(RoundsFailed):

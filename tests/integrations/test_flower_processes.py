@@ -21,7 +21,7 @@ from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.training import models
 from randquant.training.data import datasets
 
-DEPLOY = Path(__file__).parents[1].parent / "examples" / "flower_app" / "deploy.py"
+DEPLOY = Path(__file__).parents[2] / "examples" / "flower_app" / "deploy.py"
 CLIENTS, RATE, CLIP, MARGIN = 4, 1.5, 0.05, 0.02
 SETTINGS = (
     "num-server-rounds=1", "round-timeout=120", "step-timeout=120", "clip-norm=0",

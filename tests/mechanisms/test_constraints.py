@@ -12,6 +12,7 @@ from randquant._internal.rounding import round_up
 from randquant.mechanisms import design
 from randquant.mechanisms.design.constraints import Fisher, Metric, Pure, Renyi, constraint_of
 from randquant.mechanisms.design.objectives import MeanError, WorstVariance
+from randquant.mechanisms.design.optimal import _slope, _solved
 
 LEVELS = np.array([-2.6, -0.7, 0.9, 2.4])
 VERTICES = np.linspace(-1, 1, 3)
@@ -187,13 +188,13 @@ def test_the_derivative_by_the_levels_is_right(make):
     vertices = np.linspace(-1, 1, 5)
 
     def solved(goal, levels):
-        return design._solved(make()[0].limits(), goal, levels, vertices, 0.0)
+        return _solved(make()[0].limits(), goal, levels, vertices, 0.0)
 
     def value(levels):
         return solved(make()[1], levels)
 
     goal = make()[1]
-    slope = design._slope(goal, LEVELS, vertices, solved(goal, LEVELS))
+    slope = _slope(goal, LEVELS, vertices, solved(goal, LEVELS))
     for code in range(4):
         step = np.zeros(4)
         step[code] = 1e-4

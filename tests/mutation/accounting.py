@@ -529,8 +529,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/releases.py",
-        '_check_words(self.trust, self.neighboring, ("local", "aggregate"))\n        _check_cohort(self.cohort, self.trust)\n        _validate',
-        '_check_words(self.trust, self.neighboring, ("local", "aggregate"))\n        _validate',
+        '_check_words(self.trust, self.neighboring, ("local", "aggregate"))\n        _check_cohort(self.cohort, self.trust)\n        validate',
+        '_check_words(self.trust, self.neighboring, ("local", "aggregate"))\n        validate',
         "vector: cohort counted under local trust",
         (),
     ),
@@ -676,13 +676,13 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/releases.py",
-        "multiplier = self.noise_multiplier / _share(examples)",
+        "multiplier = self.noise_multiplier / share(examples)",
         "multiplier = self.noise_multiplier * examples",
         "one example: rounding of means forgotten",
         (),
     ),
     (
-        "privacy/accounting/releases.py",
+        "privacy/accounting/examples.py",
         "return 1.0 if examples is None else 1 / examples + ROUNDING",
         "return 1.0 if examples is None else 1 / examples",
         "one example: rounding forgotten",
@@ -724,7 +724,7 @@ MUTANTS = [
         (),
     ),
     (
-        "privacy/accounting/releases.py",
+        "privacy/accounting/examples.py",
         "return None if release is None else release.of_one_example(examples)",
         "return release",
         "one example as far as a whole update",

@@ -305,8 +305,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/releases.py",
-        "self.noise_multiplier / _share(examples) * (1 - 4 * UNIT)",
-        "self.noise_multiplier / _share(examples)",
+        "self.noise_multiplier / share(examples) * (1 - 4 * UNIT)",
+        "self.noise_multiplier / share(examples)",
         "a multiplier rounded to nearest",
         ("tests/training/test_client.py", "tests/aggregation/test_mechanism.py"),
     ),
@@ -558,14 +558,14 @@ MUTANTS = [
         ROUND,
     ),
     (
-        "training/algorithm.py",
+        "training/participation.py",
         'fold_in("cohort", round)',
         'fold_in("cohort")',
         "the same cohorts",
         ROUND,
     ),
     (
-        "training/algorithm.py",
+        "training/participation.py",
         "replace=False).tolist())",
         "replace=True).tolist())",
         "clients twice",

@@ -37,8 +37,8 @@ MUTANTS = [
     ),
     (
         "channels/keys.py",
-        'return b"i" + _validate',
-        'return b"s" + _validate',
+        'return b"i" + validate',
+        'return b"s" + validate',
         'fold_in(0) is fold_in("")',
         KEYS,
     ),
@@ -933,8 +933,8 @@ MUTANTS = [
     ),
     (
         "channels/wire/compress.py",
-        "if len(compressed) > _val",
-        "if len(compressed) >= _val",
+        "if len(compressed) > val",
+        "if len(compressed) >= val",
         "an exact fit",
         COMPRESS,
     ),

@@ -229,21 +229,21 @@ MUTANTS = [
     ),
     # privacy.py
     (
-        "privacy/guarantee.py",
+        "_internal/rounding.py",
         "return _rounded(value, ROUND_CEILING, digits, grouped)",
         'return _rounded(value, "ROUND_HALF_EVEN", digits, grouped)',
         "round_up to nearest",
         (),
     ),
     (
-        "privacy/guarantee.py",
+        "_internal/rounding.py",
         "return _rounded(value, ROUND_FLOOR, digits, grouped)",
         'return _rounded(value, "ROUND_HALF_EVEN", digits, grouped)',
         "round_down to nearest",
         (),
     ),
     (
-        "privacy/guarantee.py",
+        "_internal/rounding.py",
         "context.plus(Decimal(value))",
         "context.plus(Decimal(repr(float(value))))",
         "rounds the repr, not the number",

@@ -61,8 +61,8 @@ def arguments() -> argparse.Namespace:
 
 def chosen(mutant: Mutant, module: str | None) -> bool:
     """Whether a mutant is of a file, a folder or a list."""
-    parts = mutant.module.split(".")
-    return module in (None, mutant.origin, mutant.module, parts[0], mutant.file)
+    names = (mutant.origin, mutant.module, mutant.file, *mutant.module.split("."))
+    return module is None or module in names
 
 
 def run(mutants: list[Mutant], workers: int) -> list[Judged]:

@@ -261,7 +261,7 @@ MUTANTS = [
      "all terms have one digest", UNIT),
     (TERMS, "not 2 <= count <= MOST_CLIENTS:", "not 2 <= count:",
      "terms that take a client minutes", UNIT),
-    (TERMS, '        _validate.whole("neighbours", degree, low=1, high=MOST_NEIGHBOURS)\n', "",
+    (TERMS, '        validate.whole("neighbours", degree, low=1, high=MOST_NEIGHBOURS)\n', "",
      "terms that take a client minutes", UNIT),
     (MASKS, "        if sign > 0:", "        if True:", "masks are never taken off", UNIT),
     (MASKS, "        fill(words)\n", "        fill(words) if start == 0 else None\n",

@@ -47,6 +47,7 @@ COMPOSITION = (
 # Quick tests that notice much stand first: the first that fails ends a run, and a few stand for a
 # whole file where the rest would take long.
 TESTS: dict[str, tuple[str, ...]] = {
+    "_internal/rounding.py": (ROUNDED, PRINTED, "_internal/test_rounding.py"),
     "privacy/accounting/account.py": ACCOUNT,
     "privacy/accounting/amplification.py": (THEOREM, ABSENCE, "privacy/test_sampled.py"),
     "privacy/accounting/calibrate.py": CALIBRATE,
@@ -75,6 +76,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/ledger.py": ("privacy/test_releases.py",),
     "privacy/guarantee.py": (ROUNDED, "privacy/test_coordinate.py", "privacy/test_account.py"),
     "privacy/accounting/releases.py": ("privacy/test_releases.py",),
+    "privacy/accounting/examples.py": ("privacy/test_releases.py",),
     "privacy/accounting/sampled.py": ("privacy/test_sampled.py",),
     "privacy/certificates/vector.py": ("privacy/test_vector.py",),
 }

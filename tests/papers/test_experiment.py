@@ -4,11 +4,11 @@ judged; and the command around them."""
 import dataclasses
 import json
 import re
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from small_mnist import small_mnist
 
 from randquant import cli
 from randquant.cli.commands import reproduce as reproduce_command
@@ -135,18 +135,6 @@ def test_a_run_that_fails_names_itself_and_what_is_finished_is_kept(tmp_path):
     assert run_status.read(tmp_path / names.folder(CONFIG)).state == "finished"
     with pytest.raises(ValueError, match="seeds"):
         experiment.train(curves, Setting(folder=tmp_path, seeds=0))
-
-
-def small_mnist(folder: Path, count: int) -> Path:
-    """MNIST files with so many random training images and labels."""
-    rng = np.random.default_rng(0)
-    for split, size in (("train", count), ("t10k", 20)):
-        images = rng.integers(0, 256, (size, 28, 28), dtype=np.uint8)
-        labels = (np.arange(size) % 10).astype(np.uint8)
-        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-            header = struct.pack(f">I{array.ndim}I", 0x800 + array.ndim, *array.shape)
-            (folder / f"{split}-{kind}-ubyte").write_bytes(header + array.tobytes())
-    return folder
 
 
 def test_data_are_the_papers_or_a_stand_in_that_is_named(tmp_path):

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy import stats
-from test_experiment import small_mnist
+from small_mnist import small_mnist
 
 import randquant as rq
 from randquant.mechanisms.designed import designed

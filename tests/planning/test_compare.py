@@ -19,6 +19,7 @@ from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.registry import build, channel_mechanisms, unregister
 from randquant.mechanisms.tuning import CoordinateTarget
 from randquant.planning import compare
+from randquant.planning.compare import compare as comparison
 from randquant.planning.compare import page as compare_page
 from randquant.planning.tuning import coordinate as families
 from randquant.planning.tuning.coordinate import Unreachable, tune_coordinate
@@ -125,7 +126,7 @@ def test_every_mechanism_is_compared_unless_some_are_chosen(monkeypatch):
     def nothing(*_):
         raise Unreachable("not looked for")
 
-    monkeypatch.setattr(compare, "tune_coordinate", nothing)
+    monkeypatch.setattr(comparison, "tune_coordinate", nothing)
     found = compare.at_equal_epsilon(1.0, [1], 1.0)
     assert sorted(entry.mechanism for entry in found.entries) == sorted(
         families.tunable_mechanisms()

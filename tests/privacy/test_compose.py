@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from oracle import binary_log_delta
 from strategies import channels, mechanism_channels, weight_rows
 
 import randquant as rq
@@ -111,23 +112,6 @@ def test_hockey_stick_broadcasts_and_refuses_what_overflows():
     assert (upper[-1] == 0).all()
     with pytest.raises(ValueError, match="700"):
         hockey_stick(rows[0], rows, PAPER.denominator, 701.0)
-
-
-def binary_log_delta(up: int, total: int, releases: int, epsilon: float) -> mpmath.mpf:
-    """log delta of binary randomised response with p = up/total, by the binomial sum."""
-    p = mpmath.mpf(up) / total
-    loss, tilt = mpmath.log(p / (1 - p)), mpmath.exp(mpmath.mpf(epsilon))
-    ahead = mpmath.mpf(epsilon) / loss
-    first = max(int(mpmath.ceil((releases + ahead) / 2)), 0)
-    mass = mpmath.binomial(releases, first) * p**first * (1 - p) ** (releases - first)
-    delta = mpmath.mpf(0)
-    for successes in range(first, releases + 1):
-        term = mass * (1 - tilt * mpmath.exp(-(2 * successes - releases) * loss))
-        delta += term
-        if term < delta * mpmath.mpf(10) ** -40 and successes > first + 5:
-            break
-        mass *= p / (1 - p) * (releases - successes) / (successes + 1)
-    return mpmath.log(delta) if delta > 0 else -mpmath.inf
 
 
 @pytest.mark.parametrize("releases", [2, 9, 60, 1000, 20000, 10**6])

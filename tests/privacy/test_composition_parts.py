@@ -1,5 +1,6 @@
 """Parts of composition, one by one, against fractions and 60 digits: each errs to its side only."""
 
+import importlib
 import math
 from fractions import Fraction
 
@@ -8,17 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import binary_log_delta
 from strategies import weight_rows
-from test_compose import binary_log_delta
 
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting import composition
 from randquant.privacy.accounting.composition.compose import _single, compose
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair, strongest_pairs
 from randquant.privacy.accounting.composition.fourier import _reach, _shift, by_fourier, on_grid
 from randquant.privacy.accounting.composition.loss import PrivacyLoss, Tilted, best_tilt, crossing
 from randquant.privacy.accounting.composition.normal import _smoothed, by_mean, by_normal
 from randquant.privacy.divergence import UNIT
+
+# `composition.compose` is the function; this is the module that defines it.
+composition = importlib.import_module(compose.__module__)
 
 mpmath.mp.dps = 60
 SIDES = pytest.mark.parametrize("upward", [True, False])

@@ -5,38 +5,14 @@ import itertools
 import pytest
 
 from randquant.aggregation.registry import all_mechanisms
-from randquant.mechanisms.registry import channel_mechanisms
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execute as runs
 from randquant.training.runs import rebuild as run_page
 
-NOISE = {"clip_norm": 0.5, "noise_multiplier": 4.0}
-PARAMETERS = {
-    "rqm": {"clip": 0.1, "margin": 0.1, "levels": 4, "keep": 0.4},
-    "pbm": {"clip": 0.1, "theta": 0.2, "trials": 3, "inputs": 3},
-    "erm": {"clip": 0.1, "bins": [-0.2, 0.2], "gamma": 1.0},
-    "optm": {"clip": 0.1, "bins": [-0.3, -0.05, 0.05, 0.3], "epsilon": 1.0},
-    "qmgeo": {"clip": 0.1, "levels": 4, "p": 0.5, "mixing": 0.1},
-    "mvu": {"clip": 0.1, "levels": 2, "epsilon": 1.0},
-    "imvu": {"clip_norm": 0.1, "levels": 2, "epsilon": 1.0},
-    "stochastic-rounding": {"clip": 0.1, "levels": 2, "margin": 0.1},
-    "optimal": {"clip": 0.1, "epsilon": 1.0, "values": [-0.3, 0.3]},
-    "clipped-sgd": {"clip_norm": 0.5},
-    **dict.fromkeys(
-        ("gaussian", "local-gaussian", "sign-sgd", "skellam", "discrete-gaussian", "binomial"),
-        NOISE,
-    ),
-}
+PARAMETERS = {name: each.example for name, each in all_mechanisms().items() if each.example}
 TRUSTS = ("", "local", "aggregate", "central")
-WORKS = {
-    **{name: {"local": True, "aggregate": name != "optm"} for name in channel_mechanisms()},
-    "gaussian": {"central": True},
-    "local-gaussian": {"local": True},
-    "sign-sgd": {"local": True},
-    "clipped-sgd": {},
-    **{name: {"aggregate": True} for name in ("skellam", "discrete-gaussian", "binomial")},
-}
-"""Under which trust each works; a sum of uneven levels decodes to nothing."""
+WORKS = {name: dict.fromkeys(each.trusts, True) for name, each in all_mechanisms().items()}
+"""Under which trust each works; the examples have even levels, whose sums decode."""
 
 
 def config(name, trust, sampling):

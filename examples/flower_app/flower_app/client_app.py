@@ -3,7 +3,7 @@
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from randquant.integrations.flower.mod import QuantizeMod
+from randquant.flower import QuantizeMod
 
 EPSILON, DELTA = 8.0, 1e-5
 """A client's limit, unless its SuperNode sets another (`randquant-epsilon`)."""

@@ -1,5 +1,6 @@
 """The server: a step with the decoded mean of the clients' gradients, and evaluation."""
 
+import json
 import time
 from logging import INFO
 from pathlib import Path
@@ -10,8 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvgM
 
 from flower_app import task
-from randquant._internal.serialization import write_json
-from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.flower import QuantizedStrategy
 
 app = ServerApp()
 
@@ -68,4 +68,4 @@ def main(grid: Grid, context: Context) -> None:
             "epsilon": guarantee.epsilon,
             "stopped": strategy.stopped,
         }
-        write_json(Path(config["results"]), record)
+        Path(config["results"]).write_text(json.dumps(record, indent=2) + "\n")

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from randquant.aggregation.mechanism import UpdateMechanism
+    from randquant.aggregation import UpdateMechanism
     from randquant.training.client import Learner
 
 
 def mechanism(config: Mapping[str, Any]) -> UpdateMechanism:
     """Stochastic rounding of a clipped and rotated update."""
-    from randquant.aggregation.registry import update_mechanism
+    from randquant.aggregation import update_mechanism
 
     return update_mechanism(
         "stochastic-rounding",

@@ -20,7 +20,7 @@ def seal(record: Any, before: str = "") -> dict[str, Any]:
     """Return a record as a JSON object with a checksum as its last field.
 
     Args:
-        record: a dataclass or mapping that `records.to_json` turns into a JSON object.
+        record: a dataclass or mapping that `serialization.to_json` turns into a JSON object.
         before: the previous record's checksum, which enters this one: records form a chain, from
             which none can be dropped, doubled or moved unnoticed.
 

@@ -342,6 +342,7 @@ RECORDS = tuple(
         kind,
         functools.partial(AdditiveMechanism, kind),
         HELP,
+        example={"clip_norm": 1.0, "noise_multiplier": 1.0},
         update=_updates,
         trusts=("aggregate",),
         whole_update=True,

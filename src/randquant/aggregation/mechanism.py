@@ -138,7 +138,7 @@ class UpdateMechanism(Protocol):
         ...
 
     def record(self) -> dict[str, Any]:
-        """JSON data from which `aggregate.from_record` makes an equal mechanism.
+        """JSON data from which `saved.from_record` makes an equal mechanism.
 
         Raises:
             TypeError: the mechanism cannot be saved.

@@ -115,6 +115,7 @@ RECORDS = (
         "sign-sgd",
         SignSGD,
         {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
+        example={"clip_norm": 1.0, "noise_multiplier": 0.5},
         update=_updates,
         trusts=("local",),
         whole_update=True,

@@ -167,6 +167,7 @@ RECORDS = (
             "inputs": INPUTS,
             "constraint": "what epsilon bounds: pure, l1, l2 (in units of clip) or fisher",
         },
+        example={"clip": 1.5, "epsilon": 1.5, "values": [-3.0, -1.0, 1.0, 3.0]},
         # Evenly spaced levels, so that summed codes decode.
         coordinate=CoordinateFamily(
             lambda target: {"margin": few_margins(target)},

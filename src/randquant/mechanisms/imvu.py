@@ -185,6 +185,7 @@ RECORDS = (
             "epsilon": "pure epsilon between clip_norm/beta and -clip_norm/beta",
             "beta": "input scaling, 1 to 10,000; larger suits coordinates small beside clip_norm",
         },
+        example={"clip_norm": 1.5, "levels": 4, "epsilon": 2.0},
         # One channel alone: its epsilon is the target.
         coordinate=CoordinateFamily(
             lambda target: {"": [0.0]},

@@ -81,6 +81,7 @@ RECORDS = (
             "inputs": INPUTS,
             "geometry": "pure, l1 or l2",
         },
+        example={"clip": 1.5, "levels": 2, "epsilon": 1.5, "inputs": 2},
         update=_updates,
         place=6,
     ),

@@ -199,6 +199,7 @@ RECORDS = (
             "density": DENSITY,
             "reach": REACH,
         },
+        example={"clip": 1.5, "bins": [-3.0, -1.0, 1.0, 3.0], "epsilon": 1.5},
         coordinate=CoordinateFamily(
             lambda target: {"margin": few_margins(target)},
             lambda target, at: {

@@ -91,6 +91,7 @@ RECORDS = (
             "trials": "binomial trials, 1 to 255; trials + 1 codes",
             "inputs": INPUTS,
         },
+        example={"clip": 1.5, "theta": 0.25, "trials": 3},
         coordinate=CoordinateFamily(
             lambda target: {"theta": np.geomspace(1e-5, 0.5, 25)},
             lambda target, at: {

@@ -105,6 +105,7 @@ RECORDS = (
             "p": "success probability of the geometric distances, between 0 and 1",
             "mixing": "keeps the probability of either side within mixing and 1 - mixing",
         },
+        example={"clip": 1.5, "levels": 4, "p": 0.3, "mixing": 0.2},
         coordinate=CoordinateFamily(
             lambda target: {
                 "p": [1e-3, *SHARES[4:-1], 0.999],

@@ -29,6 +29,8 @@ class MechanismRecord:
         constructor: from its parameters, by name, to a Channel, or to a mechanism for whole updates
             where `whole_update` is set; ValueError where there is none.
         help: what each parameter means, by name: one line for the command line.
+        example: parameters that it can be tried with, as JSON: few codes, evenly spaced. Contract
+            tests try every mechanism with them.
         coordinate: how it is tuned to one coordinate's epsilon; None where that follows from the
             signature, or where it cannot be.
         update: from the setting to how it is tuned to a whole run's guarantee; None where it
@@ -41,8 +43,8 @@ class MechanismRecord:
         place: where lists and tables name it: by place, then by name.
 
     Raises:
-        ValueError: the name is malformed, a parameter cannot be given by name, or help is about a
-            parameter that there is not.
+        ValueError: the name is malformed, a parameter cannot be given by name, or help or the
+            example is about a parameter that there is not.
 
     Example:
         >>> def fair_coin(clip: float): ...
@@ -53,6 +55,7 @@ class MechanismRecord:
     name: str
     constructor: Callable[..., Any]
     help: Mapping[str, str] = field(default_factory=dict)
+    example: Mapping[str, Any] = field(default_factory=dict)
     coordinate: CoordinateFamily | None = None
     update: Callable[[UpdateSetting], UpdateFamily] | None = None
     trusts: tuple[Trust, ...] = ("local", "aggregate")
@@ -78,6 +81,11 @@ class MechanismRecord:
                     f"Expected help about parameters of {self.name}, "
                     f"{', '.join(self.signature)}; got {about!r}."
                 )
+        if not set(self.example) <= set(self.parameters):
+            raise ValueError(
+                f"Expected an example with parameters of {self.name}, "
+                f"{', '.join(self.parameters)}; got {', '.join(self.example)}."
+            )
 
     @property
     def signature(self) -> Mapping[str, inspect.Parameter]:

@@ -84,6 +84,7 @@ def register(
     constructor: Callable[..., Channel],
     *,
     help: Mapping[str, str] | None = None,
+    example: Mapping[str, Any] | None = None,
     coordinate: CoordinateFamily | None = None,
     update: Callable[[UpdateSetting], UpdateFamily] | None = None,
 ) -> None:
@@ -96,6 +97,7 @@ def register(
             the number of codes `levels`: then commands read them, and `randquant compare`
             searches one or two `float` parameters for a target epsilon.
         help: what parameters mean, by name, for `--help`.
+        example: parameters that it can be tried with.
         coordinate: which numbers `randquant compare` searches, and on which grids, where the
             signature does not say it.
         update: from a setting to the one number that `randquant plan` searches; without one it is
@@ -115,7 +117,7 @@ def register(
         2
         >>> unregister("wide-rounding")
     """
-    record = MechanismRecord(name, constructor, help or {}, coordinate, update)
+    record = MechanismRecord(name, constructor, help or {}, example or {}, coordinate, update)
     if "clip" not in record.parameters:
         raise ValueError(
             f"Expected the constructor of {name} to take clip and its other parameters by name."

@@ -146,6 +146,7 @@ RECORDS = (
             "levels": LEVELS,
             "keep": "probability that an inner level is kept, 0 to 1",
         },
+        example={"clip": 1.5, "margin": 1.5, "levels": 8, "keep": 0.42},
         coordinate=CoordinateFamily(
             lambda target: {"margin": margins(target), "keep": SHARES},
             lambda target, at: target.sized(margin=target.clip * at["margin"], keep=at["keep"]),
@@ -157,6 +158,7 @@ RECORDS = (
         "stochastic-rounding",
         stochastic_rounding,
         help={"clip": CLIP, "levels": LEVELS, "margin": MARGIN},
+        example={"clip": 1.5, "levels": 2, "margin": 1.0},
         # Finite only when all inputs lie between the two middle levels: those are steered.
         coordinate=CoordinateFamily(
             lambda target: {"middle": margins(target)},

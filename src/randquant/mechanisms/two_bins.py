@@ -194,6 +194,7 @@ RECORDS = (
         "erm",
         erm,
         help={"clip": CLIP, "bins": VALUES, "gamma": "how strongly near bins are preferred, >= 0"},
+        example={"clip": 1.5, "bins": [-3.0, -1.0, 1.0, 3.0], "gamma": 1.0},
         coordinate=CoordinateFamily(
             lambda target: {"margin": margins(target), "gamma": [0.0, 1.0, 3.0, 10.0, 100.0]},
             lambda target, at: {

@@ -124,7 +124,7 @@ class Curve:
 
     Attributes:
         label: in the legend.
-        style: style of the line, as in `_svg.Line`.
+        style: style of the line, as in `svg.Line`.
         config: the run with the first seed.
         paper: the guarantee that the paper states for it, as printed, or None.
         why: what that guarantee covers, if there is one.

@@ -36,7 +36,7 @@ ENTRIES: dict[str, Callable[[], Reproduction]] = {
 
 
 class Experiment(NamedTuple):
-    """An entry that is trained: its module and function, and a title."""
+    """An entry that is trained: its module among the papers and function, and a title."""
 
     where: str
     title: str
@@ -99,8 +99,8 @@ def titles() -> dict[str, str]:
 
 
 def _experiment(name: str) -> Callable[[Any], Reproduction]:
-    module, _, function = EXPERIMENTS[name].where.partition(".")
-    return getattr(importlib.import_module(f"randquant.papers.registry.{module}"), function)
+    module, _, function = EXPERIMENTS[name].where.rpartition(".")
+    return getattr(importlib.import_module(f"randquant.papers.{module}"), function)
 
 
 __all__ = [

@@ -45,7 +45,7 @@ def collector(
     Args:
         learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
             coordinate as it stands through a channel of evenly spaced values, codes are drawn and
-            added up there, with the random bits of `encode.gpu` for a seed; else clients send
+            added up there, with the random bits of `encoding.gpu` for a seed; else clients send
             payloads.
         mechanism: protects and aggregates them.
         pool, workers: threads that clients are simulated on; they do not change the result.
@@ -114,7 +114,7 @@ def sum_of_codes(
 
     Guarantees:
         Each code is drawn from exactly the channel's row, independently, as
-        `encode.gpu.encode_tensor` does with a seed.
+        `encoding.gpu.encode_tensor` does with a seed.
 
     Raises:
         ValueError: a row contains NaN or infinity; the error names its client.

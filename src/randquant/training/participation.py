@@ -25,7 +25,7 @@ def sample_poisson(population: int, rate: float, round: int, seed: int) -> list[
     Guarantees:
         Each client takes part with a probability of at most `rate`, less than 2**-64 below it.
         Like everything that follows from a seed, this is for simulation: amplification
-        (`sampling.Sampled`) needs random choices that the adversary does not know.
+        (`sampled.Sampled`) needs random choices that the adversary does not know.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -70,7 +70,7 @@ def sample_capped(
         round can be drawn, all rounds can. Clients that could take part in every remaining round
         are selected first, as many as necessary; the others are drawn uniformly from all clients
         below the cap. Rounds depend on each other, so amplification by sampling
-        (`sampling.Sampled`) does not apply: account for the client called most often.
+        (`sampled.Sampled`) does not apply: account for the client called most often.
 
     Raises:
         ValueError: an argument is out of bounds, or the remaining rounds cannot be filled.

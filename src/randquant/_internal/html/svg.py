@@ -1,6 +1,6 @@
 """Charts as inline SVG.
 
-Colours are classes (`c1` to `c8`) that the style sheet of `_page` defines, so one drawing serves
+Colours are classes (`c1` to `c8`) that the style sheet of `template` defines, so one drawing serves
 light mode, dark mode and print. A chart is 380 px wide: about the width of a phone and of half a
 desktop page, so its text has the same size on both. Legends are HTML and wrap by themselves.
 """

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 
 # Compiled code is cached on disk and renewed when this file changes, and only then: every constant
-# that it uses stands here, and `encode.tables` takes them from here.
+# that it uses stands here, and `encoding.tables` takes them from here.
 CODE_BITS = 62
 """Random bits that decide a code: thresholds are in units of 2**-62."""
 FIRST_BITS = 32
@@ -46,7 +46,7 @@ def encode(
     words (n,) uint64 hold per coordinate 32 bits of dither (low half) and the first 32 bits of
     the draw (high half). low_words is empty, or (n,) uint64 whose low 30 bits complete the draw;
     without them a draw that 32 bits do not settle ends the call with TIE. The tables are those
-    of `encode.tables`, flattened.
+    of `encoding.tables`, flattened.
     """
     values = np.empty(_BLOCK, np.float64)
     cells = np.empty(_BLOCK, np.int64)

@@ -113,6 +113,7 @@ def optimal(
         lower bound per code replaces the pairs.
 
     Example:
+        >>> from randquant.mechanisms.design.constraints import Pure
         >>> design = optimal(clip=1.0, values=[-3, -0.5, 0.5, 3], constraint=Pure(1.0))
         >>> round(design.value, 4), design.certificate.epsilon.upper <= 1.0, design.gap < 1e-6
         (1.7009, True, True)
@@ -161,6 +162,7 @@ def least_epsilon(
         constraint: likewise; its own epsilon is not looked at.
 
     Example:
+        >>> from randquant.mechanisms.design.constraints import Pure
         >>> round(least_epsilon(1.0, [-3.0, 3.0], Pure(1.0)), 6)  # log(4/2)
         0.693147
     """

@@ -19,7 +19,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise.table import CumulativeTable
-from randquant.privacy.certificates.noise import _ABOVE, Noise
+from randquant.privacy.certificates.noise import ABOVE, Noise
 from randquant.privacy.divergence import UNIT
 
 LARGEST_VARIANCE = 2.0**30
@@ -53,18 +53,18 @@ class DiscreteGaussian:
     def curvature(self, terms: int) -> float:
         """1/(n · sigma^2), plus twice how far a sum's log law may stray from a Gaussian's."""
         k = np.arange(1, terms)
-        q = np.exp(-2 * math.pi**2 * self.variance * (k / (k + 1))) * _ABOVE
+        q = np.exp(-2 * math.pi**2 * self.variance * (k / (k + 1))) * ABOVE
         stray = float(np.sum(np.log1p(2 * q / (1 - q**3)) - np.log1p(-2 * q)))
         summed = 1 + terms * UNIT  # what adding up `terms` numbers may lose
-        return (1 / (terms * self.variance) + 2 * stray * summed) * _ABOVE
+        return (1 / (terms * self.variance) + 2 * stray * summed) * ABOVE
 
     def spread(self, terms: int) -> float:
         """n · sigma^2, for every a."""
-        return terms * self.variance * _ABOVE
+        return terms * self.variance * ABOVE
 
     def distance(self, terms: int) -> float:
         """What the tables of the summed draws differ by."""
-        return terms * self._table().distance * _ABOVE
+        return terms * self._table().distance * ABOVE
 
     def draw(self, count: int, key: Key) -> np.ndarray:
         """Draw from the table."""
@@ -103,16 +103,16 @@ class Skellam:
         mu = terms * self.variance * (1 - 4 * UNIT)
         c = 1.0 if mu >= 7 else 2.25
         root = math.sqrt(mu * mu + c)
-        return 2 * math.log1p((0.5 + c / (root + mu)) / mu) * _ABOVE
+        return 2 * math.log1p((0.5 + c / (root + mu)) / mu) * ABOVE
 
     def spread(self, terms: int) -> float:
         """Hardly above the variance mu: log E exp(a X) = mu (cosh a - 1); infinite below 1."""
         mu = terms * self.variance
-        return (mu + 1 / (11 * mu)) * _ABOVE if mu >= 1 else math.inf
+        return (mu + 1 / (11 * mu)) * ABOVE if mu >= 1 else math.inf
 
     def distance(self, terms: int) -> float:
         """What the tables of the summed draws, two a client, differ by."""
-        return 2 * terms * self._table().distance * _ABOVE
+        return 2 * terms * self._table().distance * ABOVE
 
     def draw(self, count: int, key: Key) -> np.ndarray:
         """Draw two Poisson variables from the table."""
@@ -165,20 +165,20 @@ class Binomial:
         total, reach = self._window(terms)
         if 2 * reach >= total:
             return math.inf
-        return math.log1p((total + 1) / (total * total / 4 - reach * reach)) * _ABOVE
+        return math.log1p((total + 1) / (total * total / 4 - reach * reach)) * ABOVE
 
     def spread(self, terms: int) -> float:
         """2 above the variance, which covers the law beyond the window."""
-        return (terms * self.trials / 4 + 2) * _ABOVE
+        return (terms * self.trials / 4 + 2) * ABOVE
 
     def distance(self, terms: int) -> float:
         """Mass beyond the window, in the sum and in the law that replaces it, and of the tables."""
         total, reach = self._window(terms)
         if 2 * reach >= total:
             return 1.0
-        slope = math.log1p((2 * reach - 1) / (total / 2 - reach + 1)) / _ABOVE
+        slope = math.log1p((2 * reach - 1) / (total / 2 - reach + 1)) / ABOVE
         outside = 2 * math.exp(-2 * reach * reach / total * (1 - 8 * UNIT)) * (1 + 1 / slope)
-        return (outside + terms * self._table().distance) * _ABOVE
+        return (outside + terms * self._table().distance) * ABOVE
 
     def draw(self, count: int, key: Key) -> np.ndarray:
         """Draw from the table."""

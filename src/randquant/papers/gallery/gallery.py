@@ -60,7 +60,7 @@ def build(folder: Path) -> Path:
         The site's first page, FOLDER/index.html.
 
     Guarantees:
-        Results are in the order of `reproduce.ENTRIES`, others follow by name; entries without a
+        Results are in the order of `registry.ENTRIES`, others follow by name; entries without a
         result are listed with their command. The pages run no script and request nothing. Each is
         replaced atomically, and none if a result cannot be read. Equal results give equal bytes.
 

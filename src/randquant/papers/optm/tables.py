@@ -223,7 +223,8 @@ def average(
         mean, deviation: of the Gaussian before truncation.
 
     Example:
-        >>> channel = rq.rqm(1.0, 1.7, 4, 0.22)
+        >>> from randquant.mechanisms.rqm import rqm
+        >>> channel = rqm(1.0, 1.7, 4, 0.22)
         >>> round(average(channel, lambda x: x, 0.0, 0.3), 12) + 0.0, round(
         ...     average(channel, lambda x: x * 0 + 1, 0.5, 0.1), 12
         ... )

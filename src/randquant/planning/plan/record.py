@@ -129,7 +129,7 @@ class Plan:
 
 
 def code(entry: Candidate, need: Need) -> str:
-    """One line of Python that makes an entry's mechanism; it wants `aggregate.update_mechanism`."""
+    """One line of Python that makes an entry's mechanism; it wants `update_mechanism`."""
     parameters = ", ".join(f"{name!r}: {value!r}" for name, value in entry.parameters.items())
     options = f'trust="{need.trust}"'
     if need.trust == "aggregate":

@@ -58,6 +58,7 @@ def account(releases: Iterable[Release], delta: float, *, quick: bool = False) -
 
     Example:
         >>> import randquant as rq
+        >>> from randquant.privacy.accounting.releases import ChannelRelease
         >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
         >>> print(account([ChannelRelease(channel, dimension=650, rounds=20)], delta=1e-5))
         epsilon <= 60257.7 at delta = 1e-05 (replace_one, local trust)

@@ -10,7 +10,10 @@ import numpy as np
 from randquant.channels.keys import Key
 from randquant.privacy.divergence import UNIT
 
-_ABOVE = 1 + 256 * UNIT  # covers the roundings of a short formula, exp and log included
+# The formula of theory/additive.md, Proposition 1 (`shift_divergence`) has a dozen roundings; those
+# of Propositions 2 to 5 as few, and an exp or a log, which are right to 8 units.
+ABOVE = 1 + 256 * UNIT
+"""Factor that rounds a short formula of non-negative terms up, whatever float64 did to it."""
 
 
 class Noise(Protocol):
@@ -21,14 +24,19 @@ class Noise(Protocol):
         """Variance of one client's noise (for the discrete Gaussian, its parameter, just above)."""
         ...
 
+    # The largest second difference of -log p: theory/additive.md, Propositions 2 (discrete
+    # Gaussian), 3 (Skellam) and 4 (binomial).
     def curvature(self, terms: int) -> float:
         """Upper bound of the curvature of the law of a sum of `terms` of them."""
         ...
 
+    # theory/additive.md, Propositions 2 to 4; Proposition 1 takes any v that is large enough.
     def spread(self, terms: int) -> float:
         """A variance v for that law: log E exp(a X) <= a^2 v / 2 for |a| <= 1/v."""
         ...
 
+    # Of what tables draw by theory/additive.md, Proposition 5; the binomial adds the mass beyond
+    # the window of Proposition 4. theory/accounting.md, Proposition 4, pays for it out of delta.
     def distance(self, terms: int) -> float:
         """Upper bound of the total variation distance of the sum as drawn to a law that has it."""
         ...
@@ -55,7 +63,7 @@ def shift_divergence(
         of the order, rounded up. For a Gaussian k = 1/v is one over the variance.
 
     References:
-        Derived in `docs/theory/additive.md`, proposition 1.
+        theory/additive.md, Proposition 1.
 
     Example:
         >>> round(shift_divergence(0.25, 4.0, 4.0, 3.5), 12)
@@ -63,9 +71,15 @@ def shift_divergence(
     """
     if squared_distance == 0:
         return 0.0
+    # Proposition 1 is for real orders; in the tails, shifts are told apart without bound.
     if math.isinf(order):
         return math.inf
+    # Exact: the order is at most twice its floor.
     part = order - math.floor(order)
+    # The quotient is rounded once, so 8 units keep it below 1/v. A negative difference counts as 0:
+    # the proof multiplies it by f >= 0.
     excess = max(curvature - (1 - 8 * UNIT) / spread, 0.0)
+    # theory/additive.md, Proposition 1: at whole orders t = 0, and the spread drops out.
     slope = order * curvature + excess * (part * (1 - part) / (order - 1))
-    return squared_distance / 2 * slope * _ABOVE
+    # No term is negative, so every rounding is relative to the result.
+    return squared_distance / 2 * slope * ABOVE

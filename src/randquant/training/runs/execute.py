@@ -3,7 +3,7 @@
 All randomness is derived from (seed, round), so a checkpoint holds the model, the round number, the
 participation counts, and nothing else. Rounds after the checkpoint that were sent before a kill are
 sent again with the same bits, which is no new release. A run neither ends before these rounds nor
-states less than they cost. The files in the folder are described in `run_folder`.
+states less than they cost. The files in the folder are described in `folder`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def execute(
     Args:
         folder: made by `create`.
         on_round: called after each round.
-        changes: settings to continue with, by name, among `run_folder.FREE`; they are saved.
+        changes: settings to continue with, by name, among `folder.FREE`; they are saved.
 
     Returns:
         The finished run: all rounds are done, or the next one would exceed its stop_at_epsilon.
