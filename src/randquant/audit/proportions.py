@@ -68,6 +68,5 @@ def least_epsilon(
 
 
 def ceiling(trials: int, delta: float, error: float) -> float:
-    """Return the largest possible `least_epsilon`: the event happened always in one world, and
-    never in the other."""
+    """Return the largest possible `least_epsilon`: of an event that is certain or impossible."""
     return max(0.0, float(least_epsilon(trials, 0, trials, delta, error)))
