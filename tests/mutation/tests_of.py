@@ -76,7 +76,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/ledger.py": ("privacy/test_releases.py",),
     "privacy/guarantee.py": (ROUNDED, "privacy/test_coordinate.py", "privacy/test_account.py"),
     "privacy/accounting/releases.py": ("privacy/test_releases.py",),
-    "privacy/accounting/examples.py": ("privacy/test_releases.py",),
     "privacy/accounting/sampled.py": ("privacy/test_sampled.py",),
     "privacy/certificates/vector.py": ("privacy/test_vector.py",),
 }

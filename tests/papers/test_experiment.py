@@ -96,6 +96,7 @@ def test_runs_are_trained_once_and_used_again(tmp_path, in_process):
     assert line.points[-1][1] == pytest.approx(100 * mean)
 
 
+@pytest.mark.slow
 def test_a_killed_experiment_goes_on_to_the_same_bits(tmp_path):
     config = dataclasses.replace(PRIVATE, rounds=12)
     runs.create(tmp_path / "whole", config, baseline=False, overwrite=False)

@@ -100,6 +100,7 @@ def test_figure_2_trains_clients_of_one_sample(tmp_path, tiny, in_process):
         assert 0.999 < noise[name] < 1.002
 
 
+@pytest.mark.slow
 def test_figure_3_trains_writers(tmp_path, tiny, in_process):
     setting = Setting(write_femnist(tmp_path), quick=True, jobs=1, folder=tmp_path / "runs")
     found = reproduce("imvu-fig3", setting)

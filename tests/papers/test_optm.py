@@ -162,6 +162,7 @@ def test_errors_are_told_apart_beyond_chance(differences, quick, verdict):
 # Whole figures, tiny.
 
 
+@pytest.mark.slow
 def test_optms_figure_4_runs(fast, monkeypatch, tmp_path, in_process):
     for name, every in (("BREAST_CANCER", 1), ("MNIST", 1)):
         task = getattr(optm_training, name)

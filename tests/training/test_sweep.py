@@ -185,6 +185,7 @@ def test_what_may_not_be_begun_is_refused(grid, tmp_path, capsys):
         assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path):
     text = TRAIN.format(rounds=300).replace("_every = 3", "_every = 30") + (
         '[[case]]\nmechanism = "gaussian"\nclip_norm = 0.5\n[case.grid]\n'

@@ -1,11 +1,8 @@
 """The best channel for an objective under a constraint."""
 
 from randquant.mechanisms.design.constraints import (
-    SLACKS,
     Constraint,
-    Curved,
     Fisher,
-    Fixed,
     Metric,
     Pure,
     Renyi,
@@ -14,12 +11,9 @@ from randquant.mechanisms.design.constraints import (
 from randquant.mechanisms.design.optimal import Design, least_epsilon, optimal
 
 __all__ = [
-    "SLACKS",
     "Constraint",
-    "Curved",
     "Design",
     "Fisher",
-    "Fixed",
     "Metric",
     "Pure",
     "Renyi",

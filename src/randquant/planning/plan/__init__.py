@@ -1,8 +1,6 @@
 """Which mechanism and parameters meet a target, ranked by error."""
 
-from randquant.planning.plan.plan import ALIKE, plan
+from randquant.planning.plan.plan import plan
+from randquant.planning.plan.record import Candidate, Plan
 
-__all__ = [
-    "ALIKE",
-    "plan",
-]
+__all__ = ["Candidate", "Plan", "plan"]
