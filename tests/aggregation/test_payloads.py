@@ -108,9 +108,9 @@ def test_one_payload_forty_times_is_no_cohort_of_forty(mechanism):
     update = np.zeros(650, np.float32)
     payloads = [mechanism.encode(update, Key.from_seed(n)) for n in range(40)]
     assert mechanism.mean(payloads, 650, Key.from_seed(0)).shape == (650,)
-    with pytest.raises(ValueError, match="payload once in a sum, got 39 of 40 again"):
+    with pytest.raises(ValueError, match="payload once in a sum, got 39 duplicates among 40"):
         mechanism.mean(payloads[:1] * 40, 650, Key.from_seed(0))
-    with pytest.raises(ValueError, match="got 1 of 41 again: copies add no noise"):
+    with pytest.raises(ValueError, match="got 1 duplicates among 41: they add no"):
         mechanism.mean([*payloads, payloads[7]], 650, Key.from_seed(0))
     with pytest.raises(ValueError, match="Expected at least 40 payloads in a sum, got 39"):
         mechanism.mean(payloads[:39], 650, Key.from_seed(0))

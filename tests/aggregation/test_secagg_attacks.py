@@ -356,7 +356,7 @@ def test_a_server_that_changes_many_keys_or_commitments_stops_a_client_before_it
         played = Round(terms_of(5), down=change)
         assert played.exact()
         assert played.survivors == {1, 2, 3, 4}
-        assert "open and fit" in played.errors[0]
+        assert "do not unseal" in played.errors[0]
         assert not played.server.refused
 
 
@@ -394,7 +394,7 @@ def test_wrong_shares_are_found_and_named_exactly():
     played = Round(terms_of(20), up=up)
     assert played.exact()
     assert set(played.server.refused) == liars
-    assert all("fits its commitment" in reason for reason in played.server.refused.values())
+    assert all("matches its commitment" in reason for reason in played.server.refused.values())
 
 
 def test_one_wrong_share_of_one_client_is_named():

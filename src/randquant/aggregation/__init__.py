@@ -1,4 +1,4 @@
-"""Mechanisms for whole updates: what a client uploads, and what the server makes of the uploads.
+"""Mechanisms for whole updates: a client encodes its update, the server decodes the mean.
 
 Training and deployment see only `UpdateMechanism`.
 """

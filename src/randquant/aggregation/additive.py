@@ -38,15 +38,15 @@ LARGEST_STEP = 2**40
 
 @dataclass(frozen=True, slots=True)
 class NoisePlan:
-    """What one dimension makes of a mechanism's parameters.
+    """Grid and noise that a mechanism's parameters give for updates of one dimension.
 
     Attributes:
         rotation: the rotation; `rotation.size` coordinates are sent.
         scale: grid steps in one unit of an update.
-        bound: squared L2 norm, at most, of a rounded update, in steps^2.
+        bound: upper bound of a rounded update's squared L2 norm, in steps^2.
         noise: each client's noise.
-        deviation: standard deviation, at most, of a coordinate of the sum, in steps, when every
-            client's update is the same and as long as it may be (rotation taken to spread it).
+        deviation: upper bound of the standard deviation of a coordinate of the sum, in steps, when
+            all clients send the same update of norm clip_norm (and the rotation spreads it).
     """
 
     rotation: Rotation
@@ -59,35 +59,36 @@ class NoisePlan:
 @final
 @dataclass(frozen=True, slots=True)
 class AdditiveMechanism(MechanismDefaults):
-    """Whole updates, rounded and with integer noise, for a server that sees only their sum.
+    """Rounds whole updates and adds integer noise, for a server that sees only their sum.
 
     Args:
         kind: which noise: a key of NOISES.
         clip_norm: C, L2 clipping threshold of a whole update, within [1e-30, 1e30].
         noise_multiplier: standard deviation of the noise in a sum over the L2 distance between two
             sums that differ in one client, as in the Gaussian baselines.
-        cohort: n, how many clients are summed, at least; each adds an n-th of the noise's variance.
+        cohort: n, fewest clients in a sum; each adds 1/n of the noise's variance.
         bits: per coordinate, 2 to 24: sums are taken modulo 2**bits.
         deviations: how many standard deviations of a sum's coordinate fit within half the range;
-            fewer make the grid finer and wrapping around likelier.
+            fewer make the grid finer and overflow likelier.
         rotation_seed: public, the same for all clients and the server.
 
     Guarantees:
-        The bound of `release` holds for what is really sent, against a server that sees the sum
+        The bound of `release` holds for what is actually sent, against a server that sees the sum
         modulo 2**bits of at least `cohort` clients who all follow the protocol: the norm of the
-        rounded update is checked in integers, so no rounding of floats before it matters, and the
-        distance between the tables that noise is drawn from and its law is part of the release.
-        `mean` refuses fewer payloads than `cohort`, and copies where two clients would send the
-        same with a probability below 1e-9. It adds payloads up itself, as a simulation
-        may; deployed, secure aggregation modulo 2**bits must do that.
-        `mean` is unbiased for the mean of the clipped updates but for two things. Rounding is
+        rounded update is checked in integers, so no earlier floating-point rounding matters, and
+        the distance between the tables that noise is drawn from and its law is part of the release.
+        `mean` refuses fewer payloads than `cohort`, and duplicates where two clients would send
+        equal payloads with a probability below 1e-9. It adds the payloads itself, as a simulation
+        may; a deployment must use secure aggregation modulo 2**bits instead.
+        `mean` is unbiased for the mean of the clipped updates, up to two effects. Rounding is
         repeated until the norm is within its bound, which shifts a client's mean by at most
         1.55 · sqrt(size) steps in L2 (in practice by far less: few roundings are repeated). And a
-        sum beyond ±2**(bits - 1) wraps around: a matter of `deviations`, see `NoisePlan.deviation`.
+        sum beyond ±2**(bits - 1) wraps around; `deviations` sets how rarely, see
+        `NoisePlan.deviation`.
 
     Raises:
-        ValueError, TypeError: an argument is out of bounds or of the wrong kind; when used with
-            a dimension, also when bits cannot hold the noise.
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind; once the
+            dimension is known, also if the bits cannot hold the noise.
 
     References:
         Kairouz, Liu and Steinke 2021 (distributed discrete Gaussian), Algorithms 1 and 2;
@@ -122,7 +123,7 @@ class AdditiveMechanism(MechanismDefaults):
 
     @property
     def trust(self) -> Trust:
-        """The server sees the sum of a cohort's codes."""
+        """The server sees only the sum of a cohort's codes."""
         return "aggregate"
 
     @property
@@ -158,7 +159,7 @@ class AdditiveMechanism(MechanismDefaults):
         return self.decode(totals, len(payloads), dimension)
 
     def size(self, dimension: int) -> int:
-        """How many codes an update is sent as: filled up to a power of two."""
+        """How many codes an update is sent as: its dimension, padded to a power of two."""
         return Rotation(dimension, self.rotation_seed).size
 
     def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
@@ -175,16 +176,16 @@ class AdditiveMechanism(MechanismDefaults):
         return mean.astype(np.float32)
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """A vector masked for a sum modulo 2**bits, however many are summed."""
+        """A vector masked for a sum modulo 2**bits, for any number of clients."""
         return upload.masked(self.size(dimension), self.bits)
 
     def _log_equal(self, plan: NoisePlan) -> float:
-        """Log of the largest probability that a coordinate of two payloads is equal.
+        """Log of the largest probability that two payloads agree in one coordinate.
 
-        A log-concave law on the integers has no mass above 2 / sqrt(1 + 4 · variance) (Bobkov,
-        Marsiglietti and Melbourne 2022, theorem 1.1); modulo 2**bits at most two that large and
-        2**-bits of all others fall together (`docs/theory/encoding.md`). 3 stands for 4, since the
-        discrete Gaussian's variance is a little below its parameter.
+        No integer has more mass than 2 / sqrt(1 + 4 · variance) under a log-concave law (Bobkov,
+        Marsiglietti and Melbourne 2022, theorem 1.1); reduction modulo 2**bits merges at most two
+        masses of that size and 2**-bits of the rest (`docs/theory/encoding.md`). The code uses 3
+        instead of 4, since the discrete Gaussian's variance is a little below its parameter.
         """
         largest = 2 / math.sqrt(1 + 3 * plan.noise.variance)
         return min(math.log(2 * largest + 2.0**-self.bits), 0.0)
@@ -194,7 +195,7 @@ class AdditiveMechanism(MechanismDefaults):
     ) -> Release:
         """One noisy sum a round; two rounded updates are at most twice the norm bound apart.
 
-        Zeros round to zeros: an update is at most the norm bound from them.
+        Under `zero_out` the distance is the norm bound, since a zero update rounds to zero.
         """
         plan = self.plan(dimension)
         size = plan.rotation.size
@@ -202,11 +203,11 @@ class AdditiveMechanism(MechanismDefaults):
         return NoiseRelease(plan.noise, self.cohort, square, size, rounds, neighboring)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """Unbiased, with the variances of noise and of rounding to the grid."""
+        """Unbiased, with the variances of the noise and of rounding to the grid."""
         plan = self.plan(dimension)
         steps = x * plan.scale
-        part = steps - np.floor(steps)
-        return x, (plan.noise.variance + part * (1 - part)) / plan.scale**2
+        fraction = steps - np.floor(steps)
+        return x, (plan.noise.variance + fraction * (1 - fraction)) / plan.scale**2
 
     def record(self) -> dict[str, Any]:
         """All arguments; the kind of noise is the mechanism's name."""
@@ -219,13 +220,13 @@ def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
 
     Args:
         steps: (size,) float64, within ±2**40.
-        bound: of the squared L2 norm; where it is at least `squared_bound` of the norm of steps, a
-            rounding is within it with a probability of 1 - exp(-1/2) or more.
+        bound: largest squared L2 norm of the result; if it is at least `squared_bound` of the norm
+            of steps, a rounding meets it with a probability of at least 1 - exp(-1/2).
         key: used for nothing else.
 
     Returns:
-        (size,) int64, the sum of whose squares is at most bound; each rounding is unbiased (to
-        2**-53) before those beyond the bound are dropped.
+        (size,) int64 with a squared norm of at most bound; a rounding is unbiased (to 2**-53)
+        before those beyond the bound are rejected.
 
     Raises:
         ValueError: a coordinate is beyond ±2**40, or a NaN.
@@ -240,23 +241,23 @@ def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
     largest = float(np.abs(steps).max(initial=0.0))
     if not largest <= LARGEST_STEP:
         raise ValueError(
-            f"Expected steps within ±2**40, got {largest:g}: an update so long on so fine a grid "
-            "is not rounded; use fewer bits."
+            f"Expected steps within ±2**40, got {largest:g}: the grid is too fine for this "
+            "update; use fewer bits."
         )
     floors = np.floor(steps)
-    # Just below an integer the difference rounds to 1: 64 bits must still hold it.
-    chances = (np.minimum(steps - floors, 1 - 2.0**-53) * 2.0**64).astype(np.uint64)
+    # Just below an integer the difference rounds to 1: the threshold must still fit 64 bits.
+    thresholds = (np.minimum(steps - floors, 1 - 2.0**-53) * 2.0**64).astype(np.uint64)
     floors = floors.astype(np.int64)
     attempt = 0
     while True:
-        rounded = floors + (key.fold_in(attempt).words(steps.size) < chances)
+        rounded = floors + (key.fold_in(attempt).words(steps.size) < thresholds)
         if squared_norm(rounded) <= bound:
             return rounded
         attempt += 1
 
 
 def squared_norm(values: np.ndarray) -> int:
-    """Sum the squares of integers exactly: they may be beyond 64 bits.
+    """Sum the squares of integers exactly, beyond 64 bits if need be.
 
     Args:
         values: (size,) int64, within ±(2**40 + 1).
@@ -271,14 +272,14 @@ def squared_norm(values: np.ndarray) -> int:
     total = 0
     for start in range(0, len(values), 1 << 20):
         part = values[start : start + (1 << 20)]
-        # Both within ±2**20 (+ 1), so that a dot product of 2**20 of them is below 2**62.
+        # high and low lie within ±(2**20 + 1): a dot product of 2**20 of them is below 2**62.
         high, low = part >> 20, part & ((1 << 20) - 1)
         total += (int(high @ high) << 40) + (int(high @ low) << 21) + int(low @ low)
     return total
 
 
 def squared_bound(norm: float, size: int) -> float:
-    """Bound the squared L2 norm of a vector rounded at random, for probability 1 - exp(-1/2).
+    """Bound the squared L2 norm of a randomly rounded vector with probability 1 - exp(-1/2).
 
     Args:
         norm: L2 norm before rounding, in steps.
@@ -301,7 +302,7 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
     capacity = (2.0 ** (mechanism.bits - 1) / mechanism.deviations) ** 2
 
     def variance(norm: float) -> float:
-        """Of a coordinate of the sum: signal, rounding, noise (Theorem 34 of the DDG paper)."""
+        """Variance of a coordinate of the sum: signal, rounding, noise (DDG paper, Theorem 34)."""
         noise = 4 * mechanism.noise_multiplier**2 * squared_bound(norm, size)
         return (cohort * norm) ** 2 / size + cohort / 4 + noise
 
@@ -323,7 +324,7 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
 
 
 def _updates(setting: UpdateSetting) -> UpdateFamily:
-    """Fewer than 2 bits hold no noise: it is then said how many would."""
+    """At least 2 bits: with fewer, the error then says how many would hold the noise."""
     return noise_family(setting, setting.cohort, (1e-6, 1e6), bits=max(setting.bits, 2))
 
 
@@ -334,7 +335,7 @@ HELP = {
     "deviations": "standard deviations of a sum that fit in half its range (default 6)",
     "rotation_seed": "public seed of the rotation (default 0)",
 }
-"""What the parameters mean, whatever the noise."""
+"""What the parameters mean, for every kind of noise."""
 
 RECORDS = tuple(
     MechanismRecord(

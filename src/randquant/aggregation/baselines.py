@@ -35,7 +35,7 @@ class ClippedSGD(MechanismDefaults):
     Args:
         clip: per-coordinate clipping threshold; or
         clip_norm: clipping threshold of a whole update. Exactly one of the two.
-        norm: the norm that clip_norm is about, `l2` or `l1`.
+        norm: the norm that clip_norm bounds, `l2` or `l1`.
 
     Raises:
         ValueError, TypeError: not exactly one threshold, or an argument is out of bounds.
@@ -54,7 +54,7 @@ class ClippedSGD(MechanismDefaults):
 
     @property
     def trust(self) -> None:
-        """Nobody: nothing is protected."""
+        """None: nothing is protected."""
         return None
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
@@ -79,10 +79,10 @@ class ClippedSGD(MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> None:
-        """Nothing is promised."""
+        """None: there is no guarantee."""
 
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
-        """Far beyond whichever threshold there is."""
+        """Far beyond the clipping threshold."""
         threshold = self.clip if self.clip_norm is None else self.clip_norm
         assert threshold is not None
         return beyond(threshold, neighboring)
@@ -152,17 +152,17 @@ class CentralGaussian(MechanismDefaults):
         return GaussianRelease(multiplier, dimension, rounds, "central", neighboring)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """As it is: noise is added to the sum."""
+        """The coordinate itself: noise is added to the sum only."""
         return x, np.zeros_like(x)
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """That of the noise on the sum."""
+        """The noise on the sum."""
         if self.clip_norm is None:
             raise no_error(self)
         return CoordinateError(0.0, of_sum=self.noise_multiplier * 2 * self.clip_norm)
 
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
-        """Far beyond whichever threshold there is."""
+        """Far beyond the clipping threshold."""
         return ClippedSGD(self.clip, self.clip_norm).audit_inputs(neighboring)
 
     def record(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class CentralGaussian(MechanismDefaults):
 def gaussian(
     noise_multiplier: float, clip: float | None = None, clip_norm: float | None = None
 ) -> CentralGaussian:
-    """Return CentralGaussian with either threshold: what the name `gaussian` stands for."""
+    """Return a CentralGaussian with either threshold: the constructor of `gaussian`."""
     return CentralGaussian(clip, noise_multiplier, clip_norm)
 
 
@@ -233,7 +233,7 @@ class LocalGaussian(MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
-        """One Gaussian release a round, to a server that sees it."""
+        """One Gaussian release a round, seen by the server."""
         multiplier = _multiplier(self.noise_multiplier, neighboring)
         return GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
 
@@ -247,7 +247,7 @@ class LocalGaussian(MechanismDefaults):
 
 
 def _multiplier(noise_multiplier: float, neighboring: Neighboring) -> float:
-    """Over the distance of these neighbours: zeros are half as far as the opposite update."""
+    """Noise multiplier for this neighbouring relation: zero_out has half the sensitivity."""
     return noise_multiplier * (2 if neighboring == "zero_out" else 1)
 
 

@@ -1,4 +1,4 @@
-"""Clipping a whole update to a norm, exactly although it is rounded to float32."""
+"""Clipping a whole update's norm; the bound also holds after rounding to float32."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def clip_to_norm(update: np.ndarray, clip_norm: float, norm: Norm = "l2") -> np.
         norm: `l2` or `l1`.
 
     Returns:
-        (d,) float32, norm at most clip_norm although rounded: an update whose norm exceeds
-        (1 - 2**-22) · clip_norm - d · 2**-150 is scaled to that norm, which leaves room for it.
+        (d,) float32 of norm at most clip_norm. To leave room for rounding, an update is scaled to
+        (1 - 2**-22) · clip_norm - d · 2**-150 if its norm exceeds that.
 
     Raises:
         ValueError: the update holds a NaN or an infinity, or has more than 2**30 coordinates.
@@ -34,19 +34,19 @@ def clip_to_norm(update: np.ndarray, clip_norm: float, norm: Norm = "l2") -> np.
     largest = float(np.abs(exact).max(initial=0.0))
     if largest == 0:
         return exact.astype(np.float32)
-    exact /= largest  # squares of the very large and the very small would not be floats
+    exact /= largest  # so that no square overflows or underflows
     length = math.sqrt(float(exact @ exact)) if norm == "l2" else float(np.abs(exact).sum())
     return (exact * min(largest, limit / length)).astype(np.float32)
 
 
 def _room(clip_norm: float, size: int) -> float:
-    """What the norm of `size` coordinates may be before they are rounded to float32.
+    """Largest norm of `size` coordinates such that rounding to float32 stays within clip_norm.
 
-    Adding up d <= 2**30 positive terms in float64 loses at most d · 2**-53 <= 2**-23 of them. A
-    coordinate moves by 2**-24 of itself when it becomes a float32, or by 2**-150 where that is a
-    denormal: by d · 2**-150 <= 2**-120 in all, in L1 and the more so in L2. All else (the division,
-    the scale, products) is within 16 units of 2**-53. In all (1 - 2**-22)(1 + 2**-23)(1 + 2**-24)
-    and those units stay below 1.
+    Summing d <= 2**30 positive terms in float64 has a relative error of at most
+    d · 2**-53 <= 2**-23. Rounding to float32 changes a coordinate by a factor of at most
+    1 + 2**-24, or by 2**-150 if it is a denormal: by d · 2**-150 <= 2**-120 in all, in L1 and
+    therefore in L2. Everything else (division, scale, products) is within 16 units of 2**-53.
+    The product (1 - 2**-22)(1 + 2**-23)(1 + 2**-24) and those units stay below 1.
     """
     if size > 2**30:
         raise ValueError(

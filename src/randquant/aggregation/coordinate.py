@@ -35,20 +35,20 @@ class ChannelMechanism(MechanismDefaults):
         channel: the channel.
         trust: `local` (the server sees each client's codes) or `aggregate` (it sees only the sum
             of a cohort's codes, by secure aggregation).
-        cohort: how many clients are summed, at least (`aggregate` only); 1 counts on nobody.
+        cohort: fewest clients in a sum (`aggregate` only); 1 relies on nobody else's randomness.
 
     Guarantees:
         With evenly spaced values the server uses the sum of the codes only; it is exact: n clients'
         codes stay below n · levels, far from the 2**63 where 64-bit totals would overflow. With
-        uneven values a sum of codes means nothing, and each client's codes are decoded.
+        uneven values a sum of codes does not decode to a mean, and each client's codes are decoded.
         `mean` is unbiased for the mean of the clipped updates when the channel is unbiased.
-        Under `aggregate` trust the bound of `release` holds whatever the other clients' updates
-        are, as long as at least `cohort` clients draw their codes as agreed; `mean` refuses fewer
-        payloads, and copies of one where two clients would send the same codes with a
-        probability below 1e-9. It adds up codes itself, as a simulation may.
+        Under `aggregate` trust the bound of `release` holds for any updates of the other clients,
+        as long as at least `cohort` clients follow the protocol; `mean` refuses fewer payloads,
+        and duplicates where two clients would send equal codes with a probability below 1e-9. It
+        adds up the codes itself, as a simulation may.
 
     Raises:
-        ValueError: trust is another word, or `aggregate` with unevenly spaced values.
+        ValueError: trust is neither of the two, or `aggregate` with unevenly spaced values.
     """
 
     channel: Channel
@@ -71,12 +71,12 @@ class ChannelMechanism(MechanismDefaults):
         return encode_payload(self.channel, update, key, threads=1)  # clients may share a machine
 
     def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
-        """All at once, the same payloads."""
+        """Encode all updates at once: the same payloads as one by one."""
         return encode_payloads(self.channel, updates, keys)
 
     @property
     def coordinate_channel(self) -> Channel:
-        """The channel: an update's coordinates are encoded as they stand."""
+        """The channel: nothing comes before it."""
         return self.channel
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
@@ -93,14 +93,14 @@ class ChannelMechanism(MechanismDefaults):
         return self.decode(totals, len(payloads), dimension)
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """Packed codes; under `aggregate` trust a vector masked for a sum over so many clients."""
+        """Packed codes; under `aggregate` trust a vector masked for a sum over `clients`."""
         if self.trust == "local":
             return upload.coded(self.channel, dimension)
         bits = upload.sum_bits(self.channel.levels, clients or self.cohort)
         return upload.masked(dimension, bits)
 
     def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
-        """The mean update, (dimension,) float32, from the sum of the codes of so many clients.
+        """Decode the mean update, (dimension,) float32, from a cohort's sum of codes.
 
         Raises:
             ValueError: there are too few clients, or the channel's values are not evenly spaced.
@@ -118,13 +118,13 @@ class ChannelMechanism(MechanismDefaults):
         return ChannelRelease(self.channel, dimension, rounds, self.trust, neighboring, self.cohort)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """The channel's, of clipped coordinates."""
+        """The channel's mean and variance at the clipped coordinates."""
         return decoded_coordinate(self.channel, x)
 
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
-        """The pair of the channel's certificate; its inputs are clipped by the encoder alone."""
-        x, other = certify(self.channel, neighboring=neighboring).witness
-        pair = _single(self.channel, x), _single(self.channel, other)
+        """The worst pair of the channel's certificate, as 32-bit floats."""
+        first, second = certify(self.channel, neighboring=neighboring).witness
+        pair = _single(self.channel, first), _single(self.channel, second)
         return (max(pair, key=abs), 0.0) if neighboring == "zero_out" else pair
 
     def record(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class ChannelMechanism(MechanismDefaults):
 
 
 def decoded_coordinate(channel: Channel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of what coordinates x are decoded as, clipped to the channel's clip.
+    """Mean and variance of a decoded coordinate, given its value x before clipping.
 
     Args:
         channel: the channel.
@@ -147,12 +147,12 @@ def decoded_coordinate(channel: Channel, x: np.ndarray) -> tuple[np.ndarray, np.
     Returns:
         (mean, variance), (k,) float64 each.
     """
-    inside, measured = np.clip(x, -channel.clip, channel.clip), moments(channel)
-    return measured.bias_at(inside) + inside, measured.variance_at(inside)
+    clipped, exact = np.clip(x, -channel.clip, channel.clip), moments(channel)
+    return exact.bias_at(clipped) + clipped, exact.variance_at(clipped)
 
 
 def _single(channel: Channel, x: float) -> float:
-    """The 32-bit float next to an input of a certificate, on the same side of a jump."""
+    """The 32-bit float nearest a certificate's input, on the same side of a jump."""
     single = np.float32(x)  # NumPy would compare it to x as 32-bit floats
     if x in channel.inputs:  # at a jump, its right limit
         above = float(single) < x
@@ -163,7 +163,7 @@ def _single(channel: Channel, x: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def log_equal_codes(channel: Channel) -> float:
-    """Log of the largest probability that two codes drawn on their own are equal.
+    """Log of the largest probability that two independently drawn codes are equal.
 
     The largest sum of squared probabilities of a row (`docs/theory/encoding.md`), rounded up.
 

@@ -1,4 +1,4 @@
-"""How far a decoded mean is from the mean of the updates, coordinate by coordinate, on average.
+"""Expected error of a decoded mean, per coordinate.
 
 An expectation and not a guarantee. Derivation: `docs/theory/plan.md`.
 """
@@ -14,17 +14,17 @@ import numpy as np
 from randquant._internal import validate
 
 GRID = np.linspace(-8, 8, 4001)
-"""Points, in standard deviations, at which a normal coordinate is looked at."""
+"""Points, in standard deviations, at which a normal coordinate is evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinateError:
-    """One client's coordinate x: mean decoded / gain = x + what varies + what does not.
+    """Error of one client's decoded coordinate x: decoded / gain = x + bias + noise.
 
     Attributes:
-        variance: of what is decoded.
-        bias: mean square of what is neither noise nor proportional to x.
-        gain: E[x · decoded] / E[x^2]: how long an update is decoded, over how long it is.
+        variance: of the decoded coordinate, averaged over x.
+        bias: mean square of the bias that is not proportional to x.
+        gain: E[x · decoded] / E[x^2], the factor by which a decoded update is scaled.
         of_sum: standard deviation of noise that is added once, to the sum of a cohort.
     """
 
@@ -37,7 +37,7 @@ class CoordinateError:
     def of(
         cls, x: np.ndarray, weights: np.ndarray, variance: np.ndarray, bias: np.ndarray
     ) -> CoordinateError:
-        """From variance and bias at each x."""
+        """From points x, their weights, and the variance and bias at each of them."""
         square, along = float(weights @ x**2), float(weights @ (bias * x))
         rest = float(weights @ bias**2) - along**2 / square
         return cls(float(weights @ variance), max(rest, 0.0), 1 + along / square)
@@ -49,11 +49,11 @@ class CoordinateError:
             cohort: how many clients send an update.
 
         Returns:
-            sqrt(E|decoded mean / gain - mean of clipped updates|^2 / dimension). The gain is 1
-            where the mechanism is unbiased; else the mean is scaled to the updates' length first,
-            as a step size does: or else a mechanism that sends nothing would have a small error.
-            Variances add up over clients; what is left of biases is counted as if all clients'
-            updates were the same, which is the worst they can do.
+            sqrt(E|decoded mean / gain - mean of clipped updates|^2 / dimension). The gain is 1 if
+            the mechanism is unbiased; otherwise the mean is rescaled first, as a step size would:
+            without it, a mechanism that sends nothing would have a small error.
+            Variances average out over clients; the remaining bias is counted as if all clients had
+            the same update, the worst case.
 
         Example:
             >>> CoordinateError(variance=16.0).deviation(cohort=16)
@@ -79,9 +79,9 @@ def coordinate_clipping(threshold: float) -> float:
 
 
 def normal_coordinate(norm: float, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights of a coordinate of a vector of this norm, taken for normal.
+    """Points and weights of a normal coordinate of a vector of this norm.
 
-    No coordinate is longer than the vector; a single one is as long.
+    No coordinate exceeds the norm; a vector's only coordinate equals it up to its sign.
 
     Args:
         norm: L2 norm of the vector.

@@ -10,10 +10,10 @@ _PART = 2**14  # doubles: 128 KiB, what a second-level cache holds
 
 @numba.njit(nogil=True, cache=True)
 def hadamard(x: np.ndarray, divisor: float) -> None:
-    """Transform x (n,) float64 or float32, n a power of two, in place, over a divisor.
+    """Transform x (n,) float64 or float32 in place, n a power of two, and divide by a divisor.
 
-    The same sums and differences, in the same order, as the textbook's one step per bit: four
-    steps are taken in registers, then two at a time, so that memory is passed over less often.
+    It computes the textbook's sums and differences in the same order, but takes the first four
+    steps in registers and then two steps at a time, so that it passes over memory less often.
     """
     size = x.shape[0]
     part = min(size, _PART)
@@ -57,7 +57,7 @@ def _first_four_steps(x):
 
 @numba.njit(nogil=True, cache=True)
 def _steps(x, half, divisor):
-    """All steps between entries that are `half` and further apart, the last over the divisor."""
+    """All steps between entries at least `half` apart; the last one divides by the divisor."""
     size = x.shape[0]
     while 4 * half <= size:
         by = divisor if 8 * half > size else 1.0

@@ -1,6 +1,6 @@
-"""The protocol of a mechanism for whole updates, and answers that most mechanisms share.
+"""The protocol of a mechanism for whole updates, and the answers that most mechanisms share.
 
-Plan, accounting, audit, training and engines ask a mechanism; none of them looks at its class.
+Planning, accounting, audit, training and engines use this protocol only, never the class.
 """
 
 from __future__ import annotations
@@ -18,60 +18,60 @@ from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 
 BEYOND = 1024.0
-"""How many times its threshold an audit's inputs lie beyond it, so that a missing clip shows."""
+"""Audit inputs are this many times the clipping threshold, so that missing clipping shows."""
 
 
 class UpdateMechanism(Protocol):
-    """How a cohort's updates become bytes and those bytes a mean.
+    """How updates become payloads, and a cohort's payloads a mean.
 
-    A mechanism of your own derives from `MechanismDefaults`, which answers what is below
-    `release`; the four facts and four methods above are its own.
+    A mechanism of your own derives from `MechanismDefaults`, which implements everything below
+    `release`; the four properties and four methods above it are yours to write.
     """
 
     @property
     def trust(self) -> Trust | None:
-        """Against whom it protects; None where nothing is protected."""
+        """What the adversary sees (`local`, `aggregate`, `central`); None without protection."""
         ...
 
     @property
     def cohort(self) -> int:
-        """How many clients' randomness the guarantee counts on in a sum; 1 counts on nobody."""
+        """How many clients' noise in a sum the guarantee relies on; 1: a client's own only."""
         ...
 
     @property
     def clip_norm(self) -> float | None:
-        """Threshold of a whole update's norm; None where each coordinate is clipped alone."""
+        """Clipping threshold of a whole update's norm; None if coordinates are clipped instead."""
         ...
 
     @property
     def channel(self) -> Channel | None:
-        """The channel that the codes of a payload are drawn from; None where there is none."""
+        """The channel that the codes of a payload are drawn from; None if there is none."""
         ...
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
-        """On a client: an update (d,) float32 to a payload, with a key of its own."""
+        """On a client: encode an update (d,) float32 as a payload, with a key used only once."""
         ...
 
     def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
-        """On the server: payloads to an estimate of the clipped updates' mean, (d,) float32."""
+        """On the server: estimate the mean of the clipped updates, (d,) float32, from payloads."""
         ...
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
         """Bytes that a client sends for one update, header and padding included.
 
-        Under `aggregate` trust that is a vector masked for a sum over `clients`, or over the cohort
-        that the guarantee counts on; what a secure sum sends besides is not included.
+        Under `aggregate` trust this is a vector masked for a sum over `clients` (by default over
+        `cohort`); the other messages of secure aggregation are not included.
         """
         ...
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release | None:
-        """The record that accounting needs; None where nothing is protected."""
+        """The release of so many rounds, for accounting; None if nothing is protected."""
         ...
 
     def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
-        """What clients that are simulated side by side send: the payload of each row (n, d).
+        """Encode the updates (n, d) of several simulated clients at once: one payload a row.
 
         Guarantees:
             Payload i is encode(updates[i], keys[i]).
@@ -80,48 +80,48 @@ class UpdateMechanism(Protocol):
 
     @property
     def coordinate_channel(self) -> Channel | None:
-        """The channel that draws a code of each coordinate of an update as it stands.
+        """The channel that encodes each coordinate of the raw update.
 
-        None where something comes before it, as a rotation. Codes that are drawn elsewhere and
-        added up may be given to `decode`, if the channel's values are evenly spaced.
+        None if another step, such as a rotation, comes first. If its values are evenly spaced,
+        sums of codes that were drawn elsewhere may be given to `decode`.
         """
         ...
 
     def size(self, dimension: int) -> int:
-        """How many numbers an update of so many coordinates is sent as, padding included."""
+        """How many numbers an update of this dimension is sent as, padding included."""
         ...
 
     def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
-        """The mean update, (dimension,) float32, from the sum of the codes of so many clients.
+        """Decode the mean update, (dimension,) float32, from a cohort's sum of codes.
 
         Args:
-            totals: (size(dimension),) int64, the codes of a secure sum.
-            clients: how many are summed.
+            totals: (size(dimension),) int64, the summed codes.
+            clients: how many clients are in the sum.
             dimension: coordinates of an update.
 
         Raises:
-            ValueError: there are too few clients, or sums of codes do not decode.
+            ValueError: there are too few clients, or the mechanism cannot decode sums of codes.
         """
         ...
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of what coordinates x of one update, as sent, are decoded as.
+        """Mean and variance of one client's decoded coordinate, given its value x.
 
         Args:
-            x: (k,) float64, coordinates of an update after the norm was clipped, rotated if the
-                mechanism rotates.
+            x: (k,) float64, coordinates of an update after clipping the norm, and after rotation
+                if the mechanism rotates.
             dimension: coordinates of an update.
 
         Returns:
-            (mean, variance), (k,) float64 each; noise that a server adds is not in them.
+            (mean, variance), (k,) float64 each, without the noise that a server adds.
         """
         ...
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """How far a coordinate of a decoded mean is from that of the updates' mean.
+        """Expected error of a coordinate of the decoded mean.
 
-        The updates are as long as clip_norm, their coordinates as sent are normal, as those of a
-        rotated vector that was not chosen with the rotation in mind nearly are. An expectation and
+        It assumes updates of norm clip_norm with normally distributed coordinates, which a random
+        rotation nearly makes them unless an update was chosen to defeat it. An expectation and
         not a guarantee (`docs/theory/plan.md`).
 
         Raises:
@@ -130,10 +130,10 @@ class UpdateMechanism(Protocol):
         ...
 
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
-        """What all coordinates of an update and of its neighbour should be in an audit.
+        """Value of all coordinates of an update, and of its neighbour, for an audit.
 
-        They are the pair that the mechanism should have most trouble to hide, and lie beyond its
-        threshold, so that a missing clip shows.
+        The pair should be the hardest for the mechanism to hide. It lies beyond the clipping
+        threshold, so that missing clipping shows.
         """
         ...
 
@@ -147,10 +147,10 @@ class UpdateMechanism(Protocol):
 
 
 class MechanismDefaults(ABC):
-    """What a mechanism answers alike, given its facts and its own `encode`, `mean` and the rest.
+    """Default answers of a mechanism, from its own properties, `encode`, `mean` and the rest.
 
-    It is derived from once: a mechanism is final, for what it answers holds for its own `encode`
-    only. To do something before or after another mechanism, hold that one and call it.
+    A mechanism derives from this class and is final: its statements hold for its own `encode`
+    only. To add a step before or after another mechanism, hold that mechanism and call it.
 
     Raises:
         TypeError: a class derives from a mechanism instead of from this.
@@ -162,8 +162,9 @@ class MechanismDefaults(ABC):
         for parent in cls.__bases__:
             if parent is not MechanismDefaults and issubclass(parent, MechanismDefaults):
                 raise TypeError(
-                    f"Expected no class derived from {parent.__name__}, got {cls.__name__}: what a "
-                    "mechanism states holds for its own encode only; hold one and call it instead."
+                    f"Expected no class derived from {parent.__name__}, got {cls.__name__}: a "
+                    "mechanism's guarantee holds for its own encode only; hold one and call it "
+                    "instead."
                 )
         super().__init_subclass__(**options)
 
@@ -186,7 +187,7 @@ class MechanismDefaults(ABC):
         """See `UpdateMechanism`."""
 
     def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
-        """One after the other."""
+        """Encode one update after the other."""
         return [self.encode(update, key) for update, key in zip(updates, keys, strict=True)]
 
     @property
@@ -195,28 +196,28 @@ class MechanismDefaults(ABC):
         return None
 
     def size(self, dimension: int) -> int:
-        """A number for each coordinate."""
+        """One number for each coordinate."""
         return dimension
 
     def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
-        """Refused: sums of codes do not decode."""
+        """Refuse: this mechanism cannot decode sums of codes."""
         raise ValueError(
-            f"Expected a mechanism whose sums of codes decode, got a {type(self).__name__}: give "
+            f"Expected a mechanism that decodes sums of codes, got a {type(self).__name__}: give "
             "payloads to its mean."
         )
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """Refused: not known."""
+        """Refuse: mean and variance are not known."""
         raise no_error(self)
 
     def expected_error(self: UpdateMechanism, dimension: int) -> CoordinateError:
-        """From `decoded`, at coordinates of a vector as long as clip_norm."""
+        """From `decoded`, at coordinates of a vector of norm clip_norm."""
         return error_of(self, dimension)
 
     def audit_inputs(
         self: UpdateMechanism, neighboring: Neighboring = "replace_one"
     ) -> tuple[float, float]:
-        """On either side of zero, far beyond clip_norm; or beyond it and zero."""
+        """Far beyond ±clip_norm; under `zero_out` far beyond clip_norm, and zero."""
         if self.clip_norm is None:
             raise ValueError(
                 f"Expected a mechanism with clip_norm, clip or channel, got {self!r}: say which "
@@ -225,7 +226,7 @@ class MechanismDefaults(ABC):
         return beyond(self.clip_norm, neighboring)
 
     def record(self) -> dict[str, Any]:
-        """Refused: a class that is not of this package cannot be found again."""
+        """Refuse: a record cannot name a class from outside this package."""
         raise TypeError(
             f"Expected a mechanism of this package, got a {type(self).__name__}: it cannot be "
             "saved or sent."
@@ -233,10 +234,10 @@ class MechanismDefaults(ABC):
 
 
 def error_of(mechanism: UpdateMechanism, dimension: int) -> CoordinateError:
-    """The error of a decoded mean, from what a mechanism decodes normal coordinates as.
+    """Expected error of a decoded mean, from `decoded` at normally distributed coordinates.
 
     Raises:
-        TypeError: updates are not clipped as a whole, or how they are decoded is not known.
+        TypeError: updates are not clipped as a whole, or `decoded` is not known.
     """
     if mechanism.clip_norm is None:
         raise no_error(mechanism)
@@ -246,13 +247,13 @@ def error_of(mechanism: UpdateMechanism, dimension: int) -> CoordinateError:
 
 
 def beyond(threshold: float, neighboring: Neighboring) -> tuple[float, float]:
-    """Two inputs of an audit, far beyond a threshold of clipping, on either side of zero."""
+    """Two audit inputs far beyond a clipping threshold, of opposite signs (or one of them zero)."""
     return BEYOND * threshold, 0.0 if neighboring == "zero_out" else -BEYOND * threshold
 
 
 def no_error(mechanism: object) -> TypeError:
-    """What to raise where the error of a decoded mean is not known."""
+    """The error to raise if a mechanism's expected error is not known."""
     return TypeError(
-        f"Expected a mechanism for whole updates clipped in l2, got {mechanism!r}: its error is "
-        "known for no other."
+        f"Expected a mechanism for whole updates clipped in l2, got {mechanism!r}: the expected "
+        "error is known for those only."
     )

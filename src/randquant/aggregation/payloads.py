@@ -8,18 +8,18 @@ from collections.abc import Sequence
 import numpy as np
 
 BY_CHANCE = math.log(1e-9)
-"""Below this log probability equal payloads are taken for copies."""
+"""Equal payloads whose log probability is below this are taken for duplicates."""
 
 
 def some(payloads: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the payloads, or raise ValueError when there is none."""
+    """Return the payloads, or raise ValueError if there is none."""
     if not payloads:
         raise ValueError("Expected at least one payload to aggregate, got none.")
     return payloads
 
 
 def enough(clients: int, cohort: int) -> None:
-    """Raise ValueError when a guarantee counts on more clients than are in a sum."""
+    """Raise ValueError if a guarantee relies on more clients than are in a sum."""
     if clients < cohort:
         raise ValueError(
             f"Expected at least {cohort} payloads in a sum, got {clients}: with the noise of "
@@ -28,34 +28,33 @@ def enough(clients: int, cohort: int) -> None:
 
 
 def counted(payloads: Sequence[bytes], cohort: int, log_equal: float) -> Sequence[bytes]:
-    """Return the payloads of a sum, if they are of as many clients as a guarantee counts on.
+    """Return the payloads of a sum, after checking that enough different clients sent them.
 
-    A payload that comes twice is one client's: its update would weigh twice, and its noise, summed
-    with itself, hide less. It is told by its value, and so only where two clients hardly ever send
-    the same by chance.
+    A duplicate adds no noise of its own, and its client would count twice. Duplicates are
+    recognised by their bytes, and so only if two clients hardly ever send equal payloads.
 
     Args:
         payloads: of one sum.
-        cohort: how many clients are counted on; 1 counts on nobody.
-        log_equal: upper bound of the log of the probability that the payloads of two clients are
-            equal, whatever their updates are.
+        cohort: how many clients the guarantee relies on; 1 relies on nobody else.
+        log_equal: upper bound of the log probability that two clients send equal payloads, over
+            all updates.
 
     Raises:
-        ValueError: there are fewer, or there is none; or one comes twice, where any two of them
-            would be equal with a probability below BY_CHANCE.
+        ValueError: there are fewer than `cohort`, or none; or one is a duplicate, although any two
+            would be equal with a log probability below BY_CHANCE.
     """
     enough(len(some(payloads)), cohort)
     copies = len(payloads) - len(set(payloads))
     if cohort > 1 and copies and log_equal + math.log(math.comb(len(payloads), 2)) < BY_CHANCE:
         raise ValueError(
-            f"Expected each client's payload once in a sum, got {copies} of {len(payloads)} again: "
-            "copies add no noise, and the guarantee does not hold."
+            f"Expected each client's payload once in a sum, got {copies} duplicates among "
+            f"{len(payloads)}: they add no noise, and the guarantee does not hold."
         )
     return payloads
 
 
 def finite(update: np.ndarray) -> np.ndarray:
-    """Return the update, or raise ValueError that names its first NaN or infinity."""
+    """Return the update, or raise a ValueError that names its first NaN or infinity."""
     bad = np.flatnonzero(~np.isfinite(update))
     if bad.size:
         raise ValueError(

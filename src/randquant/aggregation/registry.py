@@ -1,4 +1,4 @@
-"""Mechanisms for whole updates by name: every channel, and those that are none."""
+"""Mechanisms for whole updates by name: every channel, and the mechanisms without a channel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from randquant.privacy.guarantee import Trust
 
 
 def all_mechanisms() -> dict[str, MechanismRecord]:
-    """Every mechanism's record by name: channels first, then those of whole updates.
+    """Every mechanism's record by name: channels first, then mechanisms for whole updates.
 
     Example:
         >>> record = all_mechanisms()["skellam"]
@@ -40,12 +40,13 @@ def update_mechanism(
     Args:
         name: of any registered mechanism.
         parameters: the mechanism's own parameters, by name.
-        trust: against whom it is to hold; None for the mechanism's own (`local` for channels).
-        cohort: how many clients are summed, at least: whose randomness protects each of them where
-            a server sees sums only.
-        clip_norm: threshold of a whole update's norm, for a channel; None to clip each coordinate
-            alone. (Mechanisms that are no channel have their own parameter.)
-        norm: the norm that updates are clipped in.
+        trust: `local`, `aggregate` or `central`; None for the mechanism's own (`local` for
+            channels).
+        cohort: fewest clients in a sum; their randomness protects each of them if the server sees
+            sums only.
+        clip_norm: clipping threshold of a whole update's norm, for a channel; None to clip each
+            coordinate instead. (Mechanisms without a channel have a parameter for it.)
+        norm: the norm in which updates are clipped.
 
     Raises:
         ValueError: the name is unknown, a parameter is missing, unknown or out of bounds, or the
@@ -66,16 +67,16 @@ def _of_channel(
     clip_norm: float | None,
     norm: Norm,
 ) -> UpdateMechanism:
-    """The channel on every coordinate, after clipping the norm where there is a threshold."""
+    """The channel on every coordinate, after clipping the norm if there is a threshold."""
     validate.choice("trust", trust or "local", ("local", "aggregate"))
-    against: Trust = "aggregate" if trust == "aggregate" else "local"
+    server: Trust = "aggregate" if trust == "aggregate" else "local"
     channel, clients = build(record.name, parameters), cohort or 1
-    clients = clients if against == "aggregate" else 1
+    clients = clients if server == "aggregate" else 1
     if clip_norm is not None:
-        return VectorMechanism(channel, clip_norm, against, clients, norm)
+        return VectorMechanism(channel, clip_norm, server, clients, norm)
     if norm != "l2":
         raise ValueError(f"Expected clip_norm with norm={norm!r}, got none: set the threshold too.")
-    return ChannelMechanism(channel, against, clients)
+    return ChannelMechanism(channel, server, clients)
 
 
 def _whole(
@@ -90,20 +91,18 @@ def _whole(
     name = record.name
     if clip_norm is not None:
         raise ValueError(
-            f"Expected {name}'s own clip_norm among its parameters, got another: leave one out."
+            f"Expected clip_norm among {name}'s own parameters only, got another: leave one out."
         )
     if cohort is not None and "cohort" in record.run_settings:
         parameters = {**parameters, "cohort": cohort}
     if norm != "l2":
         if "norm" not in record.run_settings:
-            raise ValueError(f"Expected norm='l2' with {name}, which has no other, got {norm!r}.")
+            raise ValueError(f"Expected norm='l2', the only one of {name}, got {norm!r}.")
         parameters = {**parameters, "norm": norm}
     mechanism = validate.call(name, record.constructor, parameters)
     if trust and trust != mechanism.trust:
-        own = mechanism.trust or "none, for it protects nothing"
-        raise ValueError(
-            f"Expected no other trust than {name}'s own ({own}), got {trust!r}: leave it out."
-        )
+        own = mechanism.trust or "none: it protects nothing"
+        raise ValueError(f"Expected {name}'s own trust ({own}), got {trust!r}: leave it out.")
     return mechanism
 
 

@@ -1,4 +1,4 @@
-"""A random rotation that everyone knows: it spreads a vector evenly over its coordinates.
+"""A public random rotation, which spreads a vector evenly over its coordinates.
 
 Derivation: `docs/theory/additive.md`.
 """
@@ -18,12 +18,12 @@ from randquant.channels.keys import Key
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Randomised Hadamard rotation of d coordinates, filled up with zeros to a power of two.
+    """Randomised Hadamard rotation of d coordinates, padded with zeros to a power of two.
 
     Args:
         dimension: d, coordinates of a vector, 1 to 2**30.
-        seed: whole number that clients and server share. It is public: privacy does not rest on
-            it; the spread of a vector that was not chosen with the seed in mind does.
+        seed: whole number that clients and server share. It is public, and privacy does not rest
+            on it; it spreads every vector that was chosen independently of the seed.
 
     Guarantees:
         `forward` keeps inner products and L2 norms, and `inverse(forward(x))` is x, both up to
@@ -50,7 +50,7 @@ class Rotation:
 
     @property
     def size(self) -> int:
-        """How many coordinates a rotated vector has: the least power of two from `dimension` on."""
+        """Coordinates of a rotated vector: the smallest power of two >= `dimension`."""
         return 1 << (self.dimension - 1).bit_length()
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -60,7 +60,7 @@ class Rotation:
         return _hadamard(full * _signs(self.seed, self.size))
 
     def inverse(self, y: np.ndarray) -> np.ndarray:
-        """Rotate vectors (..., size) back to (..., d), float64; what lies beyond d is dropped."""
+        """Rotate vectors (..., size) back to (..., d), float64, without the padding."""
         return (_hadamard(y) * _signs(self.seed, self.size))[..., : self.dimension]
 
 

@@ -1,4 +1,4 @@
-"""Mechanisms as JSON data and files; their channels are certified again when they are read."""
+"""Mechanisms as JSON data and files; channels are certified again on loading."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ OF_CHANNELS: dict[str, Callable[..., UpdateMechanism]] = {
     "coordinates": ChannelMechanism,
     "vector": VectorMechanism,
 }
-"""What applies a saved channel to a whole update, by the word in a record's field `mechanism`.
-Mechanisms that are no channels are named there as in the registry."""
+"""Mechanisms that apply a channel, by a record's field `mechanism`. All other mechanisms have
+their name in the registry there."""
 
 
 def from_record(record: Mapping[str, Any], where: str = "in a record") -> UpdateMechanism:
-    """Undo `UpdateMechanism.record`, and certify the channel again if there is one.
+    """Invert `UpdateMechanism.record`, and certify the channel again if there is one.
 
     Args:
-        record: JSON data, which may be anybody's.
+        record: JSON data, which need not be trusted.
         where: where it came from, for errors: `in an offer`.
 
     Raises:
-        ValueError, TypeError: it is no mechanism's, or its channel's certificate is another than
-            it says.
+        ValueError, TypeError: it is not a mechanism's record, or the channel's certificate differs
+            from the recorded one.
 
     Example:
         >>> from randquant.aggregation import SignSGD
@@ -43,7 +43,8 @@ def from_record(record: Mapping[str, Any], where: str = "in a record") -> Update
         True
     """
     fields = dict(record)
-    whole = {name: each.constructor for name, each in all_mechanisms().items() if each.whole_update}
+    known = all_mechanisms().items()
+    whole = {name: record.constructor for name, record in known if record.whole_update}
     kinds = {**OF_CHANNELS, **whole}
     kind = validate.choice("mechanism", fields.pop("mechanism", None), kinds)
     if "channel" in fields:
@@ -52,10 +53,10 @@ def from_record(record: Mapping[str, Any], where: str = "in a record") -> Update
 
 
 def save(mechanism: UpdateMechanism, path: str | Path) -> None:
-    """Write a mechanism as JSON, its channel with its certificate: whole or not at all.
+    """Write a mechanism as JSON, a channel with its certificate; the write is atomic.
 
     Raises:
-        TypeError: the mechanism is none of this package.
+        TypeError: the mechanism is not one of this package.
         OSError: the file cannot be written.
 
     Example:
@@ -73,14 +74,14 @@ def load(path: str | Path) -> UpdateMechanism:
     """Read a mechanism that `save` wrote, and certify its channel again.
 
     Raises:
-        ValueError: the file holds no mechanism, or a channel's certificate is not that of its
-            integers: the file was damaged or changed.
+        ValueError: the file holds no mechanism, or the channel's certificate does not match its
+            weights: the file was damaged or changed.
         OSError: the file cannot be read.
     """
     try:
         record: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         if record.pop("format") != FORMAT:
-            raise ValueError("its format is another")
+            raise ValueError("it has another format")
         return from_record(record, f"in {path}")
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         reason = str(error).rstrip(".")

@@ -34,8 +34,8 @@ class SignSGD(MechanismDefaults):
     Guarantees:
         The signs are computed from the local Gaussian's noisy update, so its bound holds.
         A sign stands for ±s · sqrt(pi/2). A coordinate x then decodes to a mean of
-        s · sqrt(pi/2) · erf(x / (s · sqrt 2)), which lies between x and 0, at most |x|^3 / (6 s^2)
-        from x: biased towards zero, little where the noise is large.
+        s · sqrt(pi/2) · erf(x / (s · sqrt 2)), which lies between 0 and x, at most |x|^3 / (6 s^2)
+        from x: the bias is towards zero, and small for large noise.
 
     The noise is sampled in floating point: fit for comparison, not for deployment.
 
@@ -62,7 +62,7 @@ class SignSGD(MechanismDefaults):
 
     @property
     def value(self) -> float:
-        """What the sign + stands for."""
+        """The value that the sign + decodes to."""
         return self._noise.deviation * math.sqrt(math.pi / 2)
 
     @property
@@ -87,17 +87,17 @@ class SignSGD(MechanismDefaults):
         return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """A bit a coordinate."""
+        """One bit a coordinate."""
         return upload.coded(self.format, dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
-        """The local Gaussian's: a sign is computed from what it protects."""
+        """The local Gaussian's, by post-processing."""
         return self._noise.release(dimension, rounds, neighboring)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of ±value, where the sign is + with the noise's chance."""
+        """Mean and variance of ±value, whose sign is that of x plus the noise."""
         mean = self.value * erf(x / (self._noise.deviation * math.sqrt(2)))
         return mean, self.value**2 - mean**2
 

@@ -30,27 +30,27 @@ from randquant.privacy.guarantee import Neighboring, Trust
 @final
 @dataclass(frozen=True, slots=True)
 class VectorMechanism(MechanismDefaults):
-    """One channel on every coordinate of an update that is clipped as a whole.
+    """One channel on every coordinate of an update whose norm is clipped first.
 
     Args:
-        channel: the channel; its `clip` is the threshold of a coordinate after rotation.
-        clip_norm: threshold of a whole update's norm, within [1e-30, 1e30].
+        channel: the channel; its `clip` is the clipping threshold of a coordinate after rotation.
+        clip_norm: clipping threshold of a whole update's norm, within [1e-30, 1e30].
         trust: `local`, or `aggregate`: the server sees only the sum of a cohort's codes.
-        cohort: n, how many clients are summed, at least; under `aggregate` trust their randomness
-            protects each of them. 1 counts on nobody.
-        norm: `l2`, or `l1`: updates are then not rotated, which would not keep the norm.
+        cohort: n, fewest clients in a sum; under `aggregate` trust their randomness protects each
+            of them. 1 relies on nobody else's.
+        norm: `l2`, or `l1`: updates are then not rotated, since a rotation changes the L1 norm.
         rotation_seed: public, the same for all clients and the server.
 
     Guarantees:
-        The bound of `release` holds for what is sent: against a server that sees the sum of at
-        least `cohort` clients' codes under `aggregate` trust, whatever the others' updates are, as
-        long as they draw their codes as agreed. `mean` then refuses fewer payloads, and copies
-        (as `ChannelMechanism`). It adds up codes itself, as a simulation may; deployed, secure
-        aggregation must do that.
-        `mean` is unbiased, where the channel is, for the mean of the updates as they are after
-        clipping to the norm, rotation and clipping to `channel.clip`. A coordinate of a rotated
-        update has about a normal law with a deviation of at most clip_norm / sqrt(size): beyond
-        4 deviations there are 6e-5 of them.
+        The bound of `release` holds for what is sent. Under `aggregate` trust it holds against a
+        server that sees the sum of the codes of at least `cohort` clients who follow the protocol,
+        for any updates of the others; `mean` then refuses fewer payloads, and duplicates (like
+        `ChannelMechanism`). It adds up the codes itself, as a simulation may; a deployment must
+        use secure aggregation instead.
+        If the channel is unbiased, `mean` is unbiased for the mean of the updates after clipping
+        the norm, rotation and clipping to `channel.clip`. A coordinate of a rotated update is
+        approximately normal with a standard deviation of at most clip_norm / sqrt(size): 6e-5 of
+        the coordinates lie beyond 4 standard deviations.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind, or trust is
@@ -83,7 +83,7 @@ class VectorMechanism(MechanismDefaults):
         return ChannelMechanism(self.channel, self.trust, self.cohort)
 
     def rotation(self, dimension: int) -> Rotation | None:
-        """The rotation of updates of this dimension; None where they are sent as they are."""
+        """The rotation of updates of this dimension; None if they are not rotated."""
         return Rotation(dimension, self.rotation_seed) if self.norm == "l2" else None
 
     def encode(self, update: np.ndarray, key: Key) -> bytes:
@@ -99,11 +99,11 @@ class VectorMechanism(MechanismDefaults):
         return self._back(self._coordinates.mean(payloads, self.size(dimension), key), dimension)
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """As `ChannelMechanism.upload_bytes`, of as many codes as a rotated update has."""
+        """As `ChannelMechanism.upload_bytes`, for the coordinates of a rotated update."""
         return self._coordinates.upload_bytes(self.size(dimension), clients)
 
     def size(self, dimension: int) -> int:
-        """How many codes an update of so many coordinates is sent as, padding included."""
+        """How many codes an update of this dimension is sent as, padding included."""
         rotation = self.rotation(dimension)
         return dimension if rotation is None else rotation.size
 
@@ -119,18 +119,18 @@ class VectorMechanism(MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
-        """One vector a round that the client takes part in, padding included."""
+        """One vector in each round that the client takes part in, padding included."""
         return VectorRelease(
             self.channel, self.clip_norm, self.size(dimension), rounds, self.trust, neighboring,
             self.cohort, self.norm,
         )  # fmt: skip
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """The channel's, of coordinates clipped after rotation."""
+        """The channel's mean and variance at the clipped coordinates after rotation."""
         return decoded_coordinate(self.channel, x)
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """As `UpdateMechanism.expected_error`; in L1 updates are not rotated, and it is unknown."""
+        """As `UpdateMechanism.expected_error`; unknown in L1, where updates are not rotated."""
         if self.norm != "l2":
             raise no_error(self)
         return error_of(self, dimension)

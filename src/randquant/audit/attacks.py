@@ -1,6 +1,7 @@
-"""What an adversary looks for: statistics of one outcome, learned from trials, and the best event.
+"""The adversary's statistics, learned from trials, and the event that separates two worlds best.
 
-Nothing here knows a mechanism: outcomes are numbered, and a statistic is a score for each of them.
+This module is independent of mechanisms: outcomes are numbered, and a statistic is one score for
+each outcome.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ World = Literal["update", "other"]
 WORLDS: tuple[World, World] = ("update", "other")
 
 BINS = 64
-"""A coordinate that takes more values than this is cut at quantiles into so many parts."""
+"""A coordinate with more values than this is binned at quantiles, into this many bins."""
 
 THRESHOLDS = 256
 """Thresholds tried at either end of a statistic's range."""
 
 NAMED = 3
-"""An event about so many decoded values at most is put into words by naming them."""
+"""An event of at most this many decoded values is described by listing them."""
 
 MOST = 1e30
-"""Decoded values are cut here: squares of the largest floats would overflow."""
+"""Decoded values are clipped to this magnitude: squares of larger floats could overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Every outcome that occurred, in no order.
+    """Every outcome that occurred, in no particular order.
 
     Attributes:
         decoded: (k, d) float64, what the server decodes an outcome to.
         equal: (k,) how many other clients sent the same payload.
-        bodies: (k, b) uint8, the bytes of an outcome that are its own; b may be 0.
+        bodies: (k, b) uint8, an outcome's bytes without the payload header; b may be 0.
     """
 
     decoded: np.ndarray
@@ -46,12 +47,12 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A set of outcomes, claimed to be likelier in one world than in the other.
+    """A set of outcomes, presumably likelier in one world than in the other.
 
     Attributes:
-        words: which outcomes they are.
-        likelier: the world in which it is to happen more often.
-        contains: (k,) bool, the outcomes.
+        words: a description of the set.
+        likelier: the world in which the event should happen more often.
+        contains: (k,) bool, which outcomes belong to it.
     """
 
     words: str
@@ -59,32 +60,31 @@ class Event:
     contains: np.ndarray
 
     def hits(self, outcomes: np.ndarray) -> int:
-        """Count the trials, given by the numbers of their outcomes, in which it happened."""
+        """Count the trials, given as (n,) outcome numbers, in which the event happened."""
         return int(np.count_nonzero(self.contains[outcomes]))
 
 
 Worth = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
-"""What counts in (likelier world, other world) out of so many trials are worth: the more the
-better."""
+"""The value of an event with these counts in (likelier world, other world) among n trials."""
 
 
 def statistics(outcomes: Outcomes, update: np.ndarray, other: np.ndarray) -> dict[str, np.ndarray]:
-    """Learn scores that tell two worlds apart.
+    """Learn scores that separate the two worlds.
 
     Args:
         outcomes: every outcome that occurred.
-        update, other: (n,) numbers of the outcomes of each world's trials to learn from.
+        update, other: (n,) outcome numbers of the trials of each world to learn from.
 
     Returns:
-        A score (k,) float64 for each outcome, by what it is called in words:
-        the likelihood ratio of whole outcomes, as counted; that of their coordinates, or of their
-        bytes, taken to be independent; the decoded value, or the linear combination that separates
-        two normal laws with diagonal covariance best; how many other clients sent the same.
+        By description, a score (k,) float64 for each outcome: the empirical likelihood ratio of
+        whole outcomes; that of their coordinates, or of their bytes, as if these were independent;
+        the decoded value, or the linear combination that separates two normal laws with diagonal
+        covariance best; how many other clients sent the same payload.
     """
     decoded = np.clip(np.nan_to_num(outcomes.decoded), -MOST, MOST)
     dimension = decoded.shape[1]
     linear = "decoded value" if dimension == 1 else "weighted sum of the decoded coordinates"
-    found = {
+    scores = {
         linear: _linear(decoded, update, other),
         "learned likelihood ratio (log) of the coordinates": sum(
             _coordinate(decoded[:, j], update, other) for j in range(dimension)
@@ -98,19 +98,19 @@ def statistics(outcomes: Outcomes, update: np.ndarray, other: np.ndarray) -> dic
         ),
         "other clients with the same payload": outcomes.equal.astype(np.float64),
     }
-    return {words: np.asarray(score) for words, score in found.items()}
+    return {words: np.asarray(score) for words, score in scores.items()}
 
 
 def best_event(
     scores: dict[str, np.ndarray], update: np.ndarray, other: np.ndarray, worth: Worth
 ) -> Event:
-    """Choose the event that is worth most: a score at or above a threshold, or below it.
+    """Choose the event of the largest value: a score at or above a threshold, or below it.
 
     Args:
-        scores: of every outcome, (k,) each, by name.
-        update, other: (n,) numbers of the outcomes of each world's trials to choose by; not those
-            that scores were learned from, which would favour what was learned by heart.
-        worth: what counts are worth.
+        scores: (k,) each, a score for every outcome, by description.
+        update, other: (n,) outcome numbers of the trials of each world to choose by. They must not
+            be those that the scores were learned from, which would reward overfitting.
+        worth: the value of an event, from its counts.
     """
     best, chosen, trials = -np.inf, None, len(update)
     for words, score in scores.items():
@@ -125,14 +125,14 @@ def best_event(
                 if chosen is None or values[place] > best:
                     best, threshold = values[place], thresholds[place]
                     contains = score >= threshold if sign == ">=" else score < threshold
-                    shown = f"{words} {sign} {threshold + 0.0:.6g}"  # no minus before a zero
-                    chosen = Event(shown, WORLDS[first], contains)
+                    text = f"{words} {sign} {threshold + 0.0:.6g}"  # + 0.0: no negative zero
+                    chosen = Event(text, WORLDS[first], contains)
     assert chosen is not None
     return chosen
 
 
 def in_words(event: Event, outcomes: Outcomes) -> str:
-    """Name the decoded values that an event is about where they are few, else say it as it is."""
+    """Describe an event by its decoded values if they are few, else by its score."""
     if outcomes.decoded.shape[1] == 1:
         values = outcomes.decoded[:, 0]
         inside, outside = set(values[event.contains]), set(values[~event.contains])
@@ -148,28 +148,28 @@ def _thresholds(sample: np.ndarray) -> np.ndarray:
 
 
 def _linear(decoded: np.ndarray, update: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Fisher's discriminant with a diagonal covariance; one coordinate is taken as it is."""
+    """Fisher's discriminant with a diagonal covariance; for one coordinate its decoded value."""
     if decoded.shape[1] == 1:
         return decoded[:, 0]
     first, second = decoded[update], decoded[other]
     difference = first.mean(axis=0) - second.mean(axis=0)
     variance = first.var(axis=0) + second.var(axis=0)
-    # A coordinate without any noise that differs must not divide by zero.
+    # A coordinate that differs but has no noise must not lead to a division by zero.
     floor = np.maximum(1e-9 * difference**2, np.finfo(np.float64).tiny)
     return decoded @ (difference / np.maximum(variance, floor))
 
 
 def _coordinate(values: np.ndarray, update: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Log-likelihood ratio of one coordinate, by its values or by its parts between quantiles."""
+    """Log-likelihood ratio of one coordinate, by its values or by bins between quantiles."""
     cuts = np.unique(values[np.concatenate([update, other])])
     if len(cuts) > BINS:
         sample = values[np.concatenate([update, other])]
         cuts = np.unique(np.quantile(sample, np.arange(1, BINS) / BINS))
-    part = np.searchsorted(cuts, values, side="right")
-    return _ratio(part, len(cuts) + 1, update, other)
+    bins = np.searchsorted(cuts, values, side="right")
+    return _ratio(bins, len(cuts) + 1, update, other)
 
 
-def _ratio(part: np.ndarray, parts: int, update: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Log ratio of how often each outcome's part occurred, half a count added to either."""
-    first, second = (np.bincount(part[world], minlength=parts) for world in (update, other))
-    return np.log((first + 0.5) / (second + 0.5))[part]
+def _ratio(bins: np.ndarray, count: int, update: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Log ratio of the counts of each outcome's bin in the two worlds, plus 1/2 each."""
+    first, second = (np.bincount(bins[world], minlength=count) for world in (update, other))
+    return np.log((first + 0.5) / (second + 0.5))[bins]

@@ -25,26 +25,26 @@ FEWEST = 40
 """Fewest trials: ten to learn from, ten to choose an event by, twenty to count it in."""
 
 MOST_DECODED = 2**25
-"""Most coordinates decoded in one world, over all its trials: a quarter of a gigabyte."""
+"""Most coordinates decoded in all trials of one world: a quarter of a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an attack on the real pipeline showed.
+    """Result of an attack on the real pipeline.
 
     Attributes:
         epsilon_lower: with probability `confidence` over the randomness of the trials, no smaller
-            epsilon holds at `delta`; in nats, 0 where nothing was shown.
+            epsilon holds at `delta`; in nats, 0 if nothing was shown.
         delta: the delta of the claim.
-        confidence: probability, at least, that epsilon_lower is right.
-        stated: the guarantee of one release as accounted; None where none is stated.
-        event: the event that was counted, in words.
+        confidence: lower bound of the probability that epsilon_lower is valid.
+        stated: the accountant's guarantee of one release; None without one.
+        event: the counted event, in words.
         likelier: the input under which the event is likelier: `update` or `other`.
-        hits: how often the event happened under that input, and how often under the other one.
-        counted: trials, under each input, that were counted.
-        trials: trials, under each input, in all; the rest was learned from.
-        ceiling: no counts from so many trials could have shown more than this.
-        constant: whether every outcome was the same one: no randomness was seen at all.
+        hits: how often the event happened under that input, and under the other one.
+        counted: trials under each input in which the event was counted.
+        trials: all trials under each input; the event was learned from the rest.
+        ceiling: the largest epsilon_lower that any counts of this many trials could give.
+        constant: whether all outcomes were equal, so that no randomness was seen at all.
     """
 
     epsilon_lower: float
@@ -61,12 +61,12 @@ class Audit:
 
     @property
     def epsilon_stated(self) -> float:
-        """The stated epsilon; infinity where nothing is promised."""
+        """The stated epsilon; infinity without a guarantee."""
         return math.inf if self.stated is None else self.stated.epsilon
 
     @property
     def contradicted(self) -> bool:
-        """Whether more was shown than is stated: a fault, or an error of chance."""
+        """Whether the lower bound exceeds the stated epsilon: a fault, or a statistical error."""
         return self.epsilon_lower > self.epsilon_stated
 
     def __str__(self) -> str:
@@ -76,36 +76,37 @@ class Audit:
         )
 
     def lines(self) -> list[str]:
-        """Return the findings in words: what is stated, what was shown, how, and the verdict."""
+        """Return the result in words: stated guarantee, lower bound, event and verdict."""
         stated = "no guarantee" if self.stated is None else str(self.stated)
         known = 0 < self.epsilon_stated < math.inf
         share = ""
         if known:
             share = f": {math.floor(100 * self.epsilon_lower / self.epsilon_stated)} % of it"
         unlikelier = "other" if self.likelier == "update" else "update"
-        found = [
+        lines = [
             f"stated   {stated}",
             f"audited  {self}{share}",
             f"event    {self.event}: in {self.hits[0]:,} of {self.counted:,} trials with "
             f"`{self.likelier}`, in {self.hits[1]:,} with `{unlikelier}`",
         ]
         if self.ceiling < self.epsilon_stated < math.inf:
-            found.append(
-                f"limit    so many trials show at most epsilon {round_down(self.ceiling)}: nothing "
-                "could have contradicted what is stated; use more trials or fewer coordinates"
+            lines.append(
+                f"limit    this many trials show at most epsilon {round_down(self.ceiling)}: they "
+                "could not contradict the stated guarantee; use more trials or fewer coordinates"
             )
         if self.constant:
-            found.append(
-                "warning  every outcome was the same: the mechanism is nearly constant at these "
+            lines.append(
+                "warning  all outcomes were equal: the mechanism is nearly constant at these "
                 "inputs, or its key is reused"
             )
-        verdict = "nothing that was seen contradicts what is stated"
+        verdict = "the stated guarantee is not contradicted"
         if self.contradicted:
             verdict = (
-                "CONTRADICTED: more leaks than is stated. The mechanism or its accounting is "
-                f"wrong, unless this is the one audit in {1 / (1 - self.confidence):.0f} that errs"
+                "CONTRADICTED: the privacy loss exceeds the stated guarantee. The mechanism or its "
+                "accounting is wrong, unless this is the one audit in "
+                f"{1 / (1 - self.confidence):.0f} that errs"
             )
-        return [*found, f"verdict  {verdict}"]
+        return [*lines, f"verdict  {verdict}"]
 
 
 def audit(
@@ -123,27 +124,27 @@ def audit(
     """Run a mechanism many times on two neighbouring inputs, and bound its epsilon from below.
 
     Args:
-        mechanism: what is attacked, as it is: its `encode` and `mean` are called.
-        update, other: (d,) float32, what the client sends in either world. They may lie beyond the
-            mechanism's clip, which then is attacked too.
-        key: root of all randomness; every client of every trial has a key of its own, derived as
-            in federated training.
+        mechanism: the mechanism under attack; its own `encode` and `mean` are called.
+        update, other: (d,) float32, the client's update in either world. They may lie beyond the
+            clipping threshold, so that clipping is attacked too.
+        key: root of all randomness; every client of every trial has its own key, derived as in
+            federated training.
         delta: the delta of the claim, in [0, 1).
-        confidence: probability, at least, that the bound is right; in [0.5, 1).
-        trials: how often either world is run, >= 40; times d at most 2**25.
-        others: (n - 1, d) float32, what the cohort's other clients send, the same in both worlds;
-            by default there is one, who sends `other`.
-        neighboring: which guarantee is attacked; `zero_out` is about an `other` of zeros only.
+        confidence: lower bound of the probability that the result is valid; in [0.5, 1).
+        trials: trials in each world, >= 40; trials times d at most 2**25.
+        others: (n - 1, d) float32, the updates of the cohort's other clients, the same in both
+            worlds; by default one client, with update `other`.
+        neighboring: which guarantee is attacked; `zero_out` requires an `other` of zeros.
 
     Returns:
         An Audit: the bound, the guarantee that `account` states for one release, and the event.
 
     Guarantees:
-        The adversary sees what leaves the clients. Under local trust that is the payload, byte
-        for byte, and how many other clients' equal it; under aggregate and central trust it is
-        the mean that `mean` makes of the cohort's payloads.
+        The adversary sees what leaves the clients. Under local trust this is the payload, byte
+        for byte, and how many other clients sent an equal one; under aggregate and central trust
+        it is the result of `mean` for the cohort's payloads.
         The event is learned on a quarter of the trials, chosen on another and counted on the other
-        half, so that the bound is right with probability `confidence` whatever was learned.
+        half, so that the bound is valid with probability `confidence` for any learned event.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind, or the mechanism
@@ -172,7 +173,7 @@ def audit(
     update, other = _vector("update", update), _vector("other", other)
     if neighboring == "zero_out" and other.any():
         raise ValueError(
-            "Expected an other update of zeros under zero_out, got one that is not: audit it under "
+            "Expected an other update of zeros under zero_out, got a nonzero one: audit it under "
             "replace_one."
         )
     others = other[None] if others is None else _cohort(others)
@@ -212,20 +213,20 @@ def audit(
 def worst_inputs(
     mechanism: UpdateMechanism, dimension: int, neighboring: Neighboring = "replace_one"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return two updates that a mechanism should have most trouble to hide: what to audit it with.
+    """Return the two updates that a mechanism should find hardest to hide, for an audit.
 
     Args:
-        mechanism: answers which (`UpdateMechanism.audit_inputs`).
+        mechanism: the mechanism; its `audit_inputs` gives the pair.
         dimension: d, coordinates of an update.
         neighboring: `replace_one`, or `zero_out`, where the other update is zero.
 
     Returns:
-        (update, other), (d,) float32 each, all coordinates alike. For a `clip_norm` or a `clip`
-        they lie far beyond it, on either side of zero, so that a missing clip shows; for a channel
-        alone they are the pair of inputs of its certificate.
+        (update, other), (d,) float32 each, all coordinates equal. With a `clip_norm` or a `clip`
+        they lie far beyond it, with opposite signs, so that missing clipping shows; for a channel
+        alone they are the worst pair of its certificate.
 
     Raises:
-        ValueError: the mechanism knows of none, or an argument is out of bounds.
+        ValueError: the mechanism has no such pair, or an argument is out of bounds.
 
     Example:
         >>> from randquant.aggregation.baselines import LocalGaussian
@@ -246,15 +247,15 @@ def cohort_inputs(
     x: float | None = None,
     other: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what a cohort sends in either world: all coordinates alike, worst ones or as given.
+    """Return a cohort's updates in either world, all coordinates equal: worst-case or given ones.
 
     Args:
         mechanism, dimension, neighboring: as in `worst_inputs`.
-        cohort: n, how many clients send, >= 1.
+        cohort: n, how many clients there are, >= 1.
         x, other: every coordinate of either update; None for that of `worst_inputs`.
 
     Returns:
-        (update, other, others): (d,), (d,) and (n - 1, d) float32; the others all send `other`.
+        (update, other, others): (d,), (d,) and (n - 1, d) float32; all others send `other`.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -275,7 +276,7 @@ def _run(
     trials: int,
     key: Key,
 ) -> tuple[Outcomes, tuple[np.ndarray, np.ndarray]]:
-    """Run both worlds: every outcome that occurred, and the numbers of each world's outcomes."""
+    """Run both worlds: every outcome that occurred, and (trials,) outcome numbers per world."""
     dimension = inputs[0].size
     local = mechanism.trust in ("local", None)
     numbers: dict[tuple[bytes, int], int] = {}
@@ -286,16 +287,16 @@ def _run(
             for client, sent in enumerate((update, *others))
         ]
         if local:
-            seen = payloads[0], payloads[1:].count(payloads[0])
+            view = payloads[0], payloads[1:].count(payloads[0])
         else:
             mean = mechanism.mean(payloads, dimension, root.fold_in("server"))
-            seen = mean.astype(np.float32).tobytes(), 0
-        return numbers.setdefault(seen, len(numbers))
+            view = mean.astype(np.float32).tobytes(), 0
+        return numbers.setdefault(view, len(numbers))
 
     def world(number: int) -> np.ndarray:
         root = key.fold_in("audit", number)
-        each = (outcome(inputs[number], root.fold_in(trial)) for trial in range(trials))
-        return np.fromiter(each, dtype=np.int64, count=trials)
+        outcomes = (outcome(inputs[number], root.fold_in(trial)) for trial in range(trials))
+        return np.fromiter(outcomes, dtype=np.int64, count=trials)
 
     worlds = world(0), world(1)
     decoded = np.empty((len(numbers), dimension))
@@ -310,7 +311,7 @@ def _run(
 
 
 def _bodies(payloads: list[bytes]) -> np.ndarray:
-    """(k, b) uint8: payloads without the header of `wire`, which tells nothing but a checksum."""
+    """(k, b) uint8: payloads without the header of `wire`, which is constant but for a checksum."""
     own = [p[wire.HEADER_BYTES :] if p.startswith(wire.MAGIC) else p for p in payloads]
     width = max(map(len, own))
     joined = b"".join(body.ljust(width, b"\0") for body in own)

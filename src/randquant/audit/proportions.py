@@ -1,4 +1,4 @@
-"""Confidence bounds on proportions, and the least epsilon that two counts allow.
+"""Confidence bounds on proportions, and a lower bound of epsilon from two counts.
 
 Derivations: `docs/theory/audit.md`.
 """
@@ -8,20 +8,20 @@ from __future__ import annotations
 import numpy as np
 
 SLACK = 1e-9
-"""Relative error, at most, of scipy's inverse incomplete beta function, with much to spare."""
+"""Generous bound of the relative error of scipy's inverse incomplete beta function."""
 
 
 def proportion(hits: int | np.ndarray, trials: int, error: float) -> tuple[np.ndarray, np.ndarray]:
-    """Bound a probability from below and from above, from how often its event happened.
+    """Bound a probability from below and from above, given how often its event happened.
 
     Args:
-        hits: how many of the trials the event happened in, any shape.
-        trials: how many independent trials there were, >= 1.
-        error: probability, at most, with which either bound fails, in (0, 1).
+        hits: number of trials in which the event happened, any shape.
+        trials: number of independent trials, >= 1.
+        error: upper bound of the probability with which each bound fails, in (0, 1).
 
     Returns:
-        (lower, upper), float64, of the shape of hits. Each is a one-sided bound; both together
-        fail with a probability of at most 2 · error.
+        (lower, upper), float64, of the shape of hits: two one-sided bounds, which together fail
+        with a probability of at most 2 · error.
 
     References:
         Clopper and Pearson 1934.
@@ -35,7 +35,7 @@ def proportion(hits: int | np.ndarray, trials: int, error: float) -> tuple[np.nd
 
     hits = np.asarray(hits, dtype=np.float64)
     missed = trials - hits
-    # Where a beta distribution would have a parameter of 0 the bound is 0 or 1.
+    # If a beta distribution would have a parameter of 0, the bound is 0 or 1.
     lower = np.where(hits == 0, 0.0, betaincinv(np.maximum(hits, 1), missed + 1, error))
     upper = np.where(missed == 0, 1.0, betainccinv(hits + 1, np.maximum(missed, 1), error))
     return lower * (1 - SLACK), np.minimum(upper * (1 + SLACK), 1.0)
@@ -44,19 +44,18 @@ def proportion(hits: int | np.ndarray, trials: int, error: float) -> tuple[np.nd
 def least_epsilon(
     hits: int | np.ndarray, others: int | np.ndarray, trials: int, delta: float, error: float
 ) -> np.ndarray:
-    """Bound epsilon from below by how often one event happened in two neighbouring worlds.
+    """Bound epsilon from below, given how often an event happened in two neighbouring worlds.
 
     Args:
         hits: how often the event happened in one world, any shape.
         others: how often it happened in the other world, same shape.
-        trials: how many independent trials there were in each world.
+        trials: number of independent trials in each world.
         delta: the delta of the claim, in [0, 1).
-        error: probability, at most, with which the bound fails, in (0, 1).
+        error: upper bound of the probability with which the bound fails, in (0, 1).
 
     Returns:
-        float64, in nats: (epsilon, delta)-differential privacy with a smaller epsilon has less than
-        a chance of `error` to produce such counts. Below 0, or minus infinity, where they say
-        nothing.
+        float64, in nats: under (epsilon, delta)-differential privacy with a smaller epsilon such
+        counts have a probability below `error`. Negative or minus infinity if they show nothing.
 
     Example:
         >>> round(float(least_epsilon(900, 300, 1000, 0.0, 0.01)), 4)
@@ -69,5 +68,5 @@ def least_epsilon(
 
 
 def ceiling(trials: int, delta: float, error: float) -> float:
-    """Return the most that `least_epsilon` can give: the event always happened, or never."""
+    """Return the largest possible `least_epsilon`: of an event that is certain or impossible."""
     return max(0.0, float(least_epsilon(trials, 0, trials, delta, error)))

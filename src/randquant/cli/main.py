@@ -15,7 +15,7 @@ from randquant.cli.command import all_commands
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0, 2 for a wrong option, file or value.
 
-    An audit that contradicts what is stated returns 1.
+    An audit that contradicts the stated guarantee returns 1.
     """
     options = parser().parse_args(arguments)
     command = all_commands()[options.command]

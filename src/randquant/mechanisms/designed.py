@@ -1,4 +1,4 @@
-"""Designed channels as mechanisms: the optimum computed on the spot, or read from a file."""
+"""Designed channels as mechanisms: computed from their constraint, or read from a file."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from randquant.mechanisms.tuning import (
 from randquant.privacy.certificates.file import load_channel
 
 ENOUGH = 16.0
-"""Deviation of a coordinate's noise over its threshold from which two levels are within 0.2 % of
-the least noise that any unbiased channel can have."""
+"""Noise of a coordinate over its clipping threshold from which on two levels are within 0.2 % of
+the least noise of any unbiased channel."""
 
 
 def optimal(
@@ -38,20 +38,20 @@ def optimal(
 ) -> Channel:
     """Return the channel of `design.optimal`, as a mechanism like the others.
 
-    The constraint is a name and a number here, and a value such as `design.Fisher(0.1)` there: a
-    mechanism's parameters are written to files and messages as JSON.
+    Here the constraint is given as a name and a number instead of a value such as
+    `design.Fisher(0.1)`, since a mechanism's parameters are written to files and messages as JSON.
 
     Args:
         clip: per-coordinate clipping threshold.
-        epsilon: bound of the constraint per coordinate: pure epsilon, in nats, or what the
-            constraint says.
+        epsilon: bound of the constraint per coordinate: pure epsilon, in nats, or that of the
+            other constraints.
         values: what the codes decode to; or give `levels`.
-        levels: how many evenly spaced levels to search for, so that summed codes decode.
+        levels: number of evenly spaced levels to search for, so that sums of codes decode.
         reach: largest magnitude of a searched level, in units as clip; `mae` needs one.
         objective: `mae`, `mse` or `worst_variance`.
-        inputs: vertices between which inputs are dithered; 33, or 129 where levels are searched.
-        constraint: `pure`, or `fisher`, `l1` or `l2`, as in `design.constraint_of`. `fisher` is the
-            one for updates whose L2 norm is clipped.
+        inputs: vertices between which inputs are dithered; 33, or 129 if levels are searched.
+        constraint: `pure`, or `fisher`, `l1` or `l2`, as in `design.constraint_of`. Use `fisher`
+            for updates whose L2 norm is clipped.
 
     Returns:
         A Channel.
@@ -104,7 +104,7 @@ def channel_file(path: str) -> Channel:
         path: the file.
 
     Raises:
-        ValueError: the file is not a channel's, or its content does not match its certificate.
+        ValueError: the file holds no channel, or its certificate does not match the channel.
         OSError: the file cannot be read.
     """
     return load_channel(path)[0]
@@ -115,10 +115,10 @@ def _updates(setting: UpdateSetting) -> UpdateFamily:
 
 
 def _least_information(setting: UpdateSetting) -> UpdateFamily:
-    """At most 1/t^2 of Fisher information about x/clip: what a whole update's L2 norm pays for.
+    """Channels with a Fisher information of at most 1/t^2 about x/clip, which L2 clipping uses.
 
-    No unbiased channel has less noise than t·clip then; four levels nearly reach that. Where there
-    is much noise two levels do, which need no programme.
+    No unbiased channel then has less noise than t·clip; four levels nearly attain that. With much
+    noise two levels do, which need no linear programme.
     """
     clip = setting.clip
 
@@ -137,10 +137,10 @@ def _least_information(setting: UpdateSetting) -> UpdateFamily:
 
 
 def _least_ratio(setting: UpdateSetting) -> UpdateFamily:
-    """Pure epsilon, evenly spaced values, the outermost further than an unbiased channel needs.
+    """Pure epsilon and evenly spaced values, the outermost further out than unbiasedness requires.
 
-    Under aggregate trust a sum is bounded by what the others' codes share with every row, which
-    small ratios of chances make large.
+    Under aggregate trust the bound of a sum rests on the mass that all rows share, which is large
+    if the ratios of their probabilities are small.
     """
     clip, levels = setting.clip, setting.levels
     further = 1.5 if levels > 2 else 1 + 1e-5
@@ -159,7 +159,7 @@ RECORDS = (
         optimal,
         help={
             "clip": CLIP,
-            "epsilon": "what the constraint allows per coordinate: pure epsilon unless it is given",
+            "epsilon": "bound of the constraint per coordinate; pure epsilon by default",
             "values": VALUES,
             "levels": LEVELS,
             "reach": REACH,

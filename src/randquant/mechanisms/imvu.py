@@ -17,7 +17,7 @@ from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSe
 from randquant.privacy.guarantee import Interval
 
 FLAT = 48.0
-"""Log odds of one bit beyond which all codes but the outermost weigh one unit of 2**-62."""
+"""Log odds of one bit beyond which all codes but the outermost have a weight of one unit."""
 
 GRID = np.concatenate(
     [
@@ -28,7 +28,7 @@ GRID = np.concatenate(
         np.arange(32, FLAT + 1),
     ]
 )
-"""Vertices >= 0, in log odds of one bit: dense where the rows move."""
+"""Vertices >= 0, in log odds of one bit: dense where the rows change fastest."""
 
 
 def imvu(clip_norm: float, levels: int, epsilon: float, beta: float = 1.0) -> Channel:
@@ -37,34 +37,35 @@ def imvu(clip_norm: float, levels: int, epsilon: float, beta: float = 1.0) -> Ch
     The input is z = 1/2 + beta·u/(2·clip_norm). The logarithms of the rows at z = 0 and z = 1 are
     interpolated linearly, and extrapolated to all of [-clip_norm, clip_norm].
 
-    With two levels the rows are the optimum of the paper: of all mechanisms with two inputs that
-    are unbiased under pure epsilon, the one with the least variance. That optimum has two values
-    however many bits it is given; the paper does not say what more levels are. Here the code then
-    counts how many of levels - 1 independent two-level mechanisms, each of epsilon/(levels - 1),
-    answer 1: the values are evenly spaced, so that sums of codes decode, and at equal M (see
-    `imvu_fisher`) more levels mean less bias everywhere and less variance near 0. At equal epsilon
-    two levels have the least variance.
+    With two levels the rows are the optimum of the paper: the least variance of all mechanisms with
+    two inputs that are unbiased under pure epsilon. That optimum has two values for any number of
+    bits; the paper does not define what more levels mean. Here the code then counts how many of
+    levels - 1 independent two-level mechanisms, each of epsilon/(levels - 1), answer 1: the values
+    are evenly spaced, so that sums of codes decode, and at equal M (see `imvu_fisher`) more levels
+    mean less bias everywhere and less variance near 0. At equal epsilon two levels have the least
+    variance.
 
     Args:
-        clip_norm: C, L2 clipping threshold of the update, > 0. This channel clips its one
-            coordinate at clip_norm; clipping the update is left to the caller.
-        levels: B_out, how many codes, 2 to 16 (1 to 4 bits).
-        epsilon: pure epsilon between the inputs ±clip_norm/beta (z = 0 and 1), 1e-6 to 20. It is
-            not the certificate of all inputs, which is beta·epsilon until rare codes reach 2**-62.
-        beta: input scaling, 1 to 10,000; larger suits coordinates that are small beside the norm.
+        clip_norm: C, L2 clipping threshold of the update, > 0. The channel clips its coordinate to
+            [-clip_norm, clip_norm]; the caller clips the update.
+        levels: B_out, number of codes, 2 to 16 (1 to 4 bits).
+        epsilon: pure epsilon between the inputs ±clip_norm/beta (z = 0 and 1), 1e-6 to 20. The
+            certificate over all inputs is beta·epsilon, until rare codes reach 2**-62.
+        beta: input scaling, 1 to 10,000; larger values suit coordinates that are small compared
+            with the norm.
 
     Returns:
-        A Channel with -clip_norm, clip_norm and ±clip_norm/beta among up to 357 vertices, at which
-        its rows are I-MVU's. Between vertices rows are mixed linearly. That moves the mean by at
+        A Channel with ±clip_norm and ±clip_norm/beta among up to 357 vertices, at which its rows
+        are those of I-MVU. Between vertices rows are mixed linearly. This changes the mean by at
         most 1e-4 of the largest value and the second moment by at most 2.5e-4 of its square;
         `fisher_information` is at most 1 + levels/2000 times that of I-MVU.
 
     Guarantees:
-        Unbiased at ±clip_norm/beta and at 0, and biased elsewhere, heavily so where beta·u is far
-        outside [-clip_norm, clip_norm]: `moments(channel)` says by how much.
-        Rows are mirror images: the code of -u is distributed as levels - 1 - code of u.
-        The same integers on every IEEE 754 machine (exponentials are taken in decimal).
-        Codes of a probability below 2**-62 keep a weight of one unit.
+        Unbiased at ±clip_norm/beta and at 0, biased elsewhere, and heavily biased if beta·u is far
+        outside [-clip_norm, clip_norm]: see `moments(channel)`.
+        Rows are mirror images: the code of -u has the law of levels - 1 - code of u.
+        The same integers on every IEEE 754 machine (exponentials are computed in decimal).
+        Codes with a probability below 2**-62 keep a weight of one unit.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -89,9 +90,9 @@ def imvu(clip_norm: float, levels: int, epsilon: float, beta: float = 1.0) -> Ch
     trials = levels - 1
     unit = epsilon / trials  # the log odds of one bit are unit·(2z - 1) = unit·beta·u/clip_norm
     logits = _vertices(unit, beta * unit)
-    rows = binomial(trials, *_chances(logits))
-    part = logits / logits[-1]  # u / clip_norm
-    inputs = clip_norm * np.concatenate([-part[:0:-1], part])
+    rows = binomial(trials, *_bit_probabilities(logits))
+    scaled = logits / logits[-1]  # u / clip_norm
+    inputs = clip_norm * np.concatenate([-scaled[:0:-1], scaled])
     values = clip_norm / beta * _coth_half(unit) * (2 * np.arange(levels) - trials) / trials
     return from_probabilities(inputs, values, np.concatenate([rows[:0:-1, ::-1], rows]))
 
@@ -102,17 +103,17 @@ def imvu_fisher(levels: int, epsilon: float) -> Interval:
     The supremum is epsilon^2/(levels - 1), attained at z = 1/2 (u = 0).
 
     Args:
-        levels: B_out, how many codes, 2 to 16.
-        epsilon: as for `imvu`.
+        levels: B_out, number of codes, 2 to 16.
+        epsilon: as in `imvu`.
 
     Returns:
         An Interval of at most two units in the last place that contains M, per squared unit of z.
         One unit of u is beta/(2·clip_norm) units of z.
 
     Guarantees:
-        The Rényi divergence of order α of the smooth mechanism between z and z' is at most
-        α·M·(z - z')^2/2, whatever z and z' (Lemma 1). The compiled channel obeys that between its
-        vertices, but for the rounding of weights; between other inputs it may exceed it.
+        The Rényi divergence of order α of the smooth mechanism between any z and z' is at most
+        α·M·(z - z')^2/2 (Lemma 1). The compiled channel satisfies this bound between its vertices,
+        up to the rounding of weights; between other inputs it may exceed it.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -143,15 +144,15 @@ def _parameters(levels: int, epsilon: float) -> tuple[int, float]:
 
 
 def _vertices(unit: float, end: float) -> np.ndarray:
-    """Log odds >= 0 of the vertices: `end`, `unit` if it is not all but the same, and the grid."""
+    """Log odds >= 0 of the vertices: the grid, `end`, and `unit` unless it is too close to it."""
     own = [end] if end - unit <= max(1e-8 * end, 1e-10) else [unit, end]
-    near = min(1e-4 * end, 2.0**-10)  # closer grid points would make needlessly narrow cells
-    far = [t for t in GRID if t < end and min(abs(t - other) for other in own) > near]
+    near = min(1e-4 * end, 2.0**-10)  # closer grid points would make cells needlessly narrow
+    far = [t for t in GRID if t < end and min(abs(t - logit) for logit in own) > near]
     return np.unique([0.0, *far, *own])
 
 
-def _chances(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The probabilities of a bit to be 1 and to be 0, each correctly rounded."""
+def _bit_probabilities(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The probabilities that a bit is 1 and that it is 0, each correctly rounded."""
     context = Context(prec=40)
     odds = [context.exp(-Decimal(min(float(logit), FLAT))) for logit in logits]
     success = [float(context.divide(1, context.add(1, odd))) for odd in odds]
@@ -160,7 +161,7 @@ def _chances(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _coth_half(x: float) -> float:
-    """coth(x/2), from decimal arithmetic: 1 - exp(-x) would lose digits in binary."""
+    """coth(x/2) in decimal arithmetic: in binary, 1 - exp(-x) would lose digits."""
     context = Context(prec=40)
     odd = context.exp(-Decimal(x))
     return float(context.divide(context.add(1, odd), context.subtract(1, odd)))
@@ -183,10 +184,10 @@ RECORDS = (
             "clip_norm": CLIP_NORM,
             "levels": LEVELS,
             "epsilon": "pure epsilon between clip_norm/beta and -clip_norm/beta",
-            "beta": "input scaling, 1 to 10,000; larger suits coordinates small beside clip_norm",
+            "beta": "input scaling, 1 to 10,000; larger for coordinates far below clip_norm",
         },
         example={"clip_norm": 1.5, "levels": 4, "epsilon": 2.0},
-        # One channel alone: its epsilon is the target.
+        # There is one channel only: its epsilon is the target.
         coordinate=CoordinateFamily(
             lambda target: {"": [0.0]},
             lambda target, at: {

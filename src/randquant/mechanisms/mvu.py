@@ -14,11 +14,11 @@ from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, six_digits
 def mvu(
     clip: float, levels: int, epsilon: float, inputs: int = 9, geometry: str = "pure"
 ) -> Channel:
-    """Minimum-variance unbiased mechanism: levels and rows of least variance, found together.
+    """Minimum-variance unbiased mechanism: levels and rows are optimised together.
 
     Args:
         clip: per-coordinate clipping threshold, > 0.
-        levels: B_out, how many levels, 2 to 32; they are symmetric about 0.
+        levels: B_out, number of levels, 2 to 32; they are symmetric about 0.
         epsilon: target, > 0: pure epsilon in nats with `pure`; with `l1` log-likelihoods change by
             at most epsilon·|x - x'|/clip, with `l2` by at most epsilon·(x - x')^2/clip^2.
         inputs: B_in, evenly spaced vertices in [-clip, clip], between which inputs are dithered.
@@ -26,13 +26,13 @@ def mvu(
 
     Returns:
         A Channel with the least variance summed over the vertices. (The published programme is not
-        convex; like it, the search for levels finds the best of several local optima. With two
+        convex, and neither is this one: the levels are the best of several local optima. With two
         inputs all levels but two coincide, up to 1e-6·clip: see `docs/theory/imvu.md`.)
 
     Guarantees:
-        Unbiased to rounding, by a constraint and not by a penalty.
+        Unbiased up to rounding, by a constraint rather than a penalty.
         `pure` and `l1` hold between any two inputs; `l2` between vertices only, as published:
-        dithering moves the rows linearly, and no bound in (x - x')^2 survives that.
+        between them rows are linear in x, and no bound in (x - x')^2 can hold.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -62,7 +62,7 @@ def mvu(
 
 
 def _updates(setting: UpdateSetting) -> UpdateFamily:
-    """Two levels: with more, all but two come to coincide when there is much noise."""
+    """Two levels: with much noise all further levels coincide with them."""
     return UpdateFamily(
         lambda t: {"clip": setting.clip, "levels": 2, "epsilon": six_digits(2 / t)},
         reach=(0.1, 1e6),

@@ -22,7 +22,7 @@ from randquant.mechanisms.two_bins import bins_of, two_bins
 from randquant.privacy.certificates.coordinate import certify
 
 SLACKS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
-"""Share of the target by which the search aims below it, tried until the integers certify."""
+"""Relative slacks below the target epsilon, tried in turn until the integers certify."""
 
 
 def optm(
@@ -33,31 +33,31 @@ def optm(
     density: Sequence[float] | np.ndarray | None = None,
     reach: float | None = None,
 ) -> Channel:
-    """Optimal randomised quantisation: the selection distributions of least mean absolute error.
+    """Optimal randomised quantisation: selection distributions of least mean absolute error.
 
     Args:
         clip: c, per-coordinate clipping threshold, within [1e-30, 1e30].
-        bins: increasing values of the codes that reach beyond [-clip, clip] on both sides; or how
-            many to place, 2 to 16, which is then searched too: symmetric where density is None.
+        bins: increasing values of the codes, beyond [-clip, clip] on both sides; or the number of
+            bins, 2 to 16, whose positions are then searched too: symmetric unless density is given.
         epsilon: target pure epsilon per coordinate, in nats, > 0.
-        programme: `full` (Theorem 5): each code's largest probability is within e^epsilon of its
-            least one. `reduced` (Theorem 6): the largest probability of any code is within
-            e^epsilon of the least one of any; more restrictive.
-        density: samples of the input, over which the error is averaged (Theorem 4); a uniform
-            input unless given. They are clipped to [-clip, clip].
-        reach: largest magnitude of a bin, in units as clip, where bins is how many.
+        programme: `full` (Theorem 5): each code's largest probability is at most e^epsilon times
+            its smallest one. `reduced` (Theorem 6): the largest probability of all codes is at
+            most e^epsilon times the smallest one of all; more restrictive.
+        density: samples of the input, over which the error is averaged (Theorem 4); by default the
+            input is uniform. They are clipped to [-clip, clip].
+        reach: largest magnitude of a bin, in the units of clip, if bins is a number.
 
     Returns:
         A two-bin Channel. Its error is the least of several local optima: the problem is bilinear
-        in the left and the right selections. Every channel of `design.optimal` on the same bins
-        is at least as good, for it is not confined to pairs of selections.
+        in the left and the right selections. A channel of `design.optimal` on the same bins is at
+        least as good, since it is not restricted to pairs of selections.
 
     Guarantees:
         The certified epsilon is at most the target. Unbiased up to rounding.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind, or no unbiased
-            mechanism on these bins has so small an epsilon (the least one is named).
+            mechanism on these bins meets the target (the error names the least epsilon).
 
     References:
         The OPTM and ERM paper, section 4: Theorems 3 to 6, Algorithm 2.
@@ -90,7 +90,7 @@ def _on_bins(
     samples: tuple[float, ...] | None,
     shared: bool,
 ) -> Channel:
-    """The channel on given bins: aim lower and lower until its integers certify."""
+    """The channel on given bins: lower the aim until the integers certify."""
     from randquant.mechanisms.design.constraints import Pure
     from randquant.mechanisms.design.optimal import least_epsilon
 
@@ -102,8 +102,8 @@ def _on_bins(
         )
     problem = Problem.of(np.array(bins), samples, shared)
     for slack in SLACKS:
-        found = best(problem, epsilon * (1 - slack))
-        if found is None:
+        selections = best(problem, epsilon * (1 - slack))
+        if selections is None:
             name = "reduced" if shared else "full"
             raise ValueError(
                 f"Expected epsilon above {round_up(least_selectable(problem), 4)}, the least found "
@@ -111,7 +111,7 @@ def _on_bins(
                 f"epsilon={epsilon}: raise it, or move the outermost bins outward."
             )
         ratio = math.exp(epsilon * (1 - slack / 2))
-        repaired = problem.one_side(problem.present(found), ratio, math.inf)
+        repaired = problem.one_side(problem.present(selections), ratio, math.inf)
         if repaired is None:
             continue
         channel = two_bins(clip, clip * problem.bins, *problem.everywhere(repaired))
@@ -155,20 +155,20 @@ def _on_searched_bins(
         if min(np.diff(bins)) < 1e-3 or min(-bins[0], bins[-1]) < least * (1 + 1e-3):
             return 1e6
         problem = Problem.of(bins, samples, shared)
-        found = best(problem, epsilon, starts=2)
-        return 1e6 if found is None else problem.error(found)
+        selections = best(problem, epsilon, starts=2)
+        return 1e6 if selections is None else problem.error(selections)
 
-    best_found = None
+    optimum = None
     for outer in sorted({reach, min(reach, 1.15 * least), min(reach, 1.5 * least)}):
         start = np.linspace(-outer, outer, count)
         if symmetric:
             start = start[count - half :]
-        else:  # inner bins begin where the input is
+        else:  # inner bins start at quantiles of the input
             start[1:-1] = np.quantile(samples, np.arange(1, count - 1) / (count - 1))
         solved = minimize(error, start, method="Nelder-Mead", options={"maxfev": 50 * half})
-        if best_found is None or solved.fun < best_found.fun:
-            best_found = solved
-    return _on_bins(clip, tuple(place(best_found.x)), epsilon, samples, shared)  # type: ignore[union-attr]
+        if optimum is None or solved.fun < optimum.fun:
+            optimum = solved
+    return _on_bins(clip, tuple(place(optimum.x)), epsilon, samples, shared)  # type: ignore[union-attr]
 
 
 def _samples(density: Any, clip: float) -> tuple[float, ...]:

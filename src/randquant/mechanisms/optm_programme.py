@@ -1,4 +1,4 @@
-"""OPTM's programme: selection probabilities on given bins, found in boxes that shrink.
+"""OPTM's programme: selection probabilities on given bins, by linear programmes in trust regions.
 
 All in units of clip. Derivation: `docs/theory/optm.md`.
 """
@@ -13,30 +13,30 @@ from typing import Any
 import numpy as np
 
 STARTS = 8
-"""Points that the search starts from: the optimum is not unique, and neither are local ones."""
+"""Starting points of the search, which has several local optima."""
 
 STEPS = 60
-"""Most programmes solved from one start."""
+"""Most linear programmes solved from one starting point."""
 
 NARROWEST = 1e-9
-"""Width of a box of selection probabilities, as a share of them, that ends a search."""
+"""Relative width of a box of selection probabilities at which a search ends."""
 
 NEGLIGIBLE = 1e-7
-"""A code that no input sends more often than this is taken out of the selections."""
+"""A code that every input sends with a smaller probability is removed from the selections."""
 
 Selections = tuple[list[np.ndarray], list[np.ndarray]]
-"""Left and right selection distributions, one each for every cell that inputs fall into."""
+"""Left and right selection distributions, one each for every cell with inputs."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Selection probabilities on given bins, as unknowns.
+    """The optimisation problem over selection probabilities on given bins.
 
     Attributes:
         bins: (m,) increasing.
         cells: (j, low, high): inputs in [low, high] lie between bins j and j + 1.
-        weights: per cell, (2, m): what a probability at either end adds to the error.
-        shared: whether one lower bound serves all codes (Theorem 6).
+        weights: per cell, (2, m): coefficient in the error of a code's probability at either end.
+        shared: whether all codes share one lower bound (Theorem 6).
     """
 
     bins: np.ndarray
@@ -54,15 +54,15 @@ class Problem:
         return cls(bins, cells, weights, shared)
 
     def shares(self, j: int, x: float) -> np.ndarray:
-        """(j + 1, m - 1 - j): chance to go down when x lies between a left and a right bin."""
+        """(j + 1, m - 1 - j): probability of rounding x down, for each left and right bin."""
         left, right = self.bins[: j + 1, None], self.bins[None, j + 1 :]
         return (right - x) / (right - left)
 
     def maps(self, cell: int, x: float, selections: Selections) -> tuple[np.ndarray, np.ndarray]:
         """Derivatives of the code's distribution at x by the left and the right selections.
 
-        The distribution is bilinear: (m, j + 1) times the left selections gives it, and so does
-        (m, m - 1 - j) times the right ones.
+        The distribution is bilinear: it is the first matrix, (m, j + 1), times the left selections,
+        and also the second, (m, m - 1 - j), times the right ones.
         """
         j = self.cells[cell][0]
         left, right = selections[0][cell], selections[1][cell]
@@ -72,7 +72,7 @@ class Problem:
         return by_left, by_right
 
     def rows(self, selections: Selections) -> list[np.ndarray]:
-        """Per cell, (2, m): the code's distribution at its ends (limits from inside)."""
+        """Per cell, (2, m): the code's distribution at the cell's ends (limits from inside)."""
         return [
             np.stack([self.maps(k, x, selections)[0] @ selections[0][k] for x in (low, high)])
             for k, (_, low, high) in enumerate(self.cells)
@@ -84,19 +84,19 @@ class Problem:
         return float(sum((w * row).sum() for w, row in zip(self.weights, rows, strict=True)))
 
     def epsilon(self, selections: Selections) -> float:
-        """The logarithm of the largest probability over the least one."""
+        """Logarithm of the largest over the smallest probability."""
         high, low = self._extremes(selections)
         used = high > 0
         with np.errstate(divide="ignore"):
             return float(np.log(high[used] / low[used]).max())
 
     def excess(self, selections: Selections, ratio: float) -> float:
-        """By how much the largest probability exceeds the least one times ratio."""
+        """By how much the largest probability exceeds the smallest one times ratio."""
         high, low = self._extremes(selections)
         return float(np.max(high - ratio * low))
 
     def _extremes(self, selections: Selections) -> tuple[np.ndarray, np.ndarray]:
-        """Largest and least probability of each code, or of all where they share a bound."""
+        """Largest and smallest probability of each code, or of all if they share a bound."""
         table = np.concatenate(self.rows(selections))
         if self.shared:
             table = table.reshape(-1, 1)
@@ -105,9 +105,9 @@ class Problem:
     def joint(
         self, selections: Selections, ratio: float, width: float, price: float
     ) -> Selections | None:
-        """Solve the programme linearised at the selections, both sides free within a box.
+        """Solve the programme linearised at the selections, with both sides free within a box.
 
-        Conditions may be exceeded by one common amount, which costs `price` a unit.
+        Constraints may be violated by one common amount, at a cost of `price` per unit.
         """
         parts = [side[k] for k in range(len(self.cells)) for side in selections]
         low = np.concatenate([np.maximum(0, p - width * (p + 0.02)) for p in parts])
@@ -127,9 +127,9 @@ class Problem:
     def one_side(
         self, selections: Selections, ratio: float, price: float, side: int = 0
     ) -> Selections | None:
-        """Solve the programme exactly for one side (0 is left), the other one held.
+        """Solve the programme exactly for one side (0 is left), with the other side fixed.
 
-        Conditions may be exceeded by one common amount, which costs `price` a unit.
+        Constraints may be violated by one common amount, at a cost of `price` per unit.
         """
         parts = selections[side]
         blocks = []
@@ -182,7 +182,7 @@ class Problem:
         return solved.x[:count] if solved.status == 0 else None
 
     def present(self, selections: Selections) -> Selections:
-        """The selections without codes that are hardly ever sent."""
+        """The selections without codes of negligible probability."""
         used = np.concatenate(self.rows(selections)).max(axis=0) > NEGLIGIBLE
         left, right = [], []
         for k, (j, _, _) in enumerate(self.cells):
@@ -192,7 +192,7 @@ class Problem:
         return left, right
 
     def everywhere(self, selections: Selections) -> Selections:
-        """Selections of every interval between bins; where no input falls, the nearest bins."""
+        """Selections for every interval between bins: the nearest bins if it has no inputs."""
         intervals = len(self.bins) - 1
         left = [np.eye(j + 1)[j] for j in range(intervals)]
         right = [np.eye(intervals - j)[0] for j in range(intervals)]
@@ -201,15 +201,15 @@ class Problem:
         return left, right
 
     def start(self, number: int) -> Selections:
-        """Mostly the outermost bins, which is always private enough; then scattered points."""
-        chance = np.random.default_rng(number)
+        """A starting point: near the outermost bins, whose epsilon is least, or at random."""
+        generator = np.random.default_rng(number)
         left, right = [], []
         for j, _, _ in self.cells:
             for length, outermost, out in (
                 (j + 1, 0, left),
                 (len(self.bins) - 1 - j, -1, right),
             ):
-                part = np.ones(length) if number < 2 else chance.exponential(size=length) ** 2
+                part = np.ones(length) if number < 2 else generator.exponential(size=length) ** 2
                 part /= part.sum()
                 outer = np.zeros(length)
                 outer[outermost] = 1
@@ -218,19 +218,19 @@ class Problem:
 
 
 def best(problem: Problem, epsilon: float, starts: int = STARTS) -> Selections | None:
-    """The least error over several starts; None where none becomes private enough."""
+    """The selections of least error over several starts; None if none meets epsilon."""
     ratio, best = math.exp(epsilon), None
     for number in range(starts):
-        found = _descend(problem, problem.start(number), ratio)
-        if problem.excess(found, ratio) > 1e-7:
+        selections = _descend(problem, problem.start(number), ratio)
+        if problem.excess(selections, ratio) > 1e-7:
             continue
-        if best is None or problem.error(found) < problem.error(best):
-            best = found
+        if best is None or problem.error(selections) < problem.error(best):
+            best = selections
     return best
 
 
 def least_selectable(problem: Problem) -> float:
-    """The least epsilon found, from even selections: lower targets as long as they help."""
+    """The least epsilon found from uniform selections, by lowering the target while it helps."""
     free = replace(problem, weights=[0 * weight for weight in problem.weights])
     selections = problem.start(1)
     epsilon = problem.epsilon(selections)
@@ -244,7 +244,7 @@ def least_selectable(problem: Problem) -> float:
 
 
 def _descend(problem: Problem, selections: Selections, ratio: float) -> Selections:
-    """Successive programmes in boxes that grow on success and shrink on failure."""
+    """Successive linear programmes in boxes that grow after success and shrink after failure."""
     price = 50 * float(np.abs(problem.bins).max())
 
     def merit(at: Selections) -> float:
@@ -252,13 +252,13 @@ def _descend(problem: Problem, selections: Selections, ratio: float) -> Selectio
 
     width, current = 0.5, merit(selections)
     for step in range(STEPS):
-        found = problem.joint(selections, ratio, width, price)
-        if found is not None:  # what the linear model leaves to mend, one side mends exactly
-            found = problem.one_side(found, ratio, price, side=step % 2) or found
-        reached = math.inf if found is None else merit(found)
-        if found is not None and reached < current:
+        trial = problem.joint(selections, ratio, width, price)
+        if trial is not None:  # the programme of one side is exact, and corrects the linear model
+            trial = problem.one_side(trial, ratio, price, side=step % 2) or trial
+        reached = math.inf if trial is None else merit(trial)
+        if trial is not None and reached < current:
             gained = current - reached
-            selections, current, width = found, reached, min(1.0, 2 * width)
+            selections, current, width = trial, reached, min(1.0, 2 * width)
             if gained < 1e-8 * current and step % 2:
                 break
         else:
@@ -269,14 +269,14 @@ def _descend(problem: Problem, selections: Selections, ratio: float) -> Selectio
 
 
 def _weights(bins: np.ndarray, low: float, high: float, samples: np.ndarray | None) -> np.ndarray:
-    """(2, m): mean over the input of its share of either end times |bin - x|, within one cell."""
+    """(2, m): mean over the input in one cell of the weight of either end times |bin - x|."""
     if samples is None:
         x = np.array([low, (low + high) / 2, high])
-        chance = (high - low) / 2 * np.array([1, 4, 1]) / 6  # Simpson's rule is exact here
+        mass = (high - low) / 2 * np.array([1, 4, 1]) / 6  # Simpson's rule is exact here
     else:
-        # A sample at an inner bin belongs to the cell above it, as an input there does.
+        # Like an input, a sample at an inner bin belongs to the cell above it.
         x = samples[(samples >= low) & ((samples < high) | (high == 1.0))]
-        chance = np.full(len(x), 1 / len(samples))
+        mass = np.full(len(x), 1 / len(samples))
     part = (x - low) / (high - low)
-    error = np.abs(bins - x[:, None]) * chance[:, None]
+    error = np.abs(bins - x[:, None]) * mass[:, None]
     return np.stack([(1 - part) @ error, part @ error])

@@ -14,25 +14,25 @@ from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSe
 
 
 def pbm(clip: float, theta: float, trials: int, inputs: int = 65) -> Channel:
-    """Poisson binomial mechanism: the input sets the success probability of a binomial.
+    """Poisson binomial mechanism: the input sets the success probability of a binomial law.
 
     The code is Binomial(trials, 1/2 + theta·x/clip) and decodes without bias.
 
     Args:
         clip: c, per-coordinate clipping threshold, > 0.
-        theta: θ in (0, 1/2]; at 1/2 the ends become deterministic and nothing is protected.
+        theta: θ in (0, 1/2]; at 1/2 the code of ±clip is deterministic and nothing is protected.
         trials: m in the paper, 1 to 255; there are trials + 1 codes.
         inputs: vertices, evenly spaced from -clip to clip, 2 to 1000.
 
     Returns:
-        A Channel. PBM is smooth in x, so between vertices its row is replaced by the mix of the
-        two neighbouring rows. That leaves the mean as it is, and the worst pair too (it is ±clip,
-        a pair of vertices); it adds at most (clip/(inputs - 1))^2 to the variance.
+        A Channel. PBM is smooth in x; between vertices its row is replaced by a mixture of the two
+        neighbouring rows. This changes neither the mean nor the worst pair (±clip, a pair of
+        vertices), and adds at most (clip/(inputs - 1))^2 to the variance.
 
     Guarantees:
         Unbiased up to float64 rounding.
         The same integers on every IEEE 754 machine.
-        Codes of a probability below 2**-62 keep a weight of one unit.
+        Codes with a probability below 2**-62 keep a weight of one unit.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -52,18 +52,18 @@ def pbm(clip: float, theta: float, trials: int, inputs: int = 65) -> Channel:
     )
     trials = validate.whole("trials", trials, low=1, high=255, why="a code is one byte")
     inputs = validate.whole("inputs", inputs, low=2, high=1000)
-    part = (2 * np.arange(inputs) - (inputs - 1)) / (inputs - 1)  # x / clip
+    scaled = (2 * np.arange(inputs) - (inputs - 1)) / (inputs - 1)  # x / clip
     values = clip / (theta * trials) * (np.arange(trials + 1) - trials / 2)
-    success = 0.5 + theta * part
-    return from_probabilities(clip * part, values, binomial(trials, success, 1 - success))
+    success = 0.5 + theta * scaled
+    return from_probabilities(clip * scaled, values, binomial(trials, success, 1 - success))
 
 
 def binomial(trials: int, success: np.ndarray, failure: np.ndarray) -> np.ndarray:
-    """(V, trials + 1) binomial probabilities, trial by trial: nothing cancels.
+    """(V, trials + 1) binomial probabilities, computed trial by trial without cancellation.
 
     Args:
-        trials: how many trials.
-        success, failure: (V,) probabilities of each trial, which add up to 1.
+        trials: number of trials.
+        success, failure: (V,) probabilities of each trial, which sum to 1.
     """
     rows = np.ones((len(success), 1))
     for _ in range(trials):

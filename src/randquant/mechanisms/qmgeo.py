@@ -1,4 +1,4 @@
-"""QMGeo, quantisation with mixed truncated geometric distributions, and its repair."""
+"""QMGeo, quantisation with mixed truncated geometric distributions, and a repaired version."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from randquant.mechanisms.tuning import (
 def qmgeo(clip: float, levels: int, p: float, mixing: float = 0.0) -> Channel:
     """Mixed truncated geometric mechanism: pick a side of the input, then a level on that side.
 
-    With the input between levels r and r + 1, the lower side is picked with a probability that
-    falls linearly from 1 at level r to 0 at level r + 1; on either side the distance of the code is
-    a truncated geometric variable.
+    For an input between levels r and r + 1, the lower side is picked with a probability that falls
+    linearly from 1 at level r to 0 at level r + 1; on either side the distance of the code is a
+    truncated geometric variable.
 
     Args:
         clip: W_max, per-coordinate clipping threshold, > 0; the levels span [-clip, clip].
-        levels: R, how many levels, 2 to 256.
+        levels: R, number of levels, 2 to 256.
         p: success probability of the geometric variables, in (0, 1).
         mixing: mu in [0, 1/2]; keeps the probability of either side within [mu, 1 - mu].
             0 is the published mechanism.
@@ -35,17 +35,17 @@ def qmgeo(clip: float, levels: int, p: float, mixing: float = 0.0) -> Channel:
         A Channel; every inner level is a jump.
 
     Guarantees:
-        As published (mixing = 0) the certificate is infinite: beside a level one whole side of
-        the codes has probability zero. With mixing > 0 it is finite.
-        The mechanism is biased, also as published (`moments(channel).bias_max` says by how much).
+        As published (mixing = 0) the certificate is infinite: next to a level all codes on one
+        side have probability zero. With mixing > 0 it is finite.
+        The mechanism is biased, also as published (`moments(channel).bias_max` is the bound).
         The same integers on every IEEE 754 machine.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
 
     References:
-        The QMGeo paper, equations 9 to 11; its equation 21 is the ratio at two cell mid-points
-        only: `docs/errata.md`.
+        The QMGeo paper, equations 9 to 11; its equation 21 holds at two cell mid-points only:
+        `docs/errata.md`.
 
     Example:
         >>> import randquant as rq
@@ -63,7 +63,7 @@ def qmgeo(clip: float, levels: int, p: float, mixing: float = 0.0) -> Channel:
     values = clip * (2 * np.arange(levels) - (levels - 1)) / (levels - 1)
     values[[0, -1]] = -clip, clip
     cells = range(levels - 1)
-    # Each cell contributes its two ends, so every inner level comes twice: a jump.
+    # Each cell contributes its two ends, so every inner level occurs twice: a jump.
     inputs = np.array([values[cell + end] for cell in cells for end in (0, 1)])
     rows = [_row(cell, end, levels, p, mixing) for cell in cells for end in (0, 1)]
     return from_probabilities(inputs, values, np.array(rows))

@@ -1,8 +1,8 @@
-"""What registers a mechanism: one record, written beside its constructor.
+"""The record that registers a mechanism, written beside its constructor.
 
-A module of `randquant.mechanisms` (or, for mechanisms of whole updates that are no channel, of
-`randquant.aggregation`) that defines `RECORDS`, a tuple of records, is found by the registry. Every
-command, table, plot and contract test then knows the mechanism.
+The registry finds every module of `randquant.mechanisms` (or, for whole-update mechanisms without a
+channel, of `randquant.aggregation`) that defines `RECORDS`, a tuple of records. Every command,
+table, plot and contract test then includes the mechanism.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSe
 from randquant.privacy.guarantee import Trust
 
 LAST = 1000
-"""Place of a mechanism that states none."""
+"""Default place of a mechanism."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,26 @@ class MechanismRecord:
     """One mechanism: how it is built, what its parameters mean, how it is tuned.
 
     Attributes:
-        name: what commands and records call it: lower-case letters, digits and hyphens.
-        constructor: from its parameters, by name, to a Channel, or to a mechanism for whole updates
-            where `whole_update` is set; ValueError where there is none.
-        help: what each parameter means, by name: one line for the command line.
-        example: parameters that it can be tried with, as JSON: few codes, evenly spaced. Contract
-            tests try every mechanism with them.
-        coordinate: how it is tuned to one coordinate's epsilon; None where that follows from the
-            signature, or where it cannot be.
-        update: from the setting to how it is tuned to a whole run's guarantee; None where it
-            cannot be.
-        trusts: against whom it can protect; empty where it protects nothing.
-        whole_update: whether it is a mechanism for whole updates and no channel.
+        name: its name in commands and records: lower-case letters, digits and hyphens.
+        constructor: takes the parameters by name and returns a Channel, or a mechanism for whole
+            updates if `whole_update` is set; raises ValueError for invalid parameters.
+        help: one line on each parameter, by name, for the command line.
+        example: parameters of an example, as JSON: few codes, evenly spaced. Contract tests build
+            every mechanism with them.
+        coordinate: how to tune it to one coordinate's epsilon; None if that follows from the
+            signature, or is not possible.
+        update: from a setting to how to tune it to a whole run's guarantee; None if that is not
+            possible.
+        trusts: the kinds of trust that it supports; empty if it protects nothing.
+        whole_update: whether it is a mechanism for whole updates without a channel.
         run_settings: settings of a run, `cohort` or `norm`, that the constructor takes as well.
-        baseline: whether it samples in floating point: to compare with, not to deploy.
-        tunable: False for a channel that is given as it is.
-        place: where lists and tables name it: by place, then by name.
+        baseline: whether it samples in floating point: for comparison, not for deployment.
+        tunable: False for a fixed channel.
+        place: its position in lists and tables, which are ordered by place, then by name.
 
     Raises:
         ValueError: the name is malformed, a parameter cannot be given by name, or help or the
-            example is about a parameter that there is not.
+            example names an unknown parameter.
 
     Example:
         >>> def fair_coin(clip: float): ...
@@ -75,11 +75,11 @@ class MechanismRecord:
             raise ValueError(
                 f"Expected the constructor of {self.name} to take its parameters by name."
             )
-        for about in self.help:
-            if about not in self.signature:
+        for parameter in self.help:
+            if parameter not in self.signature:
                 raise ValueError(
                     f"Expected help about parameters of {self.name}, "
-                    f"{', '.join(self.signature)}; got {about!r}."
+                    f"{', '.join(self.signature)}; got {parameter!r}."
                 )
         if not set(self.example) <= set(self.parameters):
             raise ValueError(
@@ -89,12 +89,12 @@ class MechanismRecord:
 
     @property
     def signature(self) -> Mapping[str, inspect.Parameter]:
-        """Everything that the constructor takes, by name."""
+        """All parameters of the constructor, by name."""
         return inspect.signature(self.constructor).parameters
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The mechanism's own parameters: what it takes but for settings of a run."""
+        """The mechanism's own parameters: those of the constructor without settings of a run."""
         return tuple(name for name in self.signature if name not in self.run_settings)
 
     def meaning(self, parameter: str) -> str:
@@ -107,10 +107,10 @@ CLIP_NORM = (
     "clipping threshold of a whole update's norm, > 0; train and account take it for every channel"
 )
 MARGIN = "how far the outermost level lies beyond clip, >= 0"
-LEVELS = "how many codes, 2 to 256"
+LEVELS = "number of codes, 2 to 256"
 EPSILON = "pure epsilon per coordinate"
 INPUTS = "vertices between which inputs are dithered"
 DENSITY = "samples of the input, as A,B,... or @FILE; uniform unless given"
 REACH = "largest magnitude of a searched level"
 VALUES = "increasing values of the codes, as A,B,..."
-NOISE_MULTIPLIER = "deviation of the noise over the distance between neighbouring sums"
+NOISE_MULTIPLIER = "standard deviation of the noise over the distance between neighbouring sums"

@@ -1,4 +1,4 @@
-"""The one table of mechanisms, by name: found in their own modules, or registered by a user."""
+"""The table of all mechanisms by name, from their own modules or registered by a user."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ _known: dict[str, MechanismRecord] = {}
 
 
 def records_in(package: str) -> Iterator[MechanismRecord]:
-    """Yield the records of a package's modules: whatever each of them lists in `RECORDS`.
+    """Yield the records that a package's modules list in `RECORDS`, in the order of their names.
 
-    Modules are found as Python finds them, in a folder as in a zip file, and looked at in the order
-    of their names. Packages inside the package are not looked at.
+    Modules are found by Python's import system, in a folder or a zip file; subpackages are skipped.
 
     Args:
         package: full name, such as `randquant.mechanisms`.
     """
     places = importlib.import_module(package).__path__
-    names = [found.name for found in pkgutil.iter_modules(places) if not found.ispkg]
+    names = [module.name for module in pkgutil.iter_modules(places) if not module.ispkg]
     for name in sorted(names):
         yield from getattr(importlib.import_module(f"{package}.{name}"), "RECORDS", ())
 
 
 def add(record: MechanismRecord) -> None:
-    """Take a record up.
+    """Add a record to the table.
 
     Raises:
-        ValueError: its name is taken, by whatever kind of mechanism.
+        ValueError: its name is taken by a mechanism of any kind.
     """
     if record.name in _known:
         raise ValueError(f"Expected a name that is not taken, got {record.name!r}: choose another.")
@@ -42,10 +41,10 @@ def add(record: MechanismRecord) -> None:
 
 
 def known_mechanisms() -> dict[str, MechanismRecord]:
-    """Every record that was taken up, by name: channels first, then by place and name.
+    """Every record in the table, by name: channels first, then by place and name.
 
-    Those of whole updates are there once `randquant.aggregation` is imported, where
-    `all_mechanisms` is this.
+    Whole-update mechanisms are included once `randquant.aggregation` is imported; its
+    `all_mechanisms` therefore always includes them.
     """
     ordered = sorted(_known.values(), key=lambda r: (r.whole_update, r.place, r.name))
     return {record.name: record for record in ordered}
@@ -61,7 +60,7 @@ def channel_mechanisms() -> dict[str, MechanismRecord]:
         >>> record.meaning("theta")
         'success probability is 1/2 + theta x / clip; 0 to 1/2'
     """
-    return {name: each for name, each in known_mechanisms().items() if not each.whole_update}
+    return {name: r for name, r in known_mechanisms().items() if not r.whole_update}
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> Channel:
@@ -88,27 +87,27 @@ def register(
     coordinate: CoordinateFamily | None = None,
     update: Callable[[UpdateSetting], UpdateFamily] | None = None,
 ) -> None:
-    """Add a mechanism: every command, table and plot of this process then knows it.
+    """Add a mechanism: every command, table and plot of this process then includes it.
 
     Args:
         name: lower-case letters, digits and hyphens; not yet taken.
-        constructor: takes `clip` and other parameters by name, returns a Channel and raises
-            ValueError where there is none. Annotate its parameters with `int` or `float`, and call
-            the number of codes `levels`: then commands read them, and `randquant compare`
-            searches one or two `float` parameters for a target epsilon.
-        help: what parameters mean, by name, for `--help`.
-        example: parameters that it can be tried with.
-        coordinate: which numbers `randquant compare` searches, and on which grids, where the
-            signature does not say it.
-        update: from a setting to the one number that `randquant plan` searches; without one it is
-            not planned with.
+        constructor: takes `clip` and other parameters by name, returns a Channel, and raises
+            ValueError for invalid parameters. If they are annotated with `int` or `float`, and the
+            number of codes is called `levels`, then commands can read them, and `randquant
+            compare` searches one or two `float` parameters for a target epsilon.
+        help: one line on each parameter, by name, for `--help`.
+        example: parameters of an example.
+        coordinate: the numbers that `randquant compare` searches, and their grids, if they do not
+            follow from the signature.
+        update: from a setting to the number that `randquant plan` searches; without it, `plan`
+            leaves the mechanism out.
 
     Raises:
-        ValueError: the name is taken or malformed, the constructor takes no `clip`, or help is
-            about a parameter that there is not.
+        ValueError: the name is taken or malformed, the constructor takes no `clip`, or help names
+            an unknown parameter.
 
     References:
-        `docs/own-mechanism.md`, a whole example.
+        `docs/own-mechanism.md`, with a complete example.
 
     Example:
         >>> from randquant.mechanisms.rqm import stochastic_rounding
@@ -126,10 +125,10 @@ def register(
 
 
 def unregister(name: str) -> None:
-    """Forget a mechanism, such as one to be registered again after a change.
+    """Remove a mechanism, for example to register it again after a change.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: no mechanism has that name.
     """
     del _known[validate.choice("mechanism", name, known_mechanisms())]
 

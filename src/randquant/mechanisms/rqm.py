@@ -1,7 +1,7 @@
 """RQM, the randomised quantization mechanism, and plain stochastic rounding.
 
-Given the input, the nearest kept level below it and the nearest kept one above are independent, so
-RQM is a two-bin mechanism with geometric selection distributions (Lemma 5.3).
+Given the input, the nearest kept levels below and above it are independent, so that RQM is a
+two-bin mechanism with geometric selection distributions (Lemma 5.3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from randquant.mechanisms.tuning import (
 from randquant.mechanisms.two_bins import two_bins
 
 KEEP = 0.42
-"""Probability to keep a level where whole updates are protected, as in the paper."""
+"""Probability that a level is kept, for whole updates; the paper's value."""
 
 
 def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
@@ -39,9 +39,9 @@ def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
         keep: q, probability that an inner level is kept, in [0, 1].
 
     Returns:
-        A Channel whose vertices are ±clip and the levels between them: exactly the mechanism, for
-        its rows are linear between neighbouring levels. (A level inside ±clip by less than
-        1e-9·clip is taken for ±clip: see `two_bins`.)
+        A Channel whose vertices are ±clip and the levels between them. It is exactly the mechanism,
+        whose rows are linear between neighbouring levels. (A level inside ±clip by less than
+        1e-9·clip counts as ±clip: see `two_bins`.)
 
     Guarantees:
         Unbiased up to float64 rounding.
@@ -80,7 +80,7 @@ def stochastic_rounding(clip: float, levels: int, margin: float = 0.0) -> Channe
 
     This is RQM with every level kept. It protects nothing (its certificate is infinite) unless all
     inputs lie between two neighbouring levels: with two levels and a margin, or with an even
-    number of levels and so large a margin that only the middle two are ever sent.
+    number of levels and a margin large enough that only the middle two are ever sent.
 
     Args:
         clip: per-coordinate clipping threshold, > 0.
@@ -127,7 +127,7 @@ def _rqm_updates(setting: UpdateSetting) -> UpdateFamily:
 
 
 def _rounding_updates(setting: UpdateSetting) -> UpdateFamily:
-    """One bit: more levels protect nothing unless they are never sent."""
+    """Two levels: with more there is no privacy unless only the middle two are sent."""
     clip = setting.clip
     return UpdateFamily(
         lambda t: {"clip": clip, "levels": 2, "margin": six_digits(clip * (t - 1))},
@@ -159,7 +159,7 @@ RECORDS = (
         stochastic_rounding,
         help={"clip": CLIP, "levels": LEVELS, "margin": MARGIN},
         example={"clip": 1.5, "levels": 2, "margin": 1.0},
-        # Finite only when all inputs lie between the two middle levels: those are steered.
+        # Epsilon is finite only if all inputs lie between the two middle levels: search these.
         coordinate=CoordinateFamily(
             lambda target: {"middle": margins(target)},
             lambda target, at: target.sized(

@@ -1,9 +1,10 @@
-"""How a mechanism is tuned: what is asked of its parameters, and which numbers are searched.
+"""How a mechanism is tuned: targets, and the families of parameters to search.
 
-A mechanism is tuned in one of two ways, or in both. For one coordinate one or two numbers are
-searched for the least error at a target epsilon (`CoordinateFamily`). For a whole update one number
-says how noisy it is, and everything else is chosen (`UpdateFamily`; what is chosen, and why, is in
-`docs/theory/plan.md`). A mechanism's record holds both families; the searches are elsewhere.
+There are two ways to tune a mechanism, and it may support both. For one coordinate, one or two
+numbers are searched for the least error at a target epsilon (`CoordinateFamily`). For a whole
+update, one number sets the noise level, and all other parameters are fixed (`UpdateFamily`;
+`docs/theory/plan.md` gives the choices and the reasons). A mechanism's record holds both families;
+the searches are in `randquant.planning.tuning`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ AverageError = Literal["mae", "mse"]
 """Mean absolute or mean squared error, for an input that is uniform on [-clip, clip]."""
 
 Point = dict[str, float]
-"""Numbers that are searched, by name."""
+"""A point of a search: numbers by name."""
 
 Grid = Sequence[float] | np.ndarray
 
@@ -30,18 +31,18 @@ SHARES = [0.0, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0]
 """A grid of probabilities."""
 
 SPREAD = 4.0
-"""Threshold of a rotated coordinate, in units of clip_norm / sqrt(coordinates)."""
+"""Clipping threshold of a rotated coordinate, in units of clip_norm / sqrt(coordinates)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinateTarget:
-    """What is asked of a mechanism for one coordinate.
+    """The target for one coordinate.
 
     Attributes:
         clip: per-coordinate clipping threshold.
-        levels: how many codes.
+        levels: number of codes.
         epsilon: largest pure epsilon of one coordinate, in nats.
-        objective: the error to make small, `mae` or `mse`, input uniform on [-clip, clip].
+        objective: the error to minimise, `mae` or `mse`, input uniform on [-clip, clip].
     """
 
     clip: float
@@ -50,22 +51,22 @@ class CoordinateTarget:
     objective: AverageError
 
     def sized(self, **numbers: float) -> dict[str, Any]:
-        """Parameters `clip` and `levels`, and numbers of six significant digits."""
+        """Parameters `clip` and `levels`, and these numbers rounded to six significant digits."""
         rounded = {name: six_digits(value) for name, value in numbers.items()}
         return {"clip": self.clip, "levels": self.levels, **rounded}
 
     def even_values(self, margin: float) -> list[float]:
-        """As many evenly spaced values as levels, up to a margin (in units of clip) beyond clip."""
+        """`levels` evenly spaced values up to ±clip · (1 + margin)."""
         return even_values(self.clip * (1 + margin), self.levels)
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinateFamily:
-    """The numbers that are searched for one coordinate's epsilon.
+    """The numbers to search for a target epsilon of one coordinate.
 
     Attributes:
-        axes: from the target to one or two numbers that are searched, by name, with a grid each.
-            Along the last one the edge of enough privacy is found by bisection.
+        axes: from the target to the one or two numbers to search, by name, with a grid each. Along
+            the last one, bisection finds where epsilon meets the target.
         parameters: from the target and a point to the mechanism's parameters.
     """
 
@@ -75,15 +76,15 @@ class CoordinateFamily:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSetting:
-    """What a mechanism has to work with where it protects whole updates.
+    """The setting in which a mechanism is to protect whole updates.
 
     Attributes:
         dimension: coordinates of an update, 1 to 2**30.
         cohort: clients in a round.
-        bits: most bits that a code may take, 1 to 24; channels take 8 at most.
+        bits: most bits of a code, 1 to 24; channels use at most 8.
         trust: `local` or `aggregate`.
         clip_norm: L2 clipping threshold of a whole update.
-        neighboring: what an adversary tries to tell apart.
+        neighboring: the neighbouring relation.
     """
 
     dimension: int
@@ -103,7 +104,7 @@ class UpdateSetting:
 
     @property
     def size(self) -> int:
-        """Coordinates of a rotated update: filled up to a power of two."""
+        """Coordinates of a rotated update: the dimension padded to a power of two."""
         return 1 << (self.dimension - 1).bit_length()
 
     @property
@@ -113,24 +114,24 @@ class UpdateSetting:
 
     @property
     def clip(self) -> float:
-        """Threshold of a rotated coordinate: no coordinate is longer than the update."""
+        """Clipping threshold of a rotated coordinate, at most clip_norm."""
         return six_digits(min(SPREAD / math.sqrt(self.size), 1.0) * self.clip_norm)
 
     @property
     def distance(self) -> float:
-        """L2 distance, at most, between two neighbouring updates."""
+        """Largest L2 distance between two neighbouring updates."""
         return (2 if self.neighboring == "replace_one" else 1) * self.clip_norm
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateFamily:
-    """A mechanism with one free number, for whole updates: more of it is more private.
+    """A one-parameter family of a whole-update mechanism: a larger number is more private.
 
     Attributes:
-        parameters: from the free number to the mechanism's parameters, six digits each.
-        reach: least and largest free number that makes sense.
-        start: from the deviation that Gaussian noise would need, on each update (`local`) or a
-            cohort's share of it (`aggregate`), to a first guess.
+        parameters: from the number to the mechanism's parameters, six digits each.
+        reach: smallest and largest number to search.
+        start: first guess, from the standard deviation of Gaussian noise that meets the target, on
+            each update (`local`) or a client's share of it (`aggregate`).
     """
 
     parameters: Callable[[float], dict[str, Any]]
@@ -144,13 +145,13 @@ def noise_family(
     reach: tuple[float, float],
     **fixed: Any,
 ) -> UpdateFamily:
-    """The family of a mechanism that adds noise and is told so by `noise_multiplier`.
+    """The family of a mechanism that adds noise, by its `noise_multiplier`.
 
     Args:
-        setting: what it has to work with.
-        clients: how many share the noise out.
-        reach: least and largest noise multiplier.
-        fixed: its other parameters, but for `clip_norm`.
+        setting: dimension, cohort, bits, trust and clipping threshold.
+        clients: how many clients share the noise.
+        reach: smallest and largest noise multiplier.
+        fixed: its other parameters, except `clip_norm`.
     """
     own = {"clip_norm": setting.clip_norm, **fixed}
     distance = 2 * setting.clip_norm
@@ -173,18 +174,18 @@ def even_values(reach: float, levels: int) -> list[float]:
 
 
 def margins(target: CoordinateTarget) -> np.ndarray:
-    """A grid of margins, in units of clip, around the least that meets the target."""
+    """A grid of margins, in units of clip, around the smallest one that meets the target."""
     count = 41 if target.levels <= 4 else 21 if target.levels <= 16 else 11
     grid, least = np.geomspace(0.01, 100, count), _least_margin(target)
     return np.array([0.9 * least, least, 1.5 * least, *grid[grid > 1.6 * least]])
 
 
 def few_margins(target: CoordinateTarget) -> np.ndarray:
-    """Likewise, for channels that are slow to make."""
+    """A coarser grid of margins, for channels that are slow to compute."""
     least = _least_margin(target)
     return np.geomspace(least, max(16 * least, 4.0), 10 if target.levels <= 16 else 6)
 
 
 def _least_margin(target: CoordinateTarget) -> float:
-    """Margin over clip below which no unbiased channel meets the target, and a little more."""
+    """Slightly above the margin over clip below which no unbiased channel meets the target."""
     return 2 / math.expm1(target.epsilon) * (1 + 1e-5)

@@ -22,7 +22,7 @@ from randquant.mechanisms.tuning import (
 )
 
 CONTINUOUS = 1e-12
-"""Largest difference of a row's two limits at a bin that is taken for rounding, not for a jump."""
+"""A smaller difference of the two limits of a row at a bin counts as rounding, not as a jump."""
 
 
 def two_bins(
@@ -38,14 +38,14 @@ def two_bins(
         bins: B_1 < … < B_m, what the codes decode to; 2 to 256, covering [-clip, clip].
         left: for each of the m - 1 intervals [bins[j], bins[j+1]], the selection distribution of
             the lower bin: (j + 1,) probabilities of bins[0] … bins[j].
-        right: likewise of the upper bin: (m - 1 - j,) probabilities of bins[j+1] … bins[m-1].
+        right: likewise for the upper bin: (m - 1 - j,) probabilities of bins[j+1] … bins[m-1].
 
     Returns:
-        A Channel whose vertices are ±clip and the bins between them; where the selection
-        distributions of neighbouring intervals do not fit together, a bin is a jump.
+        A Channel whose vertices are ±clip and the bins between them. A bin is a jump if the rows of
+        its two intervals differ there.
 
     Guarantees:
-        Unbiased up to float64 rounding; where a bin lies inside ±clip by less than 1e-9·clip, up to
+        Unbiased up to float64 rounding; if a bin lies inside ±clip by less than 1e-9·clip, up to
         that distance (`moments(channel).bias_max` includes it).
 
     Raises:
@@ -65,8 +65,8 @@ def two_bins(
     grid = bins_of(bins, clip)
     lower = _distributions("left", left, [j + 1 for j in range(len(grid) - 1)])
     upper = _distributions("right", right, [len(grid) - 1 - j for j in range(len(grid) - 1)])
-    # A bin that all but touches ±clip would make a cell too narrow for float64 inputs: it is taken
-    # for ±clip itself, whose row is then the bin's.
+    # A bin just inside ±clip would make a cell too narrow for float64 inputs: it counts as ±clip
+    # itself, whose row is then that of the bin.
     inner = [j for j in range(len(grid)) if abs(grid[j]) < clip * (1 - 1e-9)]
     first = int(np.searchsorted(grid, -clip * (1 - 1e-9), side="right")) - 1
     last = int(np.searchsorted(grid, clip * (1 - 1e-9), side="left")) - 1
@@ -98,7 +98,7 @@ def erm(clip: float, bins: Sequence[float] | np.ndarray, gamma: float) -> Channe
 
     Guarantees:
         Unbiased up to float64 rounding.
-        The same integers on every IEEE 754 machine (exponentials are taken in decimal).
+        The same integers on every IEEE 754 machine (exponentials are computed in decimal).
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -135,16 +135,16 @@ def _exp(exponent: float) -> float:
 
 
 def bins_of(bins: Sequence[float] | np.ndarray, clip: float) -> np.ndarray:
-    """Return (m,) float64 bins, or raise ValueError where they do not increase or not cover."""
+    """Return (m,) float64 bins, or raise ValueError unless they increase and cover ±clip."""
     grid = np.array(bins, dtype=np.float64)
     if grid.ndim != 1 or not 2 <= grid.size <= 256 or not np.isfinite(grid).all():
         raise ValueError(f"Expected 2 to 256 finite bins, got {bins!r}.")
     if (np.diff(grid) <= 0).any():
-        raise ValueError("Expected bins in increasing order, got some that are not.")
+        raise ValueError("Expected bins in increasing order, got another order.")
     if grid[0] > -clip or grid[-1] < clip:
         raise ValueError(
             f"Expected bins that cover [-{clip:g}, {clip:g}], got [{grid[0]:g}, {grid[-1]:g}]: "
-            "an input beyond them could not be sent without bias."
+            "inputs beyond the bins cannot be sent without bias."
         )
     return grid
 

@@ -1,4 +1,4 @@
-"""Limits that quantisers are compared with: Gaussian noise, and PrivUnit for pure local privacy.
+"""Limits to compare quantisers with: Gaussian noise, and PrivUnit for pure local privacy.
 
 Figures for comparison, in float64; guarantees come from `account`. Derivation:
 `docs/theory/plan.md`.
@@ -16,7 +16,7 @@ from randquant._internal import validate
 
 
 def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
-    """Least standard deviation of Gaussian noise, over the sensitivity, that meets a target.
+    """Smallest noise multiplier with which Gaussian noise meets a target.
 
     Args:
         epsilon: in nats, > 0.
@@ -40,14 +40,14 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
     if delta == 0:
         return math.inf
 
-    def failure(multiplier: float) -> float:
+    def delta_of(multiplier: float) -> float:
         half, far = 0.5 / multiplier, epsilon * multiplier
         return math.exp(log_ndtr(half - far)) - math.exp(epsilon + log_ndtr(-half - far))
 
     low, high = 1e-9, 1e15
     for _ in range(200):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if failure(middle) > delta else (low, middle)
+        low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
     return high * math.sqrt(rounds)
 
 
@@ -73,7 +73,7 @@ class PrivUnit:
     def deviation(self) -> float:
         """Root mean square of a sent coordinate, for any vector of norm at most 1.
 
-        A shorter vector is first rounded at random to a unit vector whose mean it is.
+        A shorter vector is first rounded, without bias, to a random unit vector.
         """
         return 1 / (self.scale * math.sqrt(self.dimension))
 
@@ -86,7 +86,7 @@ def privunit(dimension: int, epsilon: float) -> PrivUnit:
         epsilon: pure, in nats, 1e-9 to 1e6.
 
     Returns:
-        The best pair of keep and threshold: its privacy loss is exactly epsilon.
+        The best pair of keep and threshold; its pure epsilon is exactly the target.
 
     References:
         Bhowmick, Duchi, Freudiger, Kapoor and Rogers 2018 (PrivUnit2); Asi, Feldman and Talwar
@@ -101,8 +101,8 @@ def privunit(dimension: int, epsilon: float) -> PrivUnit:
     epsilon = validate.real("epsilon", epsilon, low=1e-9, high=1e6)
     if dimension == 1:  # the sphere is {-1, 1}: randomised response
         return PrivUnit(1, 1 / (1 + math.exp(-epsilon)), 0.0, math.tanh(epsilon / 2), epsilon)
-    # epsilon is the sum of log(keep / (1 - keep)) and the log odds of missing the cap. As a
-    # function of this split the error has one minimum.
+    # epsilon is the sum of log(keep / (1 - keep)) and the log odds of missing the cap. The error,
+    # as a function of this split, has one minimum.
     low, high = 0.0, 1.0
     while True:
         shares = np.linspace(low, high, 9)
@@ -118,7 +118,7 @@ def _with(dimension: int, epsilon: float, share: float) -> PrivUnit:
     odds = (1 - share) * epsilon
     log_mass = -_softplus(odds)
     logit = _logit(dimension, log_mass)
-    log_mass = log_cap(dimension, logit)  # larger where no float is close enough to 1
+    log_mass = log_cap(dimension, logit)  # larger if no float is close enough to 1
     keep = 1 / (1 + math.exp(-share * epsilon))
     # The integral of <v, u> over the cap; outside the cap it is minus that.
     a = (dimension - 1) / 2
@@ -153,8 +153,8 @@ def log_cap(dimension: int, logit: float) -> float:
     log_front = -a * _softplus(logit) - 0.5 * _softplus(-logit) - float(betaln(a, 0.5))
     if x < (a + 1) / (a + 2.5):
         return log_front - math.log(2 * a) + math.log(_fraction(a, 0.5, x))
-    other = math.exp(log_front) / 0.5 * _fraction(0.5, a, rest)
-    return math.log1p(-other) - math.log(2)
+    complement = math.exp(log_front) / 0.5 * _fraction(0.5, a, rest)
+    return math.log1p(-complement) - math.log(2)
 
 
 def _softplus(x: float) -> float:

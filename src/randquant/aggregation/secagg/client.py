@@ -35,25 +35,25 @@ STAGES = ("advertise", "share", "mask", "confirm", "reveal", "done")
 
 
 class Client:
-    """One client in one sum: `advertise`, `share`, `mask`, `confirm`, `reveal`, in order, once.
+    """One client in one sum: `advertise`, `share`, `mask`, `confirm`, `reveal`, each once.
 
-    Its secrets are made anew for every object, and leave it only as shares. Of a neighbour it
-    reveals a share of the seed, or else what takes off the neighbour's masks with others: never
-    both. An object serves one sum; an error ends its part in it.
+    Every object draws fresh secrets, which leave it only as shares. For a neighbour it reveals
+    either a share of the seed or the neighbour's pairwise masks, never both. An object serves one
+    sum; any error ends it.
 
     Args:
-        terms: what all agreed on; `terms.clients` contains `number`.
-        number: this client's.
-        identity: signs this client's keys, where the deployment has identities.
-        directory: each client's public identity, 32 bytes of Ed25519: keys that it did not sign
-            are refused. Without it nobody notices a server that makes up clients, or stands
-            between them.
-        threshold: the least `terms.threshold` that this client agrees to, as a share of its
-            neighbours: below two thirds fewer of them, if they collude with a server that lies,
-            get the others' vectors.
+        terms: the public terms; `terms.clients` contains `number`.
+        number: this client's number.
+        identity: signs this client's keys, if the deployment has identities.
+        directory: each client's public identity, 32 bytes of Ed25519: keys without its signature
+            are refused. Without a directory, a server that invents clients or acts as a man in
+            the middle goes unnoticed.
+        threshold: the smallest `terms.threshold` that this client accepts, as a share of its
+            neighbours: below two thirds, fewer of them can collude with a malicious server to
+            learn a client's vector.
 
     Raises:
-        ProtocolError: what came is not what the protocol allows; nothing is revealed.
+        ProtocolError: a message violates the protocol; nothing is revealed.
     """
 
     def __init__(
@@ -77,17 +77,17 @@ class Client:
         self._stage = STAGES[0]
         self._sealing = X25519PrivateKey.generate()
         self._masking, self._seed = group.random_scalar(), group.random_scalar()
-        self._keys: dict[int, bytes] = {}  # with each neighbour, to seal and to confirm
-        self._masks: dict[int, bytes] = {}  # with each neighbour, the secret of their mask
-        # Of neighbours' seeds and keys, both, 32 bytes each; b"" where they are of no use.
+        self._keys: dict[int, bytes] = {}  # by neighbour, for sealing and confirming
+        self._masks: dict[int, bytes] = {}  # by neighbour, the secret of the pairwise mask
+        # By neighbour: a share of its seed and one of its key, 32 bytes each; b"" if invalid.
         self._shares: dict[int, bytes] = {}
         self._survivors: frozenset[int] = frozenset()
 
     def to_bytes(self) -> bytes:
-        """Everything that this client must remember between steps: as secret as its codes.
+        """The client's whole state between two steps: as secret as its codes.
 
-        Where each step is a process of its own, save it after the step and go on from the saved
-        one only: a client that takes a step twice is no longer protected.
+        If each step runs in its own process, save the state after every step and continue from
+        the saved state only: a client that takes a step twice is no longer protected.
         """
         state = {
             "terms": self.terms.digest.hex(),
@@ -110,13 +110,13 @@ class Client:
         identity: Ed25519PrivateKey | None = None,
         directory: Mapping[int, bytes] | None = None,
     ) -> Client:
-        """Undo `to_bytes`; ValueError unless for the same terms, and a directory if it had one."""
+        """Invert `to_bytes`; ValueError for other terms, or if only one had a directory."""
         state = json.loads(saved)
         if bytes.fromhex(state["terms"]) != terms.digest:
             raise ValueError("Expected the terms of the sum that was saved, got others.")
         if state["directory"] != (directory is not None):
             raise ValueError("Expected a directory exactly where the saved client had one.")
-        # The terms are those that it agreed to when it was made.
+        # These are the terms that the client accepted when it was created.
         agreed = terms.threshold / terms.neighbours
         client = cls(terms, state["number"], identity, directory, agreed)
         client._stage = state["stage"]
@@ -137,13 +137,13 @@ class Client:
             return self._advert().to_bytes()
 
     def share(self, adverts: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Split what takes this client's masks off, and seal one share for each neighbour.
+        """Split this client's seed and masking key, and seal a share of each for each neighbour.
 
         Args:
-            adverts: of the neighbours who are still there.
+            adverts: of the neighbours that are still present.
 
         Returns:
-            Sealed shares by neighbour, and under its own number what each is to fit.
+            Sealed shares by neighbour, and under its own number the commitments to all shares.
         """
         with self._step("share"):
             terms, neighbours = self.terms, self.terms.neighbours_of(self.number)
@@ -152,7 +152,7 @@ class Client:
             own = self._advert()
             for n, advert in seen.items():
                 advert.check_signed(terms, n, self._directory)
-                # Of both whole adverts: if the two have seen different ones, nothing opens.
+                # Bound to both adverts: if the two clients saw different ones, nothing unseals.
                 pair = pair_context(terms, {self.number: own, n: advert})
                 self._keys[n] = crypto.sealing_key(self._sealing, advert.sealing, pair)
                 self._masks[n] = crypto.masking_key(self._masking, advert.masking, pair)
@@ -178,16 +178,17 @@ class Client:
 
     @property
     def accused(self) -> frozenset[int]:
-        """Neighbours whose shares do not open or do not fit; known once it has masked."""
+        """Neighbours whose shares do not unseal or do not match; known after `mask`."""
         return frozenset(n for n, share in self._shares.items() if not share)
 
     def mask(self, vector: np.ndarray, sealed: Mapping[int, bytes]) -> bytes:
-        """Hide a vector: the payload whose sum with the others' is the sum of vectors.
+        """Mask a vector: the sum of all clients' payloads is the sum of their vectors.
 
         Args:
-            vector: (d,) unsigned integers below 2**bits, so few that the sum of all stays below.
-            sealed: shares from the neighbours who are still there, and what they must fit. It
-                shares masks with all of these; whose shares are of no use, the payload says.
+            vector: (d,) unsigned integers, such that the sum over all clients is below 2**bits.
+            sealed: commitments and sealed shares from the neighbours that are still present. The
+                client shares a mask with each of them; the payload lists those with invalid
+                shares.
         """
         with self._step("mask"):
             terms = self.terms
@@ -212,43 +213,44 @@ class Client:
             return packed + accusation(self.accused)
 
     def look_at(self, sealed: Mapping[int, bytes]) -> None:
-        """Raise as `mask` would for these sealed shares, before there is a vector."""
+        """Check these sealed shares as `mask` would, before there is a vector."""
         self._open(sealed)
 
     def confirm(self, survivors: Collection[int]) -> dict[int, bytes]:
-        """Say to each neighbour, under a key of the two, who this client was told is in the sum.
+        """Authenticate the set of survivors to each neighbour, under their common key.
 
         Args:
             survivors: the clients whose masked vectors the server has, this one among them.
         """
         with self._step("confirm"):
-            told = frozenset(survivors)
-            if not told <= set(self.terms.clients) or self.number not in told:
+            announced = frozenset(survivors)
+            if not announced <= set(self.terms.clients) or self.number not in announced:
                 raise ProtocolError("Expected this client among the sum's, got other survivors.")
-            if len(told) < self.terms.least:
+            if len(announced) < self.terms.least:
                 raise ProtocolError(
-                    f"Expected {self.terms.least} clients or more in the sum, got {len(told)}: "
-                    "its privacy counts on them."
+                    f"Expected {self.terms.least} clients or more in the sum, got "
+                    f"{len(announced)}: its privacy relies on them."
                 )
-            strangers = told.intersection(self.terms.neighbours_of(self.number)) - set(self._shares)
-            if strangers:  # their vectors are not masked with this one's: it would stand out
+            neighbours = announced.intersection(self.terms.neighbours_of(self.number))
+            strangers = neighbours - set(self._shares)
+            if strangers:  # they share no mask with this client, whose vector would show
                 raise ProtocolError(
                     f"Expected survivors that shared with this client, got {sorted(strangers)}."
                 )
-            self._survivors = told
-            digest = survivors_digest(self.terms, told)
+            self._survivors = announced
+            digest = survivors_digest(self.terms, announced)
             return {n: confirmation(self._keys[n], self.number, digest) for n in self._shares}
 
     def reveal(self, confirmations: Mapping[int, bytes]) -> dict[int, bytes]:
-        """For each neighbour, what takes its masks off the sum.
+        """Reveal, for each neighbour, what removes its masks from the sum.
 
-        Of one who is in the sum a share of its seed. Of one who is not, the secret of the mask that
-        the two share, and a share of its key. Never what takes off both kinds of mask.
+        For a survivor this is a share of its seed. For a client that dropped out it is the secret
+        of the pairwise mask, and a share of its key. Both kinds are never revealed for one client.
 
         Args:
-            confirmations: from neighbours who survived; `threshold` of them must have been told the
-                same survivors, so that no other set can be unmasked beside this one. Those that do
-                not fit are not counted.
+            confirmations: from surviving neighbours; `threshold` of them must confirm the same
+                survivors, so that no other set can be unmasked besides this one. Invalid ones do
+                not count.
         """
         with self._step("reveal"):
             digest = survivors_digest(self.terms, self._survivors)
@@ -272,7 +274,7 @@ class Client:
             }
 
     def _advert(self) -> Advert:
-        """The public sides of its secrets: the same whenever it is asked, for Ed25519 signs so."""
+        """The public keys of its secrets: always the same, since Ed25519 is deterministic."""
         sealing = self._sealing.public_key().public_bytes_raw()
         advert = Advert(sealing, group.base(self._masking), group.base(self._seed))
         if self._identity is not None:
@@ -281,7 +283,7 @@ class Client:
         return advert
 
     def _open(self, sealed: Mapping[int, bytes]) -> dict[int, bytes]:
-        """The shares of neighbours, two of 32 bytes each, or b"" where they are of no use."""
+        """By neighbour: two shares of 32 bytes each, or b"" if they are invalid."""
         self._enough(sealed, tuple(self._keys), "sealed shares")
         shares, wrong = {}, {}
         for n, message in sealed.items():
@@ -291,9 +293,10 @@ class Client:
                 shares[n], wrong[n] = b"", str(error)
         if len(shares) - len(wrong) < self.terms.threshold:
             raise ProtocolError(
-                f"Expected shares of {self.terms.threshold} neighbours that open and fit, got "
-                f"{len(shares) - len(wrong)}; of clients {sorted(wrong)[:9]} they do not. They, or "
-                "whoever relays, are at fault."
+                f"Expected valid shares from {self.terms.threshold} neighbours, got "
+                f"{len(shares) - len(wrong)}; those from clients {sorted(wrong)[:9]} do not unseal "
+                "or do not match their commitments: these clients, or the server that relays, are "
+                "at fault."
             )
         return shares
 
@@ -306,12 +309,12 @@ class Client:
             group.read_scalar(part) for part in (share[:SCALAR_BYTES], share[SCALAR_BYTES:])
         )
         if group.base(seed) + group.base(key) != commitments:
-            raise ProtocolError("Expected shares that fit their commitments, got others.")
+            raise ProtocolError("Expected shares that match their commitments, got others.")
         return share
 
     @contextlib.contextmanager
     def _step(self, stage: str) -> Iterator[None]:
-        """Every step once, in order; after an error none."""
+        """Allow every step once, in order, and none after an error."""
         wanted, self._stage = self._stage, "done"
         if stage != wanted:
             raise ProtocolError(f"Expected step {wanted!r} of the protocol, got {stage!r}.")

@@ -1,4 +1,4 @@
-"""The primitives of the protocol, each from a vetted library; nothing of our own."""
+"""The cryptographic primitives of the protocol, all from vetted libraries."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def derive(secret: bytes, *context: bytes) -> bytes:
 
 
 def sealing_key(private: X25519PrivateKey, public: bytes, pair: bytes) -> bytes:
-    """What only the holders of the two keys know: X25519, then HKDF."""
+    """A key that only the holders of the two private keys know: X25519, then HKDF."""
     try:
         shared = private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
-        raise ProtocolError("Expected another client's public key, got one of no use.") from None
+        raise ProtocolError("Expected another client's public key, got an invalid one.") from None
     return derive(shared, b"seal", pair)
 
 
 def masking_key(private: int, public: bytes, pair: bytes) -> bytes:
-    """The same in the group whose scalars are shared; ProtocolError where `public` is no point."""
+    """The same in the group whose scalars are shared; ProtocolError if `public` is not a point."""
     return derive(group.times(private, public), b"mask", pair)
 
 
 def self_masking_key(seed: int, own: bytes) -> bytes:
-    """Of the mask that hides a client's vector even where all its masks with others are known."""
+    """The key of the self-mask, which hides a vector even if all its pairwise masks are known."""
     return derive(group.scalar_bytes(seed), b"self", own)
 
 
@@ -48,7 +48,7 @@ def seal(key: bytes, message: bytes, context: bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """Undo `seal`; ProtocolError where key, context or a bit is another."""
+    """Invert `seal`; ProtocolError if the key, the context or any bit differs."""
     try:
         return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context)
     except (InvalidTag, ValueError):

@@ -1,4 +1,4 @@
-"""The group of the protocol: points of prime order on Curve25519's Edwards form, by libsodium."""
+"""The group of the protocol: the prime-order subgroup of edwards25519, by libsodium."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from nacl import bindings
 from randquant.aggregation.secagg.terms import ProtocolError
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
-"""How many points the group has, a prime: scalars are counted modulo it."""
+"""Order of the group, a prime; scalars are taken modulo it."""
 SCALAR_BYTES = POINT_BYTES = 32
 IDENTITY = bytes([1, *bytes(31)])
 
 
 def random_scalar() -> int:
-    """1 to ORDER - 1; uniform but for a deviation of 2**-258."""
+    """A scalar from 1 to ORDER - 1, uniform up to 2**-258."""
     return int.from_bytes(os.urandom(64), "little") % (ORDER - 1) + 1
 
 
 def scalar_bytes(scalar: int) -> bytes:
-    """32 bytes, the least significant first."""
+    """32 bytes, little-endian."""
     return scalar.to_bytes(SCALAR_BYTES, "little")
 
 
 def read_scalar(message: bytes) -> int:
-    """Undo `scalar_bytes`; ProtocolError unless 1 to ORDER - 1: no scalar has two spellings."""
+    """Invert `scalar_bytes`; ProtocolError unless 1 to ORDER - 1: encodings are unique."""
     scalar = int.from_bytes(message, "little")
     if len(message) != SCALAR_BYTES or not 0 < scalar < ORDER:
         raise ProtocolError("Expected a number modulo the group's order, got another.")
@@ -34,19 +34,19 @@ def read_scalar(message: bytes) -> int:
 
 
 def read_point(message: bytes) -> bytes:
-    """The point; ProtocolError unless of the prime-order group, and not its identity."""
+    """The point; ProtocolError unless in the prime-order group and not its identity."""
     if len(message) != POINT_BYTES or not bindings.crypto_core_ed25519_is_valid_point(message):
-        raise ProtocolError("Expected a public key, got bytes that are none.")
+        raise ProtocolError("Expected a public key, got bytes that encode none.")
     return message
 
 
 def base(scalar: int) -> bytes:
-    """A scalar times the base point: its public side. The scalar is not 0."""
+    """A nonzero scalar times the base point."""
     return bindings.crypto_scalarmult_ed25519_base_noclamp(scalar_bytes(scalar))
 
 
 def times(scalar: int, point: bytes) -> bytes:
-    """A scalar times a point; ProtocolError unless `read_point` takes it and the scalar is not 0.
+    """A scalar times a point; ProtocolError if the scalar is 0 or `read_point` refuses the point.
 
     The library itself refuses points of small order, and those outside the prime-order group.
     """
@@ -57,7 +57,7 @@ def times(scalar: int, point: bytes) -> bytes:
 
 
 def total(points: Iterable[bytes]) -> bytes:
-    """The sum of points that `base` or `times` gave."""
+    """The sum of points returned by `base` or `times`."""
     result = IDENTITY
     for point in points:
         result = bindings.crypto_core_ed25519_add(result, point)

@@ -6,7 +6,7 @@ import numpy as np
 
 from randquant.channels.keys import Key
 
-_PART = 2**14  # coordinates at a time: their masks stay in a processor's cache
+_PART = 2**14  # coordinates at a time: their masks stay in the processor's cache
 
 
 def dtype(bits: int) -> np.dtype:
@@ -15,12 +15,12 @@ def dtype(bits: int) -> np.dtype:
 
 
 def add(totals: np.ndarray, secret: bytes, sign: int) -> None:
-    """Add a secret's mask to totals (d,), of `dtype`, or subtract it: uniform, modulo its range."""
+    """Add a secret's mask to totals (d,), of `dtype`, or subtract it, modulo the type's range."""
     fill, words = Key(secret).stream(), np.empty(_PART * totals.itemsize // 8, dtype=np.uint64)
     for start in range(0, totals.size, _PART):
         part = totals[start : start + _PART]
         fill(words)
-        # In the order of the stream's bytes: the same mask on every machine.
+        # Little-endian, as the stream's bytes: the same mask on every machine.
         mask = words.astype("<u8", copy=False).view(totals.dtype.newbyteorder("<"))[: part.size]
         if sign > 0:
             part += mask

@@ -1,4 +1,4 @@
-"""What travels between clients by way of the server, as bytes."""
+"""The messages between clients, which the server relays, as bytes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from randquant.channels.wire.payload import Format
 
 PART_BYTES, SIGNATURE_BYTES, NUMBER_BYTES = 32, 64, 8
 SEALED_BYTES = NONCE_BYTES + 2 * SCALAR_BYTES + TAG_BYTES
-"""Of two shares that are sealed for a neighbour."""
+"""Length of the two shares sealed for a neighbour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advert:
-    """What a client shows of itself in one sum.
+    """A client's public keys in one sum.
 
     Attributes:
         sealing: X25519 public key, 32 bytes.
-        masking, seed: public sides of its masking key and of its own mask's seed, points of 32
+        masking, seed: public keys of its masking key and of its self-mask's seed, points of 32
             bytes: its shares are checked against them.
-        signature: its identity's, 64 bytes, or b"".
+        signature: made with its identity, 64 bytes, or b"".
     """
 
     sealing: bytes
@@ -42,7 +42,7 @@ class Advert:
 
     @classmethod
     def from_bytes(cls, message: bytes) -> Advert:
-        """Undo `to_bytes`; ProtocolError for anything else."""
+        """Invert `to_bytes`; ProtocolError for anything else."""
         message = exactly_bytes(message)
         if len(message) not in (3 * PART_BYTES, 3 * PART_BYTES + SIGNATURE_BYTES):
             raise ProtocolError(f"Expected public keys in 96 or 160 bytes, got {len(message)}.")
@@ -50,14 +50,14 @@ class Advert:
         return cls(message[:one], message[one:two], message[two:three], message[three:])
 
     def signed(self, terms: Terms, client: int) -> bytes:
-        """What a client's identity signs."""
+        """The bytes that a client's identity signs."""
         keys = self.sealing + self.masking + self.seed
         return b"randquant secure sum keys" + context(terms, client, client) + keys
 
     def check_signed(
         self, terms: Terms, client: int, directory: Mapping[int, bytes] | None
     ) -> None:
-        """ProtocolError unless the identity that a directory has of a client signed this."""
+        """Raise ProtocolError unless the client's identity in the directory signed this advert."""
         if directory is None:
             return
         try:
@@ -69,10 +69,10 @@ class Advert:
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """What a client says to all when it deals its shares.
+    """A client's public message when it deals its shares.
 
     Attributes:
-        view: digest of the adverts that it has seen, its own among them.
+        view: digest of the adverts that it has seen, its own included.
         seeds, keys: commitments to the shares of its seed and masking key, by neighbour.
     """
 
@@ -81,12 +81,12 @@ class Dealing:
     keys: Mapping[int, bytes]
 
     def to_bytes(self) -> bytes:
-        """32 bytes, and 64 for each neighbour in rising order."""
+        """32 bytes, then 64 for each neighbour in ascending order."""
         return self.view + b"".join(self.seeds[n] + self.keys[n] for n in sorted(self.seeds))
 
     @classmethod
     def from_bytes(cls, message: bytes, neighbours: Sequence[int]) -> Dealing:
-        """Undo `to_bytes`; ProtocolError for another length."""
+        """Invert `to_bytes`; ProtocolError for another length."""
         message, wanted = exactly_bytes(message), PART_BYTES + 2 * POINT_BYTES * len(neighbours)
         if len(message) != wanted:
             raise ProtocolError(f"Expected commitments in {wanted} bytes, got {len(message)}.")
@@ -96,18 +96,18 @@ class Dealing:
 
 
 def context(terms: Terms, first: int, second: int) -> bytes:
-    """What a message or key is for: this sum, from the first client to the second."""
+    """Domain separation of a message or key: this sum, from the first client to the second."""
     return terms.digest + _number(first) + _number(second)
 
 
 def pair_context(terms: Terms, adverts: Mapping[int, Advert]) -> bytes:
-    """What the keys of two clients are derived with: both must have seen the same two adverts."""
+    """Context of two clients' keys: they agree only if both have seen the same two adverts."""
     first, second = sorted(adverts)
     return context(terms, first, second) + view_digest(terms, adverts)
 
 
 def view_digest(terms: Terms, adverts: Mapping[int, Advert]) -> bytes:
-    """32 bytes that differ for any two sets of adverts, in any bit."""
+    """SHA-256 of a set of adverts, 32 bytes."""
     seen = hashlib.sha256(b"adverts" + terms.digest)
     for client in sorted(adverts):
         seen.update(_number(client) + hashlib.sha256(adverts[client].to_bytes()).digest())
@@ -115,28 +115,28 @@ def view_digest(terms: Terms, adverts: Mapping[int, Advert]) -> bytes:
 
 
 def survivors_digest(terms: Terms, survivors: Collection[int]) -> bytes:
-    """32 bytes that differ for any two sets of survivors."""
+    """SHA-256 of a set of survivors, 32 bytes."""
     numbers = b"".join(map(_number, sorted(survivors)))
     return hashlib.sha256(b"survivors" + terms.digest + numbers).digest()
 
 
 def confirmation(key: bytes, sender: int, digest: bytes) -> bytes:
-    """A client's word for a set of survivors, to one neighbour: HMAC-SHA256 under their key."""
+    """A client's confirmation of the survivors to one neighbour: HMAC-SHA256 under their key."""
     return hmac.digest(key, b"confirm" + _number(sender) + digest, "sha256")
 
 
 def masked_format(terms: Terms, client: int) -> Format:
-    """Coding of one client's masked vector in this sum."""
+    """Wire format of one client's masked vector in this sum."""
     return Format.of(2**terms.bits, "masked", terms.digest.hex(), str(client))
 
 
 def accusation(clients: Collection[int]) -> bytes:
-    """The numbers of those whose shares are of no use, as they follow a masked vector."""
+    """The numbers of clients with invalid shares, as appended to a masked vector."""
     return b"".join(map(_number, sorted(clients)))
 
 
 def read_accusation(message: bytes) -> frozenset[int]:
-    """Undo `accusation`; ProtocolError where it is none."""
+    """Invert `accusation`; ProtocolError for anything else."""
     parts = [message[at : at + NUMBER_BYTES] for at in range(0, len(message), NUMBER_BYTES)]
     clients = frozenset(int.from_bytes(part, "big") for part in parts)
     if accusation(clients) != message:
@@ -145,7 +145,7 @@ def read_accusation(message: bytes) -> frozenset[int]:
 
 
 def exactly_bytes(message: object) -> bytes:
-    """The message; ProtocolError where it is of another kind."""
+    """The message; ProtocolError if it is of another type."""
     if not isinstance(message, bytes):
         raise ProtocolError(f"Expected a message in bytes, got {type(message).__name__}.")
     return message

@@ -1,4 +1,4 @@
-"""The server's side of one secure sum: it relays, adds up, and takes masks off."""
+"""The server's side of one secure sum: it relays messages, adds vectors and removes masks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from randquant.channels import wire
 
 
 class Server:
-    """One secure sum: what comes from clients in, what goes to each of them out.
+    """One secure sum: each step takes the clients' messages and returns those to each client.
 
-    After each step those who did not answer are left out, and those who answered something that
-    the protocol does not allow; `refused` says who the latter are. Where too few are left,
-    ProtocolError. The transport must tell which client a message is from.
+    Each step excludes clients that did not answer and clients that violated the protocol;
+    `refused` lists the latter. If too few are left, a step raises ProtocolError. The transport
+    must tell which client a message is from.
 
     Args:
-        terms: what all agreed on.
-        directory: each client's public identity, the same that clients have: whose keys are not
-            signed is left out at once. Without it every client that has one refuses the sum.
+        terms: the public terms.
+        directory: each client's public identity, the same as the clients have: a client whose keys
+            are not signed is excluded at once. Without it, clients with a directory refuse the sum.
     """
 
     def __init__(self, terms: Terms, directory: Mapping[int, bytes] | None = None) -> None:
@@ -41,13 +41,13 @@ class Server:
         self._adverts: dict[int, Advert] = {}
         self._dealt: dict[int, Dealing] = {}  # of those who shared
         self._uploads: dict[int, bytes] = {}
-        self._accused: dict[int, frozenset[int]] = {}  # by whom: those with shares of no use
+        self._accused: dict[int, frozenset[int]] = {}  # by accuser: senders of invalid shares
         self._survivors: frozenset[int] = frozenset()
         self._closed = False
         self._total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
 
     def introduce(self, adverts: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
-        """For each client the keys of its neighbours. Those with too few of them are left out."""
+        """The keys of each client's neighbours; clients with too few neighbours are excluded."""
         usable = {}
         for client, message in self._known(adverts, self.terms.clients, bytes).items():
             try:
@@ -63,10 +63,10 @@ class Server:
         }
 
     def forward(self, sealed: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """For each client the shares that its neighbours sealed for it, and what they must fit.
+        """For each client the shares that its neighbours sealed for it, with their commitments.
 
-        A client whose commitments are not those of one secret each, the ones that it advertised,
-        is left out here, before anything is masked.
+        A client whose commitments do not belong to the two secrets that it advertised is excluded
+        here, before anything is masked.
         """
         dealt, terms = {}, self.terms
         word = sharing.random_word(terms.neighbours + 1, terms.threshold)
@@ -86,7 +86,7 @@ class Server:
         }
 
     def add(self, client: int, payload: bytes) -> None:
-        """Add one masked vector; ProtocolError where it is none, came before, or comes too late."""
+        """Add one masked vector; ProtocolError if it is malformed, a repetition, or too late."""
         if self._closed or client not in self._dealt or client in self._uploads:
             raise ProtocolError(
                 "Expected one masked vector of each client that shared, before the sum is closed; "
@@ -102,9 +102,10 @@ class Server:
         self._uploads[client], self._accused[client] = payload, accused
 
     def close(self) -> frozenset[int]:
-        """Take no more vectors: the clients that are in the sum, to tell every one of them.
+        """Accept no more vectors, and return the survivors, to be announced to all of them.
 
-        Those whose shares more than `terms.most_accusers` neighbours could not use are left out.
+        Clients accused of invalid shares by more than `terms.most_accusers` neighbours are
+        excluded.
         """
         if not self._closed:
             self._closed = True
@@ -133,13 +134,13 @@ class Server:
         """The sum of the survivors' vectors modulo 2**bits, (d,) uint8, uint16 or uint32.
 
         Args:
-            revealed: of each client that answered, what it has for each of its neighbours.
-            largest: the largest entry of an honest vector: a total that survivors with such
-                entries cannot have is refused.
+            revealed: by client that answered, what it reveals for each of its neighbours.
+            largest: the largest entry of an honest vector: a total beyond that of survivors with
+                such entries is refused.
 
         Raises:
-            ProtocolError: too few are left to take some mask off, or a total is impossible: there
-                is no sum, of anyone.
+            ProtocolError: too few are left to remove some mask, or a total is impossible: the
+                whole sum is lost.
         """
         terms = self.terms
         if not self._closed or len(self._survivors) < terms.least:
@@ -155,13 +156,13 @@ class Server:
         total &= total.dtype.type((1 << terms.bits) - 1)
         if largest is not None and int(total.max()) > (most := len(self._survivors) * largest):
             raise ProtocolError(
-                f"Expected totals of {most} at most, got {int(total.max())}: some client sent "
-                "what is no vector of the sum; nothing of it is used."
+                f"Expected totals of {most} at most, got {int(total.max())}: some client sent an "
+                "invalid vector; the whole sum is discarded."
             )
         return total
 
     def _dealing(self, client: int, inbox: Mapping[int, bytes], word: list[int]) -> Dealing:
-        """A client's commitments; ProtocolError unless they and what is sealed are well formed."""
+        """A client's commitments; ProtocolError unless they and its sealed shares are valid."""
         terms, present = self.terms, self._present(client)
         if set(inbox) != {client, *present}:
             raise ProtocolError("Expected shares for all neighbours, got others.")
@@ -172,8 +173,8 @@ class Server:
         seen = {n: self._adverts[n] for n in (client, *present)}
         if dealing.view != messages.view_digest(terms, seen):
             raise ProtocolError(
-                "Expected this client to have seen the keys that are relayed, its own among them; "
-                "on the way some were changed."
+                "Expected this client to have seen the keys that the server relayed, its own "
+                "included, got others: some were changed in transit."
             )
         every = tuple(range(len(terms.clients) + 1))
         for public, commitments in ((own.seed, dealing.seeds), (own.masking, dealing.keys)):
@@ -182,7 +183,7 @@ class Server:
         return dealing
 
     def _read(self, client: int, payload: bytes) -> tuple[np.ndarray, frozenset[int]]:
-        """A masked vector, and whom its client accuses; ValueError for anything else."""
+        """A masked vector and the clients that its sender accuses; ValueError if malformed."""
         form, dimension = messages.masked_format(self.terms, client), self.terms.dimension
         size = wire.HEADER_BYTES + -(-dimension * self.terms.bits // 8)
         if len(payload) > size + NUMBER_BYTES * self.terms.neighbours:
@@ -194,15 +195,15 @@ class Server:
         return vector.astype(self._total.dtype), accused
 
     def _wrong_dealers(self) -> frozenset[int]:
-        """Those in the sum whom too many accuse; `refused` says so."""
+        """Clients in the sum that too many neighbours accuse, also noted in `refused`."""
         most, wrong = self.terms.most_accusers, set()
         for client in self._uploads:
             accusers = sum(client in accused for accused in self._accused.values())
-            if accusers > most > 0:  # where not even one may lie, one cannot be believed either
+            if accusers > most > 0:  # with 0, a single accuser cannot be believed
                 wrong.add(client)
                 self.refused[client] = (
-                    "Expected shares that open and fit their commitments, but "
-                    f"{accusers} neighbours say otherwise: it is left out."
+                    "Expected shares that unseal and match their commitments, but "
+                    f"{accusers} neighbours say otherwise: it is excluded."
                 )
         return frozenset(wrong)
 
@@ -212,7 +213,7 @@ class Server:
     def _known(
         self, received: Mapping[int, Any], allowed: Collection[int], kind: type = Mapping
     ) -> dict[int, Any]:
-        """The messages of those who may send one now, and one of this kind."""
+        """The messages of the right type, from clients that may send one at this step."""
         known = {}
         for client, message in received.items():
             if client not in allowed:
@@ -224,7 +225,7 @@ class Server:
         return known
 
     def _connected(self, present: Collection[int]) -> frozenset[int]:
-        """Those with `threshold` neighbours left, among themselves; ProtocolError if too few."""
+        """The largest set of clients with `threshold` neighbours in it; ProtocolError if small."""
         left = set(present)
         while alone := {
             c
@@ -241,7 +242,7 @@ class Server:
 
 
 def _usable(advert: Advert) -> Advert:
-    """The advert; ProtocolError where a key in it is of no use."""
+    """The advert; ProtocolError if a key in it is invalid."""
     sealing_key(X25519PrivateKey.generate(), advert.sealing, b"")
     group.read_point(advert.masking)
     group.read_point(advert.seed)

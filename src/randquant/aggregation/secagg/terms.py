@@ -1,4 +1,4 @@
-"""What all parties of one secure sum agree on: who, how many, how much of what."""
+"""The public terms of one secure sum, on which all parties agree."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ from fractions import Fraction
 from randquant._internal import validate
 
 NEIGHBOURS = 10
-"""Neighbours of a client where nothing else is asked for."""
+"""Default number of a client's neighbours."""
 
 MOST_CLIENTS, MOST_NEIGHBOURS = 2**16, 2**12
-"""Beyond these a server's terms would cost a client minutes before it has seen one key."""
+"""Beyond these a server's terms would cost a client minutes before it sees the first key."""
 
 TWO_THIRDS = 2 / 3
-"""Of its neighbours: so many must answer for a client, unless the client itself asks for less."""
+"""Default threshold as a share of a client's neighbours; only the client itself may lower it."""
 
 
 class ProtocolError(ValueError):
-    """A party refuses to go on: what came is not what the protocol allows, or too few are left."""
+    """A party stops: a message violates the protocol, or too few clients are left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The public facts of one secure sum. Parties that differ in any of them cannot understand
-    each other: all keys are derived from the digest.
+    """The public terms of one secure sum.
+
+    All keys are derived from their digest, so that parties with different terms share no key.
 
     Args:
-        session: bytes that no other sum ever has: of the run and the round.
-        clients: their numbers, 0 to 2**64 - 1, none twice.
+        session: bytes that identify the run and the round; no other sum may use them.
+        clients: their numbers, 0 to 2**64 - 1, without duplicates.
         dimension: coordinates of a vector.
         bits: the sum is taken modulo 2**bits, 1 to 32.
-        least: fewest clients whose vectors may be in a sum that is unmasked. The privacy
-            guarantee of a sum counts on so many: a client reveals nothing where fewer are left.
+        least: fewest clients whose vectors may be in a sum that is unmasked. The privacy guarantee
+            of a sum relies on so many: a client reveals nothing if fewer are left.
         neighbours: how many others each client shares masks with; even, or all others. All others
-            protect against a server that lies; fewer, which is faster, against one that does not.
-        threshold: how many of a client's neighbours must answer to take its mask off. By default
+            protect against a malicious server; fewer are faster, and protect against an
+            honest-but-curious one.
+        threshold: how many of a client's neighbours must answer to remove its mask. By default
             two thirds of them, rounded up.
 
     Raises:
@@ -77,9 +79,9 @@ class Terms:
         validate.whole("neighbours", degree, low=1, high=MOST_NEIGHBOURS)
         if degree < count - 1 and degree % 2:
             raise ValueError(f"Expected an even number of neighbours, got {degree}.")
-        # More than half: no two disjoint groups of neighbours can each take a mask off. Where not
-        # all are neighbours that is too few: a lying server would need no colluder. Where all are,
-        # it would need one: clients demand two thirds too, unless told to demand less.
+        # More than half, so that no two disjoint groups of neighbours can each remove a mask. If
+        # not all others are neighbours that is too few: a malicious server needs no colluder. If
+        # all are, it needs one, and clients still demand two thirds unless told to accept less.
         two_thirds = part_of(degree, TWO_THIRDS)
         low = degree // 2 + 1 if degree == count - 1 else two_thirds
         threshold = self.threshold or two_thirds
@@ -90,29 +92,29 @@ class Terms:
 
     @property
     def most_accusers(self) -> int:
-        """Neighbours that may say a client's shares are of no use before it is left out.
+        """Most neighbours that may accuse a client of invalid shares before it is excluded.
 
-        Where at most so many clients are hostile, an honest client is never left out, and who is
-        not left out has `threshold` honest neighbours with shares that are right.
+        With at most so many malicious clients, no honest client is excluded, and every client that
+        stays has `threshold` honest neighbours with valid shares.
         """
         return (self.neighbours + 1 - self.threshold) // 2
 
     @property
     def digest(self) -> bytes:
-        """32 bytes that differ wherever the terms do."""
+        """SHA-256 of the terms, 32 bytes."""
         return _digest(self)
 
     def neighbours_of(self, client: int) -> tuple[int, ...]:
-        """The others that a client shares masks with, in rising order."""
+        """The other clients that a client shares masks with, in ascending order."""
         return _neighbours(self, client)
 
     def place_of(self, client: int) -> int:
-        """Where everyone's shares for a client are taken, 1 or more."""
+        """The place, 1 or more, at which the polynomials are evaluated for a client's shares."""
         return _places(self)[client]
 
 
 def part_of(neighbours: int, share: float) -> int:
-    """How many neighbours are a share of them, rounded up; 2/3 of 39 is 26."""
+    """A share of the neighbours as a number, rounded up; 2/3 of 39 is 26."""
     return math.ceil(Fraction(share).limit_denominator(10**6) * neighbours)
 
 
@@ -129,7 +131,7 @@ def _places(terms: Terms) -> dict[int, int]:
 
 @functools.lru_cache(maxsize=16)
 def _ring(terms: Terms) -> tuple[tuple[int, ...], dict[int, int]]:
-    """All clients in an order drawn from the session, and where each is in it."""
+    """All clients in a pseudorandom order derived from the digest, and each one's position."""
     ring = tuple(
         sorted(
             terms.clients,
@@ -141,7 +143,7 @@ def _ring(terms: Terms) -> tuple[tuple[int, ...], dict[int, int]]:
 
 @functools.lru_cache(maxsize=2048)
 def _neighbours(terms: Terms, client: int) -> tuple[int, ...]:
-    """All others, or the nearest on either side of a ring."""
+    """All others, or the nearest ones on either side in the ring."""
     if terms.neighbours == len(terms.clients) - 1:
         return tuple(sorted(set(terms.clients) - {client}))
     ring, places = _ring(terms)

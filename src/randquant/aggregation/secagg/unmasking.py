@@ -1,4 +1,4 @@
-"""The last step of a secure sum: from what clients reveal to the masks that must come off."""
+"""The last step of a secure sum: from what clients reveal to the masks to remove."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from randquant.aggregation.secagg.terms import ProtocolError, Terms
 
 @dataclass(frozen=True, slots=True)
 class Unmasking:
-    """What the server knows of a closed sum.
+    """The server's knowledge of a closed sum.
 
     Attributes:
         terms, adverts: of the sum.
-        dealt: commitments of those who shared.
-        survivors: those whose vectors are in the sum.
-        refused: who revealed what is wrong, and how, is added here.
+        dealt: commitments of the clients that shared.
+        survivors: clients whose vectors are in the sum.
+        refused: clients that reveal something invalid are added here, with the reason.
     """
 
     terms: Terms
@@ -34,10 +34,10 @@ class Unmasking:
     survivors: Collection[int]
     refused: MutableMapping[int, str]
     _shares: dict[int, dict[int, int]] = field(default_factory=dict)  # by dealer and neighbour
-    _masks: dict[int, dict[int, bytes]] = field(default_factory=dict)  # the same, who is not in it
+    _masks: dict[int, dict[int, bytes]] = field(default_factory=dict)  # the same, of dropouts
 
     def masks(self, revealed: Mapping[int, Mapping[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Signs and secrets of all masks to add to the sum; ProtocolError if one is not known."""
+        """Signs and secrets of all masks to add to the sum; ProtocolError if one is unknown."""
         for client in sorted(revealed):
             self._read(client, revealed[client])
         masks = []
@@ -49,7 +49,7 @@ class Unmasking:
         return masks
 
     def _read(self, client: int, answer: Mapping[int, bytes]) -> None:
-        """Take what one client has for its neighbours; what is malformed does not count."""
+        """Read what one client reveals for its neighbours; malformed parts do not count."""
         for dealer in self.terms.neighbours_of(client):
             if dealer not in answer:
                 continue
@@ -65,16 +65,16 @@ class Unmasking:
                 self._name(client, dealer, str(error))
 
     def _own(self, client: int, seed: int | None) -> list[tuple[int, bytes]]:
-        """The mask of a survivor's seed."""
+        """A survivor's self-mask, from its seed."""
         if seed is None:
             raise self._too_few(client)
         return [(-1, crypto.self_masking_key(seed, context(self.terms, client, client)))]
 
     def _shared(self, client: int, private: int | None) -> Iterator[tuple[int, bytes]]:
-        """The masks that survivors share with one who is not in the sum.
+        """The pairwise masks that survivors share with a client that dropped out.
 
-        From its key where the shares suffice: then no neighbour need be believed. Else each
-        neighbour's own word; one that lies spoils the sum, as it could by its vector.
+        From its key if enough shares came: then no neighbour need be trusted. Otherwise from each
+        neighbour's own secret; a dishonest one spoils the sum, as it could by its vector.
         """
         for n in self.terms.neighbours_of(client):
             if n not in self.survivors:
@@ -87,10 +87,10 @@ class Unmasking:
             yield (-1 if n < client else +1), secret
 
     def _secret(self, client: int, answered: list[int]) -> int | None:
-        """A survivor's seed, or the key of one that is not in the sum; None if too few shares fit.
+        """A survivor's seed, or a dropout's key; None if too few valid shares came.
 
-        All shares that came are tried at once, for one that is wrong makes another secret. Only
-        where that is not the one that the client advertised, each is looked at.
+        All shares are combined first, since an invalid one changes the secret. Only if the result
+        is not the advertised secret, each share is checked.
         """
         of_seed = client in self.survivors
         public = self.adverts[client].seed if of_seed else self.adverts[client].masking
@@ -103,7 +103,7 @@ class Unmasking:
         commitments = dealing.seeds if of_seed else dealing.keys
         right = {n: s for n, s in shares.items() if group.base(s) == commitments[n]}
         for n in shares.keys() - right.keys():
-            self._name(n, client, "Expected the share that fits its commitment, got another.")
+            self._name(n, client, "Expected the share that matches its commitment, got another.")
         return self._combined(right, known)
 
     def _combined(self, shares: Mapping[int, int], known: tuple[int, ...]) -> int | None:
@@ -117,7 +117,7 @@ class Unmasking:
 
     def _too_few(self, client: int) -> ProtocolError:
         return ProtocolError(
-            f"Expected {self.terms.threshold} neighbours of client {client} to answer with its "
-            f"right shares, got {len(self._shares.get(client, {}))} shares: "
-            "too many left, or are refused, to take its mask off; run the round again."
+            f"Expected {self.terms.threshold} neighbours of client {client} to reveal valid "
+            f"shares of its secret, got {len(self._shares.get(client, {}))} shares: too many "
+            "dropped out or were refused to remove its mask; run the round again."
         )

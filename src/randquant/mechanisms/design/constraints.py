@@ -1,8 +1,8 @@
-"""What a design must keep: pure or Rényi divergence, metric privacy, or Fisher information.
+"""Constraints of a design: pure or Rényi divergence, metric privacy, or Fisher information.
 
-A constraint is a value. While levels and rows are searched its `limits` are worked with, which take
-up tangents where a solution exceeds the constraint. All levels and inputs are in units of clip.
-Derivations: `docs/theory/design.md`.
+A constraint is a value. The search for levels and rows uses its `limits`, which add tangents where
+a solution violates the constraint. All levels and inputs are in units of clip. Derivations:
+`docs/theory/design.md`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.certificates.metric import MetricCertificate, certify_metric
 
 SLACKS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
-"""Share of the target by which a programme aims below it, tried until the integers certify."""
+"""Relative slacks below the target epsilon, tried in turn until the integers certify."""
 
 
 class Constraint(Protocol):
-    """A bound on the loss of privacy of one coordinate."""
+    """A bound on the privacy loss of one coordinate."""
 
     slacks: ClassVar[Sequence[float]]
-    """Shares of the bound by which a programme aims below it, tried until one certifies."""
+    """Relative slacks below the bound, tried in turn until the integers certify."""
 
     @property
     def epsilon(self) -> float:
@@ -43,11 +43,11 @@ class Constraint(Protocol):
         ...
 
     def limits(self) -> Limits:
-        """The constraint, ready to be worked with; fresh each time."""
+        """The constraint as rows of a linear programme, without any tangents yet."""
         ...
 
     def grids(self, inputs: int) -> list[int]:
-        """On how many vertices levels are searched, one after the other, for so many inputs."""
+        """Numbers of vertices of the successive stages of a search for levels."""
         ...
 
 
@@ -61,7 +61,7 @@ def constraint_of(name: str, epsilon: float, order: float | None = None) -> Cons
 
     Raises:
         ValueError, TypeError: the name is unknown, a number is out of bounds or of the wrong kind,
-            or there is an order where none belongs.
+            or an order is given to another constraint than `renyi`.
 
     Example:
         >>> constraint_of("renyi", 1.0, order=2)
@@ -70,7 +70,7 @@ def constraint_of(name: str, epsilon: float, order: float | None = None) -> Cons
     validate.choice("constraint", name, ("pure", "renyi", "l1", "l2", "fisher"))
     if (name == "renyi") != (order is not None):
         raise ValueError(
-            "Expected order with constraint='renyi' and with no other, got "
+            "Expected order exactly with constraint='renyi', got "
             f"constraint={name!r}, order={order}."
         )
     if order is not None:
@@ -98,15 +98,15 @@ class Pure:
         _check_epsilon(self.epsilon)
 
     def certify(self, channel: Channel) -> Certificate:
-        """Order infinity, all pairs."""
+        """At order infinity, for all pairs of inputs."""
         return certify(channel)
 
     def limits(self) -> Limits:
-        """One lower bound per code, l_i <= p_vi <= exp(epsilon)·l_i."""
+        """One lower bound per code: l_i <= p_vi <= exp(epsilon)·l_i."""
         return Fixed(self._part)
 
     def grids(self, inputs: int) -> list[int]:
-        """Coarse ones first."""
+        """Coarse grids first."""
         return [min(vertices, inputs) for vertices in (9, 33, inputs)]
 
     def _part(self, vertices: int, codes: int, slack: float) -> Part:
@@ -116,7 +116,7 @@ class Pure:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Metric privacy: how fast log-likelihoods may change with the input.
+    """Metric privacy: a bound on the change of log-likelihoods with the input.
 
     Args:
         epsilon: > 0, at most 40.
@@ -140,18 +140,18 @@ class Metric:
         return certify_metric(channel, self.geometry)
 
     def limits(self) -> Limits:
-        """Between neighbouring vertices: all other pairs follow by steps."""
+        """Bounds between neighbouring vertices, which imply those for all other pairs."""
         return Fixed(self._part)
 
     def grids(self, inputs: int) -> list[int]:
-        """The bound between vertices depends on how far apart they are."""
+        """The final grid only: the bound between vertices depends on their distance."""
         return [inputs]
 
     def _part(self, vertices: int, codes: int, slack: float) -> Part:
-        """The ratio of neighbouring rows is bounded both ways."""
+        """Bound the ratio of neighbouring rows in both directions."""
         step = 2 / (vertices - 1)
         limit = self.epsilon * (1 - slack)
-        # Within a cell rows are linear: their log changes fastest at the smaller end.
+        # Within a cell rows are linear, so their log changes fastest at the smaller end.
         ratio = 1 + limit * step if self.geometry == "l1" else math.exp(limit * step**2)
         lower, upper = _ends(vertices, codes)
         nothing = sparse.csr_array((lower.shape[0], 0))
@@ -164,24 +164,24 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Limits of which nothing is left out: `part` makes them from vertices, codes and slack."""
+    """Limits without tangents: `part` builds them all from vertices, codes and slack."""
 
     part: Callable[[int, int, float], Part]
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
-        """All of them."""
+        """All conditions."""
         return [self.part(len(vertices), codes, slack)]
 
     def refine(self, table: np.ndarray, slack: float) -> bool:
-        """Nothing is left out."""
+        """Nothing to add."""
         return False
 
     def forget(self, multipliers: Sequence[np.ndarray]) -> None:
-        """Nothing was taken up."""
+        """Nothing was added."""
 
 
 class Curved(PerspectiveLimit):
-    """A constraint whose tangents are taken up as a design needs them."""
+    """A constraint whose tangents are added as a design needs them."""
 
     slacks: ClassVar[Sequence[float]] = SLACKS[3:]
 
@@ -190,7 +190,7 @@ class Curved(PerspectiveLimit):
         return Tangents(self)
 
     def grids(self, inputs: int) -> list[int]:
-        """A coarse one alone: curves take long."""
+        """A coarse grid only: curved constraints are slow."""
         return [min(9, inputs)]
 
 
@@ -221,7 +221,7 @@ class Renyi(Curved):
         return self.order
 
     def first(self, vertices: int) -> list[Group]:
-        """Each vertex with either end, both ways."""
+        """Each vertex paired with either end, in both orders."""
         ends = [(v, end) for v in range(vertices) for end in (0, vertices - 1) if v != end]
         return sorted({*ends, *((b, a) for a, b in ends)})
 
@@ -236,7 +236,7 @@ class Renyi(Curved):
             largest = exponents.max(axis=1)
             sums = largest + np.log(np.exp(exponents - largest[:, None]).sum(axis=1))
             partners.append(int(sums.argmax()))
-        return [(v, other) for v, other in enumerate(partners) if v != other]
+        return [(v, partner) for v, partner in enumerate(partners) if v != partner]
 
     def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:
         """The two rows of each pair."""
@@ -254,7 +254,7 @@ class Renyi(Curved):
         return np.exp(np.minimum(self.epsilon + np.log(4 / u) / (self.order - 1), 700.0))
 
     def certify(self, channel: Channel) -> Certificate:
-        """At this order, all pairs."""
+        """At this order, for all pairs of inputs."""
         return certify(channel, self.order)
 
 
@@ -262,7 +262,7 @@ class Renyi(Curved):
 class Fisher(Curved):
     """Fisher information of the code about x/clip: Σ_i slope_i^2/p_i <= epsilon at every input.
 
-    Within a cell it is convex in x, so the cell's two ends suffice: groups are (cell, end).
+    Within a cell it is convex in x, so that the cell's two ends suffice: groups are (cell, end).
 
     Args:
         epsilon: > 0, at most 40.
@@ -286,7 +286,7 @@ class Fisher(Curved):
         return [(cell, end) for cell in range(vertices - 1) for end in (0, 1)]
 
     def worst(self, table: np.ndarray) -> list[Group]:
-        """All of them."""
+        """All ends of all cells."""
         return self.first(len(table))
 
     def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:

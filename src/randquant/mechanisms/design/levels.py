@@ -1,7 +1,7 @@
-"""The search for levels: local descent from many starts, along the derivative of the optimum.
+"""The search for levels: gradient descent on the optimal error, from several starts.
 
-By how much the optimum changes with a level follows from the programme's multipliers; what is found
-is a local optimum, the best of all starts.
+The derivative of the optimum by a level follows from the programme's multipliers. The result is the
+best of the local optima that are found.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 NEAREST = 1e-6
-"""Least distance of two levels, in units of clip."""
+"""Smallest distance of two levels, in units of clip."""
 
 STARTS = 12
-"""How many points the search starts from where more than one number is searched."""
+"""Starting points of a search over more than one number."""
 
 STEPS = 40
-"""Most optima computed on the way from one point to its local optimum, at each stage."""
+"""Most programmes solved from one starting point, at each stage."""
 
 BEST = 3
-"""How many of the best points go on to the second stage; one fewer to each stage after it."""
+"""How many of the best points enter the second stage; each later stage takes one fewer."""
 
 Value = Callable[[np.ndarray], tuple[float, np.ndarray]]
-"""From (m,) levels to the optimum and its (m,) derivative; infinite where nothing is feasible."""
+"""From (m,) levels to the optimum and its (m,) derivative; infinite if there is no solution."""
 
 
 def search(
@@ -34,13 +34,13 @@ def search(
     symmetric: bool,
     lattice: bool,
 ) -> np.ndarray:
-    """Find levels with a small optimum.
+    """Find levels with a small optimal error.
 
     Args:
-        stages: the optimum at given levels, coarse and then fine: every start descends the first,
-            the best few go on along the next.
-        count: m, how many levels.
-        within: least and greatest magnitude of the outermost levels.
+        stages: the optimum as a function of the levels, from coarse to fine: every start descends
+            on the first, the best few continue on the next ones.
+        count: m, number of levels.
+        within: smallest and largest magnitude of the outermost levels.
         symmetric: whether levels are symmetric about 0.
         lattice: whether levels are evenly spaced.
 
@@ -62,26 +62,26 @@ def search(
 
     def descend(free: np.ndarray, value: Value) -> tuple[float, np.ndarray]:
         levels, order = place(free)
-        found, slope = value(levels)
-        if not np.isfinite(found):
+        optimum, slope = value(levels)
+        if not np.isfinite(optimum):
             return 1e6, np.zeros(free.size)
-        return found, shape[order].T @ slope
+        return optimum, shape[order].T @ slope
 
     points = _starts(shape, least, reach)
     for stage, value in enumerate(stages):
-        found = [
+        optima = [
             minimize(
                 descend, point, (value,), "L-BFGS-B", True, bounds=bounds, options={"maxfun": STEPS}
             )
             for point in points
         ]
-        found.sort(key=lambda solved: solved.fun)
-        points = [solved.x for solved in found[: max(1, BEST - stage)]]
+        optima.sort(key=lambda solved: solved.fun)
+        points = [solved.x for solved in optima[: max(1, BEST - stage)]]
     return place(points[0])[0]
 
 
 def _shape(count: int, *, symmetric: bool, lattice: bool) -> np.ndarray:
-    """(m, n): the levels as linear functions of what is searched."""
+    """(m, n): the levels as linear functions of the n numbers that are searched."""
     if lattice:
         along = np.linspace(-1, 1, count)
         sides = np.stack([(1 - along) / 2, (1 + along) / 2], axis=1)
@@ -93,7 +93,7 @@ def _shape(count: int, *, symmetric: bool, lattice: bool) -> np.ndarray:
 
 
 def _starts(shape: np.ndarray, least: float, reach: float) -> list[np.ndarray]:
-    """Even spacings and scattered points whose outermost levels are far enough out."""
+    """Even spacings and random points whose outermost levels are far enough out."""
     count, free = shape.shape
     generator = np.random.default_rng(0)
     if free == 1:
@@ -110,7 +110,7 @@ def _starts(shape: np.ndarray, least: float, reach: float) -> list[np.ndarray]:
 
 
 def _apart(levels: np.ndarray) -> np.ndarray:
-    """Increasing levels, pushed outward from the middle where they (nearly) coincide."""
+    """Increasing levels: those that (nearly) coincide are moved outward from the middle."""
     apart, middle = levels.copy(), (len(levels) - 1) // 2
     for i in range(middle + 1, len(levels)):
         apart[i] = max(apart[i], apart[i - 1] + NEAREST)

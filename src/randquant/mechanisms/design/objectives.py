@@ -1,4 +1,4 @@
-"""What a design minimises: an average error over the input, or the worst variance.
+"""Objectives of a design: an average error over the input, or the worst variance.
 
 All levels, inputs and errors are in units of clip.
 """
@@ -16,7 +16,7 @@ from randquant.channels.moments import moments
 from randquant.mechanisms.design.programme import Conditions, Part, Solution
 
 TRACE = 1e-7
-"""Share by which a variance may exceed the bound found before its input is added."""
+"""Relative excess of a variance over the bound from which on its input is added."""
 
 
 class Objective(Protocol):
@@ -29,11 +29,11 @@ class Objective(Protocol):
         ...
 
     def parts(self, vertices: np.ndarray, levels: np.ndarray) -> list[Part]:
-        """Conditions that the objective brings along."""
+        """Conditions of the objective itself."""
         ...
 
     def refine(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> bool:
-        """Add conditions that the solution violates; whether any was added."""
+        """Add conditions that the solution violates; return whether any was added."""
         ...
 
     def forget(self) -> None:
@@ -41,7 +41,7 @@ class Objective(Protocol):
         ...
 
     def slope(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> np.ndarray:
-        """(m,): derivative by each level, the table held; the solution's last part is its own."""
+        """(m,): derivative by each level for a fixed table; the objective's part is the last."""
         ...
 
     def measure(self, channel: Channel) -> float:
@@ -55,18 +55,18 @@ class MeanError:
 
     Attributes:
         degree: 1 or 2, the power.
-        density: None for x uniform on [-1, 1], else samples of x, over which the mean is taken.
+        density: samples of x, over which the mean is taken; None for x uniform on [-1, 1].
     """
 
     degree: int
     density: np.ndarray | None = None
 
     def cost(self, vertices: np.ndarray, levels: np.ndarray) -> np.ndarray:
-        """Weight of each probability in the mean, exact."""
+        """Coefficient of each probability in the mean, exact."""
         return self._weigh(vertices, levels, lambda error: np.abs(error) ** self.degree)
 
     def parts(self, vertices: np.ndarray, levels: np.ndarray) -> list[Part]:
-        """None: the objective is linear."""
+        """No conditions: the objective is linear."""
         return []
 
     def refine(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> bool:
@@ -87,10 +87,10 @@ class MeanError:
 
     def measure(self, channel: Channel) -> float:
         """The channel's exact mean error."""
-        measured = moments(channel)
+        exact = moments(channel)
         if self.density is None:
-            return measured.mae if self.degree == 1 else measured.mse
-        at = measured.mae_at if self.degree == 1 else measured.mse_at
+            return exact.mae if self.degree == 1 else exact.mse
+        at = exact.mae_at if self.degree == 1 else exact.mse_at
         return float(np.mean(at(np.clip(channel.clip * self.density, -channel.clip, channel.clip))))
 
     def _weigh(self, vertices: np.ndarray, levels: np.ndarray, function) -> np.ndarray:
@@ -107,7 +107,7 @@ class MeanError:
         inside = (left + right)[:, None] / 2
         for x, share in ((left, 1 / 6), ((left + right) / 2, 4 / 6), (right, 1 / 6)):
             error = levels - x[:, None]
-            # At a level itself the sign is the piece's own, not zero.
+            # At a level itself, use the sign inside the piece instead of zero.
             error = np.where(error == 0, np.sign(levels - inside) * 1e-300, error)
             weight = function(error) * (share * (right - left) / 2)[:, None]
             total += _hat_sums(vertices, x, weight, cell)
@@ -119,7 +119,7 @@ class WorstVariance:
     """The largest variance over all inputs.
 
     Within a cell E[level^2 | x] is linear and E[level | x] = x, so the variance is a concave
-    parabola; the programme holds its value at the points where it was found to be largest.
+    parabola; the programme bounds it at the points where earlier solutions had a maximum.
     """
 
     degree: int = 2
@@ -127,7 +127,7 @@ class WorstVariance:
     _used: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def cost(self, vertices: np.ndarray, levels: np.ndarray) -> np.ndarray:
-        """Nothing: the objective is the bound in `parts`."""
+        """Zero: the objective is the bound in `parts`."""
         return np.zeros((len(vertices), len(levels)))
 
     def parts(self, vertices: np.ndarray, levels: np.ndarray) -> list[Part]:
@@ -147,14 +147,13 @@ class WorstVariance:
         # (1-t)·a + t·b + t(1-t)·width^2 is largest at t = 1/2 + (b - a)/(2·width^2)
         part = np.clip(0.5 + np.diff(variance) / (2 * width**2), 0, 1)
         at = (1 - part) * variance[:-1] + part * variance[1:] + part * (1 - part) * width**2
-        known = solution.value
-        found = (vertices[:-1] + part * width)[at > known * (1 + TRACE)]
-        if found.size:
-            self.points.append(found)
-        return bool(found.size)
+        violating = (vertices[:-1] + part * width)[at > solution.value * (1 + TRACE)]
+        if violating.size:
+            self.points.append(violating)
+        return bool(violating.size)
 
     def forget(self) -> None:
-        """Drop the points: they are found again quickly."""
+        """Drop the points; they are found again quickly."""
         self.points.clear()
 
     def slope(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> np.ndarray:

@@ -30,23 +30,23 @@ from randquant.privacy.certificates.metric import MetricCertificate
 ObjectiveName = Literal["mae", "mse", "worst_variance"]
 
 ROUNDS = 100
-"""Most times that a programme is extended by what its solution violates."""
+"""Most times that a programme is extended by conditions that its solution violates."""
 
 NEGLIGIBLE = 1e-8
-"""A code that no input sends more often than this is taken to be never sent."""
+"""A code that every input sends with a smaller probability counts as never sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """An optimal channel, and how far from optimal it can be at most.
+    """An optimal channel, with a bound of its distance to the optimum.
 
     Attributes:
         channel: the channel, in integers.
         certificate: its certified epsilon, at most the target.
         objective: what was minimised.
-        value: the channel's own exact figure of it.
+        value: the channel's exact objective.
         dual_bound: no unbiased channel on these levels and vertices that meets the constraint has
-            a smaller figure (but for float64 rounding of the bound).
+            a smaller objective (up to float64 rounding of the bound).
     """
 
     channel: Channel
@@ -57,7 +57,7 @@ class Design:
 
     @property
     def gap(self) -> float:
-        """value - dual_bound: an upper bound of what is lost to rounding."""
+        """value - dual_bound: an upper bound of the suboptimality due to rounding."""
         return self.value - self.dual_bound
 
 
@@ -78,22 +78,22 @@ def optimal(
 
     Args:
         clip: per-coordinate clipping threshold, within [1e-30, 1e30].
-        values: 2 to 256 increasing levels that reach beyond [-clip, clip] on both sides; or give
-            `levels` instead.
-        constraint: what is kept per coordinate: `Pure(epsilon)` and `Renyi(epsilon, order)`, in
-            nats; `Metric(epsilon, "l1")` or `"l2"`, log-likelihoods change by at most
+        values: 2 to 256 increasing levels, beyond [-clip, clip] on both sides; or give `levels`
+            instead.
+        constraint: bound per coordinate: `Pure(epsilon)` and `Renyi(epsilon, order)`, in nats;
+            `Metric(epsilon, "l1")` or `"l2"`: log-likelihoods change by at most
             epsilon·|x - x'|/clip, or between vertices by at most epsilon·(x - x')^2/clip^2;
-            `Fisher(epsilon)`, the Fisher information about x/clip is at most epsilon.
+            `Fisher(epsilon)`: the Fisher information about x/clip is at most epsilon.
         objective: `mae` or `mse`, averaged over the input, or `worst_variance`, the largest
             variance over all inputs.
-        inputs: V, evenly spaced vertices, between which inputs are dithered, 2 to 1000; 33 unless
-            given, 129 where levels are searched.
-        density: samples of the input, within [-clip, clip], over which errors are averaged; uniform
-            on [-clip, clip] unless given.
-        levels: how many levels to search for, 2 to 32, instead of `values`.
-        reach: largest magnitude of a searched level, in units as clip; `mae` needs one.
+        inputs: V, evenly spaced vertices between which inputs are dithered, 2 to 1000; by default
+            33, or 129 if levels are searched.
+        density: samples of the input, within [-clip, clip], over which errors are averaged; by
+            default the input is uniform on [-clip, clip].
+        levels: number of levels to search for, 2 to 32, instead of `values`.
+        reach: largest magnitude of a searched level, in the units of clip; required for `mae`.
         symmetric: whether searched levels are symmetric about 0. Others can be slightly better.
-        lattice: whether searched levels are evenly spaced, so that summed codes decode.
+        lattice: whether searched levels are evenly spaced, so that sums of codes decode.
 
     Returns:
         A Design. Searched levels are a local optimum, the best of several starts; rows are optimal
@@ -101,15 +101,15 @@ def optimal(
 
     Guarantees:
         The certified epsilon of the integer channel is at most the target.
-        The channel is unbiased but for rounding (`moments(channel).bias_max`).
+        The channel is unbiased up to rounding (`moments(channel).bias_max`).
         No channel on the same levels and vertices is better by more than `gap`.
 
     Raises:
-        ValueError: an argument is out of bounds, or no unbiased channel on these levels has so
-            small an epsilon (the least possible one is named).
+        ValueError: an argument is out of bounds, or no unbiased channel on these levels meets the
+            target (the error names the least epsilon).
 
     References:
-        Chaudhuri, Guo and Rabbat 2022 (MVU) for the programme with all pairs of rows; here one
+        Chaudhuri, Guo and Rabbat 2022 (MVU) state the programme with all pairs of rows; here one
         lower bound per code replaces the pairs.
 
     Example:
@@ -123,11 +123,11 @@ def optimal(
     """
     clip = validate.real("clip", clip, low=1e-30, high=1e30)
     if (values is None) == (levels is None):
-        raise ValueError("Expected values, or how many levels to search for, but not both.")
+        raise ValueError("Expected either values or a number of levels to search for, not both.")
     given = 33 if levels is None else 129
     inputs = validate.whole("inputs", given if inputs is None else inputs, low=2, high=1000)
     limits, goal = constraint.limits(), _objective(objective, density, clip)
-    # In units of clip: the programme is then well scaled whatever the clip.
+    # In units of clip, the programme is well scaled for every clip.
     vertices = np.linspace(-1, 1, inputs)
     if levels is None:
         grid = _levels(values) / clip
@@ -154,12 +154,12 @@ def least_epsilon(
 ) -> float:
     """The smallest epsilon of any unbiased channel on these levels; infinite if there is none.
 
-    Rounding every code at random to the two outermost levels, without bias, is post-processing:
-    it raises no divergence. So the channel on these two levels alone has the least epsilon.
+    Rounding every code at random to the two outermost levels, without bias, is post-processing and
+    raises no divergence. So the channel on these two levels alone has the least epsilon.
 
     Args:
-        clip, values, inputs: as for `optimal`.
-        constraint: likewise; its own epsilon is not looked at.
+        clip, values, inputs: as in `optimal`.
+        constraint: as in `optimal`; its own epsilon is ignored.
 
     Example:
         >>> from randquant.mechanisms.design.constraints import Pure
@@ -206,8 +206,8 @@ def _check_feasible(bound: Constraint, levels: np.ndarray, vertices: np.ndarray)
     least = least_epsilon(1.0, levels, bound, len(vertices))
     if math.isinf(least):
         raise ValueError(
-            "Expected values that reach beyond [-clip, clip] on both sides, got some that do "
-            "not: an input at the end would be sent as one certain code."
+            "Expected values beyond [-clip, clip] on both sides, got an outermost one inside: an "
+            "input at that end would be sent as one code with certainty."
         )
     if bound.epsilon <= least * (1 + 1e-6):
         raise ValueError(
@@ -265,7 +265,7 @@ def _searched(
 
 
 def _least_reach(bound: Constraint, inputs: int) -> float:
-    """How far out two symmetric levels must lie for the target, by bisection, from above."""
+    """Smallest magnitude of two symmetric levels that meet the target, rounded up."""
     low, high = 1.0, 2.0
     while least_epsilon(1.0, [-high, high], bound, inputs) > bound.epsilon:
         low, high = high, 2 * high
@@ -281,7 +281,7 @@ def _least_reach(bound: Constraint, inputs: int) -> float:
 def _solved(
     limits: Limits, goal: Objective, levels: np.ndarray, vertices: np.ndarray, slack: float
 ) -> Solution:
-    """Solve, extend the programme by what the solution violates, and solve again."""
+    """Solve the programme, add the conditions that the solution violates, and repeat."""
     unbiased, cost = _unbiased(vertices, levels), goal.cost(vertices, levels)
     goal.forget()
     rounds = 0
@@ -327,7 +327,7 @@ def _finished(
     vertices: np.ndarray,
     clip: float,
 ) -> Design:
-    """The channel in integers: aim lower and lower until it certifies."""
+    """The channel in integers: lower the aim until it certifies."""
     dual_bound = _solved(limits, goal, levels, vertices, 0.0).bound
     for slack in bound.slacks:
         table = _solved(limits, goal, levels, vertices, slack).table
@@ -344,7 +344,7 @@ def _finished(
 
 
 def _repaired(table: np.ndarray, vertices: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Rows with sum 1 and mean x exactly (to rounding), each entry changed by a tiny ratio."""
+    """Rows with sum 1 and mean x (up to rounding): each entry changes by a tiny factor."""
     rows = _present(table)
     for _ in range(2):
         centred = levels - vertices[:, None]
@@ -352,7 +352,7 @@ def _repaired(table: np.ndarray, vertices: np.ndarray, levels: np.ndarray) -> np
         second = (rows * centred**2).sum(axis=1)
         # rows·(a + b·centred) with sum 1 and mean 0
         determinant = total * second - first**2
-        solvable = determinant > 1e-9 * second  # else all of the row is at one level, its mean
+        solvable = determinant > 1e-9 * second  # else the row has all its mass at one level
         determinant = np.where(solvable, determinant, 1.0)
         a, b = np.where(solvable, second, 1.0) / determinant, -first * solvable / determinant
         rows = rows * (a[:, None] + b[:, None] * centred)
@@ -360,7 +360,7 @@ def _repaired(table: np.ndarray, vertices: np.ndarray, levels: np.ndarray) -> np
 
 
 def _present(table: np.ndarray) -> np.ndarray:
-    """The table without what the solver's tolerance leaves of codes that are never sent."""
+    """The table without codes whose probabilities are only due to the solver's tolerance."""
     rows = np.maximum(table, 0.0)
     rows[:, rows.max(axis=0) < NEGLIGIBLE] = 0.0
     return rows

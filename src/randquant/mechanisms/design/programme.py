@@ -1,6 +1,6 @@
 """Linear programmes over a table of probabilities, solved with a proven lower bound.
 
-The variables are the table, (V, m) row by row, then the variables that each part brings along.
+The variables are the table, (V, m) row by row, followed by the own variables of each part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Matrix = Any
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Conditions on right - table·p - own·y, p the table and y the variables of the part.
+    """Conditions on right - table·p - own·y, with p the table and y the part's own variables.
 
     Attributes:
         kind: `zero`, or `positive`: each entry >= 0.
@@ -35,12 +35,12 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows with variables of their own.
+    """Conditions with variables of their own.
 
     Attributes:
-        rows: conditions.
+        rows: the conditions.
         upper: (n,) upper bounds of the part's own variables, which are >= 0.
-        cost: (n,) their share of the objective; zero unless given.
+        cost: (n,) their coefficients in the objective; zero by default.
     """
 
     rows: Sequence[Conditions]
@@ -50,13 +50,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What a solver found.
+    """A solution with its dual bound.
 
     Attributes:
-        table: (V, m) probabilities, feasible to the solver's tolerance.
+        table: (V, m) probabilities, feasible up to the solver's tolerance.
         multipliers: for each part, for each of its rows, one multiplier per condition.
-        bound: no feasible point has a smaller objective (but for float64 rounding).
-        value: the objective at the point found.
+        bound: no feasible point has a smaller objective (up to float64 rounding).
+        value: the objective at the solution.
     """
 
     table: np.ndarray
@@ -66,7 +66,7 @@ class Solution:
 
 
 class InfeasibleError(ValueError):
-    """The programme has no solution, or its solver could not find it."""
+    """The programme has no solution, or the solver did not find it."""
 
 
 def solve(cost: np.ndarray, parts: Sequence[Part]) -> Solution:
@@ -74,13 +74,13 @@ def solve(cost: np.ndarray, parts: Sequence[Part]) -> Solution:
 
     Args:
         cost: (V, m) objective of the table.
-        parts: conditions; together they must keep every probability at most 1.
+        parts: conditions; together they must imply that every probability is at most 1.
 
     Returns:
         A Solution.
 
     Raises:
-        InfeasibleError: the solver reports that there is no solution, or none it could find.
+        InfeasibleError: the solver reports that there is no solution, or finds none.
     """
     starts = np.cumsum([cost.size, *(part.upper.size for part in parts)])
     total = int(starts[-1])
@@ -96,7 +96,7 @@ def solve(cost: np.ndarray, parts: Sequence[Part]) -> Solution:
     point, duals = _highs(objective, blocks)
     bound, reduced = 0.0, objective.copy()
     for (rows, wide), dual in zip(blocks, duals, strict=True):
-        # right - wide·x is zero, or like dual not negative: their product is >= 0.
+        # right - wide·x is zero, or non-negative like dual: their product is >= 0.
         bound -= float(rows.right @ dual)
         reduced += wide.T @ dual
     bound += float((np.minimum(reduced, 0.0) * upper).sum())
@@ -143,7 +143,7 @@ def _highs(
         raise InfeasibleError(
             f"Expected the linear programme to be solved, HiGHS says: {solved.message}"
         )
-    # HiGHS reports the change of the optimum with the right-hand side: the sign is turned.
+    # HiGHS reports the derivative of the optimum by the right-hand side: the opposite sign.
     marginals = {
         "positive": np.maximum(-solved.ineqlin.marginals, 0),
         "zero": -solved.eqlin.marginals,

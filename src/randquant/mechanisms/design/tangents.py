@@ -1,4 +1,4 @@
-"""Convex constraints as linear programmes: tangents, taken up where a solution exceeds a curve.
+"""Convex constraints as linear programmes: tangents are added where a solution violates them.
 
 All levels and inputs are in units of clip. Derivations: `docs/theory/design.md`.
 """
@@ -16,22 +16,22 @@ from scipy import sparse
 from randquant.mechanisms.design.programme import Conditions, Matrix, Part
 
 TRACE = 1e-7
-"""Share of epsilon by which a solution may exceed it before a programme is extended."""
+"""Relative excess of a solution over epsilon from which on a programme is extended."""
 
 
 class Limits(Protocol):
-    """A constraint at work in one design."""
+    """The state of a constraint during one design."""
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
-        """The bound, lowered by a share `slack`, as rows of a programme."""
+        """The bound, lowered by a relative `slack`, as conditions of a programme."""
         ...
 
     def refine(self, table: np.ndarray, slack: float) -> bool:
-        """Take up what the table violates; whether anything was taken up."""
+        """Add conditions that the table violates; return whether any was added."""
         ...
 
     def forget(self, multipliers: Sequence[np.ndarray]) -> None:
-        """Drop what was taken up and did not bind, given its rows' multipliers."""
+        """Drop added conditions that do not bind, given their multipliers."""
         ...
 
 
@@ -39,32 +39,32 @@ Group = tuple[int, int]
 
 
 class PerspectiveLimit(ABC):
-    """A limit on sums of perspectives, Σ_i w_i·f(u_i / w_i), u and w linear in the table.
+    """A limit on sums of perspectives, Σ_i w_i·f(u_i / w_i), with u and w linear in the table.
 
     Each term is convex, hence the largest of its tangents f'(r)·u + (f(r) - r·f'(r))·w over all r.
-    Tangents are taken up at the ratios where a solution exceeds the limit: a linear programme
-    again, whose dual bound holds whatever tangents there are.
+    Tangents are added at the ratios where a solution exceeds the limit. This remains a linear
+    programme, whose dual bound is valid for any set of tangents.
     """
 
     @abstractmethod
     def first(self, vertices: int) -> list[Group]:
-        """Groups to begin with."""
+        """Groups to start with."""
 
     @abstractmethod
     def worst(self, table: np.ndarray) -> list[Group]:
-        """Groups that may exceed the limit most."""
+        """Groups that exceed the limit most, if any does."""
 
     @abstractmethod
     def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:
-        """u and w of each group, (groups, V) each: how they mix the rows of the table."""
+        """u and w of each group as mixtures of the table's rows, (groups, V) each."""
 
     @abstractmethod
     def log_slope(self, ratio: np.ndarray, slack: float) -> np.ndarray:
-        """log|f(r)/r| - log(limit): a term is u·exp(this) limits."""
+        """log|f(r)/r| - log(limit): a term, in units of the limit, is u·exp(this)."""
 
     @abstractmethod
     def largest_ratio(self, u: np.ndarray) -> np.ndarray:
-        """The ratio at which a single term reaches four limits."""
+        """The ratio at which a single term is four times the limit."""
 
     @property
     @abstractmethod
@@ -74,13 +74,13 @@ class PerspectiveLimit(ABC):
 
 @dataclass(slots=True)
 class Tangents:
-    """The tangents of a curved constraint that one design has taken up so far."""
+    """The tangents of a curved constraint that one design has added so far."""
 
     curve: PerspectiveLimit
     cuts: list[tuple[Group, np.ndarray]] = field(default_factory=list)
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
-        """With t_i at least every tangent taken up, in units of the limit: Σ_i t_i <= 1."""
+        """Σ_i t_i <= 1 in units of the limit, with t_i at least each of its tangents."""
         if not self.cuts:
             self.cuts += [(group, np.ones(codes)) for group in self.curve.first(len(vertices))]
         groups = sorted({group for group, _ in self.cuts})
@@ -107,7 +107,7 @@ class Tangents:
         return [Part([tangents, limits], upper=np.ones(len(groups) * codes))]
 
     def refine(self, table: np.ndarray, slack: float) -> bool:
-        """Take up tangents of the groups that exceed the limit by more than a trace."""
+        """Add tangents of the groups that exceed the limit by more than TRACE."""
         groups = sorted({*self.curve.worst(table), *(group for group, _ in self.cuts)})
         u, w = (np.asarray(form @ table) for form in self.curve.forms(groups, len(table)))
         most = self.curve.largest_ratio(np.maximum(np.abs(u), 1e-300))
@@ -119,7 +119,7 @@ class Tangents:
         return bool(over.any())
 
     def forget(self, multipliers: Sequence[np.ndarray]) -> None:
-        """Drop tangents that did not bind: a later programme takes them up again if it must."""
+        """Drop tangents that do not bind; a later programme adds them again if needed."""
         codes = self.cuts[0][1].size
         binds = multipliers[0].reshape(-1, codes).max(axis=1) > 0
         self.cuts = [self.cuts[k] for k in np.flatnonzero(binds)]

@@ -1,1 +1,1 @@
-"""Integer noise: its laws and how they are drawn."""
+"""Integer noise: its laws, and how to draw from them."""

@@ -1,8 +1,8 @@
-"""Integer noise for sums of many clients: its laws, their curvature, and how they are drawn.
+"""Integer noise for sums over many clients: its laws, their curvature, and how to draw from them.
 
-The curvature of a law p on the integers is the largest second difference of -log p. With the law's
-spread it bounds the Rényi divergence of shifts of the law, in any dimension (`shift_divergence`),
-with one proof for all laws: `docs/theory/additive.md`.
+The curvature of a law p on the integers is the largest second difference of -log p. Together with
+the law's spread it bounds the Rényi divergence between shifts of the law, in any dimension
+(`shift_divergence`), with one proof for all laws: `docs/theory/additive.md`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from randquant.privacy.certificates.noise import ABOVE, Noise
 from randquant.privacy.divergence import UNIT
 
 LARGEST_VARIANCE = 2.0**30
-"""Of one client's noise: its table has a million entries there."""
+"""Largest variance of one client's noise, whose table then has a million entries."""
 
-_TAIL = 140.0  # -log of half the mass that a binomial's certified window may leave out
+_TAIL = 140.0  # -log of half the mass that a binomial's certified window may exclude
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class DiscreteGaussian:
         return cls(variance)
 
     def curvature(self, terms: int) -> float:
-        """1/(n · sigma^2), plus twice how far a sum's log law may stray from a Gaussian's."""
+        """1/(n · sigma^2), plus twice how far a sum's log law may differ from a Gaussian's."""
         k = np.arange(1, terms)
         q = np.exp(-2 * math.pi**2 * self.variance * (k / (k + 1))) * ABOVE
         stray = float(np.sum(np.log1p(2 * q / (1 - q**3)) - np.log1p(-2 * q)))
-        summed = 1 + terms * UNIT  # what adding up `terms` numbers may lose
+        summed = 1 + terms * UNIT  # rounding of a sum of `terms` numbers
         return (1 / (terms * self.variance) + 2 * stray * summed) * ABOVE
 
     def spread(self, terms: int) -> float:
@@ -63,7 +63,7 @@ class DiscreteGaussian:
         return terms * self.variance * ABOVE
 
     def distance(self, terms: int) -> float:
-        """What the tables of the summed draws differ by."""
+        """Total variation distance of the summed draws: that of one table for each."""
         return terms * self._table().distance * ABOVE
 
     def draw(self, count: int, key: Key) -> np.ndarray:
@@ -106,12 +106,12 @@ class Skellam:
         return 2 * math.log1p((0.5 + c / (root + mu)) / mu) * ABOVE
 
     def spread(self, terms: int) -> float:
-        """Hardly above the variance mu: log E exp(a X) = mu (cosh a - 1); infinite below 1."""
+        """Slightly above the variance mu: log E exp(a X) = mu (cosh a - 1); infinite if mu < 1."""
         mu = terms * self.variance
         return (mu + 1 / (11 * mu)) * ABOVE if mu >= 1 else math.inf
 
     def distance(self, terms: int) -> float:
-        """What the tables of the summed draws, two a client, differ by."""
+        """Total variation distance of the summed draws, two for each client."""
         return 2 * terms * self._table().distance * ABOVE
 
     def draw(self, count: int, key: Key) -> np.ndarray:
@@ -127,16 +127,16 @@ class Skellam:
 class Binomial:
     """Binomial(trials, 1/2) minus trials / 2.
 
-    Its support is finite, so shifts of it have infinite divergence: the curvature is that of a law
-    that differs from the sum's beyond a window of 2 · exp(-140) of its mass, and `distance` says by
-    how much.
+    Its support is finite, so shifts of it have infinite divergence. The curvature is that of a
+    different law, which differs from the sum's only outside a window that excludes at most
+    2 · exp(-140) of its mass; `distance` bounds the difference.
 
     Args:
         trials: even, 2 to 2**32.
 
     References:
-        Dwork et al. 2006 (Our data, ourselves); Agarwal et al. 2018 (cpSGD), Theorem 1, whose
-        (epsilon, delta) bound for one round is not used: this one composes, and is sharper.
+        Dwork et al. 2006 (Our data, ourselves); Agarwal et al. 2018 (cpSGD), Theorem 1; its
+        (epsilon, delta) bound for one round is not used: the one here composes, and is tighter.
     """
 
     trials: int
@@ -148,7 +148,7 @@ class Binomial:
 
     @classmethod
     def at_least(cls, variance: float) -> Binomial:
-        """Return the least noise of at least this variance."""
+        """Return the smallest noise of at least this variance."""
         _check_variance(variance, 1e-3)
         return cls(2 * math.ceil(2 * variance))
 
@@ -158,9 +158,9 @@ class Binomial:
         return self.trials / 4
 
     def curvature(self, terms: int) -> float:
-        """Largest second difference within the window; infinite where the sum has no such window.
+        """Largest second difference within the window; infinite if the sum has no such window.
 
-        Sums of 284 trials or more have one.
+        Sums of at least 284 trials have one.
         """
         total, reach = self._window(terms)
         if 2 * reach >= total:
@@ -168,11 +168,11 @@ class Binomial:
         return math.log1p((total + 1) / (total * total / 4 - reach * reach)) * ABOVE
 
     def spread(self, terms: int) -> float:
-        """2 above the variance, which covers the law beyond the window."""
+        """The variance plus 2, which covers the law outside the window."""
         return (terms * self.trials / 4 + 2) * ABOVE
 
     def distance(self, terms: int) -> float:
-        """Mass beyond the window, in the sum and in the law that replaces it, and of the tables."""
+        """Mass outside the window, under both laws, plus the distance of the tables."""
         total, reach = self._window(terms)
         if 2 * reach >= total:
             return 1.0
@@ -185,7 +185,7 @@ class Binomial:
         return self._table().draw(count, key)
 
     def _window(self, terms: int) -> tuple[int, int]:
-        """All trials together, and how far from the middle the window reaches."""
+        """Number of all trials, and half the width of the window."""
         total = terms * self.trials
         return total, math.ceil(math.sqrt(_TAIL * total / 2))
 
@@ -198,7 +198,7 @@ NOISES: dict[str, Callable[[float], Noise]] = {
     "skellam": Skellam.at_least,
     "binomial": Binomial.at_least,
 }
-"""From a variance to noise that has at least it, by name."""
+"""By name: from a variance to the smallest noise of at least this variance."""
 
 
 def _check_variance(variance: float, low: float) -> None:

@@ -1,4 +1,4 @@
-"""Drawing integers from a table whose distance to the wanted law is known and tiny.
+"""Drawing integers from a table with a proven, tiny distance to the target law.
 
 Derivation: `docs/theory/additive.md`.
 """
@@ -18,7 +18,7 @@ from randquant.channels.keys import Key
 BITS = 192
 """Bits of one draw: probabilities are whole multiples of 2**-192."""
 
-_DIGITS = 80  # of the arithmetic: 22 beyond 2**-192, for the errors of millions of products
+_DIGITS = 80  # of the arithmetic: 22 more than 2**-192, for the errors of millions of products
 _LOW = BITS - 64
 
 
@@ -42,12 +42,12 @@ class CumulativeTable:
 
         Args:
             mode: an integer of largest mass.
-            up: the ratios p(mode + 1) / p(mode), p(mode + 2) / p(mode + 1), …; where they end, so
-                does the law. They must not increase.
+            up: the ratios p(mode + 1) / p(mode), p(mode + 2) / p(mode + 1), …, non-increasing; the
+                law's support ends where they end.
             down: the same on the other side.
 
         Guarantees:
-            The total variation distance between what is drawn and the law is at most `distance`.
+            The total variation distance between the draws and the law is at most `distance`.
         """
         with decimal.localcontext(decimal.Context(prec=_DIGITS, Emin=-(10**9), Emax=10**9)):
             above, below = _weights(up), _weights(down)
@@ -69,26 +69,26 @@ class CumulativeTable:
     def draw(self, count: int, key: Key) -> np.ndarray:
         """Draw (count,) int64, with a key used for nothing else.
 
-        The draw at index k depends on the key and k alone.
+        The draw at index k depends only on the key and k.
         """
         words = key.fold_in("high").words(count)
         index = np.searchsorted(self.high, words, side="right")
         ties = np.flatnonzero(np.searchsorted(self.high, words, side="left") < index)
-        if ties.size:  # 64 bits do not settle these
+        if ties.size:  # 64 bits do not decide these draws
             rest = key.fold_in("low").words(2 * count)
             for k in ties:
                 left = int(np.searchsorted(self.high, words[k], side="left"))
-                wanted = int(rest[2 * k]) << 64 | int(rest[2 * k + 1])
-                index[k] = bisect_right(self.low, wanted, left, int(index[k]))
+                low = int(rest[2 * k]) << 64 | int(rest[2 * k + 1])
+                index[k] = bisect_right(self.low, low, left, int(index[k]))
         return self.first + index.astype(np.int64)
 
 
 def _weights(ratios: Iterable[Decimal]) -> list[Decimal]:
-    """Masses over the mode's, until all that follow together are below 2**-200 of it."""
+    """Masses relative to the mode's, up to a tail of less than 2**-200 of it."""
     weights: list[Decimal] = []
     weight, cut = Decimal(1), Decimal(2) ** -(BITS + 8)
     for ratio in ratios:
-        # Ratios do not increase: what follows is at most a geometric series.
+        # Ratios do not increase: the tail is at most a geometric series.
         if ratio < 1 and weight * ratio < cut * (1 - ratio):
             break
         weight *= ratio

@@ -1,4 +1,4 @@
-"""Mechanisms side by side: at equal bits and equal certified epsilon, or as they are given."""
+"""Mechanisms side by side: at equal bits and equal certified epsilon, or given channels."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from randquant.planning.tuning.coordinate import Unreachable, tunable_mechanisms
 from randquant.privacy.certificates.coordinate import Certificate, certify
 
 CURVE_EPSILONS = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
-"""Targets of the curves of privacy against error."""
+"""Targets at which the curves of privacy against error are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A channel and what is said about it.
+    """A channel with its certificates and moments.
 
     Attributes:
         channel: the channel.
         certificate: pure epsilon of one coordinate, over all pairs of inputs.
-        renyi: the same at the Rényi order that was asked for.
+        renyi: the same at the comparison's Rényi order.
         moments: bias and errors, exact.
     """
 
@@ -47,9 +47,9 @@ class Entry:
 
     Attributes:
         mechanism: its name.
-        parameters: what it was built from; empty where none were found.
+        parameters: its parameters; empty if none were found.
         levels: how many codes.
-        measured: None where there is no channel.
+        measured: None if there is no channel.
         remark: why there is none, or what to know about it; may be empty.
     """
 
@@ -65,10 +65,10 @@ class Comparison:
     """Mechanisms side by side.
 
     Attributes:
-        entries: best first where mechanisms were calibrated, else in the order given.
-        order: Rényi order of the second column.
-        target: epsilon that calibration aimed at; None where channels were given.
-        objective: the error that calibration made small; None likewise.
+        entries: best first if mechanisms were calibrated, else in the order given.
+        order: Rényi order of the second privacy column.
+        target: the epsilon that mechanisms were calibrated to; None for given channels.
+        objective: the error that calibration minimised; None likewise.
         tradeoff: by (levels, mechanism), points (certified epsilon, MSE); filled by `tradeoffs`.
     """
 
@@ -93,12 +93,12 @@ def at_equal_epsilon(
         clip: per-coordinate clipping threshold, > 0.
         bits: bits per coordinate, each 1 to 8; a mechanism gets 2**bits codes.
         epsilon: largest pure epsilon of one coordinate, in nats.
-        objective: the error to make small, `mae` or `mse`, input uniform on [-clip, clip].
+        objective: the error to minimise, `mae` or `mse`, input uniform on [-clip, clip].
         order: Rényi order in (1, inf] of the second privacy column.
-        mechanisms: names; all that are registered, and `optimal`, by default.
+        mechanisms: names; by default all that are registered, and `optimal`.
 
     Returns:
-        A Comparison: per number of bits unbiased mechanisms by error, then biased ones (their
+        A Comparison: for each number of bits unbiased mechanisms by error, then biased ones (their
         error does not average out over clients), then those that cannot meet the target.
 
     Guarantees:
@@ -117,13 +117,13 @@ def at_equal_epsilon(
     entries: list[Entry] = []
     for count in _checked_bits(bits):
         target = CoordinateTarget(clip, 2**count, epsilon, objective)
-        found = [_tuned(name, target, order) for name in chosen]
-        entries += sorted(found, key=lambda entry: _rank(entry, objective))
+        tuned = [_tuned(name, target, order) for name in chosen]
+        entries += sorted(tuned, key=lambda entry: _rank(entry, objective))
     return Comparison(entries, order, epsilon, objective)
 
 
 def of_channels(given: Sequence[tuple[str, Mapping[str, Any]]], order: float = 2.0) -> Comparison:
-    """Compare channels as they are given.
+    """Compare given channels.
 
     Args:
         given: (mechanism, parameters) of each.
@@ -149,7 +149,7 @@ def of_channels(given: Sequence[tuple[str, Mapping[str, Any]]], order: float = 2
 def entry_of(
     name: str, channel: Channel, parameters: Mapping[str, Any] | None = None, order: float = 2.0
 ) -> Entry:
-    """The line of one channel: what it was built from, if known, and everything measured of it."""
+    """The line of one channel: its parameters, if known, its certificates and moments."""
     measured = _measure(channel, order)
     return Entry(name, parameters or {}, channel.levels, measured, _remark(measured))
 
@@ -166,7 +166,7 @@ def tradeoffs(
         clip: per-coordinate clipping threshold, > 0.
         bits: bits per coordinate, each 1 to 8.
         mechanisms: names; all by default.
-        said: told what is being searched.
+        said: called with a text that names the current search.
 
     Returns:
         By (levels, mechanism): points (certified pure epsilon in nats, MSE), each of a channel
@@ -181,10 +181,10 @@ def tradeoffs(
             for epsilon in CURVE_EPSILONS:
                 target = CoordinateTarget(clip, 2**count, epsilon, "mse")
                 try:
-                    found = tune_coordinate(name, target, memory, zooms=0)
+                    tuned = tune_coordinate(name, target, memory, zooms=0)
                 except Unreachable:
                     continue
-                points.append((found.certificate.epsilon.upper, found.error))
+                points.append((tuned.certificate.epsilon.upper, tuned.error))
     return curves
 
 
@@ -204,10 +204,10 @@ def _checked_bits(bits: Sequence[int]) -> list[int]:
 
 def _tuned(name: str, target: CoordinateTarget, order: float) -> Entry:
     try:
-        found = tune_coordinate(name, target)
+        tuned = tune_coordinate(name, target)
     except Unreachable as reason:
         return Entry(name, {}, target.levels, None, str(reason))
-    return entry_of(name, found.channel, found.parameters, order)
+    return entry_of(name, tuned.channel, tuned.parameters, order)
 
 
 def _measure(channel: Channel, order: float) -> Measured:
@@ -219,7 +219,7 @@ def _biased(measured: Measured) -> bool:
 
 
 def _remark(measured: Measured) -> str:
-    """What a reader has to know beside the numbers."""
+    """What a reader has to know besides the numbers."""
     remarks = []
     used = int((measured.channel.weights > 0).any(axis=0).sum())
     if used < measured.channel.levels:
@@ -247,16 +247,16 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             "remark": entry.remark,
         }
         if entry.measured is not None:
-            found = entry.measured
+            measured = entry.measured
             record |= {
-                "epsilon": found.certificate.epsilon,
-                "renyi": {"order": comparison.order, "epsilon": found.renyi.epsilon},
-                "witness": found.certificate.witness,
-                "bias_max": found.moments.bias_max,
-                "variance": found.moments.variance,
-                "mae": found.moments.mae,
-                "mse": found.moments.mse,
-                "fingerprint": found.channel.fingerprint.hex(),
+                "epsilon": measured.certificate.epsilon,
+                "renyi": {"order": comparison.order, "epsilon": measured.renyi.epsilon},
+                "witness": measured.certificate.witness,
+                "bias_max": measured.moments.bias_max,
+                "variance": measured.moments.variance,
+                "mae": measured.moments.mae,
+                "mse": measured.moments.mse,
+                "fingerprint": measured.channel.fingerprint.hex(),
             }
         mechanisms.append(record)
     return {
@@ -282,16 +282,17 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     cells = []
     for entry in comparison.entries:
         bits = str(bits_per_code(entry.levels))
-        numbers, found = ["-"] * 6, entry.measured
-        if found is not None:
+        numbers, measured = ["-"] * 6, entry.measured
+        if measured is not None:
             numbers = [
-                *(_bound(each.epsilon.upper) for each in (found.certificate, found.renyi)),
-                round_up(found.moments.bias_max, 2),
-                *(f"{getattr(found.moments, kind):.5g}" for kind in ("variance", "mae", "mse")),
+                _bound(measured.certificate.epsilon.upper),
+                _bound(measured.renyi.epsilon.upper),
+                round_up(measured.moments.bias_max, 2),
+                *(f"{getattr(measured.moments, kind):.5g}" for kind in ("variance", "mae", "mse")),
             ]
-        said = [_named(entry.parameters)] if entry.parameters else []
-        said += [f"({entry.remark})"] if said and entry.remark else [entry.remark]
-        cells.append([entry.mechanism, bits, *numbers, " ".join(said).strip()])
+        words = [_named(entry.parameters)] if entry.parameters else []
+        words += [f"({entry.remark})"] if words and entry.remark else [entry.remark]
+        cells.append([entry.mechanism, bits, *numbers, " ".join(words).strip()])
     return columns, cells
 
 
@@ -301,7 +302,7 @@ def as_text(comparison: Comparison) -> list[str]:
 
 
 def caption(comparison: Comparison) -> str:
-    """What the table shows."""
+    """One sentence on what the table shows."""
     if comparison.target is None:
         return (
             "One coordinate, one release; privacy in nats, exact errors, input uniform; bits of "
@@ -315,15 +316,15 @@ def caption(comparison: Comparison) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What stands below the table."""
-    said = []
+    """Remarks below the table."""
+    remarks = []
     values = [v for entry in comparison.entries for v in entry.parameters.values()]
     if any(isinstance(value, list) and len(value) > 4 for value in values):
-        said.append("Lists of more than four values are shortened; --json has them in full.")
+        remarks.append("Lists of more than four values are shortened; --json has them in full.")
     measured = [entry.measured for entry in comparison.entries if entry.measured is not None]
-    if len({each.channel.clip for each in measured}) > 1:
-        said.append("Clips differ: errors are in the units of each channel's input.")
-    return said
+    if len({one.channel.clip for one in measured}) > 1:
+        remarks.append("Clips differ: errors are in the units of each channel's input.")
+    return remarks
 
 
 def _named(parameters: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from randquant.planning.compare.compare import Comparison, Measured, caption, no
 from randquant.privacy.certificates.coordinate import certify
 
 STYLES = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
-"""Line colours by mechanism; they are used again, dashed, when there are more."""
+"""Line colours by mechanism; with more mechanisms they repeat, dashed."""
 
 ORDERS = [float(order) for order in 1 + np.geomspace(0.05, 999, 41)]
 
@@ -29,18 +29,18 @@ def as_page(comparison: Comparison) -> str:
     columns, cells = rows(comparison)
     typeset = [[name, *map(minus, numbers), last] for name, *numbers, last in cells]
     table = tables.html(caption(comparison), columns, typeset, "compared")
-    said = "".join(f'<p class="note">{note}</p>' for note in notes(comparison))
+    remarks = "".join(f'<p class="note">{note}</p>' for note in notes(comparison))
     body = [
         template.header("Mechanisms side by side", _title(comparison), _lead(comparison)),
-        f"<section>{table}{said}</section>",
+        f"<section>{table}{remarks}</section>",
     ]
     for levels in _groups(comparison):
-        found = _drawn(comparison, levels)
+        drawn = _drawn(comparison, levels)
         several = f", {(levels - 1).bit_length()} bits" if len(_groups(comparison)) > 1 else ""
         body += [
-            template.section(f"Privacy and error{several}", _curves(comparison, levels, found)),
+            template.section(f"Privacy and error{several}", _curves(comparison, levels, drawn)),
             template.section(
-                f"What is sent{several}", [_bars(name, e) for name, e in found.items()]
+                f"What is sent{several}", [_bars(name, e) for name, e in drawn.items()]
             ),
         ]
     body.append(template.footer())
@@ -48,7 +48,7 @@ def as_page(comparison: Comparison) -> str:
 
 
 def _groups(comparison: Comparison) -> list[int]:
-    """Numbers of levels, each with charts of its own; 0 for given channels, drawn together."""
+    """Numbers of levels with charts of their own; [0] for given channels, in common charts."""
     if comparison.target is None:
         return [0]
     return list(dict.fromkeys(entry.levels for entry in comparison.entries))
@@ -63,7 +63,7 @@ def _title(comparison: Comparison) -> str:
 
 
 def _lead(comparison: Comparison) -> str:
-    start = "Each channel as it was given. "
+    start = "Each channel as given. "
     if comparison.target is not None:
         start = (
             "For each mechanism the parameters with the least error found whose certified pure ε "
@@ -76,7 +76,7 @@ def _lead(comparison: Comparison) -> str:
 
 
 def _drawn(comparison: Comparison, levels: int) -> dict[str, Measured]:
-    """The channels of one group, each by a name of its own."""
+    """The channels of one group by unique names."""
     names = [entry.mechanism for entry in comparison.entries]
     drawn: dict[str, Measured] = {}
     for index, entry in enumerate(comparison.entries):
@@ -94,18 +94,18 @@ def _styles(names: list[str]) -> dict[str, str]:
     return {name: STYLES[k % count] + " dashed" * (k // count % 2) for k, name in enumerate(names)}
 
 
-def _curves(comparison: Comparison, levels: int, found: Mapping[str, Measured]) -> list[str]:
-    names = [*found] if levels == 0 else [entry.mechanism for entry in comparison.entries]
+def _curves(comparison: Comparison, levels: int, drawn: Mapping[str, Measured]) -> list[str]:
+    names = [*drawn] if levels == 0 else [entry.mechanism for entry in comparison.entries]
     styles = _styles(list(dict.fromkeys(names)))
-    if not found:
+    if not drawn:
         return []
-    charts = [_divergences(found, styles)]
+    charts = [_divergences(drawn, styles)]
     kinds: dict[str, Callable[[Moments], Callable[[np.ndarray], np.ndarray]]] = {
         "mean absolute error": lambda m: m.mae_at,
         "variance": lambda m: m.variance_at,
         "bias": lambda m: m.bias_at,
     }
-    charts += [_over_inputs(kind, pick, found, styles) for kind, pick in kinds.items()]
+    charts += [_over_inputs(kind, pick, drawn, styles) for kind, pick in kinds.items()]
     curves = {name: points for (m, name), points in comparison.tradeoff.items() if m == levels}
     return [_tradeoff(curves, styles), *charts] if any(curves.values()) else charts
 
@@ -121,12 +121,12 @@ def _tradeoff(
     )  # fmt: skip
 
 
-def _divergences(found: Mapping[str, Measured], styles: Mapping[str, str]) -> str:
+def _divergences(drawn: Mapping[str, Measured], styles: Mapping[str, str]) -> str:
     lines = []
-    for name, measured in found.items():
+    for name, measured in drawn.items():
         bounds = [certify(measured.channel, order).epsilon.upper for order in ORDERS]
         lines.append(Line(name, list(zip(ORDERS, bounds, strict=True)), styles[name]))
-    infinite = [name for name, m in found.items() if math.isinf(m.certificate.epsilon.upper)]
+    infinite = [name for name, m in drawn.items() if math.isinf(m.certificate.epsilon.upper)]
     return svg.line_chart(
         "Rényi divergence of the worst pair, by order",
         lines, "Rényi order (log scale)", "Rényi divergence, nats", log_x=True, from_zero=True,
@@ -137,12 +137,12 @@ def _divergences(found: Mapping[str, Measured], styles: Mapping[str, str]) -> st
 def _over_inputs(
     kind: str,
     pick: Callable[[Moments], Callable[[np.ndarray], np.ndarray]],
-    found: Mapping[str, Measured],
+    drawn: Mapping[str, Measured],
     styles: Mapping[str, str],
 ) -> str:
-    lines, worst = [], max(m.moments.bias_max / m.channel.clip for m in found.values())
+    lines, worst = [], max(m.moments.bias_max / m.channel.clip for m in drawn.values())
     note = f"All are unbiased: at most {worst:.1e} times clip." if worst < 1e-6 else ""
-    for name, measured in found.items():
+    for name, measured in drawn.items():
         x = _inputs(measured)
         values = pick(measured.moments)(x)
         if kind == "bias":  # rounding is not bias

@@ -19,10 +19,10 @@ COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run",
 def as_text(plan: Plan) -> list[str]:
     """A plan as the lines of a terminal."""
     need = plan.need
-    found = [_cells(entry) for entry in plan.entries if entry.noise is not None]
+    rows = [_cells(entry) for entry in plan.entries if entry.noise is not None]
     limits = [_limit(limit.name, limit.noise) for limit in plan.limits]
-    lines = [*_asked(plan), ""]
-    lines += tables.text(COLUMNS, [*found, *limits])
+    lines = [*_target(plan), ""]
+    lines += tables.text(COLUMNS, [*rows, *limits])
     missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
     lines += ["", *missing] if missing else []
     lines += ["", *_meaning(plan), "", *plan.advice]
@@ -56,18 +56,18 @@ def as_page(plan: Plan) -> str:
         The page is self-contained: it refers to nothing outside itself and runs no script.
         A printed epsilon is never below the accountant's.
     """
-    found = [_typeset(_cells(entry)) for entry in plan.entries if entry.noise is not None]
+    rows = [_typeset(_cells(entry)) for entry in plan.entries if entry.noise is not None]
     limits = [_typeset(_limit(limit.name, limit.noise)) for limit in plan.limits]
     missing = [(e.mechanism, e.remark) for e in plan.entries if e.noise is None]
     body = [
         template.header("A plan", _TITLES[plan.verdict], " ".join(plan.advice)),
-        f"<section>{_notes(_asked(plan))}</section>",
-        f"<section>{tables.html('Mechanisms by error', COLUMNS, found, 'compared')}</section>",
+        f"<section>{_notes(_target(plan))}</section>",
+        f"<section>{tables.html('Mechanisms by error', COLUMNS, rows, 'compared')}</section>",
         f"<section>{tables.html('Limits', COLUMNS[:5], [r[:5] for r in limits], 'compared')}"
         f"{_notes(_meaning(plan))}</section>",
     ]
     if missing:
-        table = tables.html("Out of reach", ("mechanism", "why"), missing, "claims")
+        table = tables.html("Out of reach", ("mechanism", "reason"), missing, "claims")
         body.append(f"<section>{table}</section>")
     if plan.recommended is not None:
         line = escape(code(plan.recommended, plan.need))
@@ -83,16 +83,17 @@ _TITLES = {
 }
 
 
-def _asked(plan: Plan) -> list[str]:
+def _target(plan: Plan) -> list[str]:
+    """The target and the setting, in words."""
     need = plan.need
-    least = " (each as often as the others)" if need.participations == need.balanced else ""
+    balanced = " (all equally often)" if need.participations == need.balanced else ""
     return [
         f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
         f"{need.rounds:,} rounds, updates of L2 norm {need.clip_norm:g}, {need.bits} bits at most",
         f"epsilon <= {formatting.exact(need.epsilon)} at delta = {need.delta} for one client's "
         f"whole participation ({need.neighboring}, {need.trust} trust)",
-        f"a client takes part in at most {need.participations:,} rounds{least}: cohorts must be "
-        "drawn so; nothing is counted on for the others not being known",
+        f"a client takes part in at most {need.participations:,} rounds{balanced}: cohorts must be "
+        "drawn accordingly; no amplification by sampling is assumed",
     ]
 
 
@@ -101,11 +102,10 @@ def _meaning(plan: Plan) -> list[str]:
     if plan.need.trust == "aggregate":
         sent = f"a vector masked for a sum of {plan.need.cohort:,}, header included"
     return [
-        "deviation: of one coordinate of a round's decoded mean, root mean square (a biased one is "
-        "scaled to its length first); / Gaussian: "
-        "over the first limit's",
-        "noise / mean: length of that error over the longest mean there can be, one of clip_norm; "
-        "of the run: all rounds' errors over all means, at their longest",
+        "deviation: root mean squared error of one coordinate of a round's decoded mean (a biased "
+        "mean is rescaled first); / Gaussian: relative to the first limit",
+        "noise / mean: norm of that error over clip_norm, the largest norm of a mean; "
+        "of the run: norm of all rounds' errors over the largest norm of the sum of their means",
         f"bytes up: of one client in one round ({sent}); all rounds: of all clients",
     ]
 
@@ -130,12 +130,12 @@ def _limit(name: str, noise: DecodedError) -> list[str]:
 
 
 def _settings(entry: Candidate) -> str:
-    def shown(value: Any) -> str:
+    def formatted(value: Any) -> str:
         if isinstance(value, list):
             return f"{len(value)} from {value[0]:g} to {value[-1]:g}"
         return f"{value:g}" if isinstance(value, float) else str(value)
 
-    text = " ".join(f"{name}={shown(value)}" for name, value in entry.parameters.items())
+    text = " ".join(f"{name}={formatted(value)}" for name, value in entry.parameters.items())
     rotated = entry.mechanism in channel_mechanisms()
     remark = f" ({entry.remark})" if entry.remark else ""
     return f"{text}{' after rotation' if rotated else ''}{remark}"

@@ -21,7 +21,7 @@ from randquant.privacy.accounting.calibrate import OutOfReach, calibrate
 from randquant.privacy.guarantee import Neighboring
 
 ALIKE = 1.01
-"""Errors that differ by less than this factor are as good as the same."""
+"""Errors that differ by less than this factor count as equal."""
 
 
 def plan(
@@ -55,7 +55,7 @@ def plan(
         max_participations: most rounds that a client takes part in; by default as few as there
             can be, rounds · cohort / population rounded up, which a balanced sampler keeps to.
         mechanisms: names; by default all.
-        say: told each mechanism's name before it is calibrated.
+        say: called with each mechanism's name before it is calibrated.
 
     Returns:
         A Plan.
@@ -96,9 +96,9 @@ def plan(
 
 
 def _recommended(entries: Sequence[Candidate]) -> Candidate | None:
-    found = [(e.noise.deviation, e) for e in entries if e.noise and not e.baseline]
-    least = min((error for error, _ in found), default=0.0)
-    alike = [entry for error, entry in found if error <= least * ALIKE]
+    deployable = [(e.noise.deviation, e) for e in entries if e.noise and not e.baseline]
+    least = min((error for error, _ in deployable), default=0.0)
+    alike = [entry for error, entry in deployable if error <= least * ALIKE]
     return min(alike, key=lambda entry: entry.bytes_up, default=None)
 
 
@@ -114,8 +114,8 @@ def _checked(need: Need, most: int | None) -> Need:
     if most is not None:
         validate.whole(
             "max_participations", most, low=least, high=need.rounds,
-            why=f"{need.cohort} of {need.population} clients in {need.rounds} rounds take part "
-            f"{least} times at least, the busiest of them",
+            why=f"with {need.cohort} of {need.population} clients in each of {need.rounds} rounds, "
+            f"some client takes part {least} times or more",
         )  # fmt: skip
     return replace(need, participations=least if most is None else most)
 
@@ -123,24 +123,24 @@ def _checked(need: Need, most: int | None) -> Need:
 def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
     """Calibrate one mechanism and measure it."""
     baseline = all_mechanisms()[name].baseline
-    many = need.cohort if need.trust == "aggregate" else 1
-    gaussian = near * 2 * need.clip_norm / math.sqrt(many)
+    sharing_noise = need.cohort if need.trust == "aggregate" else 1
+    gaussian = near * 2 * need.clip_norm / math.sqrt(sharing_noise)
     try:
         tuned = tune_update(
             name, need.setting, need.epsilon, need.delta, need.participations, deviation=gaussian
         )
     except (OutOfReach, ValueError) as error:
         return Candidate(name, {}, baseline=baseline, remark=str(error))
-    found = tuned.calibration
-    mechanism = found.mechanism
-    each = mechanism.expected_error(need.dimension).deviation(need.cohort)
+    calibration = tuned.calibration
+    mechanism = calibration.mechanism
+    deviation = mechanism.expected_error(need.dimension).deviation(need.cohort)
     sent = mechanism.upload_bytes(need.dimension, need.cohort)
-    remark = "" if found.tight else "less noise is not to be had"
+    remark = "" if calibration.tight else "no smaller noise is available"
     return Candidate(
         name,
         tuned.parameters,
-        found.guarantee,
-        _noise(need, each, multiplier),
+        calibration.guarantee,
+        _noise(need, deviation, multiplier),
         sent,
         sent * need.cohort * need.rounds,
         baseline,
@@ -149,21 +149,21 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
 
 
 def _accounted(need: Need) -> float:
-    """Noise multiplier of Gaussian noise under our accountant: where searches begin."""
+    """Noise multiplier of Gaussian noise under our accountant, where the searches start."""
     try:
         return calibrate(
             lambda noise: LocalGaussian(need.clip_norm, noise), need.epsilon, need.delta,
             need.dimension, need.participations, neighboring=need.neighboring, reach=(1e-9, 1e15),
         ).noise * (1 + 2e-4)  # fmt: skip
-    except OutOfReach:  # pure privacy: what each coordinate of each round may cost
+    except OutOfReach:  # pure privacy: an equal share of epsilon for each coordinate and round
         return need.participations * need.setting.clip * need.setting.size / need.epsilon
 
 
-def _noise(need: Need, each: float, multiplier: float) -> DecodedError:
+def _noise(need: Need, deviation: float, multiplier: float) -> DecodedError:
     gaussian = _gaussian(need, multiplier)
-    length = each * math.sqrt(need.dimension) / need.clip_norm
-    relative = each / gaussian if math.isfinite(gaussian) else None
-    return DecodedError(each, relative, length, length / math.sqrt(need.rounds))
+    length = deviation * math.sqrt(need.dimension) / need.clip_norm
+    relative = deviation / gaussian if math.isfinite(gaussian) else None
+    return DecodedError(deviation, relative, length, length / math.sqrt(need.rounds))
 
 
 def _gaussian(need: Need, multiplier: float) -> float:
@@ -173,33 +173,33 @@ def _gaussian(need: Need, multiplier: float) -> float:
 
 
 def _limits(need: Need, multiplier: float) -> list[Limit]:
-    found = []
+    limits = []
     if math.isfinite(multiplier):
         where = "on the sum" if need.trust == "aggregate" else "on each update"
         noise = _noise(need, _gaussian(need, multiplier), multiplier)
-        found.append(Limit(f"Gaussian noise {where}, accounted exactly", noise))
+        limits.append(Limit(f"Gaussian noise {where}, accounted exactly", noise))
     if need.trust == "aggregate" or need.neighboring != "replace_one":
-        return found
+        return limits
 
     def unit(epsilon: float) -> DecodedError:
-        each = privunit(need.dimension, epsilon).deviation * need.clip_norm
-        return _noise(need, each / math.sqrt(need.cohort), multiplier)
+        deviation = privunit(need.dimension, epsilon).deviation * need.clip_norm
+        return _noise(need, deviation / math.sqrt(need.cohort), multiplier)
 
-    each = need.epsilon / need.participations
-    if each >= 1e-9:
-        found.append(Limit(f"PrivUnit, pure epsilon {round_up(each)} a round", unit(each)))
+    share = need.epsilon / need.participations
+    if share >= 1e-9:
+        limits.append(Limit(f"PrivUnit, pure epsilon {round_up(share)} a round", unit(share)))
     if need.delta > 0 and need.participations > 1:
         composed = _pure_epsilon(need)
-        if composed is not None and composed > each:
+        if composed is not None and composed > share:
             name = f"PrivUnit, pure epsilon {round_up(composed)} a round, composed at delta"
-            found.append(Limit(name, unit(composed)))
-    return found
+            limits.append(Limit(name, unit(composed)))
+    return limits
 
 
 def _pure_epsilon(need: Need) -> float | None:
-    """Pure epsilon of a round of which all rounds compose to the target.
+    """Largest pure epsilon of a round such that all rounds compose to the target.
 
-    Of all mechanisms of a pure epsilon, randomised response is the worst to compose.
+    Among mechanisms of one pure epsilon, randomised response composes worst.
     """
 
     def response(noise: float) -> ChannelMechanism:
@@ -208,13 +208,13 @@ def _pure_epsilon(need: Need) -> float | None:
 
     start = max(need.participations, 1) / need.epsilon
     try:
-        found = calibrate(
+        calibration = calibrate(
             response, need.epsilon, need.delta, 1, need.participations,
             start=start, reach=(0.025, 1e9),
         )  # fmt: skip
     except OutOfReach:
         return None
-    return 1 / found.noise
+    return 1 / calibration.noise
 
 
 def _rank(entry: Candidate) -> tuple:

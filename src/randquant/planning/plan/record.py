@@ -1,4 +1,4 @@
-"""What is asked of a plan and what it found, as frozen data."""
+"""A plan's target and its results, as frozen data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Verdict = Literal["useful", "doubtful", "hopeless"]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What is asked for.
+    """The target and the setting of a plan.
 
     Attributes:
         dimension: coordinates of an update.
@@ -24,8 +24,8 @@ class Need:
         bits: most bits of one code, 1 to 24; channels have 256 codes at most.
         trust: `local`: the server sees each client's codes; `aggregate`: only their sum.
         clip_norm: L2 clipping threshold of a whole update.
-        epsilon, delta: the guarantee of one client's whole participation.
-        neighboring: what an adversary tries to tell apart.
+        epsilon, delta: target for one client's whole participation.
+        neighboring: the neighbouring relation.
         participations: most rounds that a client takes part in.
     """
 
@@ -43,14 +43,14 @@ class Need:
 
     @property
     def setting(self) -> UpdateSetting:
-        """What mechanisms need to know of it."""
+        """The part of it that mechanisms are tuned to."""
         return UpdateSetting(
             self.dimension, self.cohort, self.bits, self.trust, self.clip_norm, self.neighboring
         )
 
     @property
     def balanced(self) -> int:
-        """Rounds that a client takes part in when all do equally often."""
+        """Rounds that a client takes part in if all do equally often."""
         return -(-self.rounds * self.cohort // self.population)
 
 
@@ -59,11 +59,11 @@ class DecodedError:
     """How large the error of a decoded mean is.
 
     Attributes:
-        deviation: root mean square error of one coordinate of the mean.
-        relative: over the Gaussian limit's; None where there is none.
-        length: of the whole error vector, over clip_norm: the longest that the mean can be.
-        share: of the run: the errors of all rounds added up, over the longest that all means can
-            add up to.
+        deviation: root mean squared error of one coordinate of the mean.
+        relative: deviation over that of the Gaussian limit; None without one.
+        length: norm of the whole error over clip_norm, the largest norm of the mean.
+        share: for the whole run: norm of the sum of all rounds' errors over the largest norm of
+            the sum of their means.
     """
 
     deviation: float
@@ -78,14 +78,14 @@ class Candidate:
 
     Attributes:
         mechanism: its name.
-        parameters: what it is built from; empty where the target is out of reach.
-        guarantee: what the accountant says of it; None likewise, as the rest.
-        noise: its error.
+        parameters: its parameters; empty if the target is out of reach.
+        guarantee: the accountant's guarantee; None if the target is out of reach.
+        noise: its error; None likewise.
         bytes_up: what one client uploads in one round, header included; under `aggregate` trust a
             vector masked for a sum of the cohort.
         bytes_run: what all clients upload in all rounds.
-        baseline: samples in floating point: to compare with, not to deploy.
-        remark: why there is nothing, or what to know.
+        baseline: whether it samples in floating point: for comparison, not for deployment.
+        remark: why the target is out of reach, or what else to know.
     """
 
     mechanism: str
@@ -100,7 +100,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What no quantiser can be expected to beat."""
+    """An error that no quantiser can be expected to beat."""
 
     name: str
     noise: DecodedError
@@ -108,16 +108,16 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Mechanisms by error, limits, and what follows.
+    """Mechanisms by error, limits, and the verdict.
 
     Attributes:
-        need: what was asked for.
-        entries: least error first; those out of reach last.
+        need: the target and the setting.
+        entries: least error first; mechanisms out of reach last.
         limits: for comparison.
         verdict: `useful`, `doubtful` or `hopeless`.
         advice: the verdict in sentences.
-        recommended: of the mechanisms whose error is within ALIKE of the least, the one with the
-            shortest upload; None where there is none. Baselines are not.
+        recommended: among the mechanisms whose error is within a factor ALIKE of the least, the one
+            with the smallest upload; never a baseline; None if there is none.
     """
 
     need: Need

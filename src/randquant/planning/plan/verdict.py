@@ -1,4 +1,4 @@
-"""Whether the noise of a plan leaves something to learn: a judgement, with its reasons.
+"""Whether the noise of a plan leaves a useful signal: a judgement, with its reasons.
 
 The thresholds are measured: `docs/theory/plan.md`.
 """
@@ -12,29 +12,29 @@ from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan.record import Candidate, Limit, Need, Verdict
 
 USEFUL = 0.3
-"""Share of a run that noise may be, at most, for useful accuracy to be expected."""
+"""Largest share (`DecodedError.share`) at which useful accuracy is to be expected."""
 
 HOPELESS = 1.0
-"""Share of a run from which on no mechanism is called useful."""
+"""Smallest share at which no mechanism is called useful."""
 
 
 def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[Verdict, list[str]]:
-    """A verdict, and what it means, in sentences.
+    """Give a verdict, and its reasons as sentences.
 
     Args:
-        need: what was asked for.
-        best: the mechanism of least error; None where none meets the target.
-        limits: what the best possible mechanisms would do.
+        need: the target and the setting.
+        best: the mechanism of least error; None if none meets the target.
+        limits: the errors of the best possible mechanisms.
     """
     least = min((limit.noise.share for limit in limits), default=math.inf)
     if best is None or best.noise is None:
-        first = "No mechanism gives useful accuracy at this target: none meets it, see the reasons."
-        return "hopeless", [first, *_short_of(need, least)]
+        first = "No mechanism gives useful accuracy: none meets this target, see the reasons."
+        return "hopeless", [first, *_obstacle(need, least)]
     share = best.noise.share
     meaning = (
-        f"The noise in a round's mean is {best.noise.length:.3g} times as long as the longest "
-        f"mean there can be; the whole run's noise is {share:.3g} times as long as the longest "
-        "way that its means can go."
+        f"The norm of the noise in a round's mean is {best.noise.length:.3g} times the largest "
+        f"possible norm of the mean; over the whole run the norm of the noise is {share:.3g} times "
+        "the largest possible norm of the sum of the means."
     )
     if share <= USEFUL:
         return "useful", [f"Useful accuracy is to be expected with {best.mechanism}.", meaning]
@@ -45,24 +45,25 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
         else f"Useful accuracy is doubtful at this target, with {best.mechanism} as with the rest."
     )
     verdict: Verdict = "hopeless" if hopeless else "doubtful"
-    return verdict, [first, meaning, _help(need, share / USEFUL), *_short_of(need, least)]
+    return verdict, [first, meaning, _remedies(need, share / USEFUL), *_obstacle(need, least)]
 
 
-def _short_of(need: Need, least: float) -> list[str]:
-    """A sentence where something other than the target stands in the way."""
+def _obstacle(need: Need, least: float) -> list[str]:
+    """A sentence if the obstacle is something other than the target."""
     if least > USEFUL:
         return []
     return [
-        f"The best possible mechanism would do ({least:.3g}): it is the {need.bits} bits, or what "
-        "can be proven of codes, that stand in the way; try --bits 16."
+        f"The best possible mechanism would be good enough ({least:.3g}): the obstacle is the "
+        f"limit of {need.bits} bits, or the tightness of the bounds for codes; try --bits 16."
     ]
 
 
-def _help(need: Need, excess: float) -> str:
-    """What would bring the share of a run down to USEFUL, one thing at a time.
+def _remedies(need: Need, excess: float) -> str:
+    """Single changes that would reduce the share to USEFUL.
 
-    The share grows with the root of the dimension and with the noise multiplier. With k times as
-    many clients, in all and in a round, it falls with k where noise is shared, else with its root.
+    The share grows with the square root of the dimension and with the noise multiplier. With k
+    times as many clients, both in all and in a round, it falls by a factor of k if the cohort
+    shares the noise, else by sqrt(k).
     """
     more = excess if need.trust == "aggregate" else excess**2
     ways = [

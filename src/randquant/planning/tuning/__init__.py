@@ -1,1 +1,1 @@
-"""Parameters that meet a target: of one coordinate, of a whole update."""
+"""Parameters that meet a target, for one coordinate or for a whole update."""

@@ -1,7 +1,6 @@
-"""From a target epsilon of one coordinate to a mechanism's parameters: the least error found.
+"""From a target epsilon of one coordinate to the parameters with the least error found.
 
-What is searched is the mechanism's own `CoordinateFamily`; one without it gets a family from its
-signature.
+The search is over the mechanism's `CoordinateFamily`, by default derived from its signature.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from randquant.mechanisms.tuning import (
 from randquant.privacy.certificates.coordinate import Certificate, certify
 
 GAIN = 1e-9
-"""Relative improvement of the error below which a point is not worth changing for."""
+"""Smallest relative improvement of the error for which the search moves to another point."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunedCoordinate:
-    """What was found: parameters, their channel, its pure certificate and its average error."""
+    """The result: parameters, their channel, its pure certificate and its average error."""
 
     parameters: dict[str, Any]
     channel: Channel
@@ -54,26 +53,27 @@ def tune_coordinate(
     memory: dict[str, Any] | None = None,
     zooms: int | None = None,
 ) -> TunedCoordinate:
-    """Search the parameters with the least error among those that certify the target.
+    """Search for the parameters with the least error whose channel certifies the target.
 
     Args:
         name: a mechanism's name.
         target: clip, levels, epsilon and objective.
-        memory: channels of earlier searches, reused and extended; the result is the same.
-        zooms: how often the grids are drawn closer around the best point; by default 3 times, and
-            once above 16 levels.
+        memory: channels of earlier searches, reused and extended; it does not change the result.
+        zooms: how often the grids are refined around the best point; by default 3 times, and once
+            above 16 levels.
 
     Returns:
-        TunedCoordinate; where epsilon can be steered exactly it is just below the target.
+        TunedCoordinate; if a parameter changes epsilon continuously, epsilon is just below the
+        target.
 
     Guarantees:
         The certified epsilon is at most the target.
-        The error is the least that was found: a search on grids drawn closer around the best
-        point, no proof that nothing is better.
+        The error is the least one found by a search on grids that are refined around the best
+        point; it is not proven to be optimal.
 
     Raises:
-        Unreachable: no parameters were found, with the least epsilon that was.
-        ValueError: the name or an argument is out of bounds.
+        Unreachable: no parameters meet the target; it names the least epsilon found.
+        ValueError: the name is unknown, or an argument is out of bounds.
 
     Example:
         >>> target = CoordinateTarget(clip=1.0, levels=4, epsilon=1.0, objective="mae")
@@ -91,7 +91,7 @@ def tune_coordinate(
     search = _Search(name, family, target, {} if memory is None else memory)
     best = search.run((3 if target.levels <= 16 else 1) if zooms is None else zooms)
     if best is None:
-        raise Unreachable(search.least())
+        raise Unreachable(search.reason())
     certificate = certify(best.channel)
     if certificate.epsilon.upper > target.epsilon:
         raise ArithmeticError(f"{best.parameters} certifies {certificate}, above the target.")
@@ -99,12 +99,12 @@ def tune_coordinate(
 
 
 def tunable_mechanisms() -> list[str]:
-    """Every channel mechanism but those that are given as they are."""
+    """Every channel mechanism except fixed channels."""
     return [name for name, record in channel_mechanisms().items() if record.tunable]
 
 
 @dataclass(frozen=True)
-class _Tried:
+class _Candidate:
     """One channel of a search."""
 
     parameters: dict[str, Any]
@@ -113,7 +113,7 @@ class _Tried:
 
     @cached_property
     def epsilon(self) -> float:
-        """Pure epsilon, code by code: the largest over the least weight of any vertex."""
+        """Pure epsilon: per code, the largest over the smallest weight among the vertices."""
         high, low = self.channel.weights.max(axis=0), self.channel.weights.min(axis=0)
         used = high > 0
         if (low[used] == 0).any():
@@ -140,7 +140,7 @@ class _Search:
         self.limit = target.epsilon * (1 - 1e-12)  # the certificate is rounded outward
         self.best: Point | None = None
 
-    def run(self, zooms: int) -> _Tried | None:
+    def run(self, zooms: int) -> _Candidate | None:
         axes = self.family.axes(self.target)
         grids = {axis: np.asarray(grid, dtype=float) for axis, grid in axes.items()}
         full, inner = dict(grids), list(grids)[-1]
@@ -163,22 +163,22 @@ class _Search:
             line = [dict(zip(grids, (*map(float, fixed), float(v)), strict=True)) for v in inner]
             for point in line:
                 self.offer(point)
-            for one, other in itertools.pairwise(line):
-                self.try_edge(one, other, axis, steps=10)
+            for left, right in itertools.pairwise(line):
+                self.try_edge(left, right, axis, steps=10)
 
     def polish(self, grids: Mapping[str, np.ndarray]) -> None:
-        """Go from the best point along each axis as far as the target allows."""
+        """Move from the best point along each axis as far as the target allows."""
         for axis, grid in reversed(list(grids.items())):
             best = self.best or {}
             for neighbour in _around(grid, best[axis])[[0, -1]]:
                 self.try_edge(best, {**best, axis: float(neighbour)}, axis, steps=60)
 
-    def try_edge(self, one: Point, other: Point, axis: str, steps: int) -> None:
-        """Halve the gap between a point that is private enough and one that is not."""
-        if self.private(one) == self.private(other):
+    def try_edge(self, left: Point, right: Point, axis: str, steps: int) -> None:
+        """Bisect between a point that meets the target and one that does not."""
+        if self.private(left) == self.private(right):
             return
-        good, bad = (one, other) if self.private(one) else (other, one)
-        # Errors fall towards less privacy: what is worse there need not be looked at.
+        good, bad = (left, right) if self.private(left) else (right, left)
+        # The error falls with less privacy: if the bad end is worse, nothing here improves.
         if self.best is not None and self.error(bad) >= self.error(self.best):
             return
         for _ in range(steps if self.at(bad) else 10):
@@ -193,36 +193,36 @@ class _Search:
             self.best = point
 
     def private(self, point: Point) -> bool:
-        tried = self.at(point)
-        return tried is not None and tried.epsilon <= self.limit
+        candidate = self.at(point)
+        return candidate is not None and candidate.epsilon <= self.limit
 
     def error(self, point: Point) -> float:
-        """Of a channel; below all others where there is none."""
-        tried = self.at(point)
-        return -math.inf if tried is None else tried.error(self.target.objective)
+        """Error of a point's channel; minus infinity if there is no channel."""
+        candidate = self.at(point)
+        return -math.inf if candidate is None else candidate.error(self.target.objective)
 
-    def at(self, point: Point) -> _Tried | None:
+    def at(self, point: Point) -> _Candidate | None:
         parameters = self.family.parameters(self.target, point)
         key = repr(parameters)
         if key not in self.memory:
             try:
-                with np.errstate(all="ignore"):  # a constructor may meet its poles
-                    self.memory[key] = _Tried(parameters, build(self.name, parameters))
+                with np.errstate(all="ignore"):  # a constructor may divide by zero at its poles
+                    self.memory[key] = _Candidate(parameters, build(self.name, parameters))
             except (ValueError, ArithmeticError):
                 self.memory[key] = None
         return self.memory[key]
 
-    def least(self) -> str:
-        """Why nothing was found."""
-        tried = [each for each in self.memory.values() if each is not None]
-        least = min((each.epsilon for each in tried), default=math.inf)
+    def reason(self) -> str:
+        """Why no parameters were found."""
+        candidates = [candidate for candidate in self.memory.values() if candidate is not None]
+        least = min((candidate.epsilon for candidate in candidates), default=math.inf)
         if math.isinf(least):
-            return "no parameters: epsilon is infinite wherever it was looked for"
+            return "no parameters: epsilon is infinite at every point of the search"
         return f"no parameters: the least epsilon found is {round_up(least)}"
 
 
 def _around(grid: np.ndarray, value: float) -> np.ndarray:
-    """Seven points between the grid's neighbours of a value."""
+    """Seven points between a value's neighbours in the grid."""
     below, above = grid[grid < value], grid[grid > value]
     low = below[-1] if below.size else value
     high = above[0] if above.size else value
@@ -230,7 +230,7 @@ def _around(grid: np.ndarray, value: float) -> np.ndarray:
 
 
 def _from_signature(record: MechanismRecord) -> CoordinateFamily:
-    """A family from a signature: clip, levels (or trials), a target epsilon, one or two numbers."""
+    """A family from a signature with clip, levels or trials, epsilon, and one or two numbers."""
     accepted = record.signature
     free = []
     for parameter in accepted.values():
@@ -248,8 +248,8 @@ def _from_signature(record: MechanismRecord) -> CoordinateFamily:
     grid = np.unique([*decades, *np.linspace(0.05, 0.95, 10), *near_one])
 
     def parameters(target: CoordinateTarget, at: Point) -> dict[str, Any]:
-        every = {**target.sized(**at), "trials": target.levels - 1, "epsilon": target.epsilon}
-        return {name: value for name, value in every.items() if name in accepted}
+        possible = {**target.sized(**at), "trials": target.levels - 1, "epsilon": target.epsilon}
+        return {name: value for name, value in possible.items() if name in accepted}
 
     axes: dict[str, Grid] = dict.fromkeys(free, grid) or {"": [0.0]}
     return CoordinateFamily(lambda _: axes, parameters)

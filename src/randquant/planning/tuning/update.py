@@ -1,6 +1,6 @@
-"""Mechanisms for whole updates with one free number: how noisy they are, the rest being chosen.
+"""Tuning of whole-update mechanisms: a search for the noise level that meets a target.
 
-What is chosen is the mechanism's own `UpdateFamily`; here its number is searched.
+A mechanism's `UpdateFamily` fixes all its parameters given one number, the noise level.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from randquant.privacy.accounting.calibrate import Calibration, calibrate
 
 @dataclass(frozen=True, slots=True)
 class TunedUpdate:
-    """A mechanism with the least noise that was found to meet a target.
+    """A mechanism with the least noise found to meet a target.
 
     Attributes:
-        parameters: what it is built from.
-        calibration: the mechanism, its guarantee and how the search went.
+        parameters: its parameters.
+        calibration: the mechanism, its guarantee and facts about the search.
     """
 
     parameters: dict[str, Any]
@@ -43,10 +43,10 @@ def tune_update(
 
     Args:
         name: a mechanism's name.
-        setting: what it has to work with.
-        epsilon, delta, rounds, examples: as `calibrate`.
-        deviation: where the search begins: that of Gaussian noise that would do, on each update
-            (`local`) or a cohort's share of it (`aggregate`).
+        setting: dimension, cohort, bits, trust and clipping threshold.
+        epsilon, delta, rounds, examples: as in `calibrate`.
+        deviation: starting point of the search: the standard deviation of Gaussian noise that
+            meets the target, on each update (`local`) or a client's share of it (`aggregate`).
 
     Returns:
         A TunedUpdate.
@@ -55,7 +55,7 @@ def tune_update(
         Those of `calibrate`: the guarantee is the accountant's own for the returned mechanism.
 
     Raises:
-        OutOfReach: nothing that was looked at meets the target.
+        OutOfReach: no noise level that was tried meets the target.
         ValueError: the mechanism has no family in this setting; the message says why.
 
     Example:
@@ -96,7 +96,7 @@ def update_family(name: str, setting: UpdateSetting) -> UpdateFamily:
         raise ValueError(
             f"protects nothing under {setting.trust} trust"
             if record.whole_update
-            else "made for one coordinate's epsilon: it has no family for whole updates"
+            else "tuned to one coordinate's epsilon only: it has no family for whole updates"
         )
     if setting.trust not in record.trusts:
         raise ValueError(f"works under {' or '.join(record.trusts)} trust only")
@@ -104,9 +104,9 @@ def update_family(name: str, setting: UpdateSetting) -> UpdateFamily:
 
 
 def protecting_mechanisms(setting: UpdateSetting) -> list[str]:
-    """Every mechanism that protects whole updates under a trust."""
-    known = all_mechanisms().items()
-    return [name for name, each in known if each.tunable and setting.trust in each.trusts]
+    """Every mechanism that protects whole updates under the setting's trust."""
+    records = all_mechanisms().values()
+    return [r.name for r in records if r.tunable and setting.trust in r.trusts]
 
 
 def tuned_mechanism(

@@ -1,6 +1,6 @@
-"""From a target guarantee to the least noise that meets it, for a mechanism with one free number.
+"""Calibration: the least noise with which a mechanism with one free number meets a target.
 
-What is returned has been checked by the accountant at the very parameter that is returned.
+The accountant checks the result at exactly the parameter that is returned.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ M = TypeVar("M", bound=Releasing)
 
 
 TOLERANCE = 1e-3
-"""How far below the target epsilon may stay, relatively, for the search to end."""
+"""The search ends if epsilon is within this relative distance below the target."""
 
 REACH = (1e-6, 1e12)
-"""Range of noise that is searched unless another one is given."""
+"""Default range of noise to search."""
 
 STEPS = 48
 """Most points that one stage of the search evaluates."""
@@ -33,15 +33,15 @@ STEPS = 48
 
 @dataclass(frozen=True, slots=True)
 class Calibration(Generic[M]):
-    """The least noise that was found to meet a target.
+    """The least noise found to meet a target.
 
     Attributes:
-        noise: the free number, of six significant digits at most; more of it is more private.
-        mechanism: what `build` made of it.
-        guarantee: what the accountant says of the mechanism; its epsilon is at most the target.
-        tight: whether epsilon is within TOLERANCE of the target. Else less noise is out of range,
-            cannot be built, or brings epsilon above the target at once.
-        calls: how many times the accountant was called.
+        noise: the free number, with at most six significant digits; larger is more private.
+        mechanism: what `build` returns for it.
+        guarantee: the accountant's guarantee of the mechanism; its epsilon is at most the target.
+        tight: whether epsilon is within TOLERANCE of the target. If not, smaller noise is out of
+            range, cannot be built, or raises epsilon above the target.
+        calls: number of calls of the accountant.
     """
 
     noise: float
@@ -55,8 +55,8 @@ class OutOfReach(ValueError):
     """No noise in range meets the target.
 
     Attributes:
-        nearest: least epsilon that was found, rounded up; infinity where none is finite.
-        noise: where it was found; None where nothing could be built.
+        nearest: the least epsilon found, rounded up; infinity if none is finite.
+        noise: the noise that gives it; None if no mechanism could be built.
     """
 
     def __init__(self, message: str, nearest: float, noise: float | None) -> None:
@@ -79,29 +79,30 @@ def calibrate(
     """Find the least noise with which a mechanism meets (epsilon, delta) for a whole run.
 
     Args:
-        build: from the free number, > 0, to the mechanism; more of it must mean more privacy.
-            ValueError where there is no mechanism.
+        build: from the free number, > 0, to the mechanism; a larger number should be more private.
+            It raises ValueError if there is no mechanism.
         epsilon: target, in nats, > 0.
         delta: target, in [0, 1).
         dimension: coordinates of an update.
         rounds: rounds that the client takes part in.
-        neighboring: what an adversary tries to tell apart.
-        examples: of how many clipped examples an update is the mean, at least, where neighbours
-            differ in one example; None where they differ in everything of one client.
-        start: where the search begins: a good guess saves time.
-        reach: least and largest noise that is tried.
+        neighboring: the neighbouring relation.
+        examples: for example-level privacy, the fewest clipped examples that an update is the mean
+            of; None for client-level privacy.
+        start: where the search starts; a good guess saves time.
+        reach: smallest and largest noise to try.
 
     Returns:
         A Calibration.
 
     Guarantees:
         The returned guarantee is the accountant's own for the returned mechanism, built again from
-        the returned number, and its epsilon is at most the target. Where epsilon falls as noise
-        grows, no number that is smaller by more than six digits show, or by more than TOLERANCE
-        in epsilon, meets the target. Where it does not fall, what is returned still meets it.
+        the returned number, and its epsilon is at most the target. If epsilon falls as the noise
+        grows, then smaller noise either misses the target, or differs by less than six digits show
+        or by less than TOLERANCE in epsilon. If epsilon does not fall, the result still meets the
+        target.
 
     Raises:
-        OutOfReach: no noise that was tried meets the target; it names the nearest epsilon.
+        OutOfReach: no noise that was tried meets the target; it names the least epsilon found.
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
 
     Example:
@@ -135,7 +136,7 @@ def calibrate(
     noise = search.run(start)
     if noise is None:
         raise search.out_of_reach(delta, rounds)
-    # Asked again: what is returned rests on the accountant, not on the search.
+    # Accounted again: the result rests on the accountant, not on the search.
     mechanism, guarantee = check(noise)
     if not guarantee.epsilon <= epsilon:
         raise ArithmeticError(f"noise = {noise:g} gives {guarantee}, and gave less before.")
@@ -144,7 +145,7 @@ def calibrate(
 
 
 class _NoiseSearch:
-    """A bracket in the logarithm of the noise: too little on one side, enough on the other."""
+    """A search for the noise, on a logarithmic scale, by a bracket around the target."""
 
     def __init__(
         self,
@@ -154,17 +155,16 @@ class _NoiseSearch:
         high: float,
     ) -> None:
         self.check, self.target, self.low, self.high = check, target, low, high
-        self.tried: dict[float, float | None] = {}  # epsilon; None where nothing could be built
+        self.tried: dict[float, float | None] = {}  # epsilon; None if no mechanism could be built
         self.reasons: dict[float, str] = {}
 
     def at(self, noise: float) -> float | None:
-        """Epsilon at this noise; None where there is no mechanism."""
+        """Epsilon at this noise; None if there is no mechanism."""
         if noise not in self.tried:
             try:
                 self.tried[noise] = self.check(noise)[1].epsilon
             except (ValueError, ArithmeticError) as error:
-                # The edge of what can be built is found by refusals; their reasons are for the
-                # message.
+                # Errors tell where mechanisms can be built; their messages go into the final one.
                 self.tried[noise], self.reasons[noise] = None, str(error)
         return self.tried[noise]
 
@@ -173,16 +173,16 @@ class _NoiseSearch:
         return epsilon is not None and epsilon <= self.target  # NaN is not enough
 
     def tight(self, noise: float) -> bool:
-        """Whether it is enough, and hardly more than that."""
+        """Whether this noise meets the target with epsilon within TOLERANCE of it."""
         epsilon = self.at(noise)
         return epsilon is not None and self.target * (1 - TOLERANCE) <= epsilon <= self.target
 
     def run(self, start: float) -> float | None:
-        """The least noise found that is enough; None where none is."""
-        first = self.something(start)
+        """The least noise found that meets the target; None if none does."""
+        first = self.buildable(start)
         if first is None:
             return None
-        # Epsilon need not fall everywhere: a bracket is two noises that were evaluated, on
+        # Epsilon need not be monotone: a bracket is two noises that were evaluated and lie on
         # different sides of the target.
         if self.tight(first):
             return first
@@ -196,35 +196,35 @@ class _NoiseSearch:
             bad, good = inside
         return self.narrow(good, bad)
 
-    def something(self, start: float) -> float | None:
+    def buildable(self, start: float) -> float | None:
         """A noise near the start at which a mechanism can be built."""
-        # Evenly in the logarithm, nearest to the start first: the range spans 18 decades.
+        # A logarithmic grid, nearest to the start first: the range spans 18 decades.
         span = math.log(self.high / self.low)
         grid = [_six(self.low * math.exp(span * k / STEPS)) for k in range(STEPS + 1)]
         points = [start, *sorted(grid, key=lambda noise: abs(math.log(noise / start)))]
         return next((noise for noise in points if self.at(noise) is not None), None)
 
     def walk(self, first: float, *, down: bool) -> tuple[float, float]:
-        """(last noise on the side of `first`, next one): growing steps until sides change.
+        """(last noise on the side of `first`, next one), by growing steps across the target.
 
-        They are the same at an end of the range. `next` may be one without a mechanism.
+        They are equal at an end of the range. There may be no mechanism at the next one.
         """
         side, here, factor = self.enough(first), first, 1.05
         there = self.guess(first)
         for _ in range(STEPS):
-            # A tight noise ends the walk on either side: nothing better is asked for.
+            # A tight noise ends the walk on either side: it is good enough.
             if self.at(there) is None or self.enough(there) != side or self.tight(there):
                 break
             here = there
             if there == (self.low if down else self.high):
                 break
             there = self.clamp(there / factor if down else there * factor)
-            # Steps grow as 1.05, 1.05**2, 1.05**4, …: some ten of them cross the range.
+            # Steps grow as 1.05, 1.05**2, 1.05**4, …: about ten of them cross the range.
             factor *= factor
         return here, there
 
     def guess(self, noise: float) -> float:
-        """Where the target might be: epsilon falls about like noise to the power of -1.5."""
+        """A guess of the noise at the target: epsilon falls about like noise**-1.5."""
         epsilon = self.at(noise)
         if not epsilon or math.isinf(epsilon):
             return noise
@@ -232,17 +232,16 @@ class _NoiseSearch:
 
     @property
     def aim(self) -> float:
-        """Between what is tight and the target itself."""
+        """The middle of the tolerated range below the target."""
         return self.target * (1 - TOLERANCE / 2)
 
     def narrow(self, good: float, bad: float) -> float:
-        """Draw the bracket closer: by a secant in logarithms, or its middle."""
+        """Narrow the bracket, by a secant in logarithms or by bisection."""
         for step in range(STEPS):
             upper, lower = self.at(bad), self.at(good)
             if good == bad or self.tight(good):
                 break
-            # Every fourth step halves the bracket, so a curve that bends sharply cannot stall a
-            # secant.
+            # Every fourth step bisects, so that a sharply bent curve cannot stall the secant.
             part = 0.5
             if upper is not None and lower and not math.isinf(upper) and step % 4 != 3:
                 part = math.log(self.aim / lower) / math.log(upper / lower)
@@ -255,8 +254,8 @@ class _NoiseSearch:
         return good
 
     def inside(self, here: float, end: float) -> tuple[float, float] | None:
-        """(too little, enough) where the end of the range, or of what can be built, is neither."""
-        if self.at(end) is None:  # find the edge of what can be built
+        """A bracket (too little, enough) between two noises that both miss the target."""
+        if self.at(end) is None:  # bisect for the largest noise that can be built
             for _ in range(STEPS // 2):
                 middle = _six(math.sqrt(here * end))
                 if middle in (here, end):
@@ -264,10 +263,10 @@ class _NoiseSearch:
                 if self.enough(middle):
                     return here, middle
                 here, end = (here, middle) if self.at(middle) is None else (middle, end)
-        # With no finite epsilon anywhere there is nothing to go down from.
+        # Without a finite epsilon there is no minimum to look for.
         if all(epsilon is None or math.isinf(epsilon) for epsilon in self.tried.values()):
             return None
-        # Epsilon may be least somewhere in between.
+        # Epsilon may have a minimum in between.
         for _ in range(STEPS // 4):
             noises = sorted(noise for noise, epsilon in self.tried.items() if epsilon is not None)
             least = min(noises, key=lambda noise: self.tried[noise] or math.inf)
@@ -283,9 +282,9 @@ class _NoiseSearch:
         return _six(min(max(noise, self.low), self.high))
 
     def out_of_reach(self, delta: float, rounds: int) -> OutOfReach:
-        """What to say where no noise is enough."""
+        """The error to raise if no noise meets the target."""
         epsilons = {noise: value for noise, value in self.tried.items() if value is not None}
-        # The message names what stopped the search: the nearest epsilon, and why no further noise.
+        # The message names the least epsilon found, and why larger noise was not possible.
         target = repr(float(self.target)).removesuffix(".0")
         start = f"epsilon <= {target} at delta = {delta} over {rounds} rounds is out of reach"
         if not epsilons:
@@ -293,14 +292,14 @@ class _NoiseSearch:
             return OutOfReach(f"{start}: no noise can be built. {reason}", math.inf, None)
         noise = min(epsilons, key=lambda candidate: (epsilons[candidate], -candidate))
         beyond = [candidate for candidate in self.reasons if candidate > noise]
-        why = self.reasons[min(beyond)] if beyond else f"More than {self.high:g} is not looked at."
+        why = self.reasons[min(beyond)] if beyond else f"Noise above {self.high:g} is not tried."
         if math.isinf(epsilons[noise]):
-            return OutOfReach(f"{start}: epsilon is infinite whatever the noise.", math.inf, noise)
+            return OutOfReach(f"{start}: epsilon is infinite for any noise.", math.inf, noise)
         nearest = round_up(epsilons[noise])
-        text = f"{start}: the nearest in reach is epsilon = {nearest}, at noise = {noise:g}. {why}"
+        text = f"{start}: the least epsilon found is {nearest}, at noise = {noise:g}. {why}"
         return OutOfReach(text, float(nearest), noise)
 
 
 def _six(value: float) -> float:
-    """Six significant digits: what is printed is what was checked."""
+    """Six significant digits, so that the printed number is exactly the one checked."""
     return float(f"{value:.6g}")

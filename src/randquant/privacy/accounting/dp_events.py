@@ -1,4 +1,4 @@
-"""Our releases as events of the dp-accounting package, and accountants that understand them."""
+"""Releases of this package as dp-accounting events, and accountants that support them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Tr
 Refusal = dp_accounting.PrivacyAccountant.CompositionErrorDetails
 
 LARGEST_GRID = 2**24
-"""Points of a composed privacy loss distribution, at most: 128 MiB an array."""
+"""Most points of a composed privacy loss distribution: 128 MiB an array."""
 
 _RELATIONS = {
     "replace_one": dp_accounting.NeighboringRelation.REPLACE_ONE,
@@ -38,9 +38,9 @@ class ReleaseEvent(dp_event.DpEvent):
     """A release (`ChannelRelease`, `Sampled`, …) as a DpEvent of dp-accounting.
 
     Attributes:
-        release: what was released, its coordinates and rounds included.
+        release: the release, coordinates and rounds included.
 
-    Only the accountants below can process it; others refuse it as unknown.
+    Only the accountants below support it; others refuse it as unknown.
 
     Example:
         >>> import randquant as rq
@@ -53,24 +53,24 @@ class ReleaseEvent(dp_event.DpEvent):
 
 
 class RdpAccountant(TheirRdpAccountant):
-    """dp-accounting's accountant by Rényi divergences, which knows our releases too.
+    """dp-accounting's accountant by Rényi divergences, with support for releases of this package.
 
     Args:
-        orders: Rényi orders for events that are not ours; theirs by default.
-        neighboring: what all events are about: `replace_one` (their REPLACE_ONE) or `zero_out`
-            (REPLACE_SPECIAL).
-        trust: against whom the composed guarantee is to hold. Releases under another trust are
-            refused; events that are not ours say nothing about trust and are taken as they are.
+        orders: Rényi orders for other events; by default those of dp-accounting.
+        neighboring: the neighbouring relation of all events: `replace_one` (dp-accounting's
+            REPLACE_ONE) or `zero_out` (REPLACE_SPECIAL).
+        trust: the trust under which the composed guarantee is to hold. Releases under another trust
+            are refused; other events do not state a trust and are accepted.
 
-    Releases compose by `account`, so with nothing else the epsilon is exactly its. Understood are
-    releases, all events that their accountant understands, compositions of both, and a release of
-    one round that is sampled (Poisson, or without replacement) where `Sampled` has a proof.
-    All others raise UnsupportedEventError, and so does a release that is repeated and selected.
+    Releases compose by `account`; without other events epsilon is exactly that of `account`. It
+    supports releases, all events that dp-accounting's own accountant supports, compositions of
+    both, and a sampled release of one round (Poisson, or without replacement) if `Sampled` has a
+    proof. All others raise UnsupportedEventError, as does repeating and selecting a release.
 
-    Under `replace_one` the noise of a Gaussian or Laplace event counts half: their definition
-    bounds the norm of one record, so replacing it moves a sum by up to twice as much.
+    Under `replace_one` the noise of a Gaussian or Laplace event counts half: dp-accounting's
+    definition bounds the norm of one record, and replacing it moves a sum by up to twice as much.
 
-    The figures of events that are not ours are theirs, not rounded outward.
+    The figures of other events are dp-accounting's, not rounded outward.
 
     Example:
         >>> import randquant as rq
@@ -103,7 +103,7 @@ class RdpAccountant(TheirRdpAccountant):
             refusal = _refusal(event, self._neighboring, self._trust)
             if refusal is None and do_compose:
                 repeated = event.release.repeated(count)
-                assert repeated is not None  # `_refusal` has asked
+                assert repeated is not None  # checked by `_refusal`
                 self._releases.append(repeated)
             return refusal
         if isinstance(event, dp_event.RepeatAndSelectDpEvent) and _mentions_release(event.event):
@@ -138,7 +138,7 @@ class RdpAccountant(TheirRdpAccountant):
 
     @property
     def rdp(self) -> np.ndarray:
-        """Rényi divergences of everything at `orders`."""
+        """Rényi divergences of all events at `orders`."""
         own = [sum(release.renyi(order) for release in self._releases) for order in self._orders]
         return self._rdp + np.array(own)
 
@@ -157,17 +157,18 @@ class RdpAccountant(TheirRdpAccountant):
 
 
 class PldAccountant(PLDAccountant):
-    """dp-accounting's accountant by privacy loss distributions, which knows two of our releases.
+    """dp-accounting's accountant by privacy loss distributions, with support for two releases.
 
     Args:
         neighboring, trust: as in `RdpAccountant`.
         value_discretization_interval: step of the grid, in nats; losses are split between its
             points such that the result is pessimistic.
 
-    Understood are ChannelRelease, by the pair of rows that dominates all pairs of inputs, and
-    GaussianRelease, besides the events that their accountant understands. A release that would
-    need more than LARGEST_GRID points is refused: use RdpAccountant, or a larger step.
-    Arithmetic is theirs, not rounded outward; `account` is what is proven to the last digit.
+    It supports ChannelRelease, by a dominating pair for all pairs of inputs, and GaussianRelease,
+    besides the events that dp-accounting's own accountant supports. A release that needs more than
+    LARGEST_GRID points is refused: use RdpAccountant, or a larger step. The arithmetic is
+    dp-accounting's, not rounded outward; use `account` for a bound that is proven to the last
+    digit.
 
     Example:
         >>> import randquant as rq
@@ -201,7 +202,7 @@ class PldAccountant(PLDAccountant):
         if multiplier is not None:
             if do_compose and count * release.rounds > 0:
                 spread = multiplier / math.sqrt(count * release.rounds)
-                # The multiplier is over the distance of our neighbours: nothing to double.
+                # The multiplier is relative to the distance of neighbours: no factor of two.
                 loss = privacy_loss_distribution.from_gaussian_mechanism(
                     spread, value_discretization_interval=step
                 )
@@ -223,7 +224,7 @@ class PldAccountant(PLDAccountant):
 
 @dataclasses.dataclass(frozen=True)
 class _Foreign(ReleaseDefaults):
-    """Events that are not ours, as a release: their curve, between and below known orders too."""
+    """Other events as one release: their Rényi curve, interpolated between the known orders."""
 
     orders: np.ndarray
     divergences: np.ndarray
@@ -234,7 +235,7 @@ class _Foreign(ReleaseDefaults):
     distance: float = 0.0
 
     def renyi(self, order: float) -> float:
-        """(order - 1) times the divergence is convex: below its chords, and 0 at order 1."""
+        """(order - 1) times the divergence is convex: bounded by its chords, and 0 at order 1."""
         if not self.divergences.any():
             return 0.0
         if not 1 < order <= self.orders.max():
@@ -249,12 +250,12 @@ class _Foreign(ReleaseDefaults):
 
 
 def _refusal(event: ReleaseEvent, neighboring: Neighboring, trust: Trust) -> Refusal | None:
-    """Why a release does not compose with others here, if so."""
+    """The reason why a release does not compose with others here; None if it does."""
     release = event.release
     if release.neighboring != neighboring:
         reason = f"The release is for {release.neighboring} neighbours, not for {neighboring}."
     elif release.repeated(1) is None:
-        reason = "The release is none of randquant's: it does not say how many rounds it is for."
+        reason = "The release does not state its number of rounds: use one of randquant's."
     elif release.trust != trust:
         reason = f"The release holds under {release.trust} trust, not under {trust}."
     else:
@@ -270,7 +271,7 @@ def _sampled(event: dp_event.DpEvent, release: Release) -> Release:
 
 
 def _mentions_release(event: dp_event.DpEvent) -> bool:
-    """Whether there is a release anywhere inside."""
+    """Whether the event contains a release."""
     inside = [*getattr(event, "events", []), getattr(event, "event", None)]
     return isinstance(event, ReleaseEvent) or any(
         _mentions_release(part) for part in inside if part is not None
@@ -278,7 +279,7 @@ def _mentions_release(event: dp_event.DpEvent) -> bool:
 
 
 def _halved(event: dp_event.DpEvent) -> dp_event.DpEvent:
-    """The event as neighbours see it who have two records, not one and none."""
+    """The event for neighbours that replace a record instead of adding or removing one."""
     if isinstance(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent)):
         return attr.evolve(event, noise_multiplier=event.noise_multiplier / 2)
     if isinstance(event, dp_event.SampledWithoutReplacementDpEvent):
@@ -287,7 +288,7 @@ def _halved(event: dp_event.DpEvent) -> dp_event.DpEvent:
 
 
 def _halved_throughout(event: dp_event.DpEvent) -> dp_event.DpEvent:
-    """Compositions are taken apart by the accountant itself, but not inside of a sample."""
+    """`_halved` inside a sampled event, where the accountant does not decompose compositions."""
     if isinstance(event, dp_event.ComposedDpEvent):
         return attr.evolve(event, events=[_halved_throughout(part) for part in event.events])
     if isinstance(event, dp_event.SelfComposedDpEvent):
@@ -296,7 +297,7 @@ def _halved_throughout(event: dp_event.DpEvent) -> dp_event.DpEvent:
 
 
 def _dots(channel: Channel, step: float) -> tuple[np.ndarray, np.ndarray]:
-    """Grid points about every loss of the dominating pair, and upper bounds of delta there."""
+    """Grid points around every loss of the dominating pair, and upper bounds of delta there."""
     p, q = dominating_pair(channel)
     losses = log_ratio(p, q) + SLIP
     losses = losses[np.isfinite(losses)] / step

@@ -1,4 +1,4 @@
-"""One example of a client's as the unit of privacy: how little it moves a mean of many."""
+"""Example-level privacy: the influence of one of a client's examples on a mean over many."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from randquant._internal import validate
 from randquant.privacy.accounting.release import Release
 
 ROUNDING = 2.0**-20
-"""Over clip_norm: what rounding to float32 may add to the distance of two means of examples. Each
-is rounded when it is taken and when it is clipped again, by 2**-24 of its length."""
+"""Increase of the distance of two means by rounding to float32, over clip_norm. Each mean is
+rounded when it is computed and when it is clipped again, by a relative 2**-24."""
 
 
 def of_one_example(release: Release | None, examples: int) -> Release | None:
-    """The same release where neighbours differ in one example instead of a whole update.
+    """The same release for neighbours that differ in one example instead of a whole update.
 
     Args:
-        release: of updates that are means of examples' gradients, each clipped to its clip_norm.
-        examples: of how many, at least.
+        release: of updates that are means of examples' gradients, each clipped to clip_norm.
+        examples: fewest examples in such a mean.
 
     Guarantees:
-        Means of n vectors that differ in one of them, each at most C long, are at most 2C/n apart
-        (C/n where it is replaced by zeros). 2**-20 · C is added for what float32 rounds.
+        Means of n vectors of norm at most C that differ in one vector are at most 2C/n apart
+        (C/n if it is replaced by zeros). 2**-20 · C is added for rounding to float32.
 
     Raises:
-        ValueError: release is of another kind, or examples is not within 1 and 10^9.
+        ValueError: the release does not clip in L2, or examples is not within 1 and 10^9.
 
     Example:
         >>> import randquant as rq
@@ -35,8 +35,8 @@ def of_one_example(release: Release | None, examples: int) -> Release | None:
 
 
 def share(examples: int | None) -> float:
-    """One example's distance as a share of that of a whole update."""
-    # theory/vector.md, Proposition 16: 2**-21 is needed, so the rounding of this sum is paid for.
+    """Distance of neighbours at example level, relative to that at client level."""
+    # theory/vector.md, Proposition 16: 2**-21 is needed; the rest covers rounding of this sum.
     return 1.0 if examples is None else 1 / examples + ROUNDING
 
 

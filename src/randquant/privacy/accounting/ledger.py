@@ -1,4 +1,4 @@
-"""What a run has cost so far: the guarantee of the client that was called most often."""
+"""The guarantee of a client as a function of its participations, computed once for each number."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from randquant.privacy.guarantee import Guarantee, Neighboring
 
 
 class Ledger:
-    """The guarantee of a client as a function of how many rounds it took part in.
+    """The guarantee of a client as a function of the number of rounds it took part in.
 
     Args:
-        mechanism: what every update is sent through.
+        mechanism: the mechanism of every update.
         dimension: coordinates of an update.
         delta: of every guarantee, in [0, 1).
-        neighboring: what the guarantee hides.
-        limit: the epsilon that matters, where one does: about it `epsilon` is as low as it gets.
-        examples: of how many clipped examples an update is the mean, at least, where neighbours
-            differ in one example; None where they differ in everything of one client.
+        neighboring: the neighbouring relation.
+        limit: an epsilon not to exceed, if any; above it `epsilon` is as tight as `guarantee`.
+        examples: for example-level privacy, the fewest clipped examples that an update is the mean
+            of; None for client-level privacy.
 
     Raises:
-        ValueError: delta is out of range, or the mechanism does not work in that dimension or for
-            one example.
+        ValueError: delta is out of range, or the mechanism does not work in that dimension or at
+            example level.
 
     Example:
         >>> from randquant.aggregation.registry import update_mechanism
@@ -54,20 +54,20 @@ class Ledger:
         self.epsilon(1)
 
     def release(self, participations: int) -> Release | None:
-        """What a client that took part so often was released through; None without privacy."""
+        """The release of a client with so many participations; None without privacy."""
         release = self._mechanism.release(self._dimension, participations, self._neighboring)
         return release if self._examples is None else of_one_example(release, self._examples)
 
     def guarantee(self, participations: int) -> Guarantee | None:
-        """The guarantee by every way that accounting knows; None without privacy."""
+        """The tightest guarantee that accounting proves; None without privacy."""
         release = self.release(participations)
         return None if release is None else account([release], self._delta)
 
     def epsilon(self, participations: int) -> float | None:
         """A proven upper bound of epsilon, computed once; None without privacy.
 
-        It is `guarantee`'s wherever quick accounting is above the limit, and never below it: a
-        guarantee whose epsilon is within the limit here is within the limit there too.
+        It equals `guarantee`'s if quick accounting exceeds the limit, and is never below it: if it
+        is within the limit, so is the epsilon of `guarantee`.
         """
         if participations not in self._known:
             self._known[participations] = self._bound(participations)

@@ -1,4 +1,4 @@
-"""What accounting asks of a release: the protocol, and answers that most releases share."""
+"""The protocol of a release, which accounting uses, and its default answers."""
 
 from __future__ import annotations
 
@@ -9,96 +9,96 @@ from randquant.privacy.guarantee import Neighboring, Trust
 
 
 class Release(Protocol):
-    """Something that one client's data was released through, possibly many times.
+    """The release of one client's data through a mechanism, over one or more rounds.
 
-    A release of your own derives from `ReleaseDefaults`; it then only has to define what is above
-    `renyi` and `renyi` itself.
+    A release of your own derives from `ReleaseDefaults`; it then defines only `renyi` and the
+    properties above it.
     """
 
     @property
     def trust(self) -> Trust:
-        """Against whom the bound holds."""
+        """The trust under which the bound holds."""
         ...
 
     @property
     def neighboring(self) -> Neighboring:
-        """What the two worlds differ by."""
+        """The neighbouring relation."""
         ...
 
     @property
     def rounds(self) -> int:
-        """How many rounds it is for."""
+        """Number of rounds that the bound covers."""
         ...
 
     @property
     def releases(self) -> int:
-        """How many single-coordinate releases there are."""
+        """Number of single-coordinate releases."""
         ...
 
     @property
     def distance(self) -> float:
-        """Total variation distance, at most, between what is sent and what `renyi` bounds."""
+        """Largest total variation distance between what is sent and the law that `renyi` bounds."""
         ...
 
     def renyi(self, order: float) -> float:
-        """Upper bound, in nats, of the Rényi divergence of all of them; order in (1, inf]."""
+        """Upper bound, in nats, of the Rényi divergence of all rounds; order in (1, inf]."""
         ...
 
     @property
     def coordinate_channel(self) -> Channel | None:
-        """The channel that each of `releases` coordinates went through, each clipped by itself.
+        """The channel of each of the `releases` coordinates, if each is clipped by itself.
 
-        None where coordinates are bounded together, or through something else.
+        None if coordinates are bounded jointly, or do not go through one channel.
         """
         ...
 
     @property
     def gaussian_multiplier(self) -> float | None:
-        """The noise multiplier of every round, where it is Gaussian noise and nothing else."""
+        """The noise multiplier of every round if the mechanism is Gaussian; else None."""
         ...
 
     @property
     def sampled(self) -> bool:
-        """Whether the client takes part in each round by chance, and the bound counts on that."""
+        """Whether the bound relies on the client taking part in each round at random."""
         ...
 
     def zeroed(self) -> Release | None:
-        """The same for `zero_out` neighbours; None where it does not follow from this one."""
+        """The same release for `zero_out` neighbours; None if it does not follow from this one."""
         ...
 
     def repeated(self, times: int) -> Release | None:
-        """The same, so many times over; None where a release does not know its rounds."""
+        """The same release repeated `times` times; None if its number of rounds is unknown."""
         ...
 
     def under(self, trust: Trust) -> Release:
-        """The same, composed with releases of that trust, in which the server sees no more.
+        """The same release under another trust, in which the server sees no more.
 
         Raises:
-            ValueError: the bound does not hold there.
+            ValueError: the bound does not hold under that trust.
         """
         ...
 
     def of_one_example(self, examples: int) -> Release:
-        """The same where neighbours differ in one of so many clipped examples.
+        """The same release for neighbours that differ in one of `examples` clipped examples.
 
         Raises:
-            ValueError: what one example can change is not bounded.
+            ValueError: the influence of one example is not bounded.
         """
         ...
 
 
 class Releasing(Protocol):
-    """What the accountant asks of a mechanism for whole updates."""
+    """The part of a whole-update mechanism that the accountant uses."""
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release | None:
-        """The record that accounting needs; None where nothing is protected."""
+        """The release of so many rounds, for accounting; None if nothing is protected."""
         ...
 
 
 class ReleaseDefaults:
-    """What a release answers of which nothing more is known than its bound."""
+    """Default answers of a release of which only the bound is known."""
 
     __slots__ = ()
 
@@ -114,7 +114,7 @@ class ReleaseDefaults:
 
     @property
     def sampled(self) -> bool:
-        """No: the client takes part in all rounds that it is for."""
+        """No: the client takes part in all its rounds."""
         return False
 
     def zeroed(self) -> Release | None:
@@ -126,15 +126,15 @@ class ReleaseDefaults:
         return None
 
     def under(self, trust: Trust) -> Release:
-        """Refused: the bound is not known to hold there."""
+        """Refuse: the bound is not known to hold under another trust."""
         raise ValueError(
             f"Expected a release of codes to compose under {trust} trust, got a "
-            f"{type(self).__name__}: use the trust that it is for."
+            f"{type(self).__name__}: use its own trust."
         )
 
     def of_one_example(self, examples: int) -> Release:
-        """Refused: what one example can change is not bounded."""
+        """Refuse: the influence of one example is not bounded."""
         raise ValueError(
             "Expected a mechanism that clips an update's norm in L2, got "
-            f"{type(self).__name__}: what one example can change is bounded in L2 only."
+            f"{type(self).__name__}: the influence of one example is bounded in L2 only."
         )

@@ -1,7 +1,8 @@
-"""Records of what one client's data was released through, for accounting to compose.
+"""Releases of one client's data through the mechanisms, for accounting to compose.
 
-A release bounds the Rényi divergence between the two worlds of a neighbouring relation, under one
-trust. Derivations: `docs/theory/accounting.md`, `vector.md`, `sums.md`, for noise `additive.md`.
+A release bounds the Rényi divergence between the output distributions of two neighbouring inputs,
+under one trust. Derivations: `docs/theory/accounting.md`, `vector.md`, `sums.md`, and for integer
+noise `additive.md`.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ from randquant.privacy.divergence import LARGEST_ORDER, UNIT
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, rounded_up
 
 LADDER = (2.0, 16.0, 128.0, 1024.0)
-"""Orders at which kappa is checked before it is bounded at a larger one."""
+"""Orders at which kappa is checked before it is computed at a larger one."""
 
 Norm = Literal["l1", "l2"]
-"""How the length of a whole update is measured when it is clipped."""
+"""The norm in which a whole update is clipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelRelease(ReleaseDefaults):
-    """One client's coordinates sent through a channel, each clipped by itself.
+    """One client's coordinates through a channel, each coordinate clipped by itself.
 
     Attributes:
         channel: the channel of every coordinate.
         dimension: coordinates of one update.
         rounds: rounds that the client takes part in.
-        trust: `local`, or `aggregate` where the server sees sums of codes only.
-        neighboring: `replace_one`, or `zero_out`: the update against one of zeros.
-        cohort: clients in every sum, at least (`aggregate` only); 1 counts on nobody else.
+        trust: `local`, or `aggregate` if the server sees sums of codes only.
+        neighboring: `replace_one`, or `zero_out`: an update against the zero update.
+        cohort: fewest clients in a sum (`aggregate` only); 1 relies on nobody else.
 
     Raises:
         ValueError, TypeError: dimension or rounds is not a whole number within 1 (0) and 2**53, or
-            trust or neighboring is another word.
+            trust or neighboring is unknown.
     """
 
     channel: Channel
@@ -67,11 +68,11 @@ class ChannelRelease(ReleaseDefaults):
 
     @property
     def distance(self) -> float:
-        """None: codes are drawn from exactly the certified integers."""
+        """Zero: codes are drawn from exactly the certified integers."""
         return 0.0
 
     def renyi(self, order: float) -> float:
-        """Upper bound of the Rényi divergence of all releases: they are independent, so it adds."""
+        """Sum of the Rényi divergences of all releases, which are independent; an upper bound."""
         if self.releases == 0:
             return 0.0
         # theory/accounting.md, Proposition 1; in a sum theory/sums.md, Proposition 1.
@@ -84,35 +85,34 @@ class ChannelRelease(ReleaseDefaults):
         return self.channel
 
     def zeroed(self) -> ChannelRelease:
-        """For `zero_out` neighbours."""
+        """The same release for `zero_out` neighbours."""
         return replace(self, neighboring="zero_out")
 
     def repeated(self, times: int) -> ChannelRelease:
-        """In so many times the rounds."""
+        """The same release over `times` times as many rounds."""
         return replace(self, rounds=self.rounds * times)
 
     def under(self, trust: Trust) -> ChannelRelease:
-        """Codes that a server sees one by one are also a sum of one."""
+        """The same release: a client's own codes are a sum over one client."""
         return replace(self, trust=trust)
 
 
 @dataclass(frozen=True, slots=True)
 class VectorRelease(ReleaseDefaults):
-    """Whole updates, clipped in norm, sent coordinate by coordinate through one channel.
+    """Whole updates of clipped norm, sent coordinate by coordinate through one channel.
 
     Attributes:
         channel: the channel of every coordinate.
         clip_norm: clipping threshold of a whole update's norm.
         dimension: coordinates that are sent (after padding and rotation, if there is one).
         rounds: rounds that the client takes part in.
-        trust: `local`, or `aggregate` where the server sees sums of codes only.
-        neighboring: two updates differ by at most 2 · clip_norm under `replace_one`, by at most
-            clip_norm under `zero_out`.
-        cohort: clients in every sum, at least (`aggregate` only); 1 counts on nobody else.
+        trust: `local`, or `aggregate` if the server sees sums of codes only.
+        neighboring: updates of neighbours differ by at most 2 · clip_norm under `replace_one`, by
+            at most clip_norm under `zero_out`.
+        cohort: fewest clients in a sum (`aggregate` only); 1 relies on nobody else.
         norm: `l2` or `l1`.
-        examples: how many examples' clipped gradients an update is the mean of, at least, where
-            neighbours differ in one of them: they are then that many times closer. None where they
-            differ in the whole update.
+        examples: for example-level privacy, the fewest examples whose clipped gradients an update
+            is the mean of: neighbours are that many times closer. None for client-level privacy.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -150,18 +150,18 @@ class VectorRelease(ReleaseDefaults):
 
     @property
     def distance(self) -> float:
-        """None: codes are drawn from exactly the certified integers."""
+        """Zero: codes are drawn from exactly the certified integers."""
         return 0.0
 
     def renyi(self, order: float) -> float:
-        """Least of what bounds it: kappa · ||x - x'||^2, lipschitz · ||x - x'||_1, d · epsilon."""
+        """Least of three bounds: kappa · ||x - x'||^2, lipschitz · ||x - x'||_1, d · epsilon."""
         if self.releases == 0:
             return 0.0
         worlds = 2 if self.neighboring == "replace_one" else 1
         # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16.
         apart = worlds * self.clip_norm * share(self.examples)
         spread = 1.0 if self.norm == "l1" else math.sqrt(self.dimension)
-        # In L1 the encoder moves every coordinate, each as far as one coordinate may be moved.
+        # In L1 the encoder's rounding moves every coordinate by at most what it moves one.
         # theory/vector.md, Proposition 14.
         moved = math.sqrt(squared_distance(self.channel, 0.0, 1)) * self.dimension
         least = min(
@@ -175,33 +175,31 @@ class VectorRelease(ReleaseDefaults):
             # theory/vector.md, Proposition 2: D <= kappa · squared distance; of sums,
             # theory/vector-sums.md.
             square = squared_distance(self.channel, apart, self.dimension)
-            # Kappa grows with the order and takes ever longer: once too large, it is left out.
+            # Kappa grows with the order, as does its cost: once it is too large, it is skipped.
             below = [step for step in LADDER if step < order]
-            # theory/vector.md, Proposition 9: the bound of an order below is not above that of this
-            # one.
+            # theory/vector.md, Proposition 9: the bound at a smaller order is not larger.
             if all(self._kappa(step) * square < least for step in below):
                 least = min(least, self._kappa(order) * square)
-        # theory/rounding.md, Proposition 8; `apart`, `spread` and `moved` have some more roundings:
-        # twice.
+        # theory/rounding.md, Proposition 8; twice, for the roundings of apart, spread and moved.
         return rounded_up(rounded_up(self.rounds * least))
 
     def _kappa(self, order: float) -> float:
         return kappa_sum(self.channel, self.cohort, order).upper
 
     def zeroed(self) -> VectorRelease:
-        """For `zero_out` neighbours."""
+        """The same release for `zero_out` neighbours."""
         return replace(self, neighboring="zero_out")
 
     def repeated(self, times: int) -> VectorRelease:
-        """In so many times the rounds."""
+        """The same release over `times` times as many rounds."""
         return replace(self, rounds=self.rounds * times)
 
     def under(self, trust: Trust) -> VectorRelease:
-        """Codes that a server sees one by one are also a sum of one."""
+        """The same release: a client's own codes are a sum over one client."""
         return replace(self, trust=trust)
 
     def of_one_example(self, examples: int) -> VectorRelease:
-        """So many times closer, see `examples`."""
+        """The same release at example level, see `examples`."""
         return replace(self, examples=examples)
 
 
@@ -210,15 +208,16 @@ class GaussianRelease(ReleaseDefaults):
     """Whole updates, or sums of them, released with Gaussian noise.
 
     Attributes:
-        noise_multiplier: standard deviation over the L2 distance between neighbouring sums, or
-            between two updates of one client.
+        noise_multiplier: standard deviation over the largest L2 distance between neighbouring sums,
+            or between two updates of one client.
         dimension: coordinates of one update.
         rounds: rounds that the client takes part in.
-        trust: `central` where a trusted server adds the noise to a sum, `local` where each client
-            adds it to its update.
-        neighboring: which neighbours the distance is between.
+        trust: `central` if a trusted server adds the noise to a sum, `local` if each client adds
+            it to its update.
+        neighboring: the neighbouring relation of that distance.
 
-    The bound is the real Gaussian's. Sampled in floating point, as baselines do, it is not exact.
+    The bound is that of the real-valued Gaussian; for noise sampled in floating point, as in the
+    baselines, it is not exact.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -232,7 +231,7 @@ class GaussianRelease(ReleaseDefaults):
 
     def __post_init__(self) -> None:
         _check_words(self.trust, self.neighboring, ("local", "central"))
-        # Squares of anything beyond would overflow or vanish.
+        # Squares of numbers outside these bounds would overflow or underflow.
         validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e101)
         _check_size(self.dimension, self.rounds)
 
@@ -243,7 +242,7 @@ class GaussianRelease(ReleaseDefaults):
 
     @property
     def distance(self) -> float:
-        """None is counted: the bound is the real Gaussian's."""
+        """Taken as zero: the bound is that of the real-valued Gaussian."""
         return 0.0
 
     def renyi(self, order: float) -> float:
@@ -259,29 +258,29 @@ class GaussianRelease(ReleaseDefaults):
         return self.noise_multiplier
 
     def repeated(self, times: int) -> GaussianRelease:
-        """In so many times the rounds."""
+        """The same release over `times` times as many rounds."""
         return replace(self, rounds=self.rounds * times)
 
     def of_one_example(self, examples: int) -> GaussianRelease:
-        """More noise over a distance that is so many times smaller."""
-        # Two quotients, a sum and a product: 4 units, and less noise is the safe side.
+        """The same noise over a distance that is `examples` times smaller."""
+        # Two quotients, a sum and a product: 4 units; less noise is the safe side.
         multiplier = self.noise_multiplier / share(examples) * (1 - 4 * UNIT)
         return replace(self, noise_multiplier=multiplier)
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseRelease(ReleaseDefaults):
-    """Sums over a cohort of integer updates with integer noise, seen as sums only.
+    """Sums over a cohort of integer updates with integer noise; the server sees the sums only.
 
     Attributes:
         noise: each client's noise on each coordinate.
-        cohort: how many clients' noise is in every sum, at least.
-        squared_distance: squared L2 distance, at most, between two updates of one client.
+        cohort: fewest clients whose noise is in a sum.
+        squared_distance: largest squared L2 distance between two updates of one client.
         dimension: coordinates of a sum.
         rounds: rounds that the client takes part in.
-        neighboring: which neighbours the distance is between.
+        neighboring: the neighbouring relation of that distance.
 
-    The noise of clients that collude with the server does not count: cohort is what remains.
+    Do not count clients that collude with the server in `cohort`: they know their own noise.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -302,7 +301,7 @@ class NoiseRelease(ReleaseDefaults):
 
     @property
     def trust(self) -> Trust:
-        """The server sees the sum of a cohort's codes."""
+        """The server sees only the sum of a cohort's codes."""
         return "aggregate"
 
     @property
@@ -312,12 +311,12 @@ class NoiseRelease(ReleaseDefaults):
 
     @property
     def distance(self) -> float:
-        """Total variation distance of all coordinates and rounds: single distances add up."""
+        """Sum of the total variation distances of all coordinates and rounds."""
         # theory/accounting.md, Proposition 4: distances of independent draws add up.
         return rounded_up(self.releases * self.noise.distance(self.cohort))
 
     def renyi(self, order: float) -> float:
-        """Divergences of the rounds add up (`noise.shift_divergence`)."""
+        """Sum of the divergences of all rounds (`shift_divergence`)."""
         if self.rounds == 0:
             return 0.0
         curvature = _curvature(self.noise, self.cohort)
@@ -327,7 +326,7 @@ class NoiseRelease(ReleaseDefaults):
         return rounded_up(self.rounds * per_round)
 
     def repeated(self, times: int) -> NoiseRelease:
-        """In so many times the rounds."""
+        """The same release over `times` times as many rounds."""
         return replace(self, rounds=self.rounds * times)
 
 
@@ -345,14 +344,14 @@ def _check_cohort(cohort: int, trust: str) -> None:
     validate.whole("cohort", cohort, low=1, high=LARGEST_COHORT)
     if trust == "local" and cohort != 1:
         raise ValueError(
-            f"Expected cohort=1 under local trust, got {cohort}: a server that sees each client's "
-            "codes is not kept from anything by the others."
+            f"Expected cohort=1 under local trust, got {cohort}: other clients do not hide a "
+            "client whose own codes the server sees."
         )
 
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: int) -> float:
-    """Of one coordinate of a sum of `cohort` codes."""
+    """Epsilon of one coordinate of a sum of `cohort` codes."""
     if cohort == 1:
         return certify(channel, order, neighboring).epsilon.upper
     return certify_sum(channel, cohort, order, neighboring).epsilon.upper
@@ -360,8 +359,8 @@ def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: i
 
 @functools.lru_cache(maxsize=256)
 def _lipschitz(channel: Channel) -> float:
-    """By how many nats any code's log-likelihood may change per unit of a coordinate."""
-    # theory/accounting.md, Proposition 6: log-likelihoods are piecewise as steep as at vertices.
+    """Largest change of a code's log-likelihood, in nats, per unit of a coordinate."""
+    # theory/accounting.md, Proposition 6: log-likelihoods are steepest at vertices.
     return rounded_up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
 
 
