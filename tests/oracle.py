@@ -26,6 +26,29 @@ def renyi(p: Sequence[int], q: Sequence[int], order: float) -> mpmath.mpf:
     return mpmath.log(moment) / (alpha - 1)
 
 
+def row(channel, x: Fraction) -> list[Fraction]:
+    """The row that the channel mixes at an exact input (no jumps)."""
+    inputs = [Fraction(float(u)) for u in channel.inputs]
+    cell = max(v for v in range(len(inputs) - 1) if inputs[v] <= x and inputs[v] < inputs[v + 1])
+    part = (x - inputs[cell]) / (inputs[cell + 1] - inputs[cell])
+    pairs = zip(*channel.weights[cell : cell + 2].tolist(), strict=True)
+    return [((1 - part) * a + part * b) / channel.denominator for a, b in pairs]
+
+
+def steepness(channel, x: Fraction, other: Fraction, order: float) -> mpmath.mpf:
+    """Divergence over squared distance, to far more digits than are compared."""
+    p, q = row(channel, x), row(channel, other)
+    with mpmath.workdps(120):
+        total = mpmath.mpf(0)
+        for a, b in zip(p, q, strict=True):
+            if a or b:
+                a_high, b_high = (mpmath.mpf(f.numerator) / f.denominator for f in (a, b))
+                total += a_high * (a_high / b_high) ** (mpmath.mpf(order) - 1)
+        divergence = mpmath.log(total) / (mpmath.mpf(order) - 1)
+        square = (x - other) ** 2
+        return divergence * square.denominator / square.numerator
+
+
 def rqm_row(x: Fraction, reach: Fraction, levels: int, keep: Fraction) -> list[Fraction]:
     """RQM's distribution at x, by enumerating every subset of kept levels (Algorithm 2)."""
     grid = [-reach + 2 * i * reach / (levels - 1) for i in range(levels)]

@@ -10,6 +10,7 @@ NOISE = ("tests/mechanisms/test_noise.py",)
 ADDITIVE = ("tests/aggregation/test_additive.py",)
 MECHANISM = ("tests/aggregation/test_mechanism.py",)
 VECTOR = ("tests/privacy/test_vector.py",)
+BOXES = ("tests/privacy/test_vector_boxes.py",)
 LAWS, TABLE = "mechanisms/noise/laws.py", "mechanisms/noise/table.py"
 CURVATURE = "privacy/certificates/curvature.py"
 
@@ -214,7 +215,7 @@ MUTANTS = [
      VECTOR),
     ("privacy/certificates/vector.py", "bound = np.where(near > 0, np.max(corners, axis=0) / near**2",
      "bound = np.where(near > 0, np.min(corners, axis=0) / near**2",
-     "the least divergence of a box's corners", VECTOR),
+     "the least divergence of a box's corners", BOXES),
     # Integer noise.
     ("privacy/certificates/noise.py", "return squared_distance / 2 * slope * ABOVE",
      "return squared_distance / 4 * slope * ABOVE", "half a divergence", NOISE),

@@ -78,5 +78,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/guarantee.py": (ROUNDED, "privacy/test_coordinate.py", "privacy/test_account.py"),
     "privacy/accounting/releases.py": ("privacy/test_releases.py",),
     "privacy/accounting/sampled.py": ("privacy/test_sampled.py",),
-    "privacy/certificates/vector.py": ("privacy/test_vector.py",),
+    "privacy/certificates/vector.py": (
+        "privacy/test_vector_boxes.py",
+        "privacy/test_vector.py",
+    ),
 }

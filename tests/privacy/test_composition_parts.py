@@ -16,7 +16,13 @@ from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.compose import _single, compose
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair, strongest_pairs
 from randquant.privacy.accounting.composition.fourier import _reach, _shift, by_fourier, on_grid
-from randquant.privacy.accounting.composition.loss import PrivacyLoss, Tilted, best_tilt, crossing
+from randquant.privacy.accounting.composition.loss import (
+    PrivacyLoss,
+    Tilted,
+    best_tilt,
+    crossing,
+    log_moments,
+)
 from randquant.privacy.accounting.composition.normal import _smoothed, by_mean, by_normal
 from randquant.privacy.divergence import UNIT
 
@@ -290,6 +296,27 @@ def test_the_normal_bound_pays_for_all_of_berry_and_esseens_distance(releases):
     whole = math.log(value + 2 * distance / (1 + tilt))
     wanted = releases * tilted.constant - tilt * centre + whole
     assert wanted <= log_delta(centre) <= wanted + 0.01
+
+
+@SIDES
+@pytest.mark.parametrize("shift", [-0.01, 0.003])
+@pytest.mark.parametrize("way", [by_fourier, by_normal])
+def test_any_constant_of_the_tilt_gives_the_same_bound(monkeypatch, upward, shift, way):
+    """The weights then sum to e^-shift: what is forgotten of that counts once a release."""
+    loss = PrivacyLoss.of(np.array([13, 3]), np.array([3, 13]), 16, upward=upward)
+    tilt, releases = best_tilt(loss, 600, 1e-5), 600
+    usual, centre = way(loss, releases, tilt)
+    monkeypatch.setattr(
+        "randquant.privacy.accounting.composition.loss.log_moments",
+        lambda *asked: log_moments(*asked) + shift,
+    )
+    assert sum(Tilted.of(loss, releases, tilt).weights) == pytest.approx(math.exp(-shift))
+    shifted, same_centre = way(loss, releases, tilt)
+    assert same_centre == pytest.approx(centre, rel=1e-9)
+    for epsilon in (0.98 * centre, centre, 1.02 * centre):
+        exact = binary_log_delta(13, 16, releases, epsilon)
+        assert (shifted(epsilon) >= exact) if upward else (shifted(epsilon) <= exact)
+        assert shifted(epsilon) == pytest.approx(usual(epsilon), abs=1e-6)
 
 
 # One release, and what is made of the ways there are.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import row, steepness
 from strategies import channels, mechanism_channels
 
 import randquant as rq
@@ -14,29 +15,6 @@ from randquant.privacy.certificates.curvature import CellLines, log_curvature
 from randquant.privacy.certificates.vector import squared_distance
 
 ORDERS = st.sampled_from([1 + 1e-6, 1.01, 1.5, 2.0, 2.2, 2.9, 3.0, 8.0, 64.0, 300.0])
-
-
-def row(channel, x: Fraction) -> list[Fraction]:
-    """The row that the channel mixes at an exact input (no jumps)."""
-    inputs = [Fraction(float(u)) for u in channel.inputs]
-    cell = max(v for v in range(len(inputs) - 1) if inputs[v] <= x and inputs[v] < inputs[v + 1])
-    part = (x - inputs[cell]) / (inputs[cell + 1] - inputs[cell])
-    pairs = zip(*channel.weights[cell : cell + 2].tolist(), strict=True)
-    return [((1 - part) * a + part * b) / channel.denominator for a, b in pairs]
-
-
-def steepness(channel, x: Fraction, other: Fraction, order: float):
-    """Divergence over squared distance, to far more digits than are compared."""
-    p, q = row(channel, x), row(channel, other)
-    with mpmath.workdps(120):
-        total = mpmath.mpf(0)
-        for a, b in zip(p, q, strict=True):
-            if a or b:
-                a_high, b_high = (mpmath.mpf(f.numerator) / f.denominator for f in (a, b))
-                total += a_high * (a_high / b_high) ** (mpmath.mpf(order) - 1)
-        divergence = mpmath.log(total) / (mpmath.mpf(order) - 1)
-        square = (x - other) ** 2
-        return divergence * square.denominator / square.numerator
 
 
 def has_finite_kappa(channel) -> bool:
