@@ -143,8 +143,11 @@ def test_an_array_is_what_the_message_says_of_it(change, match):
         arrays.read(Array(**fields, data=array.data + more))
 
 
-@pytest.mark.parametrize("value", [np.zeros(5, complex), np.zeros(5, "U1"), np.zeros(5, "M8[s]")])
-def test_arrays_of_anything_but_numbers_are_refused(value):
+@pytest.mark.parametrize("kind", [complex, "U1", "M8[s]", np.longdouble])
+def test_arrays_of_anything_but_numbers_are_refused(kind):
+    value = np.zeros(5, kind)
+    if value.dtype == np.float64:
+        pytest.skip("long doubles of this machine are doubles")
     with pytest.raises(ValueError, match="Expected"):
         arrays.read(Array(value))
 

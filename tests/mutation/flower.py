@@ -260,7 +260,7 @@ MUTANTS = [
     (
         f"{F}/mod.py",
         "layout.buffers == own.buffers == offer.buffers",
-        "own.buffers == offer.buffers or own is layout",
+        "(own.buffers == offer.buffers or own is layout)",
         "an offer need not name its buffers",
         of(
             "integrations/test_flower_buffers",

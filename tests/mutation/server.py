@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 
 
@@ -45,6 +46,8 @@ def _become_a_test(asked: dict, run: Callable) -> None:
         options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=line", "-rfE"]
         code = int(run([*options, *asked["tests"]]))
         sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(code)
 

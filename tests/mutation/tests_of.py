@@ -72,6 +72,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_coordinate.py",
     ),
     "privacy/accounting/dp_events.py": ("privacy/test_dp_events.py",),
+    "privacy/accounting/examples.py": ("privacy/test_releases.py",),
     "privacy/certificates/metric.py": ("privacy/test_metric.py",),
     "privacy/accounting/ledger.py": ("privacy/test_releases.py",),
     "privacy/guarantee.py": (ROUNDED, "privacy/test_coordinate.py", "privacy/test_account.py"),

@@ -29,11 +29,11 @@ def _run(options: argparse.Namespace) -> Output:
 
 def _page(folders: Sequence[Path], output: Path | None) -> Path:
     from randquant.training import sweep
-    from randquant.training.runs import overview as runs_page
-    from randquant.training.runs import rebuild as run_page
+    from randquant.training.runs import overview
+    from randquant.training.runs.rebuild import rebuild
 
     if len(folders) == 1 and (folders[0] / "config.json").exists():
-        return run_page.rebuild(folders[0], output)
+        return rebuild(folders[0], output)
     if len(folders) == 1 and sweep.is_sweep(folders[0]):
         return sweep.write_page(folders[0], sweep.results(sweep.outcomes(folders[0])), output)
     paths = [
@@ -42,7 +42,7 @@ def _page(folders: Sequence[Path], output: Path | None) -> Path:
         for path in ([folder] if (folder / "config.json").exists() else run_status.find([folder]))
     ]
     path = output or Path("runs.html")
-    page = runs_page.render([run_status.read(folder) for folder in dict.fromkeys(paths)])
+    page = overview.render([run_status.read(folder) for folder in dict.fromkeys(paths)])
     write_atomic(path, page.encode("utf-8", "xmlcharrefreplace"))
     return path
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from randquant.cli.command import Command, Output, written_page
 from randquant.cli.options import DATA_DIR
-from randquant.papers import registry as reproducing
+from randquant.papers import registry
 from randquant.papers.gallery import gallery as site
 from randquant.papers.page import as_page
 from randquant.papers.registry import ENTRIES, EXPERIMENTS
@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace) -> Output:
             "Expected one of NAME, --list and --all: see randquant reproduce --list for names."
         )
     if options.list:
-        titles = reproducing.titles()
+        titles = registry.titles()
         width = max(map(len, titles))
         return Output(titles, [f"{name:<{width}}  {text}" for name, text in titles.items()])
     if options.all:
@@ -102,7 +102,7 @@ def _all(options: argparse.Namespace) -> Output:
 
 def _one(name: str, options: argparse.Namespace) -> Reproduction:
     if name not in EXPERIMENTS:
-        return reproducing.reproduce(name)
+        return registry.reproduce(name)
     try:
         from randquant.cli import progress
         from randquant.papers.experiment import Setting
@@ -123,7 +123,7 @@ def _one(name: str, options: argparse.Namespace) -> Reproduction:
             on_begin=display.sweep,
             on_end=display.ended,
         )
-        return reproducing.reproduce(name, setting)
+        return registry.reproduce(name, setting)
 
 
 COMMAND = Command(

@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace) -> Output:
     try:
         from randquant.cli import progress
         from randquant.training.runs import execute as runs
-        from randquant.training.runs import tensorboard as tensorboard_log
+        from randquant.training.runs.tensorboard import TensorboardLog
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Expected the packages that training needs, {error.name} is missing: "
@@ -136,7 +136,7 @@ def _run(options: argparse.Namespace) -> Output:
     with contextlib.ExitStack() as stack:
         shown = [stack.enter_context(progress.Display(quiet=options.quiet)).round]
         if options.tensorboard:
-            shown.append(stack.enter_context(tensorboard_log.TensorboardLog(folder)).round)
+            shown.append(stack.enter_context(TensorboardLog(folder)).round)
 
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
             for each in shown:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from randquant._internal import sealed, serialization
 from randquant._internal.locks import exclusive
-from randquant.papers import registry as reproduce
+from randquant.papers import registry
 from randquant.papers.gallery.index import index
 from randquant.papers.page import as_page
 from randquant.papers.result import Reproduction
@@ -75,7 +75,7 @@ def build(folder: Path) -> Path:
         )
     with exclusive(folder / ".lock", wait=True):
         saved = {path.stem: load(path) for path in sorted((folder / "results").glob("*.json"))}
-        titles = reproduce.titles()
+        titles = registry.titles()
         names = [
             *(name for name in titles if name in saved),
             *(n for n in saved if n not in titles),

@@ -8,7 +8,7 @@ from typing import Any
 from randquant.papers import frontiers
 from randquant.papers.experiment import Setting
 from randquant.papers.frontiers import GAUSSIAN, Frontiers, Grid, Kind, alike, better, less_noise
-from randquant.papers.imvu import tables as imvu
+from randquant.papers.imvu.tables import PAPER
 from randquant.papers.result import Claim, Reproduction
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets
@@ -183,7 +183,7 @@ def _reproduction(
     return Reproduction(
         name=name,
         title=f"I-MVU, {figure}: accuracy against the epsilon of a whole run",
-        source=f"{imvu.PAPER}, {place} {section}",
+        source=f"{PAPER}, {place} {section}",
         setting=text,
         claims=claims,
         tables=frontiers.tables(results),

@@ -11,8 +11,8 @@ import numpy as np
 
 from randquant.papers import equal, experiment
 from randquant.papers.experiment import Curve, Setting, Trained
-from randquant.papers.optm import tables as optm
 from randquant.papers.optm import vectors as optm_vectors
+from randquant.papers.optm.tables import PAPER
 from randquant.papers.result import Claim, Reproduction, Table, Value
 from randquant.training import models
 from randquant.training.client import Learner
@@ -89,7 +89,7 @@ def figure_4(setting: Setting) -> Reproduction:
     return Reproduction(
         name="optm-fig4",
         title="OPTM, figure 4: errors of vectors, and training on breast cancer and MNIST",
-        source=f"{optm.PAPER}, sections 6.2 and 6.3",
+        source=f"{PAPER}, sections 6.2 and 6.3",
         setting=_setting(tasks),
         claims=claims,
         tables=tables,

@@ -12,7 +12,7 @@ import numpy as np
 from randquant.channels.moments import moments
 from randquant.papers import equal, experiment
 from randquant.papers.experiment import Curve, Setting, Trained
-from randquant.papers.qmgeo import tables as qmgeo
+from randquant.papers.qmgeo.tables import MIXING, PAPER, PRINTED, printed_claim
 from randquant.papers.result import Claim, Reproduction
 from randquant.training.config import TrainConfig
 
@@ -40,7 +40,7 @@ def figure_5(setting: Setting) -> Reproduction:
     claims.append(
         experiment.equal("Both values of p end at one accuracy", half, most, trained, setting)
     )
-    return _reproduction(5, trained, claims, qmgeo.PRINTED[:2], setting)
+    return _reproduction(5, trained, claims, PRINTED[:2], setting)
 
 
 def figure_6(setting: Setting) -> Reproduction:
@@ -53,24 +53,24 @@ def figure_6(setting: Setting) -> Reproduction:
             "16 levels end at the accuracy of no quantisation", sixteen, free, trained, setting
         ),
     ]
-    return _reproduction(6, trained, claims, qmgeo.PRINTED[1:], setting)
+    return _reproduction(6, trained, claims, PRINTED[1:], setting)
 
 
 def _trained(pairs: Sequence[Parameters], setting: Setting) -> list[Trained]:
     """Three curves for each pair of parameters, and one without quantisation."""
     start, curves = _start(setting), []
     for (levels, p), colour in zip(pairs, ("c1", "c2"), strict=True):
-        (printed,) = (said for r, q, said in qmgeo.PRINTED if (r, q) == (levels, p))
+        (printed,) = (said for r, q, said in PRINTED if (r, q) == (levels, p))
         published, repaired = (
             _config(start, "qmgeo", levels=levels, p=float(p), **mixing)
-            for mixing in ({}, {"mixing": qmgeo.MIXING})
+            for mixing in ({}, {"mixing": MIXING})
         )
         label = f"{levels} levels, p {float(p):g}"
         why = "The paper's equation 26, order 2, is no bound: see qmgeo-fig4."
         said = (f"{printed} a round, order 2", why)
         curves += [
             Curve(label, colour, published, *said),
-            Curve(f"{label}, mixing {qmgeo.MIXING}", f"{colour} dashed", repaired),
+            Curve(f"{label}, mixing {MIXING}", f"{colour} dashed", repaired),
             Curve(f"optimum, equal to that of p {float(p):g}, {levels} levels",
                   "c6" if colour == "c1" else "c5", optimum(repaired)),
         ]  # fmt: skip
@@ -120,9 +120,9 @@ def _reproduction(
     return Reproduction(
         name=name,
         title=f"QMGeo, figure {number}: federated training on MNIST",
-        source=f"{qmgeo.PAPER}, section VI",
+        source=f"{PAPER}, section VI",
         setting=_setting(trained[0].curve.config),
-        claims=[*claims, *(qmgeo.printed_claim(*each) for each in printed), *ours],
+        claims=[*claims, *(printed_claim(*each) for each in printed), *ours],
         tables=[experiment.table(trained)],
         figures=experiment.charts(trained),
         command=setting.command(name),
@@ -140,7 +140,7 @@ def _setting(config: TrainConfig) -> str:
         f"of 32, step size 0.04, clip 0.05, {config.rounds:,} rounds: the text names no number of "
         "them. The test set is MNIST's own; the paper's is 6,000 of its training images. As "
         "published the mechanism has no finite epsilon; the repaired one, with mixing "
-        f"{qmgeo.MIXING}, has. The optimum, unbiased and of least mean squared error, has as many "
+        f"{MIXING}, has. The optimum, unbiased and of least mean squared error, has as many "
         "codes, evenly spaced as well; it costs the whole run no more than the repaired mechanism, "
         f"with at most {equal.LARGEST:g} nats a coordinate. The certified guarantee is that of one "
         "user's whole data and counts on no sampling of batches."

@@ -11,7 +11,7 @@ from randquant._internal.rounding import round_down, round_up
 from randquant.papers import equal, experiment
 from randquant.papers.experiment import Curve, Setting, Trained
 from randquant.papers.result import Claim, Reproduction
-from randquant.papers.rqm import tables as rqm
+from randquant.papers.rqm.tables import ORDERS, PAPER
 from randquant.privacy.certificates.coordinate import certify
 from randquant.training.config import TrainConfig
 
@@ -75,7 +75,7 @@ def _emnist(number: int, theta: float, setting: Setting) -> Reproduction:
     return Reproduction(
         name=name,
         title=f"RQM, figure {number}: federated training beside PBM with theta {theta}",
-        source=f"{rqm.PAPER}, section 6",
+        source=f"{PAPER}, section 6",
         setting=_setting(start, "emnist"),
         claims=claims,
         tables=[experiment.table(trained)],
@@ -112,7 +112,7 @@ def figure_11(setting: Setting) -> Reproduction:
     return Reproduction(
         name="rqm-fig11",
         title="RQM, figure 11: CIFAR-100, beside PBM, Gaussian noise and no noise",
-        source=f"{rqm.PAPER}, appendix B.2.1",
+        source=f"{PAPER}, appendix B.2.1",
         setting=_setting(start, "cifar-100")
         + " The paper does not say how much noise its Gaussian has: ours has RQM's certified "
         "epsilon for the whole run, on sums that a trusted server sees.",
@@ -194,7 +194,7 @@ def _gauss(reference: TrainConfig, multiplier: float) -> TrainConfig:
 def _less_divergence(ours: Trained, pbm: Trained) -> Claim:
     """The claim of the right plot: proven at every order between the first and the last."""
     worst, other = (
-        [certify(channel, order).epsilon for order in rqm.ORDERS] + [certify(channel).epsilon]
+        [certify(channel, order).epsilon for order in ORDERS] + [certify(channel).epsilon]
         for channel in (equal.channel(each.curve.config) for each in (ours, pbm))
     )
     # Divergences increase with the order: being below PBM at the previous order suffices.
@@ -217,7 +217,7 @@ def _divergences(trained: Sequence[Trained]) -> str:
         if each.curve.config.mechanism == "clipped-sgd":
             continue
         channel = equal.channel(each.curve.config)
-        points = [(order, certify(channel, order).epsilon.upper) for order in rqm.ORDERS]
+        points = [(order, certify(channel, order).epsilon.upper) for order in ORDERS]
         lines.append(Line(each.curve.label, points, each.curve.style))
     axes = ("Rényi order (log scale)", "Rényi divergence, nats")
     title = "One coordinate, one release"

@@ -10,7 +10,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.certificates.coordinate import certify
 from randquant.training import records
 from randquant.training.runs import folder as run_folder
-from randquant.training.runs import page as report
+from randquant.training.runs import page
 from randquant.training.runs.setup import channel_of
 
 
@@ -31,19 +31,19 @@ def write(path: Path, run: records.Run, baseline: records.Run | None) -> None:
     """Write the page of a finished run, with its baseline without privacy if there is one."""
     channel = channel_of(run.config)
     curve, output = (None, None) if channel is None else (_curve(channel), _output(channel))
-    report.write(path, run, baseline, curve, output)
+    page.write(path, run, baseline, curve, output)
 
 
-def _curve(channel: Channel) -> report.EpsilonCurve:
+def _curve(channel: Channel) -> page.EpsilonCurve:
     orders = [float(1 + step) for step in np.geomspace(0.01, 1000, 61)]
     epsilon = [certify(channel, order).epsilon.upper for order in orders]
-    return report.EpsilonCurve(orders, epsilon, certify(channel).epsilon.upper)
+    return page.EpsilonCurve(orders, epsilon, certify(channel).epsilon.upper)
 
 
-def _output(channel: Channel) -> report.CodeShares:
+def _output(channel: Channel) -> page.CodeShares:
     inputs = {"x = -clip": -channel.clip, "x = 0": 0.0, "x = clip": channel.clip}
     rows = {}
     for label, x in inputs.items():
         weights, total = channel.mix(x)
         rows[label] = [float(weight / total) for weight in weights]
-    return report.CodeShares([float(value) for value in channel.values], rows)
+    return page.CodeShares([float(value) for value in channel.values], rows)
