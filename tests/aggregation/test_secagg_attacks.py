@@ -319,7 +319,7 @@ def test_a_key_that_is_changed_on_the_way_is_seen_before_anything_is_masked(part
     played = Round(terms, down=change)
     assert played.exact()
     assert played.survivors == {1, 2, 3, 4}
-    assert "keys that are relayed" in played.server.refused[0]
+    assert "keys that the server relayed" in played.server.refused[0]
 
 
 def test_two_clients_that_saw_different_keys_cannot_open_each_others_shares():

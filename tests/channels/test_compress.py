@@ -125,7 +125,7 @@ def test_what_the_codes_do_not_fill_is_refused():
     assert decompress(form, forged(form, 6, deflated(whole), checksum), 6) == good
     for symbols, reason in (
         (bytes([100, 163]), "zeros after the last code"),
-        (bytes([100, 243]), "bytes of codes below 3"),
+        (bytes([100, 243]), "bytes that hold codes below 3"),
         (bytes([101, 162]), "checksum"),
         (bytes([100]), "truncated"),
         (whole + b"\0", "got more"),
@@ -155,7 +155,7 @@ def test_a_bomb_is_refused_in_the_memory_of_what_was_expected():
 
 def test_what_does_not_fit_or_is_no_payload_is_refused():
     payload = payload_of(PAPER, UPDATE[:100])
-    with pytest.raises(ValueError, match=r"compress to pad_to=50 bytes, got \d+: pad to more"):
+    with pytest.raises(ValueError, match=r"compress to pad_to=50 bytes, got \d+: choose a larger"):
         compress(PAPER, payload, pad_to=50)
     with pytest.raises(ValueError, match="truncated"):
         compress(PAPER, payload[:20])

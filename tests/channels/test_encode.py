@@ -104,7 +104,7 @@ def test_rows_whose_draws_are_not_settled_are_drawn_again(monkeypatch):
     expected = encode_payloads(PAPER, x, [Key(key._secret) for key in keys])
     monkeypatch.setattr(kernel, "encode_rows", unsettled)
     assert encode_payloads(PAPER, x, keys) == expected
-    with pytest.raises(ValueError, match="Expected a key that has encoded nothing yet"):
+    with pytest.raises(ValueError, match="Expected an unused key"):
         encode_payloads(PAPER, x, keys)
 
 

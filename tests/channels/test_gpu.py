@@ -100,5 +100,5 @@ def test_what_cannot_be_encoded_is_refused():
         encode_tensor(PAPER, good.to(torch.int32), seed=1)
     key = Key.generate()
     encode_tensor(PAPER, good, key=key)
-    with pytest.raises(ValueError, match="got a used one"):
+    with pytest.raises(ValueError, match="Expected an unused key"):
         encode_tensor(PAPER, good, key=key)

@@ -191,10 +191,10 @@ def test_a_key_encodes_once(encoder):
     root = Key.generate()
     encoder(root.fold_in("round", 1, "client", 1))
     encoder(root.fold_in("round", 2, "client", 1))
-    with pytest.raises(ValueError, match="got a used one"):
+    with pytest.raises(ValueError, match="Expected an unused key"):
         encoder(root.fold_in("round", 1, "client", 1))
     encoder(root)
-    with pytest.raises(ValueError, match="got a used one"):
+    with pytest.raises(ValueError, match="Expected an unused key"):
         encoder(root)
     for _ in range(2):
         encoder(Key.from_seed(1))  # simulations repeat

@@ -42,7 +42,7 @@ def response(clip: float, levels: int, noise: float) -> Channel:
 @settings(max_examples=80)
 @given(channels())
 def test_the_fast_epsilon_of_a_search_is_the_certified_one(channel):
-    fast = families._Tried({}, channel).epsilon
+    fast = families._Candidate({}, channel).epsilon
     interval = rq.certify(channel).epsilon
     assert interval.lower * (1 - 1e-13) <= fast <= interval.upper * (1 + 1e-13)
 

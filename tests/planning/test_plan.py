@@ -157,7 +157,7 @@ def test_no_mechanism_at_all_is_said():
     found = plan(650, 100, 100, 10, 8.0, 1e-6, bits=2, mechanisms=["skellam"])
     assert found.verdict == "hopeless"
     assert found.recommended is None
-    assert "none meets it" in found.advice[0]
+    assert "none meets this target" in found.advice[0]
     assert "add bits" in found.entries[0].remark
     assert "recommended" not in "\n".join(as_text(found))
     assert "Out of reach" in as_page(found)
@@ -196,7 +196,7 @@ def test_the_command_prints_a_table_and_a_page(capsys, tmp_path):
     printed = capsys.readouterr().out
     for text in ("stochastic-rounding", "Gaussian noise on the sum", "recommended", "out of reach"):
         assert text in printed
-    assert "one of clip_norm" in printed
+    assert "over clip_norm" in printed
     text = page.read_text()
     assert "stochastic-rounding" in text
     assert "http" not in text.replace("http-equiv", "")

@@ -280,7 +280,7 @@ def test_the_nearest_epsilon_is_printed_rounded_up(rounds):
     least = rq.account([local_gaussian(2.0).release(10, rounds)], 1e-6).epsilon
     with pytest.raises(OutOfReach) as refused:
         calibrate(local_gaussian, least / 2, 1e-6, 10, rounds, reach=(0.5, 2.0))
-    printed = float(str(refused.value).split("epsilon = ")[1].split(",")[0])
+    printed = float(str(refused.value).split("found is ")[1].split(",")[0])
     assert least <= refused.value.nearest == printed <= least * (1 + 1e-5)
 
 

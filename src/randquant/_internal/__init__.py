@@ -1,1 +1,1 @@
-"""What every room uses and none is about: checks, rounding, files, pages."""
+"""Shared tools without domain terms: argument checks, rounding, files and pages."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def exclusive(path: Path, *, wait: bool) -> Iterator[None]:
-    """Hold a lock file; the system releases it however the process ends.
+    """Hold a lock file; the operating system releases it when the process ends.
 
     Raises:
         BlockingIOError: another process holds it, and `wait` is false.
@@ -19,14 +19,14 @@ def exclusive(path: Path, *, wait: bool) -> Iterator[None]:
     with open(path, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:  # perhaps by `held`, which releases it at once
+        except BlockingIOError:  # `held` may hold it for a moment
             time.sleep(0.05)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
 
 def held(path: Path) -> bool:
-    """Return whether a process holds the run in a folder."""
+    """Return whether a process holds the lock of the run in a folder."""
     try:
         with open(path / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -42,7 +42,7 @@ def folder(path: Path) -> Iterator[None]:
     """Lock the run in a folder for this process.
 
     Raises:
-        BlockingIOError: another process is training it.
+        BlockingIOError: another process holds the lock.
     """
     with contextlib.ExitStack() as stack:
         try:

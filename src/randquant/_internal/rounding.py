@@ -1,4 +1,4 @@
-"""Figures as text, rounded to the side on which they stay true."""
+"""Numbers as text, rounded in the direction in which a bound stays valid."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 
 def round_up(value: float, digits: int = 6, *, grouped: bool = False) -> str:
-    """Print a finite number with `digits` significant digits, never below it.
+    """Format a finite number with `digits` significant digits, never below its value.
 
     Args:
         value: a finite number.
-        digits: how many significant digits.
+        digits: number of significant digits.
         grouped: whether to separate thousands with commas.
 
     Example:
@@ -21,9 +21,9 @@ def round_up(value: float, digits: int = 6, *, grouped: bool = False) -> str:
 
 
 def round_down(value: float, digits: int = 6, *, grouped: bool = False) -> str:
-    """Print a finite number with `digits` significant digits, never above it.
+    """Format a finite number with `digits` significant digits, never above its value.
 
-    Args: as `round_up`.
+    Args: as in `round_up`.
 
     Example:
         >>> round_down(1.2345678), round_down(152345.6, grouped=True)

@@ -1,7 +1,6 @@
 """JSON objects with a checksum of their content, so that a changed file is detected.
 
-A checksum guards against damage and against edits by hand. It is not a signature: anyone can
-compute it again.
+A checksum detects damage and manual edits. It is not a signature: anyone can compute it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ def seal(record: Any, before: str = "") -> dict[str, Any]:
 
     Args:
         record: a dataclass or mapping that `serialization.to_json` turns into a JSON object.
-        before: the previous record's checksum, which enters this one: records form a chain, from
-            which none can be dropped, doubled or moved unnoticed.
+        before: the previous record's checksum, which enters this one: records form a chain, in
+            which dropping, duplicating or moving a record is detected.
 
     Example:
         >>> seal({"epsilon": 1.5})
@@ -33,11 +32,11 @@ def seal(record: Any, before: str = "") -> dict[str, Any]:
 
 
 def unseal(text: bytes, before: str = "") -> tuple[dict[str, Any], str]:
-    """Undo `seal` of the JSON text of an object: (record, checksum).
+    """Invert `seal`, from the object's JSON text; return (record, checksum).
 
     Guarantees:
-        Text with other content than what was sealed, or after another record, is refused; spaces
-        and the order of fields do not matter.
+        Text whose content differs from the sealed record, or that follows another record, is
+        refused; white space and the order of fields do not matter.
 
     Raises:
         ValueError: it is not a JSON object, has no checksum, or its checksum does not match.
@@ -46,12 +45,12 @@ def unseal(text: bytes, before: str = "") -> tuple[dict[str, Any], str]:
         data = json.loads(text)
         if not isinstance(data, dict) or CHECKSUM not in data:
             raise ValueError("it is not a JSON object with a checksum")
-        said = data.pop(CHECKSUM)
-        if said != _checksum(data, before):
+        checksum = data.pop(CHECKSUM)
+        if checksum != _checksum(data, before):
             raise ValueError("its checksum does not match its content, so it was changed")
     except (ValueError, RecursionError) as error:
         raise ValueError(str(error).rstrip(".")) from None
-    return data, said
+    return data, checksum
 
 
 def write(path: Path, record: Any, before: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Records as JSON and back, and files that are written whole or not at all."""
+"""Records as JSON and back, and atomic writing of files."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def from_json(kind: type[T], data: Any) -> T:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that a reader sees the old file or the whole new one.
+    """Write `data` to `path` atomically: a reader sees either the old file or the whole new one.
 
     Guarantees:
-        What was written survives a loss of power. If writing fails, the old file is unchanged and
+        The written file survives a power failure. If writing fails, the old file is unchanged and
         no other file is left behind.
 
     Raises:
@@ -86,7 +86,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add `path` to an OSError: those of a write do not name the file."""
+    """Add `path` to an OSError, since errors of a write do not name the file."""
     try:
         yield
     except OSError as error:
@@ -96,7 +96,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive a loss of power, if its file system can."""
+    """Make the names in a folder survive a power failure, if its file system supports this."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,4 +1,4 @@
-"""Argument checks whose errors say what was expected, what came, and what to do."""
+"""Argument checks whose errors say what was expected, what was given, and what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def real(
     """Return `value` as a finite float within the stated bounds, or raise.
 
     Args:
-        name: the argument's name, as the caller wrote it.
+        name: the argument's name in the caller's signature.
         value: the argument.
         above, below: strict bounds.
         low, high: inclusive bounds.

@@ -1,7 +1,7 @@
-"""A channel: how one clipped coordinate becomes one of m integer codes.
+"""A channel: the distribution of one of m integer codes, given one clipped coordinate.
 
-Every mechanism compiles to this one immutable value; everything else (certificates, moments,
-sampling) reads it. Its mathematics is in `docs/theory/channel.md`.
+Every mechanism compiles to this one immutable value; certificates, moments and sampling all use it.
+Its mathematics is in `docs/theory/channel.md`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ DITHER_STEPS = 2**32
 """An input's position in its cell is rounded to the nearest of this many steps when encoded."""
 
 LARGEST = 1e30
-"""Largest clip and value, and one over the smallest clip: well inside what float32 can hold."""
+"""Largest clip and value, and one over the smallest clip: well inside the range of float32."""
 
 NARROWEST_CELL = 2.0**-30
-"""Narrowest cell, in units of clip: below it float64 inputs would hardly fall between vertices."""
+"""Narrowest cell, in units of clip: a narrower one would contain few float64 inputs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +70,7 @@ class Channel:
         set_field(self, "fingerprint", _fingerprint(self))
 
     def __reduce__(self):
-        # Copies and pickles are built anew, so that they are checked and immutable too.
+        # Copies and pickles are constructed anew, so that they are checked and immutable too.
         return Channel, (self.inputs, self.values, self.weights, self.denominator)
 
     def __eq__(self, other: object) -> bool:
@@ -144,7 +144,7 @@ class Channel:
         return (DITHER_STEPS - steps) * left + steps * right, DITHER_STEPS * self.denominator
 
     def input_of(self, vertex: int) -> float:
-        """An input whose code is drawn from exactly this vertex's row."""
+        """An input whose code has exactly this vertex's row as its distribution."""
         value = float(self.inputs[vertex])
         if value in self.inputs[vertex + 1 :]:  # the left limit of a jump: just below it
             return float(np.nextafter(value, -np.inf))
@@ -152,7 +152,7 @@ class Channel:
 
     @property
     def lattice(self) -> tuple[float, float] | None:
-        """(first value, step) when the values are evenly spaced, so that sums decode; else None."""
+        """(first value, step) if values are evenly spaced, so that sums decode; else None."""
         first, step = float(self.values[0]), float(self.values[-1] - self.values[0])
         step /= self.levels - 1
         even = first + step * np.arange(self.levels)
@@ -161,7 +161,7 @@ class Channel:
 
 
 def _frozen(array: np.ndarray, kind: type) -> np.ndarray:
-    """A copy over immutable bytes: nobody can make it writable again."""
+    """A copy backed by immutable bytes, which cannot be made writable again."""
     copy = np.array(array, dtype=kind, order="C")
     return np.ndarray(copy.shape, kind, buffer=copy.tobytes())
 
@@ -192,14 +192,14 @@ def _check(channel: Channel) -> None:
             "nothing."
         )
     if not (np.isfinite(inputs).all() and np.isfinite(values).all()):
-        raise ValueError("Expected finite inputs and values, got one that is not.")
+        raise ValueError("Expected finite inputs and values, got a NaN or an infinity.")
     gaps = np.diff(inputs)
     if inputs.size < 2 or (gaps < 0).any() or inputs[0] != -inputs[-1] or inputs[-1] <= 0:
         raise ValueError("Expected inputs to rise from -clip to clip with clip > 0.")
     if inputs[-1] < 1 / LARGEST or max(inputs[-1], np.abs(values).max()) > LARGEST:
         raise ValueError(
             f"Expected clip and values within [1e-30, 1e30], got clip={inputs[-1]:g}: "
-            "beyond, 32-bit floats would overflow or vanish."
+            "32-bit floats could overflow or underflow."
         )
     if ((gaps > 0) & (gaps < NARROWEST_CELL * inputs[-1])).any():
         raise ValueError("Expected neighbouring inputs to be equal or at least clip/2**30 apart.")
@@ -207,7 +207,7 @@ def _check(channel: Channel) -> None:
     if flat.size and (flat[0] == 0 or flat[-1] == gaps.size - 1 or (np.diff(flat) == 1).any()):
         raise ValueError(
             "Expected a repeated input (a jump) once and inside (-clip, clip): "
-            "the outer limit of a jump at ±clip is never reached."
+            "a jump at ±clip would have an outer limit that no input has."
         )
     if denominator < 1 or denominator > MAX_DENOMINATOR or denominator & (denominator - 1):
         raise ValueError(f"Expected denominator a power of two <= 2**62, got {denominator}.")

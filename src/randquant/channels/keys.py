@@ -1,4 +1,4 @@
-"""Keys: 32 secret bytes from which every random bit of an encoding is derived."""
+"""Keys: 32 secret bytes that determine every random bit of an encoding."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from randquant._internal import validate
 
 _BLOCK = 16  # bytes of one AES block
-_ZEROS = memoryview(bytes(1 << 17))  # what counter mode encrypts to give its bare stream
+_ZEROS = memoryview(bytes(1 << 17))  # plaintext whose encryption is the cipher's key stream
 
 
 class Key:
-    """A secret key; everything drawn with it is a deterministic function of it.
+    """A secret key, which determines all random draws made with it.
 
-    One key protects one encoding: encode two updates with the same key and their difference
-    shows. Derive a fresh one with `fold_in` for each round, client and purpose.
+    One key protects one encoding: two updates encoded with the same key reveal their difference.
+    Derive a fresh key with `fold_in` for each round, client and purpose.
 
     Guarantees:
         The 32 bytes never appear in its repr, and it cannot be pickled.
-        Keys folded with different labels give independent streams (HMAC-SHA256).
-        A key that is generated, or derived from one, encodes once, and only in the process that
-        generated it: a second time, or in a fork, is an error. Keys of seeds, and of given bytes,
-        repeat, for simulation and tests.
+        Keys folded with different labels have independent streams (HMAC-SHA256).
+        A generated key, or one derived from it, encodes once, and only in the process that
+        generated it: a second encoding, or one in a forked process, is an error. Keys from seeds
+        or given bytes may encode repeatedly, for simulation and tests.
 
     Example:
         >>> Key.generate()
@@ -47,14 +47,14 @@ class Key:
 
     @classmethod
     def generate(cls) -> Key:
-        """Return a fresh key from the operating system: the one to protect data with."""
+        """Return a fresh key from the operating system's randomness: use it to protect data."""
         key = cls(os.urandom(32))
         key._uses = _Uses(os.getpid(), {})
         return key
 
     @classmethod
     def from_seed(cls, seed: int) -> Key:
-        """Return the key of a seed, for simulation only: who knows the seed sees through it.
+        """Return the key of a seed, for simulation only: it is no more secret than the seed.
 
         Args:
             seed: whole number, 0 to 2**64 - 1.
@@ -72,7 +72,7 @@ class Key:
         """Derive the key of a (round, client, purpose, …) from this one.
 
         Args:
-            labels: whole numbers below 2**64 and words; their order and kinds count.
+            labels: whole numbers below 2**64 and strings; their order and types matter.
 
         Example:
             >>> root = Key.from_seed(0)
@@ -84,32 +84,32 @@ class Key:
         return key
 
     def claim(self) -> None:
-        """Take this key for one encoding; every encoder does.
+        """Mark this key as used; every encoder calls this once.
 
         Raises:
-            ValueError: it was generated, here or as the key it derives from, and has encoded
-                before, or was generated in another process.
+            ValueError: the key, or the one it derives from, was generated, and this key has been
+                used before or belongs to another process.
         """
         if self._uses is None:
             return
         if self._uses.process != os.getpid():
             raise ValueError(
-                "Expected a key of this process, got one from before a fork, whose stream the "
-                "other process may use too: generate keys where they are used."
+                "Expected a key of this process, got one from before a fork, which the other "
+                "process may use too: generate keys in the process that uses them."
             )
-        mine = object()  # setdefault is one step: of two threads, one gets in
+        mine = object()  # setdefault is atomic: of two threads only one succeeds
         if self._uses.seen.setdefault(hashlib.sha256(self._secret).digest()[:16], mine) is not mine:
             raise ValueError(
-                "Expected a key that has encoded nothing yet, got a used one, and the difference "
-                "of two updates would show: fold in the round and the client, or generate another."
+                "Expected an unused key, got one that has encoded before, which would reveal the "
+                "difference of two updates: fold in the round and the client, or generate another."
             )
 
     def words(self, count: int, start: int = 0) -> np.ndarray:
         """Return words start, …, start + count - 1 of the key's stream.
 
         Args:
-            count: how many words.
-            start: first word, even (a block of the cipher holds two).
+            count: number of words.
+            start: first word, even (a cipher block is two words).
 
         Returns:
             (count,) uint64, uniform: AES-256 in counter mode, little-endian.
@@ -130,7 +130,7 @@ class Key:
 
 
 class _Uses(NamedTuple):
-    """What was encoded with the keys that derive from one that was generated."""
+    """Uses of a generated key and of all keys derived from it."""
 
     process: int
     seen: dict[bytes, object]
@@ -153,12 +153,12 @@ class KeyStream:
         for start in range(0, len(view), len(_ZEROS)):
             part = view[start : start + len(_ZEROS)]
             self._encryptor.update_into(_ZEROS[: len(part)], part)
-        if sys.byteorder == "big":  # the same words, and so the same codes, on every machine
+        if sys.byteorder == "big":  # the same words, hence the same codes, on every machine
             buffer.byteswap(inplace=True)
 
 
 def _encoded(label: int | str) -> bytes:
-    """Encode a label so that no two sequences of labels share their bytes."""
+    """Encode a label such that different sequences of labels have different bytes."""
     if isinstance(label, str):
         word = label.encode()
         return b"s" + len(word).to_bytes(8, "big") + word

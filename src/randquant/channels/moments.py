@@ -19,15 +19,15 @@ class Moments:
     """Moments of one coordinate's decoded value.
 
     Attributes:
-        bias_max: upper bound of |E[decoded] - x| over [-clip, clip], the encoder's rounded
-            dither (at most 2**-33 of a cell's range of means) and float64 rounding included.
+        bias_max: upper bound of |E[decoded] - x| over [-clip, clip], including the encoder's
+            rounded dither (at most 2**-33 of a cell's range of means) and float64 rounding.
         variance: mean over x uniform on [-clip, clip] of Var[decoded | x].
-        variance_max: the largest Var[decoded | x] over [-clip, clip], but for float64 rounding.
+        variance_max: the largest Var[decoded | x] over [-clip, clip], up to float64 rounding.
         mae: mean of E|decoded - x|, x uniform.
         mse: mean of E(decoded - x)^2, x uniform.
 
-    The methods `bias_at`, `variance_at`, `mae_at` and `mse_at` give the same as functions of x:
-    they take float64 of any shape within [-clip, clip] and return that shape.
+    The methods `bias_at`, `variance_at`, `mae_at` and `mse_at` are these moments as functions of x:
+    they take float64 of any shape within [-clip, clip] and return an array of that shape.
     """
 
     channel: Channel
@@ -64,7 +64,7 @@ def moments(channel: Channel) -> Moments:
         Moments: numbers for x uniform on [-clip, clip], and functions of x.
 
     Guarantees:
-        The averages are exact integrals but for float64 rounding; no sampling.
+        The averages are exact integrals up to float64 rounding, without sampling.
 
     Raises:
         TypeError: channel is not a Channel.
@@ -126,16 +126,16 @@ def _mse(channel, x, cell, position) -> np.ndarray:
 
 
 def _variance(channel, x, cell, position) -> np.ndarray:
-    # Around x rather than around 0: the squared bias is small, so nothing cancels.
+    # Moments around x rather than around 0: the squared bias is small, so nothing cancels.
     return _mse(channel, x, cell, position) - _bias(channel, x, cell, position) ** 2
 
 
 def _largest_variance(channel: Channel) -> float:
-    """The variance is a concave parabola in each cell: largest at its ends or its vertex."""
+    """Largest variance: in each cell it is a concave parabola, largest at an end or its apex."""
     means = channel.probabilities @ channel.values
     centred = channel.values - means[:, None]
     ends = (channel.probabilities * centred**2).sum(axis=1)
-    cells = np.diff(channel.inputs) > 0  # no input lies within a jump, where rows do not mix
+    cells = np.diff(channel.inputs) > 0  # not the jumps, which contain no inputs
     a, b, curve = ends[:-1][cells], ends[1:][cells], np.diff(means)[cells] ** 2
     # a + t·(b - a) + t·(1 - t)·curve
     with np.errstate(divide="ignore", invalid="ignore"):

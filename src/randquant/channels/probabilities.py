@@ -19,8 +19,8 @@ def from_probabilities(
 
     Guarantees:
         A probability above zero keeps a weight of at least one unit: rounding never makes a
-        code impossible. Each weight is within one unit (2**-62) of its probability, but the
-        most likely code of a row, which takes up the row's rounding.
+        code impossible. Each weight is within one unit (2**-62) of its probability, except that of
+        the most likely code of a row, which absorbs the row's rounding.
 
     Raises:
         ValueError: a probability is negative or not finite, or a row does not sum to 1.

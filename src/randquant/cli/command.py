@@ -1,4 +1,4 @@
-"""What a command of the command line is, and how all of them are found."""
+"""A command of the command line, and how all commands are found."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Output:
 
     Attributes:
         result: the one JSON object of `--json`.
-        lines: what is printed without it.
-        code: 0, or 1 where what was asked is not so.
+        lines: what is printed without `--json`.
+        code: 0; 1 if a check fails, such as an audit.
     """
 
     result: Mapping[str, Any]
@@ -31,7 +31,7 @@ class Output:
     code: int = 0
 
     def text(self, as_json: bool) -> str:
-        """Return what is printed on standard output."""
+        """Return the text to print on standard output."""
         if as_json:
             return json.dumps(to_json(dict(self.result)), allow_nan=False)
         return "\n".join(self.lines)
@@ -43,10 +43,10 @@ class Command:
 
     Attributes:
         help: what it does, as one clause.
-        example: a whole command line, shown by its help.
+        example: a complete command line, shown by its help.
         add_options: adds its options to a parser.
-        run: from the options that were given to what is printed.
-        resumable: whether `--resume` goes on after it was stopped.
+        run: from the parsed options to the output.
+        resumable: whether `--resume` continues it after it was stopped.
     """
 
     help: str
@@ -64,7 +64,7 @@ def all_commands() -> dict[str, Command]:
 
 
 def written_page(output: str | None, page: Callable[[], str]) -> list[str]:
-    """Write a page to the file `output`, if one was asked for; return the lines that say so."""
+    """Write a page to the file `output`, if given; return the lines that name it."""
     if output is None:
         return []
     write_atomic(Path(output), page().encode("utf-8"))
@@ -72,6 +72,6 @@ def written_page(output: str | None, page: Callable[[], str]) -> list[str]:
 
 
 def say(text: str) -> None:
-    """Show on standard error what is being done, if that is a terminal."""
+    """Show the current task on standard error, if that is a terminal."""
     if sys.stderr.isatty():
         print(f"working on {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The command line: reads the options, runs one command, prints a table or one JSON object."""
+"""The command line: parses options, runs one command, prints its lines or one JSON object."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"randquant {options.command}: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        hint = "; go on with --resume and the same folder" * command.resumable
+        hint = "; continue with --resume and the same folder" * command.resumable
         print(f"randquant {options.command}: stopped{hint}", file=sys.stderr)
         return 130
     print(text)
@@ -61,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options, allow_abbrev=False)
-        # argparse takes -1e-3 and -3,3 for options unless told what numbers look like.
+        # By default argparse mistakes -1e-3 and -3,3 for options.
         self._negative_number_matcher = re.compile(r"^-[\d.][-+.,\de]*$", re.I)
 
     def error(self, message: str) -> NoReturn:

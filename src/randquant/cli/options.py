@@ -1,4 +1,4 @@
-"""Options that several commands share, above all the parameters of mechanisms."""
+"""Options shared by several commands, mainly the parameters of mechanisms."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from randquant.cli.values import reader
 from randquant.mechanisms.record import MechanismRecord
 from randquant.mechanisms.registry import channel_mechanisms
 
-TRUST = "who sees what: local, or aggregate (only sums of codes); default the mechanism's own"
-NORM = "norm that --clip-norm is about: l2 (default) or l1"
-NEIGHBORING = "what is hidden: replace_one (default: another update) or zero_out (zeros instead)"
+TRUST = "what the server sees: local (codes) or aggregate (sums only); default the mechanism's own"
+NORM = "norm that --clip-norm bounds: l2 (default) or l1"
+NEIGHBORING = "neighbours: replace_one (default: another update) or zero_out (the zero update)"
 DATA_DIR = "folder of the data files; digits and breast-cancer need none"
 
 
 def mechanism_options(
     parser: argparse.ArgumentParser, records: Mapping[str, MechanismRecord]
 ) -> None:
-    """An option for every parameter that some mechanism takes and that is its own."""
+    """Add an option for every parameter of these mechanisms, except settings of a run."""
     texts: dict[str, dict[str, list[str]]] = {}
     kinds: dict[str, Callable[[str], Any]] = {}
     for name, record in records.items():
@@ -43,8 +43,8 @@ def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
 def own_parameters(mechanism: str, options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
     """Split the given parameters into a mechanism's own and a channel's clip_norm, or None.
 
-    A channel that takes clip_norm itself (imvu) has both: its coordinates then lie within the norm
-    that updates are clipped to.
+    For a channel that has the parameter clip_norm itself (imvu) it is both: its coordinates then
+    lie within the norm to which updates are clipped.
     """
     parameters = given_parameters(options)
     clip_norm = parameters.get("clip_norm") if mechanism in channel_mechanisms() else None

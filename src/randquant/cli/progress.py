@@ -44,7 +44,7 @@ class Display:
     def round(self, config: TrainConfig, metrics: RoundMetrics) -> None:
         """Show that a round is done, and what all clients have sent so far.
 
-        What was sent before a run was resumed is unknown if cohorts differ in size.
+        If cohorts differ in size, this excludes what was sent before a run was resumed.
         """
         name = config.mechanism
         if name not in self._tasks:
@@ -83,7 +83,7 @@ class SweepDisplay:
             TextColumn("{task.description:>32}"),
             BarColumn(bar_width=24),
             TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
             console=Console(stderr=True),
             disable=quiet,
@@ -95,27 +95,29 @@ class SweepDisplay:
     def sweep(self, total: int, done: int) -> None:
         """Show that a sweep of `total` runs starts, of which `done` are done."""
         self._progress.start()
-        self._all = self._progress.add_task("runs", total=total, completed=done, said="")
+        self._all = self._progress.add_task("runs", total=total, completed=done, status="")
 
     def round(self, folder: Path, config: TrainConfig, metrics: RoundMetrics) -> None:
         """Show that a run has finished a round."""
         if folder not in self._tasks:
-            self._tasks[folder] = self._progress.add_task(folder.name, total=config.rounds, said="")
+            self._tasks[folder] = self._progress.add_task(
+                folder.name, total=config.rounds, status=""
+            )
         self._progress.update(self._tasks[folder], completed=metrics.round)
         if metrics.accuracy is not None:
-            said = f"accuracy {metrics.accuracy:.3f}"
+            status_text = f"accuracy {metrics.accuracy:.3f}"
             if metrics.epsilon is not None:
-                said += f"  {_spent(config, metrics.epsilon)}"
-            self._progress.update(self._tasks[folder], said=said)
+                status_text += f"  {_spent(config, metrics.epsilon)}"
+            self._progress.update(self._tasks[folder], status=status_text)
 
     def ended(self, status: Status) -> None:
         """Show that a run is over."""
         if status.folder in self._tasks:
             self._progress.remove_task(self._tasks.pop(status.folder))
         self._failed += status.state == "failed"
-        said = f"{self._failed} failed" if self._failed else ""
+        status_text = f"{self._failed} failed" if self._failed else ""
         if self._all is not None:
-            self._progress.update(self._all, advance=1, said=said)
+            self._progress.update(self._all, advance=1, status=status_text)
 
     def __enter__(self) -> SweepDisplay:
         return self
@@ -184,7 +186,7 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
     certificate = _certificate(config)
     if certificate is None:
         return whole
-    if config.clip_norm is not None:  # the bound per coordinate may exceed that of the update
+    if config.clip_norm is not None:  # a bound per coordinate could exceed that of the update
         return f"{whole}, updates clipped to an {config.norm} norm of {config.clip_norm}"
     upper = certificate.epsilon.upper
     single = f"<= {round_up(upper)}" if math.isfinite(upper) else "is infinite too"

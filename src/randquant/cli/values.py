@@ -1,4 +1,4 @@
-"""How the command line reads values: channels, lists and files of numbers."""
+"""Readers for values on the command line: channels, lists and files of numbers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def numbers(text: str) -> list[float]:
 
 
 def reader(parameter: inspect.Parameter) -> Callable[[str], Any]:
-    """How a parameter is read; annotations may be classes or, as in this package, their names."""
+    """Return the reader for a parameter, whose annotation may be a class or its name."""
     kinds = {
         "int | Sequence[float] | np.ndarray": number_or_numbers,
         "int": int,
@@ -77,5 +77,5 @@ def number_or_numbers(text: str) -> int | list[float]:
 
 
 def number(text: str) -> int | float:
-    """Read a whole number as such, any other as a float."""
+    """Read a whole number as an int, any other number as a float."""
     return int(text) if text.lstrip("+-").isdigit() else float(text)

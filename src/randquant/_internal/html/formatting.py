@@ -1,4 +1,4 @@
-"""Numbers as text for pages: short, and a privacy bound never below its value."""
+"""Short text for numbers on pages; a privacy bound is never rounded below its value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def number(value: float | None, decimals: int, *, scale: float = 1) -> str:
 
 
 MARK = " (without features)"
-"""Printed after an epsilon that does not cover the data that features were fitted on."""
+"""Printed after an epsilon that does not cover the data on which features were fitted."""
 
 
 def spent(epsilon: float | None, covered: bool = True) -> str:

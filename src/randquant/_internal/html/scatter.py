@@ -1,6 +1,6 @@
 """A scatter plot as inline SVG: runs in series, each with its frontier.
 
-It is complete without a script. A script finds runs by `data-run` and series by `data-series`.
+It needs no script. A script can find runs by `data-run` and series by `data-series`.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Series:
 
 
 def style(index: int) -> str:
-    """The colour class of the series number `index`."""
+    """The colour class of series number `index`."""
     return f"c{index % COLORS + 1}"
 
 
 def shape(index: int) -> str:
-    """The outline of the marks of series number `index`: different where colours repeat."""
+    """The outline of the marks of series number `index`; it differs if colours repeat."""
     return SHAPES[(index + index // COLORS) % len(SHAPES)]
 
 
@@ -82,7 +82,7 @@ def scatter(
 
     Args:
         title: describes the chart.
-        series: what to draw; marks with x = 0 have no place on the axis and are left out.
+        series: what to draw; marks with x = 0 do not fit on the axis and are omitted.
         x_label, y_label: quantity and unit.
         note: a sentence below the chart.
     """

@@ -8,11 +8,11 @@ from html import escape
 from types import MappingProxyType
 
 NUMBER = re.compile(r"[-−+]?[\d.,]+(e[-+−]?\d+)?|infinite|-|")
-"""A cell that is aligned to the right in a terminal."""
+"""Cells that are right-aligned in a terminal."""
 
 
 def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lay a table out as lines: numbers to the right, words to the left.
+    """Lay a table out as lines: numbers are right-aligned, words left-aligned.
 
     Args:
         columns: (k,) headings.

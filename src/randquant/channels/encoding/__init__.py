@@ -1,4 +1,4 @@
-"""From values to codes, exactly as certified."""
+"""Encoding values as codes, with exactly the certified distribution."""
 
 from randquant.channels.encoding.batch import encode_payloads
 from randquant.channels.encoding.encode import decode, encode, encode_payload

@@ -1,4 +1,4 @@
-"""Encoding many short updates at once, as a simulation of many clients does."""
+"""Encoding of many short updates at once, for simulations of many clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from randquant.channels.keys import Key
 from randquant.channels.wire.blocks import block
 
 SLAB = 1 << 17
-"""Random words that are held at a time: with their coordinates they fit a second-level cache."""
+"""Random words held at a time: together with their coordinates they fit a second-level cache."""
 
 
 def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
@@ -22,18 +22,18 @@ def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> lis
 
     Args:
         channel: the channel.
-        x: (n, d), an update a row; floats as in `encode`.
-        keys: n of them, each used for this one encoding only.
+        x: (n, d), one update a row; floats as in `encode`.
+        keys: n keys, each used for this one encoding only.
 
     Returns:
         n payloads.
 
     Guarantees:
-        Payload i is encode_payload(channel, x[i], keys[i]). Where updates are short it comes
-        sooner: one call of compiled code serves many, and other threads are not waited for.
+        Payload i is encode_payload(channel, x[i], keys[i]). For short updates this is faster: one
+        call of compiled code serves many updates, without waiting for other threads.
 
     Raises:
-        ValueError, TypeError: as `encode`; or x is no matrix of as many rows as there are keys.
+        ValueError, TypeError: as in `encode`; or x is not a matrix with one row for each key.
 
     Example:
         >>> import randquant as rq
@@ -66,7 +66,7 @@ def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> lis
 def _together(
     channel: Channel, encoders: Sequence[Encoder], x: np.ndarray, bodies: np.ndarray
 ) -> np.ndarray:
-    """Encode rows; tell for each whether 32 random bits a draw settled it, as they mostly do."""
+    """Encode rows; (n,) bool says for which of them 32 random bits per draw were enough."""
     from randquant.channels.encoding import kernel
     from randquant.channels.encoding.tables import tables
 

@@ -1,7 +1,7 @@
-"""Values to codes and codes to values, with the integers that the certificate was computed from.
+"""Values to codes and codes to values, with the integers from which the certificate is computed.
 
-The random bits of coordinate k depend on the key and k alone, so that chunks, threads and the
-slow reference all draw the same codes. Derivation: `docs/theory/encoding.md`, Propositions 1 to 4.
+The random bits of coordinate k depend only on the key and k, so that chunks, threads and the slow
+reference all draw the same codes. Derivation: `docs/theory/encoding.md`, Propositions 1 to 4.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ def encode(channel: Channel, x: Any, key: Key, *, threads: int | None = None) ->
         x: any shape, float16, float32, float64 or bfloat16, of NumPy or torch; clipped to
             [-clip, clip].
         key: a key used for this one encoding only.
-        threads: how many threads to use at most; by default every core, for arrays large enough
-            to be worth it. It does not change the codes.
+        threads: most threads to use; by default one for every core, for large enough arrays. It
+            does not change the codes.
 
     Returns:
         uint8 codes 0..m-1, same shape as x.
 
     Guarantees:
-        Each code is drawn, independently, from exactly the channel's row at its input: the mix
+        Each code is drawn independently from exactly the channel's row at its input: the mixture
         (`Channel.mix`) of two certified rows, in integers.
         The input's position in its cell is rounded to a multiple of 2**-32 of the cell; this
         can shift the mean by 2**-33 of a cell and cannot weaken the certificate.
 
     Raises:
-        ValueError: a coordinate is NaN or infinite (the first bad index is named).
-        TypeError: x is not an array of floats, or channel or key of another kind.
+        ValueError: a coordinate is NaN or infinite (the error names the first one).
+        TypeError: x is not an array of floats, or channel or key has the wrong type.
 
     Example:
         >>> import randquant as rq
@@ -55,7 +55,7 @@ def encode(channel: Channel, x: Any, key: Key, *, threads: int | None = None) ->
 
 
 def encode_payload(channel: Channel, x: Any, key: Key, *, threads: int | None = None) -> bytes:
-    """Encode a vector straight into the payload that `wire` reads, without an array of codes.
+    """Encode a vector directly as a payload of `wire`, without an array of codes.
 
     Args:
         channel, x, key, threads: as in `encode`; x is a vector (d,).
@@ -64,10 +64,10 @@ def encode_payload(channel: Channel, x: Any, key: Key, *, threads: int | None = 
         bytes: 40 + `wire.body_bytes` of them, log2 m bits a code and at most 1 % more.
 
     Guarantees:
-        Equal to wire.pack(channel, encode(channel, x, key)), and like `encode` otherwise.
+        Equal to wire.pack(channel, encode(channel, x, key)); the guarantees of `encode` hold.
 
     Raises:
-        ValueError, TypeError: as in `encode`; or x is no vector.
+        ValueError, TypeError: as in `encode`; or x is not a vector.
     """
     encoder = Encoder(channel, key, packed=True)
     array, widen = floats(x)
@@ -78,7 +78,7 @@ def encode_payload(channel: Channel, x: Any, key: Key, *, threads: int | None = 
 
 
 def decode(channel: Channel, codes: np.ndarray) -> np.ndarray:
-    """Return what codes stand for.
+    """Return the values of codes.
 
     Args:
         channel: the channel.

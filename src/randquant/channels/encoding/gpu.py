@@ -1,9 +1,9 @@
 """The encoder on a GPU: clip, find the cell, dither, draw and pack in one pass, by Triton.
 
-The same tables and the same 62-bit thresholds as on a CPU. Random bits come from a seed, by
-Philox4x32-10 on the device, for simulation; or from a `Key`, by AES-256-CTR on the CPU, for
-deployment: Philox is no cipher, and who sees codes of known inputs might find its seed. With a
-key the codes are those of `encode`, bit for bit.
+It uses the same tables and 62-bit thresholds as on a CPU. For simulation, random bits come from a
+seed, by Philox4x32-10 on the device. For deployment they come from a `Key`, by AES-256-CTR on the
+CPU: Philox is not a cipher, and codes of known inputs might reveal its seed. With a key the codes
+are those of `encode`, bit for bit.
 
 Needs torch and triton (they come together with a CUDA build of torch). Without a GPU the kernel
 runs on Triton's interpreter (TRITON_INTERPRET=1, set before the import), slowly: for tests.
@@ -33,9 +33,9 @@ from randquant.channels.encoding.tables import tables
 from randquant.channels.keys import Key
 
 ROWS = 128
-"""Groups of eight coordinates that a program encodes at a time."""
+"""Groups of eight coordinates that one program encodes."""
 
-_PHILOX, _WORDS, _ALL_WORDS = 0, 1, 2  # where random bits come from; the last has those of ties
+_PHILOX, _WORDS, _ALL_WORDS = 0, 1, 2  # source of random bits; the last includes those of ties
 
 
 def encode_tensor(
@@ -51,22 +51,22 @@ def encode_tensor(
     Args:
         channel: the channel.
         x: any shape, float16, bfloat16, float32 or float64; clipped to [-clip, clip].
-        key: of this one encoding, for deployment.
-        seed: for simulation, 0 to 2**63 - 1; a fresh one for each update. One of the two.
-        packed: give the body of a payload (`wire`) in place of codes; for levels that are a power
-            of two.
+        key: used for this one encoding only, for deployment.
+        seed: for simulation, 0 to 2**63 - 1; a fresh one for each update. Give key or seed.
+        packed: return the body of a payload (`wire`) instead of codes; the number of levels must be
+            a power of two.
 
     Returns:
-        uint8 codes of the shape of x, or a vector of packed ones.
+        uint8 codes of the shape of x, or a vector of packed codes.
 
     Guarantees:
-        Each code is drawn from exactly the channel's row, as by `encode`; with a key it is the code
-        that `encode` draws.
+        Each code is drawn from exactly the channel's row, as by `encode`; with a key it is the same
+        code as that of `encode`.
 
     Raises:
         ValueError: a coordinate is NaN or infinite, not exactly one of key and seed is given, or
-            there is no such packing.
-        TypeError: an argument is of another kind.
+            the codes cannot be packed.
+        TypeError: an argument has the wrong type.
     """
     validate.kind("channel", channel, Channel)
     validate.kind("x", x, torch.Tensor)
@@ -90,7 +90,7 @@ def encode_tensor(
         count = flat.numel() + flat.numel() % 2
         words = _on(x.device, key.fold_in("draw").words(count))
         flags = _launch(channel, flat, out, bits, _WORDS, 0, words, None)
-        if flags[1]:  # some draw was not settled by its first 32 bits
+        if flags[1]:  # the first 32 bits of some draw do not determine its code
             low = _on(x.device, key.fold_in("tie").words(count))
             flags = _launch(channel, flat, out, bits, _ALL_WORDS, 0, words, low)
     if flags[0]:
@@ -112,7 +112,7 @@ def _launch(
     words: torch.Tensor | None,
     low: torch.Tensor | None,
 ) -> list[int]:
-    """(whether a number is not finite, whether a tie is open)."""
+    """(whether a number is not finite, whether a tie is undecided)."""
     host = tables(channel)
     on = _tables_on(channel, x.device)
     flags = torch.zeros(2, dtype=torch.int32, device=x.device)

@@ -1,4 +1,4 @@
-"""What can be encoded: floats of 16, 32 and 64 bits, from NumPy or torch."""
+"""Accepted inputs: floats of 16, 32 and 64 bits, from NumPy or torch."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 import numpy as np
 
 Widen = Callable[[np.ndarray], np.ndarray]
-"""Turns a part of an input into float32 or float64 of this machine, without changing a number."""
+"""Converts a part of an input exactly to this machine's float32 or float64."""
 
 
 def floats(x: Any) -> tuple[np.ndarray, Widen]:
-    """An input as an array and what makes numbers of its parts; nothing large is copied.
+    """An input as an array, with the function that widens its parts; nothing large is copied.
 
     Args:
-        x: float16, float32, float64 or bfloat16 (that of torch, or of ml_dtypes), any shape.
+        x: float16, float32, float64 or bfloat16 (of torch or ml_dtypes), any shape.
 
     Raises:
         TypeError: x is something else.
     """
-    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
+    torch = sys.modules.get("torch")  # if x is a tensor, torch has been imported
     if torch is not None and isinstance(x, torch.Tensor):
         try:
-            x = x.detach().cpu().resolve_neg()  # a view may say that its numbers are to be negated
+            x = x.detach().cpu().resolve_neg()  # a view may be lazily negated
             if x.dtype == torch.bfloat16:
                 return x.contiguous().view(torch.int16).numpy().view(np.uint16), _from_bfloat16
             x = x.numpy()
-        except (RuntimeError, TypeError):  # sparse, nested, without memory, or of odd numbers
+        except (RuntimeError, TypeError):  # sparse, nested, without storage, or another dtype
             raise TypeError(
                 "Expected a dense tensor of dtype float16, float32, float64 or bfloat16, got "
                 f"{x.dtype}, {x.layout}."
@@ -49,14 +49,14 @@ def floats(x: Any) -> tuple[np.ndarray, Widen]:
 
 
 def vector(x: Any) -> np.ndarray:
-    """One client's update as NumPy's float32 or float64, its numbers as they were.
+    """One client's update, converted exactly to NumPy's float32 or float64.
 
     Args:
-        x: (d,), as `floats` takes it; a list of floats too.
+        x: (d,), as in `floats`; also a list of floats.
 
     Raises:
         TypeError: x is something else.
-        ValueError: it is no vector.
+        ValueError: x is not a vector.
     """
     array, widen = floats(x)
     return widen(one_vector(array))
@@ -73,7 +73,7 @@ def one_vector(array: np.ndarray) -> np.ndarray:
 
 
 def not_finite(value: float, *index: int) -> ValueError:
-    """The error that names the first number of an input that is none."""
+    """The error that names the first NaN or infinity of an input."""
     where = ", ".join(map(str, index))
     return ValueError(
         f"Expected finite values to encode, got {value} at index [{where}]: "

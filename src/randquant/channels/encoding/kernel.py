@@ -9,12 +9,12 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-# Compiled code is cached on disk and renewed when this file changes, and only then: every constant
-# that it uses stands here, and `encoding.tables` takes them from here.
+# Compiled code is cached on disk and recompiled only when this file changes: every constant that it
+# uses is therefore defined here, and `encoding.tables` imports them from here.
 CODE_BITS = 62
 """Random bits that decide a code: thresholds are in units of 2**-62."""
 FIRST_BITS = 32
-"""How many of them are compared first; the rest only if those leave the code open (a tie)."""
+"""How many of them are compared first; the rest only if these leave the code undecided (a tie)."""
 LOW_BITS = CODE_BITS - FIRST_BITS
 GUIDE_BITS = 10
 """How many of them pick an entry of the guide table."""
@@ -45,7 +45,7 @@ def encode(
 
     words (n,) uint64 hold per coordinate 32 bits of dither (low half) and the first 32 bits of
     the draw (high half). low_words is empty, or (n,) uint64 whose low 30 bits complete the draw;
-    without them a draw that 32 bits do not settle ends the call with TIE. The tables are those
+    without them, a draw that 32 bits do not decide ends the call with TIE. The tables are those
     of `encoding.tables`, flattened.
     """
     values = np.empty(_BLOCK, np.float64)
@@ -68,7 +68,7 @@ def encode(
         for _ in range(hops):
             for j in range(count):
                 cells[j] += values[j] >= next_input[np.uint64(cells[j])]
-        for j in range(count):  # from here on, cells holds the vertex whose row is drawn from
+        for j in range(count):  # from here on, cells holds the vertex of the row to draw from
             cell = np.uint64(cells[j])
             steps = np.int64((values[j] - inputs[cell]) * inverse[cell] * _DITHER + 0.5)
             cells[j] += np.int64(words[begin + j] & _DITHER_MASK) < steps
@@ -102,9 +102,9 @@ def encode_rows(
     x, words, inputs, next_input, inverse, scale, first_cell, hops, thresholds, first_code,
     levels, bits, bodies, statuses,
 ):  # fmt: skip
-    """Encode each row of x (n, d) into that of bodies, and its status into statuses (n,).
+    """Encode each row of x (n, d) into the same row of bodies, and its status into statuses (n,).
 
-    One call for all rows: each return to Python is a chance to wait for another thread there.
+    One call serves all rows, since after each return to Python a thread may have to wait.
     """
     none = np.empty(0, np.uint64)
     for i in range(x.shape[0]):

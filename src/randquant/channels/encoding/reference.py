@@ -1,4 +1,4 @@
-"""The slow encoder in plain NumPy: what the kernel must equal, code for code."""
+"""A slow reference encoder in plain NumPy, which the kernel must equal code for code."""
 
 from __future__ import annotations
 

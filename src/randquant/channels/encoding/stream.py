@@ -1,4 +1,4 @@
-"""Encoding an update that need not fit in memory."""
+"""Encoding of updates that need not fit in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from randquant.channels.keys import Key
 from randquant.channels.wire.blocks import length
 
 PIECE = 1 << 22
-"""Coordinates that are encoded at a time, about: 16 MiB of float32."""
+"""Approximate number of coordinates encoded at a time: 16 MiB of float32."""
 
 
 def encode_to(
@@ -29,26 +29,26 @@ def encode_to(
     *,
     threads: int | None = None,
 ) -> int:
-    """Encode an update that comes in parts into a file, as the payload that `wire` reads.
+    """Encode an update that comes in parts into a file, as a payload of `wire`.
 
     Args:
-        file: open for writing, at a place that can be sought again: the header is written last.
+        file: open for writing and seekable: the header is written last.
         channel, key, threads: as in `encode`.
-        parts: vectors that are the update, one after another; float16, float32, float64, bfloat16.
-            Each is done with when the next is asked for: they may share their memory.
-        dimension: coordinates of all of them.
+        parts: consecutive vectors of the update; float16, float32, float64 or bfloat16. Each part
+            is used before the next is requested, so that they may share memory.
+        dimension: number of coordinates of all parts together.
 
     Returns:
-        Bytes written.
+        Number of bytes written.
 
     Guarantees:
-        The file's bytes are `encode_payload` of the whole update. Beside the largest part about
-        100 MB are needed, however long the update is.
+        The file's bytes are `encode_payload` of the whole update. Besides the largest part it needs
+        about 100 MB, for updates of any length.
 
     Raises:
-        ValueError: a number is NaN or infinite, or the parts have another dimension. What was
-            written is then no payload: its header is zeros.
-        TypeError: as `encode`.
+        ValueError: a number is NaN or infinite, or the parts have another dimension. The file then
+            holds no valid payload: its header is zeros.
+        TypeError: as in `encode`.
 
     Example:
         >>> import io, randquant as rq

@@ -1,4 +1,4 @@
-"""What the encoder reads for a channel: integer thresholds and two guide tables."""
+"""The encoder's lookup tables for a channel: integer thresholds and two guide tables."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Tables(NamedTuple):
 
     Attributes:
         inputs: (V,) float64 vertices.
-        next_input: (V-1,) float64, where a cell ends; infinity for the last.
+        next_input: (V-1,) float64, the end of each cell; infinity for the last.
         inverse: (V-1,) float64, one over each cell's width.
         bucket_scale: buckets per unit of input.
         first_cell: (buckets + 1,) int64, a cell at or before the first one of a bucket.
-        hops: how many cells an input may lie beyond its bucket's first_cell.
-        thresholds: (V·m,) int64; code i is drawn when thresholds[i-1] <= r < thresholds[i] for r
+        hops: most cells by which an input lies beyond its bucket's first_cell.
+        thresholds: (V·m,) int64; code i is drawn if thresholds[i-1] <= r < thresholds[i] for r
             uniform below 2**62; the last of a row is 2**62.
         first_code: (V·2**GUIDE_BITS,) uint16, the code at the start of each guide bucket of r,
-            plus UNSETTLED when a threshold lies further inside the bucket.
+            plus UNSETTLED if a threshold lies inside the bucket.
         levels: m.
     """
 
@@ -46,7 +46,7 @@ class Tables(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def tables(channel: Channel) -> Tables:
-    """Build (or find again) the tables of a channel.
+    """Build the tables of a channel, or return the cached ones.
 
     Raises:
         ValueError: the channel has more than 256 codes.
@@ -57,7 +57,7 @@ def tables(channel: Channel) -> Tables:
         )
     inputs = channel.inputs
     with np.errstate(divide="ignore"):
-        inverse = 1.0 / np.diff(inputs)  # infinite at a jump, where no input ever lies
+        inverse = 1.0 / np.diff(inputs)  # infinite at a jump, which contains no input
     scale = CELL_BUCKETS / (2 * channel.clip)
     first_cell, hops = _buckets(inputs, scale)
     units = MAX_DENOMINATOR // channel.denominator
@@ -82,15 +82,15 @@ def tables(channel: Channel) -> Tables:
     )
     for table in built:
         if isinstance(table, np.ndarray):
-            table.flags.writeable = False  # they are shared by every encoding
+            table.flags.writeable = False  # shared by all encodings
     return built
 
 
 def _buckets(inputs: np.ndarray, scale: float) -> tuple[np.ndarray, int]:
-    """The cell each bucket may begin in, and how far beyond it an input of the bucket may lie.
+    """The first possible cell of each bucket, and the most cells that a bucket's inputs span.
 
     Bucket b holds the inputs with b <= (x - inputs[0])·scale < b + 1; it is widened by one bucket
-    on either side, far more than the product's rounding.
+    on either side, far more than the rounding of the product.
     """
     left, right = (inputs[0] + (np.arange(CELL_BUCKETS + 1) + shift) / scale for shift in (-1, 2))
     first, last = (

@@ -1,4 +1,4 @@
-"""Encoding in segments over threads, in chunks that stay in a processor's cache."""
+"""Multi-threaded encoding, in chunks that fit the processor's cache."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _NO_WORDS = np.empty(0, dtype=np.uint64)
 
 
 class Encoder:
-    """Draws the codes of one update, any part of it.
+    """Draws the codes of any part of one update.
 
     Args:
         channel: the channel.
-        key: of this one update.
-        packed: whether codes are packed as in a payload; else each takes a byte.
+        key: used for this one update only.
+        packed: whether codes are packed as in a payload; otherwise each takes one byte.
 
     Raises:
-        TypeError: an argument is of another kind.
+        TypeError: an argument has the wrong type.
     """
 
     def __init__(self, channel: Channel, key: Key, packed: bool) -> None:
-        # numba is slow to import: most commands do without
+        # numba is slow to import, and most commands do not need it
         from randquant.channels.encoding.tables import tables
 
         validate.kind("channel", channel, Channel)
@@ -47,7 +47,7 @@ class Encoder:
         self._levels = channel.levels
         self._each, self._bits = block(channel.levels) if packed else (1, 8)
         self.chunk = CHUNK // (8 * self._each) * 8 * self._each
-        """Coordinates whose codes begin and end at whole bytes."""
+        """Number of coordinates whose codes fill whole bytes."""
         self._lookup: Tables = tables(channel)
         self._key, self._draw = key, key.fold_in("draw")
 
@@ -57,10 +57,10 @@ class Encoder:
         """Encode x (n,) into the bytes of body; return the index of the first bad number, or None.
 
         Args:
-            x: coordinates first, first + 1, ... of the update; `first` a multiple of `chunk`.
-            widen: turns a part of x into float32 or float64.
-            body: as many bytes as their codes take.
-            threads: how many to use at most.
+            x: coordinates first, first + 1, ... of the update; `first` is a multiple of `chunk`.
+            widen: converts a part of x to float32 or float64.
+            body: exactly the bytes of their codes.
+            threads: most threads to use.
         """
         segments = min(threads, -(-x.size // SEGMENT)) or 1
         size = -(-x.size // segments // self.chunk) * self.chunk if segments > 1 else x.size
@@ -83,7 +83,7 @@ class Encoder:
         self._draw.stream()(buffer)
 
     def _encode(self, x: np.ndarray, stream: KeyStream, first: int, out: np.ndarray) -> bool:
-        """Encode a chunk that begins at coordinate `first`; whether all numbers are finite."""
+        """Encode a chunk from coordinate `first` on; return whether all numbers are finite."""
         from randquant.channels.encoding import kernel
         from randquant.channels.wire import kernel as wire_kernel
 
@@ -93,7 +93,7 @@ class Encoder:
         if self._each > 1:
             bits, codes = 8, scratch("codes", np.uint8, x.size)
         status = kernel.encode(x, words, _NO_WORDS, *self._lookup, bits, codes)
-        if status == kernel.TIE:  # some draw was not settled by its first 32 bits
+        if status == kernel.TIE:  # the first 32 bits of some draw do not determine its code
             low = self._key.fold_in("tie").words(words.size, first)
             status = kernel.encode(x, words, low, *self._lookup, bits, codes)
         if self._each > 1:
@@ -101,14 +101,14 @@ class Encoder:
         return status != kernel.NOT_FINITE
 
     def _bytes(self, count: int) -> int:
-        """Bytes that the codes before coordinate `count` take."""
+        """Number of bytes of the codes before coordinate `count`."""
         if self._each == 1:
             return (count * self._bits + 7) // 8
         return (length(self._levels, count) + 7) // 8
 
 
 def map_over(work: Callable[[int], int | None], starts: range, threads: int) -> list[int | None]:
-    """What `work` gives for each start, with so many threads."""
+    """The results of `work` for all starts, computed by this number of threads."""
     if threads == 1:
         return [work(start) for start in starts]
     with ThreadPoolExecutor(threads) as pool:
@@ -116,18 +116,18 @@ def map_over(work: Callable[[int], int | None], starts: range, threads: int) -> 
 
 
 def cores(threads: int | None = None) -> int:
-    """So many threads as asked for, or as many cores as this process may use."""
+    """The given number of threads, by default the number of cores that this process may use."""
     if threads is not None:
         return validate.whole("threads", threads, low=1)
-    if hasattr(os, "sched_getaffinity"):  # Linux alone knows what a container was given
+    if hasattr(os, "sched_getaffinity"):  # only Linux knows the cores of a container
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def scratch(name: str, dtype: type, count: int) -> np.ndarray:
-    """This thread's scratch of so many entries: a fresh one each time would cost page faults."""
-    held = getattr(_scratch, name, None)
-    if held is None or held.size < count:
-        held = np.empty(max(count, CHUNK), dtype=dtype)
-        setattr(_scratch, name, held)
-    return held[:count]
+    """This thread's scratch array of `count` entries; a fresh one would cost page faults."""
+    array = getattr(_scratch, name, None)
+    if array is None or array.size < count:
+        array = np.empty(max(count, CHUNK), dtype=dtype)
+        setattr(_scratch, name, array)
+    return array[:count]

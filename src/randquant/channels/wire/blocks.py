@@ -1,9 +1,9 @@
-"""Packing of codes whose number is no power of two: several of them as one number.
+"""Packing of codes when the number of levels is not a power of two: a block is one number.
 
 A block of k codes c_1 .. c_k below m is the number (c_1·m + c_2)·m + ... + c_k, in the fewest bits
-that hold m^k - 1. k is the least for which this is within 1 % of k·log2(m): 5 codes
-of 3 in a byte. Blocks follow each other lowest bit first; the last one may have fewer codes, and
-then fewer bits.
+that hold m^k - 1, with the least k for which this is within 1 % of k·log2(m): for 3 levels, 5 codes
+in a byte. Blocks follow each other, lowest bit first; the last one may have fewer codes, and then
+fewer bits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 
 LARGEST = 256
-"""Most levels that are packed so; beyond, every code takes whole bits."""
+"""Most levels that are packed in blocks; with more, every code takes whole bits."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -39,7 +39,7 @@ def blocks(levels: int, count: int) -> tuple[int, int, int]:
 
 
 def bits_per_code(levels: int) -> float:
-    """Bits that one code of many takes: log2(levels), or up to 1 % more (up to 256 levels).
+    """Average bits per code in a long payload: log2(levels), or up to 1 % more (<= 256 levels).
 
     Example:
         >>> bits_per_code(16), bits_per_code(3)

@@ -1,16 +1,16 @@
-"""Payloads made smaller where codes are not equally likely: entropy coding, for those who ask.
+"""Optional entropy coding of payloads, for codes that are not equally likely.
 
-Nothing in this package does it by itself, for the length of what comes out depends on the codes.
-Under `local` trust a guarantee covers whatever is computed from a client's codes, their length
-too. Under `aggregate` trust it covers sums only: the length of one client's message tells of its
-codes to whoever sees it, and so must be padded to one size for all. Masked codes of a secure sum
-are equally likely whatever they hide: they cannot be made smaller.
+Nothing in this package compresses by itself, since the length of the result depends on the codes.
+Under `local` trust the guarantee covers everything that is computed from a client's codes, their
+length included. Under `aggregate` trust it covers sums only: the length of one client's message
+reveals something about its codes, so pad all messages to one size. Masked codes of a secure sum are
+uniform and cannot be compressed.
 
     offset  bytes  field
     0       4      magic "RQPZ"
     4       36     the payload's header after its magic (`wire`)
-    40             raw deflate: as many codes to a byte as fit, as the digits of a number in base
-                   `levels`, the first one the highest; after the last code, zeros
+    40             raw deflate of bytes that hold as many codes as fit: the digits of a number in
+                   base `levels`, most significant first; after the last code, zeros
                    any number of zeros: the padding
 """
 
@@ -31,25 +31,26 @@ LARGEST = 256
 
 
 def compress(channel: Coding, payload: bytes, *, pad_to: int | None = None) -> bytes:
-    """Make a payload smaller, by Huffman codes of its codes (deflate, RFC 1951).
+    """Compress a payload by Huffman coding (deflate, RFC 1951).
 
     Args:
         channel: the channel or format of the payload.
-        payload: of 256 levels or fewer, as `wire.pack` and `encode_payload` give it.
-        pad_to: bytes of the result, so that its length tells nothing; choose it before the codes
-            are drawn, the same for every client. None for the length that it comes to.
+        payload: with at most 256 levels, from `wire.pack` or `encode_payload`.
+        pad_to: bytes of the result, so that its length reveals nothing; choose it before the codes
+            are drawn, and equal for all clients. None for no padding.
 
     Returns:
-        bytes: within 3 % of the entropy of the codes, taken one by one, for updates of a million
-        coordinates; of equally likely codes up to 2 % more than the payload.
+        bytes: within 3 % of the first-order entropy of the codes, for updates of a million
+        coordinates; for equally likely codes up to 2 % more than the payload.
 
     Guarantees:
-        decompress(channel, compress(channel, payload), d) is the payload again.
-        Without `pad_to` the length depends on the codes: a guarantee of `local` trust covers it,
-        one of `aggregate` trust does not.
+        decompress(channel, compress(channel, payload), d) equals the payload.
+        Without `pad_to` the length depends on the codes: a guarantee under `local` trust covers
+        it, one under `aggregate` trust does not.
 
     Raises:
-        ValueError: it is no payload of this channel, has more levels, or is longer than `pad_to`.
+        ValueError: it is not a payload of this channel, has more than 256 levels, or compresses to
+            more than `pad_to` bytes.
 
     References:
         Huffman 1952; Deutsch 1996 (RFC 1951).
@@ -65,7 +66,7 @@ def compress(channel: Coding, payload: bytes, *, pad_to: int | None = None) -> b
         500
     """
     _few(channel)
-    # A payload that says more coordinates than it has codes is refused before any is unpacked.
+    # A payload that states more coordinates than it has codes is refused before unpacking.
     stated = wire.HEADER.unpack_from(payload.ljust(wire.HEADER_BYTES, b"\0"))[4]
     codes = wire.unpack(channel, payload, stated)
     codes_per_byte = _digits(channel.levels).shape[1]
@@ -79,26 +80,26 @@ def compress(channel: Coding, payload: bytes, *, pad_to: int | None = None) -> b
         return compressed
     if len(compressed) > validate.whole("pad_to", pad_to, low=0):
         raise ValueError(
-            f"Expected codes that compress to pad_to={pad_to} bytes, got {len(compressed)}: pad to "
-            "more."
+            f"Expected codes that compress to pad_to={pad_to} bytes, got {len(compressed)}: choose "
+            "a larger pad_to."
         )
     return compressed.ljust(pad_to, b"\0")
 
 
 def decompress(channel: Coding, data: bytes, dimension: int) -> bytes:
-    """Undo `compress`.
+    """Invert `compress`.
 
     Args:
         channel: the channel or format that the receiver expects.
-        data: what came.
-        dimension: how many coordinates the receiver expects.
+        data: the received bytes.
+        dimension: number of coordinates that the receiver expects.
 
     Returns:
-        The payload, which `wire.unpack` and `wire.add` take.
+        The payload, for `wire.unpack` and `wire.add`.
 
     Guarantees:
-        What is damaged, truncated or made for another channel or dimension raises. No more is
-        decompressed than the expected dimension justifies, whatever the bytes say.
+        Damaged or truncated data, and data for another channel or dimension, raises. No more is
+        decompressed than the expected dimension requires, for any data.
 
     Raises:
         ValueError: one sentence that says what is wrong with the bytes.
@@ -108,7 +109,7 @@ def decompress(channel: Coding, data: bytes, dimension: int) -> bytes:
     if data[: len(MAGIC)] != MAGIC or len(data) < wire.HEADER_BYTES:
         raise ValueError(
             f"Expected a compressed payload that starts with {MAGIC!r}, got "
-            f"{bytes(data[: len(MAGIC)])!r} in {len(data)} bytes: use `wire` for one that is not."
+            f"{bytes(data[: len(MAGIC)])!r} in {len(data)} bytes: read other payloads with `wire`."
         )
     header = wire.MAGIC + data[len(MAGIC) : wire.HEADER_BYTES]
     wire.checked_header(channel, header, dimension)
@@ -116,15 +117,17 @@ def decompress(channel: Coding, data: bytes, dimension: int) -> bytes:
     symbols = _inflated(data[wire.HEADER_BYTES :], -(-dimension // digits.shape[1]))
     if symbols.size and int(symbols.max()) >= len(digits):
         raise ValueError(
-            f"Expected bytes of codes below {channel.levels}, got {symbols.max()} for one: not our "
-            "encoding."
+            f"Expected bytes that hold codes below {channel.levels}, got {symbols.max()}: it was "
+            "not written by `compress`."
         )
     codes = digits[symbols].reshape(-1)
     if codes[dimension:].any():
-        raise ValueError("Expected zeros after the last code, got others: not our encoding.")
+        raise ValueError(
+            "Expected zeros after the last code, got others: it was not written by `compress`."
+        )
     payload = wire.pack(channel, codes[:dimension])
     if payload[: wire.HEADER_BYTES] != header:
-        raise ValueError("Expected a payload whose checksum fits, got a damaged one: ask again.")
+        raise ValueError("Expected a payload whose checksum matches, got a damaged one: ask again.")
     return payload
 
 
@@ -132,14 +135,14 @@ def _inflated(stream: bytes, size: int) -> np.ndarray:
     """(size,) uint8 from a deflate stream and its padding."""
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        symbols = inflate.decompress(stream, size + 1)  # one more would show that it is too long
+        symbols = inflate.decompress(stream, size + 1)  # one more byte reveals excess length
     except zlib.error as error:
         raise ValueError(f"Expected a deflate stream, got another ({error}): ask again.") from None
     if len(symbols) != size or not inflate.eof:
         kind = "more" if len(symbols) > size else "a truncated stream"
         raise ValueError(f"Expected {size} bytes after decompression, got {kind}.")
     if inflate.unused_data.strip(b"\0"):
-        raise ValueError("Expected zeros as padding, got other bytes: not our encoding.")
+        raise ValueError("Expected zeros as padding, got others: it was not written by `compress`.")
     return np.frombuffer(symbols, dtype=np.uint8)
 
 
@@ -147,13 +150,13 @@ def _few(channel: Coding) -> None:
     if not 2 <= channel.levels <= LARGEST:
         raise ValueError(
             f"Expected 2 to {LARGEST} levels to compress, got {channel.levels}: masked codes "
-            "are equally likely and cannot be made smaller."
+            "are uniform and cannot be compressed."
         )
 
 
 @functools.lru_cache(maxsize=64)
 def _digits(levels: int) -> np.ndarray:
-    """(levels**k, k) uint8: the k codes of each byte, k as large as it can be.
+    """(levels**k, k) uint8: the k codes of each byte, for the largest possible k.
 
     Example:
         >>> _digits(16).shape, _digits(3).shape, _digits(256).shape

@@ -33,23 +33,23 @@ def pack(codes, bits, body):
 def add(body, bits, totals):
     """Add the codes of a body to totals (n,), of any integer type."""
     done = _add_whole_bytes(body, bits, totals)
-    # Unsigned throughout, and no state from one code to the next: so it becomes vector code.
+    # Unsigned throughout, and no state between codes, so that the compiler vectorises the loop.
     width, mask = np.uint64(bits), np.uint64((1 << bits) - 1)
     one, three, seven = np.uint64(1), np.uint64(3), np.uint64(7)
     last = np.uint64(body.shape[0] - 1)
     for k in range(done, totals.shape[0]):
         position = np.uint64(k) * width
         byte = position >> three
-        # A code may reach into the next byte; where there is none, the mask drops the repeat.
+        # A code may span two bytes; past the end the last byte is read again and masked out.
         pair = np.uint64(body[byte]) | np.uint64(body[min(byte + one, last)]) << _U8
         totals[np.uint64(k)] += (pair >> (position & seven)) & mask
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _add_whole_bytes(body, bits, totals):
-    """The codes of whole bytes, where none reaches into the next: several times as fast.
+    """Add codes that do not span bytes, several times as fast; return how many were added.
 
-    How many codes were added. Written out, for only so does the compiler see how they lie.
+    The cases are unrolled, since only then the compiler sees the memory layout.
     """
     count = totals.shape[0]
     if bits == 8:
@@ -110,7 +110,7 @@ def add_wide(body, bits, totals):
         position = np.uint64(k) * width
         byte = position >> np.uint64(3)
         word = np.uint64(0)
-        # Up to 32 bits reach into five bytes; beyond the end the mask drops what is read twice.
+        # Up to 32 bits span five bytes; past the end the last byte is read again and masked out.
         for i in range(5):
             at = min(byte + np.uint64(i), last)
             word |= np.uint64(body[at]) << np.uint64(8 * i)
@@ -149,10 +149,10 @@ def pack_blocks(codes, levels, each, bits, last, body):
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def unpack_blocks(body, levels, each, bits, last, codes):
-    """Undo `pack_blocks`; whether every number was one of some codes."""
+    """Invert `pack_blocks`; return whether every number encodes a block of codes."""
     count, base = codes.shape[0], np.uint64(levels)
     word, filled, read = np.uint64(0), 0, 0
-    beyond = np.uint64(0)  # what is left of a number after all its codes: nothing, if it is one
+    beyond = np.uint64(0)  # remainders after all codes of a block: zero for valid numbers
     for start in range(0, count, each):
         here = min(each, count - start)
         remaining, place = bits if here == each else last, 0

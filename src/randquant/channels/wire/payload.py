@@ -1,15 +1,14 @@
 """Codes to bytes and back: the payload that a client uploads.
 
 A payload is a header of 40 bytes and a body of packed codes: log2 m bits each, or within 1 % of
-that where m is no power of two (`blocks`). The codes are those of a `Channel`, or of a `Format`
-where no channel is behind them. The checksum finds damage, not forgery: authenticity is the
-transport's task.
+that if m is not a power of two (`blocks`). The codes are those of a `Channel`, or of a `Format` if
+there is no channel. The checksum detects damage, not forgery: authenticity is the transport's task.
 
     offset  bytes  field
     0       4      magic "RQPL"
     4       1      version, 2
     5       1      reserved, 0
-    6       2      levels, modulo 2**16 (the fingerprint tells the rest)
+    6       2      levels, modulo 2**16 (the fingerprint determines the rest)
     8       8      dimension
     16      16     fingerprint of the channel or format
     32      8      checksum: first bytes of SHA-256 over the 32 bytes above and the body
@@ -35,7 +34,7 @@ TOTALS = ("int32", "int64", "uint32", "uint64")
 
 
 class Coding(Protocol):
-    """What sender and receiver must agree on: a `Channel` has it, and so has a `Format`."""
+    """What sender and receiver must agree on; `Channel` and `Format` implement it."""
 
     @property
     def levels(self) -> int:
@@ -49,13 +48,13 @@ class Coding(Protocol):
 
     @property
     def fingerprint(self) -> bytes:
-        """16 bytes that differ wherever the meaning of a code does."""
+        """16 bytes that identify the meaning of the codes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Codes 0 to levels - 1 whose meaning a fingerprint stands for.
+    """Codes 0 to levels - 1, with a fingerprint that identifies their meaning.
 
     Example:
         >>> Format.of(2, "sign", 0.5).bits
@@ -67,7 +66,7 @@ class Format:
 
     @classmethod
     def of(cls, levels: int, *facts: str | float) -> Format:
-        """Return the format of codes that these names and numbers give a meaning."""
+        """Return the format of codes whose meaning these names and numbers determine."""
         return cls(levels, hashlib.sha256(repr((levels, *facts)).encode()).digest()[:16])
 
     @property
@@ -129,18 +128,18 @@ def frame(channel: Coding, dimension: int, body: np.ndarray) -> bytes:
 
 
 def bare_header(channel: Coding, dimension: int) -> bytes:
-    """What the checksum covers before the body: the header without it, 32 bytes."""
+    """The header without the checksum, 32 bytes: the checksum covers it and the body."""
     fields = (MAGIC, VERSION, 0, channel.levels % 2**16, dimension, channel.fingerprint)
     return HEADER.pack(*fields, b"")[: -struct.calcsize("8s")]
 
 
 def header(channel: Coding, dimension: int, digest: bytes) -> bytes:
-    """The header, given the SHA-256 of all that the checksum covers."""
+    """The header, given the SHA-256 of the bare header and the body."""
     return bare_header(channel, dimension) + digest[: struct.calcsize("8s")]
 
 
 def checked_header(channel: Coding, payload: bytes, dimension: int) -> bytes:
-    """The checksum that a header states; ValueError unless the rest of it is as expected."""
+    """The checksum in a header; ValueError unless the rest of the header is as expected."""
     magic, version, reserved, levels, size, fingerprint, checksum = HEADER.unpack_from(payload)
     if magic != MAGIC:
         raise ValueError(f"Expected a payload that starts with {MAGIC!r}, got {magic!r}.")
@@ -164,19 +163,19 @@ def unpack(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
 
     Args:
         channel: the channel or format that the receiver expects.
-        payload: what came.
-        dimension: how many coordinates the receiver expects.
+        payload: the received bytes.
+        dimension: number of coordinates that the receiver expects.
 
     Returns:
         (dimension,) uint8 codes, each below channel.levels; uint32 for codes of more than 8 bits.
 
     Guarantees:
-        A payload that is damaged, truncated, too long, or made for another channel, dimension or
-        version raises; it never yields an array. Nothing larger than the expected dimension
-        justifies is allocated.
+        A payload that is damaged, truncated, too long, or for another channel, dimension or version
+        raises; it never yields an array. No more memory is allocated than the expected dimension
+        requires.
 
     Raises:
-        ValueError: one sentence that says what is wrong with the payload.
+        ValueError: the payload is invalid; the message says how.
     """
     dimension = validate.whole("dimension", dimension, low=0)
     body = _checked_body(channel, payload, dimension)
@@ -188,9 +187,9 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray) -> None:
 
     Args:
         channel: the channel or format that the receiver expects.
-        payload: what came.
-        totals: (dimension,) int32, int64, uint32 or uint64, changed in place; left as it is when
-            the payload is refused.
+        payload: the received bytes.
+        totals: (dimension,) int32, int64, uint32 or uint64, changed in place, but not if the
+            payload is refused.
 
     Raises:
         ValueError: as in `unpack`.
@@ -205,7 +204,7 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray) -> None:
         )
     body = _checked_body(channel, payload, totals.size)
     if channel.bits > 8 or channel.levels < 1 << channel.bits:
-        # Some bit patterns may be no code: look at all of them before adding.
+        # Some bit patterns may not be codes: check all of them before adding.
         totals += _codes(channel, body, totals.size).astype(totals.dtype)
         return
     kernel.add(body, channel.bits, totals)
@@ -261,7 +260,7 @@ def _checked_body(channel: Coding, payload: bytes, dimension: int) -> np.ndarray
         raise ValueError("Expected a payload whose checksum fits, got a damaged one: ask again.")
     spare = body.size * 8 - _body_bits(channel, dimension)
     if spare and body[-1] >> (8 - spare):
-        raise ValueError("Expected zeros in a payload's spare bits, got ones: not our encoding.")
+        raise ValueError("Expected zeros in a payload's spare bits, got ones: another encoding.")
     return body
 
 

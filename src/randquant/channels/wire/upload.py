@@ -1,4 +1,4 @@
-"""How many bytes a client sends for one update: plain codes, masked vectors, floats."""
+"""Bytes that a client sends for one update, as plain codes, masked vectors or floats."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sum_bits(levels: int, clients: int) -> int:
 def masked(size: int, bits: int) -> int:
     """Bytes of a vector that is masked for a sum modulo 2**bits, header included.
 
-    Masks are uniform, so every coordinate takes as many bits as a coordinate of the sum.
+    Masks are uniform, so that every coordinate takes as many bits as a coordinate of the sum.
 
     Example:
         >>> masked(1024, sum_bits(2, 200))

@@ -1,1 +1,1 @@
-"""The commands: each file here is one, and says in `COMMAND` what it is."""
+"""The commands: one file each, which defines `COMMAND`."""

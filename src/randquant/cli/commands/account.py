@@ -16,7 +16,7 @@ from randquant.privacy.certificates.coordinate import certify
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    protecting = {name: each for name, each in all_mechanisms().items() if each.trusts}
+    protecting = {name: record for name, record in all_mechanisms().items() if record.trusts}
     parser.add_argument("mechanism", metavar="MECHANISM", help=", ".join(protecting))
     mechanism_options(parser, protecting)
     parser.add_argument("--dimension", type=int, required=True, help="coordinates of an update")
@@ -25,7 +25,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
     parser.add_argument(
-        "--cohort", type=int, help="clients in a sum, at least; for noise that they share out"
+        "--cohort", type=int, help="fewest clients in a sum, for mechanisms that share the noise"
     )
     parser.add_argument("--trust", help=TRUST)
     parser.add_argument("--norm", default="l2", help=NORM)
@@ -64,8 +64,8 @@ def _run(options: argparse.Namespace) -> Output:
     ]
     if 0 < guarantee.lower < math.inf:
         lines.append(
-            f"epsilon >= {round_down(guarantee.lower)} however it is accounted: what one pair of "
-            "inputs loses"
+            f"epsilon >= {round_down(guarantee.lower)} under any accounting: the privacy loss of "
+            "one pair of inputs"
         )
     if options.mechanism in channel_mechanisms():
         pure = certify(build(options.mechanism, parameters))

@@ -17,18 +17,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     mechanism_options(parser, everything)
     parser.add_argument("--dimension", type=int, default=1, help="coordinates; default 1")
     parser.add_argument("--trust", help=TRUST)
-    parser.add_argument("--cohort", type=int, default=2, help="clients who send; default 2")
+    parser.add_argument("--cohort", type=int, default=2, help="clients in a cohort; default 2")
     parser.add_argument(
         "--neighboring",
         default="replace_one",
         help="replace_one (default), or zero_out: the other update is zero",
     )
     parser.add_argument(
-        "--x", type=float, help="every coordinate of the update; default a worst one"
+        "--x", type=float, help="every coordinate of the update; default the worst case"
     )
     parser.add_argument("--other", type=float, help="every coordinate of the other update")
     parser.add_argument(
-        "--audit-trials", type=int, default=20_000, help="runs with either update; default 20,000"
+        "--audit-trials", type=int, default=20_000, help="trials in each world; default 20,000"
     )
     parser.add_argument("--confidence", type=float, default=0.99, help="default 0.99")
     parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> Output:
     update, other, others = cohort_inputs(
         mechanism, size, cohort, options.neighboring, options.x, options.other
     )
-    found = audit(
+    finding = audit(
         mechanism,
         update,
         other,
@@ -66,16 +66,16 @@ def _run(options: argparse.Namespace) -> Output:
         "neighboring": options.neighboring,
         "x": float(update[0]),
         "other": float(other[0]),
-        "epsilon": found.epsilon_stated,
-        "contradicted": found.contradicted,
-        **to_json(found),
+        "epsilon": finding.epsilon_stated,
+        "contradicted": finding.contradicted,
+        **to_json(finding),
     }
     lines = [
         f"{options.mechanism}, one release: {size} x {update[0]:g} against {size} x {other[0]:g}, "
         f"{cohort} clients",
-        *found.lines(),
+        *finding.lines(),
     ]
-    return Output(result, lines, code=int(found.contradicted))
+    return Output(result, lines, code=int(finding.contradicted))
 
 
 COMMAND = Command(

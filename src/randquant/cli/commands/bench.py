@@ -1,6 +1,6 @@
-"""`randquant bench`: throughput of encoding on this machine, against the usual torch code.
+"""`randquant bench`: throughput of encoding on this machine, compared with plain torch code.
 
-All figures of one call are measured in one process, alternating, so that their ratios hold on a
+All figures of one call are measured alternately in one process, so that their ratios are valid on a
 machine whose speed varies. The best repetition is reported for every contender.
 """
 
@@ -22,7 +22,7 @@ from randquant.channels.keys import Key
 from randquant.cli.command import Command, Output
 from randquant.mechanisms.rqm import rqm
 
-NAIVE_CHUNK = 1 << 14  # coordinates: the fastest chunk for the naive way among 2**10 to 2**21
+NAIVE_CHUNK = 1 << 14  # coordinates: the fastest chunk for plain torch among 2**10 to 2**21
 
 
 def bench(
@@ -70,7 +70,7 @@ def bench(
 
 
 def machine() -> dict[str, Any]:
-    """What a benchmark ran on."""
+    """The machine and software of a benchmark."""
     return {
         "processor": _processor(),
         "cores": cores(),
@@ -106,7 +106,7 @@ def naive_rqm(x: Any, reach: float, levels: int, keep: float) -> Any:
 
 
 def _naive_contender(x: np.ndarray, levels: int) -> Callable[[], object] | None:
-    """The naive way on one core, unpacked and with torch's fast generator; None without torch."""
+    """Plain torch on one core, without packing, with torch's generator; None without torch."""
     try:
         import torch
     except ImportError:
@@ -194,7 +194,7 @@ def _millions(rate: float) -> str:
 
 
 COMMAND = Command(
-    help="throughput on this machine, against the naive way",
+    help="throughput on this machine, compared with plain torch",
     example="randquant bench --coordinates 10000000 --json",
     add_options=_add_options,
     run=_run,

@@ -24,7 +24,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--pair", type=float, nargs=2, metavar=("X", "X'"), help="this pair of inputs only"
     )
     parser.add_argument(
-        "--clients", type=int, help="of the sum of so many clients' codes, the others adversarial"
+        "--clients", type=int, help="certify the sum of so many clients' codes instead"
     )
     parser.add_argument("--neighboring", help="with --clients: replace_one (default) or zero_out")
 

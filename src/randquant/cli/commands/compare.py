@@ -18,7 +18,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--objective", help="mae (default) or mse, input uniform")
     parser.add_argument(
         "--channel", type=channel, action="append", metavar="'NAME key=value ...'",
-        help="compare this channel as it is, such as 'pbm clip=1 theta=0.2 trials=3'; repeat it",
+        help="compare this given channel, such as 'pbm clip=1 theta=0.2 trials=3'; may be repeated",
     )  # fmt: skip
     parser.add_argument("--order", type=float, default=2.0, help="Renyi order shown; default 2")
     parser.add_argument("--output", metavar="FILE", help="also write a page with the figures")
@@ -28,25 +28,25 @@ def _run(options: argparse.Namespace) -> Output:
     from randquant.planning import compare
     from randquant.planning.compare import page as compare_page
 
-    asked = (options.clip, options.bits, options.epsilon)
+    target = (options.clip, options.bits, options.epsilon)
     if options.channel is not None:
-        if any(each is not None for each in (*asked, options.mechanisms, options.objective)):
+        if any(given is not None for given in (*target, options.mechanisms, options.objective)):
             raise ValueError(
-                "Expected either --channel or a target, got both: a channel is compared as it is."
+                "Expected either --channel or a target, got both: given channels are not tuned."
             )
-        found = compare.of_channels(options.channel, options.order)
+        comparison = compare.of_channels(options.channel, options.order)
     else:
-        if any(each is None for each in asked):
+        if any(given is None for given in target):
             raise ValueError("Expected --clip, --bits and --epsilon, or at least one --channel.")
-        found = compare.at_equal_epsilon(
-            *asked, options.objective or "mae", options.order, options.mechanisms
+        comparison = compare.at_equal_epsilon(
+            *target, options.objective or "mae", options.order, options.mechanisms
         )
         if options.output is not None:
             curves = compare.tradeoffs(options.clip, options.bits, options.mechanisms, say)
-            found = replace(found, tradeoff=curves)
-    written = written_page(options.output, lambda: compare_page.as_page(found))
-    result = {**compare.as_json(found), "output": options.output}
-    return Output(result, [*compare.as_text(found), *written])
+            comparison = replace(comparison, tradeoff=curves)
+    written = written_page(options.output, lambda: compare_page.as_page(comparison))
+    result = {**compare.as_json(comparison), "output": options.output}
+    return Output(result, [*compare.as_text(comparison), *written])
 
 
 COMMAND = Command(

@@ -1,4 +1,4 @@
-"""`randquant design`: the best unbiased channel on given levels, or with searched ones."""
+"""`randquant design`: the best unbiased channel, on given levels or with a search for levels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--order", type=float, help="Renyi order, for --constraint renyi")
     parser.add_argument(
-        "--inputs", type=int, help="vertices; default 33, and 129 where levels are searched"
+        "--inputs", type=int, help="vertices; default 33, or 129 if levels are searched"
     )
     parser.add_argument("--density", type=numbers, metavar="A,B,...", help=DENSITY)
     parser.add_argument("--reach", type=float, help=REACH)
@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> Output:
     from randquant.planning import compare
     from randquant.planning.compare import page as compare_page
 
-    found = design.optimal(
+    best = design.optimal(
         options.clip,
         options.values,
         constraint=design.constraint_of(options.constraint, options.epsilon, options.order),
@@ -55,14 +55,14 @@ def _run(options: argparse.Namespace) -> Output:
         symmetric=not options.free,
         lattice=options.lattice,
     )
-    channel, measured = found.channel, moments(found.channel)
+    channel, measured = best.channel, moments(best.channel)
     result = {
-        "objective": found.objective,
-        "value": found.value,
-        "dual_bound": found.dual_bound,
-        "gap": found.gap,
+        "objective": best.objective,
+        "value": best.value,
+        "dual_bound": best.dual_bound,
+        "gap": best.gap,
         "constraint": options.constraint,
-        "epsilon": found.certificate.epsilon,
+        "epsilon": best.certificate.epsilon,
         "bias_max": measured.bias_max,
         "variance_max": measured.variance_max,
         "mae": measured.mae,
@@ -75,21 +75,21 @@ def _run(options: argparse.Namespace) -> Output:
     }
     searched = "" if options.levels is None else " (levels: the best of several local optima)"
     lines = [
-        f"optimal {found.objective}: {found.value:.7g}, at most "
-        f"{round_up(max(found.gap, 0.0), 2)} above the best unbiased channel on these levels with "
+        f"optimal {best.objective}: {best.value:.7g}, at most "
+        f"{round_up(max(best.gap, 0.0), 2)} above the best unbiased channel on these levels with "
         f"{len(channel.inputs)} vertices{searched}",
         "values " + ", ".join(f"{value:.6g}" for value in channel.values),
-        str(found.certificate),
+        str(best.certificate),
         f"bias at most {round_up(measured.bias_max, 3)}, MAE {measured.mae:.6g}, "
         f"MSE {measured.mse:.6g} (input uniform), variance at most "
         f"{round_up(measured.variance_max)}",
     ]
     if options.save is not None:
-        save_channel(options.save, channel, found.certificate)
+        save_channel(options.save, channel, best.certificate)
         lines.append(f"channel        {options.save}")
-    shown = {"clip": options.clip, "values": channel.values.tolist()}
-    alone = compare.Comparison([compare.entry_of("optimal", channel, shown)], 2.0)
-    lines += written_page(options.output, lambda: compare_page.as_page(alone))
+    parameters = {"clip": options.clip, "values": channel.values.tolist()}
+    comparison = compare.Comparison([compare.entry_of("optimal", channel, parameters)], 2.0)
+    lines += written_page(options.output, lambda: compare_page.as_page(comparison))
     return Output({**result, "save": options.save, "output": options.output}, lines)
 
 

@@ -24,7 +24,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
     parser.add_argument("--bits", type=int, default=4, help="most bits of a code; default 4")
     parser.add_argument(
-        "--trust", default="aggregate", help="who sees what: aggregate (default) or local"
+        "--trust", default="aggregate", help="what the server sees: aggregate (default) or local"
     )
     parser.add_argument("--clip-norm", type=float, default=1.0, help=CLIP_NORM)
     parser.add_argument(
@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace) -> Output:
     from randquant.planning.plan import page
     from randquant.planning.plan.plan import plan
 
-    found = plan(
+    ranked = plan(
         options.dimension,
         options.population,
         options.cohort,
@@ -57,9 +57,9 @@ def _run(options: argparse.Namespace) -> Output:
         mechanisms=options.mechanisms,
         say=say,
     )
-    written = written_page(options.output, lambda: page.as_page(found))
-    result = {**page.as_json(found), "output": options.output}
-    return Output(result, [*page.as_text(found), *written])
+    written = written_page(options.output, lambda: page.as_page(ranked))
+    result = {**page.as_json(ranked), "output": options.output}
+    return Output(result, [*page.as_text(ranked), *written])
 
 
 COMMAND = Command(

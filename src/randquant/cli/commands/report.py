@@ -1,4 +1,4 @@
-"""`randquant report`: the page of a run or a sweep again, or one page for several runs."""
+"""`randquant report`: write the page of a run or a sweep again, or one page for several runs."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _page(folders: Sequence[Path], output: Path | None) -> Path:
         return rebuild(folders[0], output)
     if len(folders) == 1 and sweep.is_sweep(folders[0]):
         return sweep.write_page(folders[0], sweep.results(sweep.outcomes(folders[0])), output)
-    found = [
+    paths = [
         path
         for folder in folders
         for path in ([folder] if (folder / "config.json").exists() else run_status.find([folder]))
     ]
     path = output or Path("runs.html")
-    page = overview.render([run_status.read(folder) for folder in dict.fromkeys(found)])
+    page = overview.render([run_status.read(folder) for folder in dict.fromkeys(paths)])
     write_atomic(path, page.encode("utf-8", "xmlcharrefreplace"))
     return path
 

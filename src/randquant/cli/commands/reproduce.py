@@ -19,20 +19,20 @@ from randquant.papers.saved import as_json
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="what to reproduce; see --list")
-    parser.add_argument("--list", action="store_true", help="name everything there is")
+    parser.add_argument("--list", action="store_true", help="list all names")
     parser.add_argument("--output", metavar="FILE", help="also write a page with the figures")
     parser.add_argument(
-        "--gallery", metavar="FOLDER", help="keep the result in this site of all of them"
+        "--gallery", metavar="FOLDER", help="add the result to this site of all reproductions"
     )
     parser.add_argument(
-        "--all", action="store_true", help="everything, into the site (default: gallery)"
+        "--all", action="store_true", help="reproduce everything, into the site (default: gallery)"
     )
     parser.add_argument(
         "--quick", action="store_true", help="train less than the papers do: minutes in all"
     )
     parser.add_argument("--data-dir", metavar="DIR", help=DATA_DIR)
     parser.add_argument(
-        "--stand-in", metavar="NAME", help="data set to train on where the paper's is not there"
+        "--stand-in", metavar="NAME", help="data set to train on if the paper's is not available"
     )
     parser.add_argument(
         "--seeds", type=int, default=1, help="how often each curve is trained; default 1"
@@ -40,7 +40,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs at once; default 2")
     parser.add_argument(
         "--runs", metavar="FOLDER", default="runs/reproduce",
-        help="where runs are kept, and gone on with; default runs/reproduce",
+        help="where runs are kept and continued; default runs/reproduce",
     )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress display")
 
@@ -56,13 +56,13 @@ def _run(options: argparse.Namespace) -> Output:
         return Output(titles, [f"{name:<{width}}  {text}" for name, text in titles.items()])
     if options.all:
         return _all(options)
-    found = _one(options.name, options)
-    written = written_page(options.output, lambda: as_page(found))
+    reproduction = _one(options.name, options)
+    written = written_page(options.output, lambda: as_page(reproduction))
     if options.gallery is not None:
-        site.save(found, Path(options.gallery))
+        site.save(reproduction, Path(options.gallery))
         written += [f"gallery        {site.build(Path(options.gallery))}"]
     files = {"output": options.output, "gallery": options.gallery}
-    return Output({**as_json(found), **files}, [*as_text(found), *written])
+    return Output({**as_json(reproduction), **files}, [*as_text(reproduction), *written])
 
 
 def _all(options: argparse.Namespace) -> Output:
@@ -76,18 +76,24 @@ def _all(options: argparse.Namespace) -> Output:
         if not options.quiet:
             print(f"reproducing {name}", file=sys.stderr)
         try:
-            found = _one(name, options)
+            reproduction = _one(name, options)
         except (ValueError, OSError, ImportError) as error:
             sentence = " ".join(str(error).split())
             result[name], failed = {"error": sentence}, failed + 1
             lines.append(f"{name:<13} failed: {sentence}")
             continue
-        site.save(found, folder)
-        verdicts = [claim.verdict for claim in found.claims]
+        site.save(reproduction, folder)
+        verdicts = [claim.verdict for claim in reproduction.claims]
         counts = {word: verdicts.count(word) for word in sorted(set(verdicts))}
-        result[name] = {"verdicts": counts, "scale": found.scale, "stand_in": found.stand_in}
+        result[name] = {
+            "verdicts": counts,
+            "scale": reproduction.scale,
+            "stand_in": reproduction.stand_in,
+        }
         counted = ", ".join(f"{count} {word}" for word, count in counts.items())
-        labels = "; ".join(filter(None, (found.stand_in, "quick" * (found.scale == "quick"))))
+        labels = "; ".join(
+            filter(None, (reproduction.stand_in, "quick" * (reproduction.scale == "quick")))
+        )
         lines.append(f"{name:<13} {counted}" + f" ({labels})" * bool(labels))
     index = str(site.build(folder))
     result = {"entries": result, "gallery": index}
