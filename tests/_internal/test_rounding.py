@@ -135,7 +135,7 @@ def of_a_sum() -> str:
 
 def of_a_family() -> str:
     search = SimpleNamespace(memory={0: SimpleNamespace(epsilon=UPPER)})
-    return tuning._Search.least(search)
+    return tuning._Search.reason(search)
 
 
 def of_a_metric() -> str:

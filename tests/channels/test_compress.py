@@ -125,7 +125,7 @@ def test_what_the_codes_do_not_fill_is_refused():
     assert decompress(form, forged(form, 6, deflated(whole), checksum), 6) == good
     for symbols, reason in (
         (bytes([100, 163]), "zeros after the last code"),
-        (bytes([100, 243]), "bytes of codes below 3"),
+        (bytes([100, 243]), "bytes that hold codes below 3"),
         (bytes([101, 162]), "checksum"),
         (bytes([100]), "truncated"),
         (whole + b"\0", "got more"),

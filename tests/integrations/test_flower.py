@@ -771,7 +771,7 @@ def test_shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing(c
     assert [node for step, node, *_ in grid.seen if step == "confirm"] == [1, 3, 4, 5]
     warnings = [r.getMessage() for r in caplog.records if "randquant: client" in r.getMessage()]
     assert len(warnings) == 1
-    assert "client 2: Expected shares that open" in warnings[0]
+    assert "client 2: Expected shares that unseal" in warnings[0]
 
 
 def test_shares_of_all_that_do_not_open_stop_a_client_before_it_is_charged():
