@@ -1,10 +1,12 @@
 """Our releases in dp-accounting: equal to `account` alone, to dp-accounting for its own events."""
 
+import dataclasses
 import math
 import re
 from pathlib import Path
 
 import dp_accounting as dpa
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
@@ -264,6 +266,39 @@ def test_delta_pays_for_the_distance_of_noise():
     assert far >= release.distance * (1 + math.exp(2.0))
 
 
+@dataclasses.dataclass(frozen=True)
+class TwoCodes(ReleaseDefaults):
+    """Two codes of pure epsilon 1: e/(1 + e) against 1/(1 + e), and laws so far from them."""
+
+    distance: float
+    rounds: int = 1
+    releases: int = 1
+    trust: str = "local"
+    neighboring: str = "replace_one"
+
+    def renyi(self, order):
+        # e^order · 1^(1 - order) + 1^order · e^(1 - order), over 1 + e
+        moment = np.logaddexp(order, 1 - order) - math.log1p(math.e)
+        return float(moment) / (order - 1) * (1 + 1e-12)
+
+    def repeated(self, times):
+        return self if times == 1 else None
+
+
+def test_delta_is_above_that_of_laws_at_a_distance():
+    """0.1 more likely in the one law, 0.1 less in the other: delta grows by 0.1 and 0.1 e."""
+    code, moved = np.array([math.e, 1.0]) / (1 + math.e), np.array([0.1, -0.1])
+    laws = [code + moved, code[::-1] - moved]
+    truth = np.maximum(laws[0] - math.e * laws[1], 0).sum()
+    assert truth == pytest.approx(0.1 * (1 + math.e), rel=1e-12, abs=0)
+    near, exact = (RdpAccountant().compose(ReleaseEvent(TwoCodes(d))) for d in (0.1, 0.0))
+    assert truth <= near.get_delta(1.0) <= truth + 1e-3
+    for epsilon in (0.25, 1.0, 1.5):
+        wanted = exact.get_delta(epsilon) + 0.1 * (1 + math.exp(epsilon))
+        assert near.get_delta(epsilon) == pytest.approx(wanted, rel=1e-12, abs=0)
+    assert near.get_delta(5.0) == near.get_delta(1e4) == 1
+
+
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
 def test_loss_distributions_of_channels_are_between_both_ends(neighboring):
     release = rq.ChannelRelease(CHANNEL, 20, 5, neighboring=neighboring)
@@ -306,7 +341,7 @@ def test_a_release_that_does_not_say_its_rounds_is_refused():
         def renyi(self, order):
             return 0.1 * order
 
-    with pytest.raises(dpa.UnsupportedEventError, match="how many rounds"):
+    with pytest.raises(dpa.UnsupportedEventError, match="number of rounds"):
         RdpAccountant().compose(ReleaseEvent(Mine()))
 
 
@@ -362,12 +397,11 @@ def test_a_loss_distribution_is_of_the_worse_direction():
     channel = rq.Channel(np.array([-1.0, 1.0]), np.array([-1.0, 1.0]), weights, 16)
     p, q = dominating_pair(channel)
     points, deltas = _dots(channel, 0.25)
-    for point, delta in zip(points, deltas, strict=True):
-        ratio = math.exp(point * 0.25)
-        exact = max(
-            sum(max(0.0, float(a) - ratio * float(b)) for a, b in zip(*pair, strict=True)) / 16
-            for pair in (weights, weights[::-1])
-        )
-        assert exact * (1 - 1e-12) <= delta
-        mine = sum(max(0.0, float(a) - ratio * float(b)) for a, b in zip(p, q, strict=True))
-        assert delta <= mine / p.sum() * (1 + 1e-9) + 1e-12
+    with mpmath.workdps(40):
+        for point, delta in zip(points, deltas, strict=True):
+            ratio = mpmath.exp(mpmath.mpf(int(point)) / 4)
+            exact, reverse, mine = (
+                sum(max(0, int(a) - ratio * int(b)) for a, b in zip(*pair, strict=True)) / 16
+                for pair in (weights, weights[::-1], (p, q))
+            )
+            assert max(exact, reverse, mine) <= delta <= mine * (1 + 1e-12) + 1e-14

@@ -98,6 +98,24 @@ def test_l1_bounds_every_pair_of_inputs_and_is_attained(channel, first, second):
     assert loss <= found.upper * distance * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("side", [1, -1], ids=["steep at the right", "steep at the left"])
+def test_a_falling_code_is_steepest_where_it_is_rare(side):
+    """From 8/16 to 1/16 over a width of 4: its logarithm changes fastest at the rare end."""
+    rows = np.array([[8, 8], [15, 1]])[::side]
+    channel = Channel(np.array([-2.0, 2.0]), np.array([-1.0, 1.0]), rows, 16)
+    l1, fisher = (rq.certify_metric(channel, geometry) for geometry in ("l1", "fisher"))
+    rare = side * 2.0
+    # In units of the clip, a width of 2.
+    assert Fraction(l1.epsilon.lower) <= Fraction(7, 2) <= Fraction(l1.epsilon.upper)
+    assert l1.epsilon.width <= 1e-13
+    assert l1.witness == (rare, -rare)
+    exact = 4 * information(channel, 0, Fraction(side > 0))
+    assert exact == Fraction(7**2 * 16, 15 * 16 * 4)
+    assert Fraction(fisher.epsilon.lower) <= exact <= Fraction(fisher.epsilon.upper)
+    assert fisher.epsilon.width <= 1e-13 * float(exact)
+    assert fisher.witness == (rare, rare)
+
+
 @settings(max_examples=40)
 @given(channels())
 def test_l2_is_the_worst_of_all_pairs_of_vertices(channel):
@@ -114,6 +132,29 @@ def test_l2_is_the_worst_of_all_pairs_of_vertices(channel):
         assert found.lower == math.inf
     else:
         assert found.lower * (1 - 1e-12) <= worst <= found.upper * (1 + 1e-12)
+
+
+def test_l2_is_in_units_of_the_squared_clip():
+    """The largest loss is log 4, from end to end; halfway log 4 again, of half the distance."""
+    rows = np.array([[1, 4, 3], [4, 1, 3]])
+    ends = Channel(np.array([-3.0, 3.0]), np.arange(3.0), rows, 8)
+    found = rq.certify_metric(ends, "l2").epsilon
+    assert found.lower <= math.log(4) / 2**2 <= found.upper
+    assert found.width <= 1e-13
+    halfway = Channel(np.array([-3.0, 0.0, 3.0]), np.arange(3.0), rows[[0, 1, 1]], 8)
+    found = rq.certify_metric(halfway, "l2")
+    assert found.epsilon.lower <= math.log(4) <= found.epsilon.upper
+    assert found.epsilon.width <= 1e-13
+    assert set(found.witness) == {-3.0, 0.0}
+
+
+@pytest.mark.parametrize("margin", [3.0, 7.0, 12.0])
+def test_the_printed_figure_is_not_below_the_number(margin):
+    """Two codes at ±1, P = (1 ± x/A)/2: epsilon is 1/(A - 1) = 1/margin, here no decimal."""
+    channel = rq.stochastic_rounding(1.0, 2, margin=margin)
+    exact, text = 1 / Fraction(margin), str(rq.certify_metric(channel, "l1"))
+    printed = Fraction(text.removeprefix("l1: epsilon <= ").split()[0])
+    assert exact <= printed <= exact * (1 + Fraction(1, 10**8))
 
 
 def test_certificates_say_what_they_cover():
