@@ -16,6 +16,7 @@ from randquant._internal import rounding
 from randquant._internal.html import formatting
 from randquant.audit.audit import Audit
 from randquant.cli import progress
+from randquant.cli.commands import account as account_command
 from randquant.cli.commands import runs as runs_command
 from randquant.papers import page as reproduce_page
 from randquant.papers import result as reproduced
@@ -117,12 +118,8 @@ def audited() -> Audit:
 
 
 def of_the_accountant(monkeypatch, capsys) -> str:
-    monkeypatch.setattr(
-        "randquant.privacy.accounting.account.account", lambda releases, delta: GUARANTEE
-    )
-    monkeypatch.setattr(
-        "randquant.privacy.certificates.coordinate.certify", lambda channel: CERTIFICATE
-    )
+    monkeypatch.setattr(account_command, "account", lambda releases, delta: GUARANTEE)
+    monkeypatch.setattr(account_command, "certify", lambda channel: CERTIFICATE)
     line = "account stochastic-rounding --clip 0.1 --levels 2 --margin 0.1 --dimension 5 --rounds 2"
     assert cli.main(line.split()) == 0
     return capsys.readouterr().out
