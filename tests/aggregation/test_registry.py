@@ -109,6 +109,7 @@ def test_no_name_is_used_twice(name):
         (("Wide", wide), "lower-case"),
         (("wide", lambda *all: None), "by name"),
         (("wide", wide, {"colour": "red"}), "help about parameters"),
+        (("wide", wide, {}, {"colour": "red"}), "example with parameters"),
     ],
 )
 def test_wrong_records_are_refused(arguments, message):

@@ -1,0 +1,47 @@
+"""What every command shares: how it is found, how it prints, what it says while it works."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+import randquant as rq
+from randquant.cli.command import Output, all_commands, say, written_page
+
+
+def test_every_command_is_found_by_its_file():
+    commands = all_commands()
+    assert list(commands) == sorted(commands)
+    assert {"train", "certify", "plan"} <= commands.keys()
+    assert all(f"randquant {name} " in f"{each.example} " for name, each in commands.items())
+    assert {name for name, each in commands.items() if each.resumable} == {"train", "sweep"}
+
+
+def test_an_output_is_lines_or_one_strict_object():
+    output = Output({"epsilon": float("inf")}, ["a", "b"])
+    assert output.text(as_json=False) == "a\nb"
+    assert output.text(as_json=True) == '{"epsilon": "inf"}'
+
+
+def test_a_page_is_written_where_one_was_asked_for(tmp_path):
+    assert written_page(None, lambda: pytest.fail("not asked for")) == []
+    path = tmp_path / "page.html"
+    assert written_page(str(path), lambda: "<p>é")[-1].endswith("page.html")
+    assert path.read_text(encoding="utf-8") == "<p>é"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_work_is_announced_on_a_terminal_only(terminal, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    say("a long search")
+    assert capsys.readouterr().err == "working on a long search\n" * terminal
+
+
+def test_the_package_runs_as_a_module(capsys, monkeypatch):
+    line = "randquant certify pbm --clip 1 --theta 0.2 --trials 3 --json"
+    monkeypatch.setattr(sys, "argv", line.split())
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(Path(rq.__file__).with_name("__main__.py")), run_name="__main__")
+    assert stop.value.code == 0
+    assert '"epsilon"' in capsys.readouterr().out
