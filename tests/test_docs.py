@@ -126,6 +126,7 @@ def test_every_output_of_the_docs_is_of_a_command_that_is_run():
     assert len(OUTPUTS) == 5
 
 
+@pytest.mark.slow
 def test_training_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").mkdir()

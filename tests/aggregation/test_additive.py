@@ -95,6 +95,7 @@ def test_steps_that_no_plan_has_are_refused():
             round_within(np.array([1.0, bad]), 5, ROOT)
 
 
+@pytest.mark.slow
 def test_the_norm_that_a_fine_grid_allows_is_kept_beyond_64_bits():
     """24 bits, hardly any noise, 2**18 coordinates: the norm's square is 2**63 or so."""
     mechanism = AdditiveMechanism("skellam", 1.0, 3e-6, cohort=1, bits=24, deviations=1.0)

@@ -190,6 +190,7 @@ def test_many_coordinates_leak_more_than_one():
     assert many.epsilon_lower < many.ceiling < many.epsilon_stated
 
 
+@pytest.mark.slow
 def test_the_sum_of_a_cohort_leaks_less_than_its_terms():
     cohort = ChannelMechanism(RESPONSE.channel, "aggregate")
     others = -np.ones((4, 1), dtype=np.float32)

@@ -42,10 +42,6 @@ def test_many_levels_of_plain_rounding_protect_nothing():
     assert math.isinf(rq.certify(rq.stochastic_rounding(1.5, levels=16, margin=0.5)).epsilon.upper)
 
 
-def test_mvu_has_uneven_levels():
-    assert rq.mvu(clip=1.5, levels=16, epsilon=3.0, inputs=3).lattice is None
-
-
 @given(mechanism_channels())
 def test_unbiased(channel):
     # The means range over 2·clip, of which the rounded dither can cost 2**-33.

@@ -48,8 +48,8 @@ def certified(config, folder):
                      marks=pytest.mark.slow),
         pytest.param("rqm", {"clip": 0.1, "margin": 0.1, "levels": 8, "keep": 0.42}, None,
                      marks=pytest.mark.slow),
-        ("qmgeo", {"clip": 0.1, "levels": 4, "p": 0.5, "mixing": 0.05},
-         [-0.12, -0.04, 0.04, 0.12]),
+        pytest.param("qmgeo", {"clip": 0.1, "levels": 4, "p": 0.5, "mixing": 0.05},
+                     [-0.12, -0.04, 0.04, 0.12], marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_the_optimum_costs_a_whole_run_as_much_and_never_more(
@@ -210,6 +210,7 @@ def test_accuracy_on_training_data_is_that_of_the_final_model(tmp_path):
     assert found > 0.9
 
 
+@pytest.mark.slow
 def test_qmgeos_figure_6_runs(monkeypatch, tmp_path, in_process):
     (tmp_path / "data").mkdir()
     folder = small_mnist(tmp_path / "data", 120)
