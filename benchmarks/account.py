@@ -7,7 +7,7 @@ from certify import table
 from results import save
 
 import randquant as rq
-from randquant.privacy.accounting.account import ORDERS, _composed, _to_epsilon, account
+from randquant.privacy.accounting.accountant import ORDERS, _composed, _to_epsilon, account
 from randquant.privacy.accounting.releases import ChannelRelease
 
 DELTA = 1e-5

@@ -11,7 +11,7 @@ from results import save
 
 import randquant as rq
 from randquant.channels import wire
-from randquant.channels.wire.compress import compress, decompress
+from randquant.channels.wire.compression import compress, decompress
 from randquant.training import models
 from randquant.training.client import Learner
 from randquant.training.data import datasets

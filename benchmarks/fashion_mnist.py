@@ -15,7 +15,7 @@ from results import save
 
 from randquant.cli import progress
 from randquant.training.config import TrainConfig
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 
 CLIP = 0.003
 CONFIG = TrainConfig(

@@ -15,9 +15,9 @@ import numpy as np
 from results import save
 
 import randquant as rq
-from randquant.aggregation.hadamard import hadamard
+from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.channels import wire
-from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.stream import encode_to
 from randquant.channels.encoding.threads import cores
 from randquant.cli.commands.bench import bench

@@ -229,7 +229,7 @@ them, and {turned["float32"]["milliseconds"]:.0f} ms in float32, {turned["float3
 
 ## Entropy coding
 
-Bits per coordinate, headers included, as sent and after `randquant.channels.wire.compress.compress` (`python benchmarks/compress.py`). Inputs are {small["coordinates"]["normal"]:,} normal
+Bits per coordinate, headers included, as sent and after `randquant.channels.wire.compression.compress` (`python benchmarks/compress.py`). Inputs are {small["coordinates"]["normal"]:,} normal
 numbers, or the gradient of one client's 20 images for a fresh network of {small["coordinates"]["gradient"]:,} weights; a deviation is a third of the threshold. The entropy is that of
 single codes; codes that share a byte may compress below it if neighbouring codes are similar.
 

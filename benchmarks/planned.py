@@ -10,9 +10,9 @@ from pathlib import Path
 
 from results import save
 
-from randquant.planning.plan.plan import plan
+from randquant.planning.plan.planner import plan
 from randquant.training.config import TrainConfig
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 
 MODEL, DIMENSION = "wide", 1_201_290
 POPULATION, COHORT, EPSILON, DELTA = 10_000, 100, 8.0, 1e-6

@@ -15,9 +15,9 @@ from pathlib import Path
 from results import save
 
 from randquant.aggregation.registry import update_mechanism
-from randquant.privacy.accounting.calibrate import calibrate
+from randquant.privacy.accounting.calibration import calibrate
 from randquant.training.config import TrainConfig
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 
 EPSILON, DELTA = 8.0, 1e-5
 DIGITS = TrainConfig(

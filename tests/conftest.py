@@ -27,7 +27,7 @@ class InProcess:
         self.free = False
 
     def wait(self):
-        from randquant.training.runs import execute as runs
+        from randquant.training.runs import execution as runs
         from randquant.training.sweep.workers import Ended
 
         folder = self.training[0]
@@ -46,7 +46,7 @@ class InProcess:
 def in_process(monkeypatch):
     """Experiments and sweeps train here: another process would import torch for seconds."""
     from randquant.papers import experiment
-    from randquant.training.sweep.conduct import conduct
+    from randquant.training.sweep.conductor import conduct
 
     monkeypatch.setattr(experiment, "Workers", InProcess)
     monkeypatch.setitem(conduct.__globals__, "Workers", InProcess)

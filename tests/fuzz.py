@@ -42,7 +42,7 @@ from randquant.aggregation.secagg.sharing import random_word
 from randquant.aggregation.secagg.terms import Terms
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
-from randquant.channels.wire.compress import compress, decompress
+from randquant.channels.wire.compression import compress, decompress
 from randquant.integrations.flower import accountant, state
 from randquant.integrations.flower import ledger as account_file
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from randquant.channels.channel import Channel
-from randquant.channels.encoding.encode import encode
+from randquant.channels.encoding.codec import encode
 from randquant.channels.keys import Key
 
 

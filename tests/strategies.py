@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from randquant.channels.channel import Channel
-from randquant.mechanisms.pbm import pbm
-from randquant.mechanisms.rqm import rqm, stochastic_rounding
-from randquant.mechanisms.two_bins import erm
+from randquant.mechanisms.bins import erm
+from randquant.mechanisms.poisson_binomial import pbm
+from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
 
 
 @st.composite

@@ -157,3 +157,15 @@ def test_a_command_is_one_file():
     for name in shared:
         words = set(re.findall(r"cli\.commands\.(\w+)", FILES[name].read_text()))
         assert not words & commands, name
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_function_has_its_modules_name(name):
+    """A reader, and the API reference, can tell a module from a function."""
+    here = name.rpartition(".")[2]
+    defined = {n.name for n in TREES[name].body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    assert here not in defined or name in ALONE
+
+
+ALONE = {"cli.main", "cli.commands.bench", "papers.gallery.index", "_internal.html.scatter"}
+"""Entry points and inner functions, which no face exports."""

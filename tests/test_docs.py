@@ -18,8 +18,8 @@ from randquant import cli
 from randquant._internal.rounding import round_up
 from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.main import parser
+from randquant.mechanisms.randomized_quantization import rqm
 from randquant.mechanisms.registry import channel_mechanisms, unregister
-from randquant.mechanisms.rqm import rqm
 from randquant.papers.registry import ENTRIES
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.training.sweep.spec import read as read_sweep

@@ -7,28 +7,28 @@ privacy figure printed is a proven bound for the whole run.
 import importlib
 from typing import Any
 
-from randquant.audit.audit import Audit, audit
+from randquant.audit.pipeline import Audit, audit
 from randquant.channels.channel import Channel
-from randquant.channels.encoding.encode import decode, encode
+from randquant.channels.encoding.codec import decode, encode
+from randquant.channels.exact_moments import Moments, moments
 from randquant.channels.keys import Key
-from randquant.channels.moments import Moments, moments
-from randquant.mechanisms.imvu import imvu, imvu_fisher
-from randquant.mechanisms.mvu import mvu
-from randquant.mechanisms.optm import optm
-from randquant.mechanisms.pbm import pbm
-from randquant.mechanisms.qmgeo import qmgeo
+from randquant.mechanisms.bins import erm, two_bins
+from randquant.mechanisms.interpolated import imvu, imvu_fisher
+from randquant.mechanisms.minimum_variance import mvu
+from randquant.mechanisms.optimal_mechanism import optm
+from randquant.mechanisms.poisson_binomial import pbm
+from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
 from randquant.mechanisms.registry import register
-from randquant.mechanisms.rqm import rqm, stochastic_rounding
-from randquant.mechanisms.two_bins import erm, two_bins
-from randquant.privacy.accounting.account import account
-from randquant.privacy.accounting.calibrate import Calibration, OutOfReach, calibrate
+from randquant.mechanisms.truncated_geometric import qmgeo
+from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.calibration import Calibration, OutOfReach, calibrate
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
 from randquant.privacy.certificates.coordinate import Certificate, certify, certify_pair
 from randquant.privacy.certificates.file import load_channel, save_channel
 from randquant.privacy.certificates.metric import certify_metric, fisher_information
-from randquant.privacy.certificates.sums.certify_sum import SumCertificate, certify_sum
-from randquant.privacy.certificates.sums.kappa_sum import kappa_sum
+from randquant.privacy.certificates.sums.certificate import SumCertificate, certify_sum
+from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import kappa, squared_distance
 from randquant.privacy.guarantee import Guarantee, Interval
 

@@ -14,7 +14,7 @@ import randquant as rq
 from randquant import cli
 from randquant._internal import rounding
 from randquant._internal.html import formatting
-from randquant.audit.audit import Audit
+from randquant.audit.pipeline import Audit
 from randquant.cli import progress
 from randquant.cli.commands import account as account_command
 from randquant.cli.commands import runs as runs_command
@@ -25,7 +25,7 @@ from randquant.planning.compare import page as compare_page
 from randquant.planning.plan import page as plan_page
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
 from randquant.planning.tuning import coordinate as tuning
-from randquant.privacy.accounting.calibrate import _NoiseSearch
+from randquant.privacy.accounting.calibration import _NoiseSearch
 from randquant.privacy.certificates import metric
 from randquant.privacy.guarantee import Guarantee, Interval
 from randquant.training import records, schedule
@@ -35,7 +35,7 @@ from randquant.training.runs import overview as runs_page
 from randquant.training.runs import page as report
 from randquant.training.runs.status import Status
 from randquant.training.sweep import page as sweep_page
-from randquant.training.sweep.results import as_text, results
+from randquant.training.sweep.outcomes import as_text, results
 
 UPPER = 7531.0 + 2.0**-30
 """To nearest this is printed as 7531, which is below it. Nothing else on a page is near."""

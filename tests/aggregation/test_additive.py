@@ -20,7 +20,7 @@ from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laws import NOISES
 from randquant.mechanisms.noise.table import BITS
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import GaussianRelease
 
 ROOT = Key.from_seed(0)

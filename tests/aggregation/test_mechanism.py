@@ -17,7 +17,7 @@ from randquant.aggregation.rotation import Rotation
 from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
-from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease

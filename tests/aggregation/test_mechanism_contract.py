@@ -16,7 +16,7 @@ from randquant.aggregation.mechanism import MechanismDefaults
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.saved import from_record, load, save
 from randquant.aggregation.vector import VectorMechanism
-from randquant.audit.audit import worst_inputs
+from randquant.audit.pipeline import worst_inputs
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.sampled import Sampled

@@ -27,7 +27,7 @@ WHOLE = ["clipped-sgd", "gaussian", "local-gaussian", "sign-sgd", "discrete-gaus
          "binomial"]  # fmt: skip
 MODULE = """
 from randquant.mechanisms.record import CLIP, MechanismRecord
-from randquant.mechanisms.rqm import stochastic_rounding
+from randquant.mechanisms.randomized_quantization import stochastic_rounding
 
 
 def fair_coin(clip: float, reach: float):

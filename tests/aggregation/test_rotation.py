@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from randquant.aggregation.hadamard import hadamard
 from randquant.aggregation.rotation import Rotation, _signs
+from randquant.aggregation.walsh_hadamard import hadamard
 
 
 def slow_matrix(rotation: Rotation) -> np.ndarray:

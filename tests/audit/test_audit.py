@@ -22,7 +22,7 @@ from randquant.aggregation.mechanism import MechanismDefaults
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.vector import VectorMechanism
 from randquant.audit.attacks import Event, Outcomes, best_event, in_words, statistics
-from randquant.audit.audit import FEWEST, cohort_inputs, worst_inputs
+from randquant.audit.pipeline import FEWEST, cohort_inputs, worst_inputs
 from randquant.audit.proportions import ceiling, least_epsilon, proportion
 from randquant.channels import wire
 from randquant.channels.keys import KeyStream

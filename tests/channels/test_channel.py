@@ -12,7 +12,7 @@ from strategies import channels, mechanism_channels
 
 from randquant.channels.channel import DITHER_STEPS, MAX_DENOMINATOR, Channel
 from randquant.channels.probabilities import from_probabilities
-from randquant.mechanisms.rqm import rqm
+from randquant.mechanisms.randomized_quantization import rqm
 
 INPUTS, VALUES = [-1.0, 1.0], [-2.0, 2.0]
 WEIGHTS = np.array([[3, 1], [1, 3]])

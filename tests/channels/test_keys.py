@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import randquant as rq
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import update_mechanism
-from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.stream import encode_to
 from randquant.channels.keys import Key
 

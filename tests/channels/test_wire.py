@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import randquant as rq
 from randquant.channels import wire
 from randquant.channels.channel import Channel
-from randquant.channels.encoding.encode import encode_payload
-from randquant.channels.wire.blocks import block, length
+from randquant.channels.encoding.codec import encode_payload
+from randquant.channels.wire.block_codes import block, length
 
 CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 

@@ -10,9 +10,9 @@ import pytest
 import randquant as rq
 from randquant import cli
 from randquant.cli.main import parser
-from randquant.mechanisms.imvu import imvu
-from randquant.mechanisms.rqm import stochastic_rounding
-from randquant.privacy.accounting.account import account
+from randquant.mechanisms.interpolated import imvu
+from randquant.mechanisms.randomized_quantization import stochastic_rounding
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import VectorRelease
 
 PAPER = "--clip 1.5 --margin 1.5 --levels 16 --keep 0.42"
@@ -81,7 +81,7 @@ def test_account_prints_both_ends(capsys):
     assert result["epsilon"] <= above < 1.0001 * result["epsilon"]
 
 
-def test_account(capsys):
+def test_accountant(capsys):
     result = run_json(capsys, f"account rqm {PAPER} --dimension 650 --rounds 20 --delta 1e-5")
     assert 60_000 < result["epsilon_lower"] < result["epsilon"] < 1.002 * result["epsilon_lower"]
     assert result["per_coordinate"]["epsilon"]["upper"] == pytest.approx(5.469888567)

@@ -17,7 +17,7 @@ from randquant.training import settings
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
 from randquant.training.records import RoundMetrics
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 from randquant.training.runs import overview as runs_page
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status

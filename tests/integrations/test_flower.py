@@ -59,7 +59,7 @@ from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD, STYPE, 
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 
 # What comes out
 

@@ -40,7 +40,7 @@ from randquant.integrations.flower.ledger import OWN, SPENT, STEP_BYTES, ClientL
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 
 OFFER = Offer(noisy("local"), 5)
 KINDS = ("share", "upload", "confirm", "reveal")

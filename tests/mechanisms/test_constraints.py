@@ -12,7 +12,7 @@ from randquant._internal.rounding import round_up
 from randquant.mechanisms import design
 from randquant.mechanisms.design.constraints import Fisher, Metric, Pure, Renyi, constraint_of
 from randquant.mechanisms.design.objectives import MeanError, WorstVariance
-from randquant.mechanisms.design.optimal import _slope, _solved
+from randquant.mechanisms.design.solver import _slope, _solved
 
 LEVELS = np.array([-2.6, -0.7, 0.9, 2.4])
 VERTICES = np.linspace(-1, 1, 3)

@@ -14,7 +14,7 @@ from mpmath import mpf
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laws import NOISES, Binomial, DiscreteGaussian, Skellam
 from randquant.mechanisms.noise.table import BITS, CumulativeTable
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.certificates.noise import shift_divergence
 

@@ -343,21 +343,21 @@ MUTANTS = [
         ROTATION,
     ),
     (
-        "aggregation/hadamard.py",
+        "aggregation/walsh_hadamard.py",
         "last = divisor if size == part else 1.0",
         "last = divisor",
         "divided twice",
         ROTATION,
     ),
     (
-        "aggregation/hadamard.py",
+        "aggregation/walsh_hadamard.py",
         "b[j] = difference_low + diff",
         "b[j] = difference_low - diff",
         "a sign in the middle steps",
         ROTATION,
     ),
     (
-        "aggregation/hadamard.py",
+        "aggregation/walsh_hadamard.py",
         "(a[j] + b[j]) / divisor, (a[j] - b[j]) / divisor",
         "(a[j] + b[j]) / divisor, (b[j] - a[j]) / divisor",
         "sign",
@@ -794,7 +794,7 @@ EQUIVALENT = [
         "a product with a power of two is exact",
     ),
     (
-        "aggregation/hadamard.py",
+        "aggregation/walsh_hadamard.py",
         "by = divisor if 8 * half > size else 1.0",
         "by = divisor if 4 * half >= size else 1.0",
         "4·half is a power of two at most size: above half of size it is size",

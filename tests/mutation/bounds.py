@@ -4,7 +4,7 @@ Each is (file, text that occurs in it once, what it becomes, what that breaks, t
 """
 
 SUMS = "privacy/certificates/sums/"
-WHOLE = ("tests/privacy/test_kappa_sum_steep.py", "tests/privacy/test_kappa_sum.py")
+WHOLE = ("tests/privacy/test_sum_curvature_steep.py", "tests/privacy/test_sum_curvature.py")
 EDGES = ("tests/privacy/test_rounding.py",)
 NOISE = ("tests/mechanisms/test_noise.py",)
 ADDITIVE = ("tests/aggregation/test_additive.py",)
@@ -111,11 +111,11 @@ MUTANTS = [
      "p[i] = a + i / parts * (b - a)", "mixes lose what is small beside the likelier end", WHOLE),
     (SUMS + "chain.py", "self._known[count] = self.of(half).convolve(self.of(count - half))",
      "self._known[count] = self.of(half).convolve(self.of(half))",
-     "odd counts lose a client", ("tests/privacy/test_kappa_sum.py",)),
+     "odd counts lose a client", ("tests/privacy/test_sum_curvature.py",)),
     (SUMS + "chain.py", "LOST = 1e-300", "LOST = 1e-270", "probabilities that count are dropped",
      WHOLE),
     (SUMS + "chain.py", "    return 1.05 * units * UNIT", "    return UNIT",
-     "laws of sums are as exact as one row", ("tests/privacy/test_kappa_sum.py",)),
+     "laws of sums are as exact as one row", ("tests/privacy/test_sum_curvature.py",)),
     (SUMS + "rounding.py", "relative = 2 * error + 12 * UNIT", "relative = 0.0",
      "the laws' own error dropped", EDGES),
     (SUMS + "rounding.py", "return max(order - 1, 1.0)", "return 0.0",
@@ -151,7 +151,7 @@ MUTANTS = [
      WHOLE),
     (SUMS + "kappa_sum.py", "lower = bound.lower if clients <= LARGEST_SUM else 0.0",
      "lower = bound.lower", "a lower end of fewer clients than there are",
-     ("tests/privacy/test_kappa_sum.py",)),
+     ("tests/privacy/test_sum_curvature.py",)),
     (SUMS + "kappa_blanket.py", "for share, law in _blankets(beta, least / least.sum(), clients - 1)",
      "for share, law in _blankets(beta, least / least.sum(), clients)",
      "the client counts among the others", EDGES),

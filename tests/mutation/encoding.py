@@ -1,15 +1,15 @@
 """Faults in keys, encoding, the wire format, compression and channels."""
 
 KEYS = ("tests/channels/test_keys.py",)
-ENCODE = ("tests/channels/test_encode_thresholds.py", "tests/channels/test_encode.py")
+ENCODE = ("tests/channels/test_codec_thresholds.py", "tests/channels/test_codec.py")
 WIRE = ("tests/channels/test_wire.py",)
 SECAGG = (
     "tests/channels/test_wire.py",
     "tests/aggregation/test_secagg.py::test_wide_codes_come_back",
 )
-COMPRESS = ("tests/channels/test_compress.py",)
-CHANNEL = ("tests/channels/test_encode_thresholds.py", "tests/channels/test_channel.py")
-MOMENTS = ("tests/channels/test_moments.py",)
+COMPRESS = ("tests/channels/test_compression.py",)
+CHANNEL = ("tests/channels/test_codec_thresholds.py", "tests/channels/test_channel.py")
+MOMENTS = ("tests/channels/test_exact_moments.py",)
 FILES = ("tests/privacy/test_file.py",)
 
 MUTANTS = [
@@ -335,56 +335,56 @@ MUTANTS = [
     ),
     # Tables --------------------------------------------------------------------------------------
     (
-        "channels/encoding/tables.py",
+        "channels/encoding/thresholds.py",
         "for shift in (-1, 2)",
         "for shift in (0, 2)",
         "bucket to its left",
         ENCODE,
     ),
     (
-        "channels/encoding/tables.py",
+        "channels/encoding/thresholds.py",
         "for shift in (-1, 2)",
         "for shift in (-1, 1)",
         "bucket to its right",
         ENCODE,
     ),
     (
-        "channels/encoding/tables.py",
+        "channels/encoding/thresholds.py",
         'np.searchsorted(row, draws, side="right")',
         'np.searchsorted(row, draws, side="left")',
         "a draw at a threshold takes the code below",
         ENCODE,
     ),
     (
-        "channels/encoding/tables.py",
+        "channels/encoding/thresholds.py",
         "ends = starts + ((1 << (CODE_BITS - GUIDE_BITS)) - 1)",
         "ends = starts + ((1 << (CODE_BITS - GUIDE_BITS)) - 2)",
         "a threshold at the last draw of a bucket is not seen",
         ENCODE,
     ),
     (
-        "channels/encoding/tables.py",
+        "channels/encoding/thresholds.py",
         "units = MAX_DENOMINATOR // channel.denominator",
         "units = 1",
         "small denominators are not scaled up",
         ENCODE,
     ),
     (
-        "channels/encoding/tables.py",
+        "channels/encoding/thresholds.py",
         "next_input=np.append(inputs[1:-1], np.inf)",
         "next_input=np.append(np.nextafter(inputs[1:-1], np.inf), np.inf)",
         "a vertex counts to the cell before it",
         ENCODE,
     ),
     (
-        "channels/encoding/tables.py",
+        "channels/encoding/thresholds.py",
         "channel.levels > 256",
         "channel.levels > 512",
         "codes of 9 bits",
         ENCODE,
     ),
     (
-        "channels/encoding/tables.py",
+        "channels/encoding/thresholds.py",
         "table.flags.writeable = False",
         "table.flags.writeable = True",
         "shared tables can be written to",
@@ -614,29 +614,29 @@ MUTANTS = [
     ),
     # What is public ------------------------------------------------------------------------------
     (
-        "channels/encoding/encode.py",
+        "channels/encoding/codec.py",
         "int(codes.min()) >= 0 and int(codes.max()) < channel.levels",
         "int(codes.max()) < channel.levels",
         "negative codes decode",
         ENCODE,
     ),
     (
-        "channels/encoding/encode.py",
+        "channels/encoding/codec.py",
         "int(codes.max()) < channel.levels",
         "int(codes.max()) <= channel.levels",
         "a code too many",
         ENCODE,
     ),
-    ("channels/encoding/encode.py", 'not in "iu"', 'not in "iub"', "masks decode", ENCODE),
+    ("channels/encoding/codec.py", 'not in "iu"', 'not in "iub"', "masks decode", ENCODE),
     (
-        "channels/encoding/encode.py",
+        "channels/encoding/codec.py",
         "np.unravel_index(bad, x.shape) if x.ndim else ()",
         "np.unravel_index(bad, x.shape[::-1]) if x.ndim else ()",
         "another number is named",
         ENCODE,
     ),
     (
-        "channels/encoding/encode.py",
+        "channels/encoding/codec.py",
         "flat = np.ascontiguousarray(x).reshape(-1)",
         'flat = np.ravel(x, order="K")',
         "columns first",
@@ -867,21 +867,21 @@ MUTANTS = [
     ),
     # Blocks --------------------------------------------------------------------------------------
     (
-        "channels/wire/blocks.py",
+        "channels/wire/block_codes.py",
         "levels ** (101 * codes)",
         "levels ** (102 * codes)",
         "within 2 %",
         WIRE,
     ),
     (
-        "channels/wire/blocks.py",
+        "channels/wire/block_codes.py",
         "(levels ** (count % codes) - 1).bit_length()",
         "(levels ** (count % codes)).bit_length()",
         "a bit too many",
         WIRE,
     ),
     (
-        "channels/wire/blocks.py",
+        "channels/wire/block_codes.py",
         "count // codes * bits + last",
         "count // codes * bits",
         "last block",
@@ -889,78 +889,78 @@ MUTANTS = [
     ),
     # Compression ---------------------------------------------------------------------------------
     (
-        "channels/wire/compress.py",
+        "channels/wire/compression.py",
         "    if codes[dimension:].any():",
         "    if False:",
         "codes after the last",
         COMPRESS,
     ),
     (
-        "channels/wire/compress.py",
+        "channels/wire/compression.py",
         "stream, size + 1)",
         "stream, size)",
         "a bomb is not seen",
         COMPRESS,
     ),
-    ("channels/wire/compress.py", " or not inflate.eof", "", "a stream without end", COMPRESS),
+    ("channels/wire/compression.py", " or not inflate.eof", "", "a stream without end", COMPRESS),
     (
-        "channels/wire/compress.py",
+        "channels/wire/compression.py",
         'if inflate.unused_data.strip(b"\\0"):',
         "if False:",
         "padding",
         COMPRESS,
     ),
     (
-        "channels/wire/compress.py",
+        "channels/wire/compression.py",
         "if payload[: wire.HEADER_BYTES] != header:",
         "if False:",
         "checksum",
         COMPRESS,
     ),
     (
-        "channels/wire/compress.py",
+        "channels/wire/compression.py",
         "    wire.checked_header(channel, header, dimension)\n",
         "",
         "the header is looked at last",
         COMPRESS,
     ),
     (
-        "channels/wire/compress.py",
+        "channels/wire/compression.py",
         ">= len(digits)",
         "> len(digits)",
         "a byte of no codes",
         COMPRESS,
     ),
     (
-        "channels/wire/compress.py",
+        "channels/wire/compression.py",
         "if len(compressed) > val",
         "if len(compressed) >= val",
         "an exact fit",
         COMPRESS,
     ),
     (
-        "channels/wire/compress.py",
+        "channels/wire/compression.py",
         "np.arange(codes_per_byte)[::-1]",
         "np.arange(codes_per_byte)",
         "order of digits",
         COMPRESS,
     ),
     (
-        "channels/wire/compress.py",
+        "channels/wire/compression.py",
         'ljust(pad_to, b"\\0")',
         'ljust(pad_to - 1, b"\\0")',
         "length",
         COMPRESS,
     ),
     (
-        "channels/wire/compress.py",
+        "channels/wire/compression.py",
         "if not 2 <= channel",
         "if not 1 <= channel",
         "one level",
         COMPRESS,
     ),
     (
-        "channels/wire/compress.py",
+        "channels/wire/compression.py",
         "codes = wire.unpack(channel, payload, stated)",
         "codes = wire.unpack(channel, payload, stated)[: 10**5]",
         "what is beyond is lost",
@@ -1107,57 +1107,57 @@ MUTANTS = [
     ),
     # Moments -------------------------------------------------------------------------------------
     (
-        "channels/moments.py",
+        "channels/exact_moments.py",
         "float(bias + dither + rounding)",
         "float(bias + rounding)",
         "dither",
         MOMENTS,
     ),
     (
-        "channels/moments.py",
+        "channels/exact_moments.py",
         "float(bias + dither + rounding)",
         "float(bias + dither)",
         "rounding",
         MOMENTS,
     ),
     (
-        "channels/moments.py",
+        "channels/exact_moments.py",
         "(2 * DITHER_STEPS)",
         "(4 * DITHER_STEPS)",
         "half the dither's bias",
         MOMENTS,
     ),
     (
-        "channels/moments.py",
+        "channels/exact_moments.py",
         "np.abs(means - channel.inputs)",
         "(means - channel.inputs)",
         "sign",
         MOMENTS,
     ),
     (
-        "channels/moments.py",
+        "channels/exact_moments.py",
         "0.5 + (b - a) / (2 * curve)",
         "0.5 - (b - a) / (2 * curve)",
         "largest variance at the wrong place",
         MOMENTS,
     ),
     (
-        "channels/moments.py",
+        "channels/exact_moments.py",
         "+ part * (1 - part) * curve)",
         "+ 0 * part * (1 - part) * curve)",
         "largest variance at vertices only",
         MOMENTS,
     ),
-    ("channels/moments.py", "4 * at(middle)", "3 * at(middle)", "Simpson", MOMENTS),
+    ("channels/exact_moments.py", "4 * at(middle)", "3 * at(middle)", "Simpson", MOMENTS),
     (
-        "channels/moments.py",
+        "channels/exact_moments.py",
         "np.concatenate([channel.inputs, inner])",
         "np.concatenate([channel.inputs, inner[:0]])",
         "kinks of |error| are missed",
         MOMENTS,
     ),
     (
-        "channels/moments.py",
+        "channels/exact_moments.py",
         "- _bias(channel, x, cell, position) ** 2",
         "+ _bias(channel, x, cell, position) ** 2",
         "bias added to the variance",
@@ -1223,13 +1223,13 @@ EQUIVALENT = [
         "a settled draw is taken for a tie: the chunk is encoded again, to the same codes",
     ),
     (
-        "channels/encoding/tables.py",
+        "channels/encoding/thresholds.py",
         "ends = starts + ((1 << (CODE_BITS - GUIDE_BITS)) - 1)",
         "ends = starts + (1 << (CODE_BITS - GUIDE_BITS))",
         "a settled bucket is compared once more, to the same code",
     ),
     (
-        "channels/wire/blocks.py",
+        "channels/wire/block_codes.py",
         "while 2 ** (100 * bits) > levels ** (101 * codes):",
         "while 2 ** (100 * bits) >= levels ** (101 * codes):",
         "equal for powers of two only, which are done before",

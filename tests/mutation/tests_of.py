@@ -6,51 +6,51 @@ INNER = "privacy/test_coordinate.py::test_replace_one_is_found_between_inner_ver
 PAIR = "privacy/test_coordinate.py::test_a_pair_is_certified_in_its_own_direction"
 PRINTED = "privacy/test_coordinate.py::test_no_printed_figure_is_rounded_to_nearest"
 ROUNDED = "privacy/test_coordinate.py::test_rounded_figures_stay_on_their_side_of_the_number_itself"
-STICK = "privacy/test_compose.py::test_hockey_stick_holds_the_exact_value"
+STICK = "privacy/test_rule.py::test_hockey_stick_holds_the_exact_value"
 THEOREM = "privacy/test_sampled.py::test_the_bound_is_the_theorems_to_nine_digits"
 ABSENCE = "privacy/test_sampled.py::test_the_bounds_by_absence_are_the_theorems_to_nine_digits"
 ACCOUNT = (
-    "privacy/test_account.py::test_the_conversion_is_rounded_up_from_the_exact_one",
-    "privacy/test_account.py::test_different_releases_add_up_and_so_do_their_distances",
-    "privacy/test_account.py::test_closeness_is_paid_in_both_directions",
-    "privacy/test_account.py::test_closeness_is_paid_for_out_of_delta",
-    "privacy/test_account.py::test_releases_for_different_neighbours_do_not_compose",
-    "privacy/test_account.py::test_wrong_arguments_are_refused",
-    "privacy/test_account.py::test_gaussian_equals_the_conversion_at_its_best_order",
-    "privacy/test_account.py::test_the_bound_is_above_the_gaussians_true_epsilon",
-    "privacy/test_account.py::test_an_infinite_certificate_stays_infinite",
-    "privacy/test_account.py::test_zero_out_has_no_lower_end_of_other_neighbours",
-    "privacy/test_account.py::test_every_release_of_a_channel_counts",
-    "privacy/test_compose.py::test_only_one_channel_under_local_trust_has_a_lower_end",
+    "privacy/test_accountant.py::test_the_conversion_is_rounded_up_from_the_exact_one",
+    "privacy/test_accountant.py::test_different_releases_add_up_and_so_do_their_distances",
+    "privacy/test_accountant.py::test_closeness_is_paid_in_both_directions",
+    "privacy/test_accountant.py::test_closeness_is_paid_for_out_of_delta",
+    "privacy/test_accountant.py::test_releases_for_different_neighbours_do_not_compose",
+    "privacy/test_accountant.py::test_wrong_arguments_are_refused",
+    "privacy/test_accountant.py::test_gaussian_equals_the_conversion_at_its_best_order",
+    "privacy/test_accountant.py::test_the_bound_is_above_the_gaussians_true_epsilon",
+    "privacy/test_accountant.py::test_an_infinite_certificate_stays_infinite",
+    "privacy/test_accountant.py::test_zero_out_has_no_lower_end_of_other_neighbours",
+    "privacy/test_accountant.py::test_every_release_of_a_channel_counts",
+    "privacy/test_rule.py::test_only_one_channel_under_local_trust_has_a_lower_end",
 )
 CALIBRATE = (
-    "privacy/test_calibrate.py::test_what_is_returned_belongs_together",
-    "privacy/test_calibrate.py::test_the_nearest_epsilon_is_printed_rounded_up",
-    "privacy/test_calibrate.py::test_a_guarantee_that_changes_when_asked_again_is_not_returned",
-    "privacy/test_calibrate.py::test_no_target_is_exceeded_by_less_than_the_tolerance",
-    "privacy/test_calibrate.py::test_more_privacy_than_asked_for_is_said",
-    "privacy/test_calibrate.py::test_the_dimension_counts_where_inputs_are_rounded_one_by_one",
-    "privacy/test_calibrate.py::test_an_epsilon_that_rises_again_is_searched_too",
-    "privacy/test_calibrate.py::test_less_noise_does_not_meet_the_target",
-    "privacy/test_calibrate.py::test_the_gaussian_is_calibrated_to_what_is_known",
-    "privacy/test_calibrate.py::test_neighbours_at_zero_need_half_the_noise",
+    "privacy/test_calibration.py::test_what_is_returned_belongs_together",
+    "privacy/test_calibration.py::test_the_nearest_epsilon_is_printed_rounded_up",
+    "privacy/test_calibration.py::test_a_guarantee_that_changes_when_asked_again_is_not_returned",
+    "privacy/test_calibration.py::test_no_target_is_exceeded_by_less_than_the_tolerance",
+    "privacy/test_calibration.py::test_more_privacy_than_asked_for_is_said",
+    "privacy/test_calibration.py::test_the_dimension_counts_where_inputs_are_rounded_one_by_one",
+    "privacy/test_calibration.py::test_an_epsilon_that_rises_again_is_searched_too",
+    "privacy/test_calibration.py::test_less_noise_does_not_meet_the_target",
+    "privacy/test_calibration.py::test_the_gaussian_is_calibrated_to_what_is_known",
+    "privacy/test_calibration.py::test_neighbours_at_zero_need_half_the_noise",
 )
 COMPOSITION = (
     "privacy/test_composition_parts.py",
-    "privacy/test_compose.py::test_one_release_is_exact",
-    "privacy/test_compose.py::test_the_grid_moves_the_loss_to_its_side",
-    "privacy/test_compose.py::test_the_error_of_the_transform_is_bounded",
-    "privacy/test_compose.py::test_without_delta_both_ends_are_those_of_pure_composition",
-    "privacy/test_compose.py::test_a_rare_impossible_code_is_paid_for_out_of_delta",
+    "privacy/test_rule.py::test_one_release_is_exact",
+    "privacy/test_rule.py::test_the_grid_moves_the_loss_to_its_side",
+    "privacy/test_rule.py::test_the_error_of_the_transform_is_bounded",
+    "privacy/test_rule.py::test_without_delta_both_ends_are_those_of_pure_composition",
+    "privacy/test_rule.py::test_a_rare_impossible_code_is_paid_for_out_of_delta",
 )
 
 # Quick tests that notice much stand first: the first that fails ends a run, and a few stand for a
 # whole file where the rest would take long.
 TESTS: dict[str, tuple[str, ...]] = {
     "_internal/rounding.py": (ROUNDED, PRINTED, "_internal/test_rounding.py"),
-    "privacy/accounting/account.py": ACCOUNT,
+    "privacy/accounting/accountant.py": ACCOUNT,
     "privacy/accounting/amplification.py": (THEOREM, ABSENCE, "privacy/test_sampled.py"),
-    "privacy/accounting/calibrate.py": CALIBRATE,
+    "privacy/accounting/calibration.py": CALIBRATE,
     "privacy/certificates/coordinate.py": (
         ZERO,
         WAY,
@@ -59,7 +59,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         PRINTED,
         "privacy/test_coordinate.py",
     ),
-    "privacy/accounting/composition/compose.py": COMPOSITION,
+    "privacy/accounting/composition/rule.py": COMPOSITION,
     "privacy/accounting/composition/envelope.py": COMPOSITION,
     "privacy/accounting/composition/fourier.py": COMPOSITION,
     "privacy/accounting/composition/loss.py": COMPOSITION,
@@ -75,7 +75,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/examples.py": ("privacy/test_releases.py",),
     "privacy/certificates/metric.py": ("privacy/test_metric.py",),
     "privacy/accounting/ledger.py": ("privacy/test_releases.py",),
-    "privacy/guarantee.py": (ROUNDED, "privacy/test_coordinate.py", "privacy/test_account.py"),
+    "privacy/guarantee.py": (ROUNDED, "privacy/test_coordinate.py", "privacy/test_accountant.py"),
     "privacy/accounting/releases.py": ("privacy/test_releases.py",),
     "privacy/accounting/sampled.py": ("privacy/test_sampled.py",),
     "privacy/certificates/vector.py": (

@@ -17,7 +17,7 @@ from randquant.papers.experiment import Curve, Setting, Trained
 from randquant.papers.registry import ENTRIES, EXPERIMENTS
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 from randquant.training.sweep import names

@@ -24,7 +24,7 @@ from randquant.papers.registry import reproduce
 from randquant.papers.result import labels
 from randquant.papers.saved import as_json, from_json
 from randquant.planning.tuning.update import tuned_mechanism, update_family
-from randquant.privacy.accounting.calibrate import calibrate
+from randquant.privacy.accounting.calibration import calibrate
 
 ONE, OTHER = Kind("one", "imvu"), Kind("other", "sign-sgd")
 

@@ -11,7 +11,7 @@ from scipy import stats
 from small_mnist import small_mnist
 
 import randquant as rq
-from randquant.mechanisms.designed import designed
+from randquant.mechanisms.from_design import designed
 from randquant.papers import equal
 from randquant.papers.experiment import Setting
 from randquant.papers.optm import training as optm_training
@@ -21,7 +21,7 @@ from randquant.papers.qmgeo import training as qmgeo
 from randquant.papers.result import as_text
 from randquant.papers.saved import as_json
 from randquant.training.config import TrainConfig
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 
 CANCER = TrainConfig(
     "breast-cancer", "softmax", "optm",

@@ -10,15 +10,15 @@ import pytest
 import randquant as rq
 from randquant import cli
 from randquant.aggregation.registry import update_mechanism
-from randquant.channels.moments import moments
+from randquant.channels.exact_moments import moments
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.plan.page import as_page, as_text
-from randquant.planning.plan.plan import plan
+from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import code
 from randquant.planning.plan.verdict import HOPELESS, USEFUL
 from randquant.planning.tuning.update import update_family
 from randquant.training.config import TrainConfig
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 
 FEW = ["stochastic-rounding", "imvu", "optm", "skellam", "binomial"]
 

@@ -13,7 +13,6 @@ from oracle import binary_log_delta
 from strategies import weight_rows
 
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.compose import _single, compose
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair, strongest_pairs
 from randquant.privacy.accounting.composition.fourier import _reach, _shift, by_fourier, on_grid
 from randquant.privacy.accounting.composition.loss import (
@@ -24,6 +23,7 @@ from randquant.privacy.accounting.composition.loss import (
     log_moments,
 )
 from randquant.privacy.accounting.composition.normal import _smoothed, by_mean, by_normal
+from randquant.privacy.accounting.composition.rule import _single, compose
 from randquant.privacy.divergence import UNIT
 
 # `composition.compose` is the function; this is the module that defines it.

@@ -19,8 +19,8 @@ from randquant.privacy.accounting.releases import (
     VectorRelease,
 )
 from randquant.privacy.certificates.noise import shift_divergence
-from randquant.privacy.certificates.sums.certify_sum import certify_sum
-from randquant.privacy.certificates.sums.kappa_sum import kappa_sum
+from randquant.privacy.certificates.sums.certificate import certify_sum
+from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import squared_distance
 
 RQM = rq.rqm(clip=1.5, margin=1.5, levels=5, keep=0.42)

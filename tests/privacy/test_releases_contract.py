@@ -10,7 +10,7 @@ import pytest
 
 import randquant as rq
 from randquant.mechanisms.noise.laws import Binomial, Skellam
-from randquant.privacy.accounting.account import ORDERS, account
+from randquant.privacy.accounting.accountant import ORDERS, account
 from randquant.privacy.accounting.releases import (
     ChannelRelease,
     GaussianRelease,

@@ -18,7 +18,7 @@ from randquant.aggregation.clipping import clip_to_norm
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
-from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
 from randquant.privacy.accounting import releases
@@ -38,6 +38,7 @@ from randquant.privacy.certificates.sums import (
     mixed,
     pair,
 )
+from randquant.privacy.certificates.sums import hardest as searching
 from randquant.privacy.certificates.sums import (
     kappa_blanket as independent,
 )
@@ -47,7 +48,6 @@ from randquant.privacy.certificates.sums import (
 from randquant.privacy.certificates.sums import (
     rounding as margins,
 )
-from randquant.privacy.certificates.sums import search as searching
 from randquant.privacy.certificates.sums.chain import rounding
 from randquant.privacy.certificates.sums.chain_kernel import curvatures
 from randquant.privacy.certificates.sums.rows import Rows

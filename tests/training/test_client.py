@@ -19,7 +19,7 @@ from randquant.training import models
 from randquant.training.client import Learner, Local
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.data import datasets
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 from randquant.training.server import Optimizer
 
 KEY = Key.from_seed(1)

@@ -22,7 +22,7 @@ from randquant.training.client import Learner
 from randquant.training.cohort import sum_of_codes
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 from randquant.training.server import Optimizer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

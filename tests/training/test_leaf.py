@@ -7,7 +7,7 @@ import pytest
 
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets, features, leaf
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 
 WRITERS = 23
 

@@ -36,7 +36,7 @@ from randquant.training.runs import (
     status as run_status,
 )
 from randquant.training.sweep import names
-from randquant.training.sweep.conduct import _trainable, outcomes
+from randquant.training.sweep.conductor import _trainable, outcomes
 from randquant.training.sweep.spec import read
 
 CONFIG = TrainConfig(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from randquant.aggregation.registry import update_mechanism
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.participation import sample_cohort

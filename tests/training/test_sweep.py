@@ -15,11 +15,11 @@ from randquant._internal import locks
 from randquant.privacy.guarantee import Guarantee
 from randquant.training import sweep
 from randquant.training.records import RoundMetrics, RunSummary
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 from randquant.training.sweep import names
-from randquant.training.sweep.conduct import JOURNAL
+from randquant.training.sweep.conductor import JOURNAL
 from randquant.training.sweep.search import Search
 from randquant.training.sweep.workers import Workers
 

@@ -15,9 +15,9 @@ from randquant.aggregation.payloads import counted, enough
 from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.batch import encode_payloads
-from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.codec import encode_payload
+from randquant.channels.exact_moments import moments
 from randquant.channels.keys import Key
-from randquant.channels.moments import moments
 from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import ChannelRelease

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.hadamard import hadamard
+from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.channels.keys import Key
 
 

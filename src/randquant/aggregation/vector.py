@@ -18,7 +18,7 @@ from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.mechanism import MechanismDefaults, error_of, no_error
 from randquant.aggregation.rotation import Rotation
 from randquant.channels.channel import Channel
-from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.inputs import vector
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release

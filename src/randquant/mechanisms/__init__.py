@@ -3,21 +3,21 @@
 A mechanism joins every command, table and contract test by the record in its own file.
 """
 
-from randquant.mechanisms.imvu import imvu, imvu_fisher
-from randquant.mechanisms.mvu import mvu
-from randquant.mechanisms.optm import optm
-from randquant.mechanisms.pbm import pbm
-from randquant.mechanisms.qmgeo import qmgeo
+from randquant.mechanisms.bins import erm, two_bins
+from randquant.mechanisms.interpolated import imvu, imvu_fisher
+from randquant.mechanisms.minimum_variance import mvu
+from randquant.mechanisms.optimal_mechanism import optm
+from randquant.mechanisms.poisson_binomial import pbm
+from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
 from randquant.mechanisms.record import MechanismRecord
 from randquant.mechanisms.registry import build, channel_mechanisms, register, unregister
-from randquant.mechanisms.rqm import rqm, stochastic_rounding
+from randquant.mechanisms.truncated_geometric import qmgeo
 from randquant.mechanisms.tuning import (
     CoordinateFamily,
     CoordinateTarget,
     UpdateFamily,
     UpdateSetting,
 )
-from randquant.mechanisms.two_bins import erm, two_bins
 
 __all__ = [
     "CoordinateFamily",

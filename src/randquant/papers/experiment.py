@@ -20,7 +20,7 @@ from randquant.privacy.guarantee import Interval
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets, features
 from randquant.training.records import RoundMetrics
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 from randquant.training.sweep import names

@@ -1,7 +1,7 @@
 """Encoding values as codes, with exactly the certified distribution."""
 
 from randquant.channels.encoding.batch import encode_payloads
-from randquant.channels.encoding.encode import decode, encode, encode_payload
+from randquant.channels.encoding.codec import decode, encode, encode_payload
 from randquant.channels.encoding.stream import encode_to
 from randquant.channels.encoding.threads import CHUNK, SEGMENT, cores
 

@@ -11,7 +11,7 @@ from randquant.channels.channel import Channel
 from randquant.channels.encoding.inputs import floats, not_finite
 from randquant.channels.encoding.threads import CHUNK, Encoder, scratch
 from randquant.channels.keys import Key
-from randquant.channels.wire.blocks import block
+from randquant.channels.wire.block_codes import block
 
 SLAB = 1 << 17
 """Random words held at a time: together with their coordinates they fit a second-level cache."""
@@ -68,7 +68,7 @@ def _together(
 ) -> np.ndarray:
     """Encode rows; (n,) bool says for which of them 32 random bits per draw were enough."""
     from randquant.channels.encoding import kernel
-    from randquant.channels.encoding.tables import tables
+    from randquant.channels.encoding.thresholds import tables
 
     width = x.shape[1] + x.shape[1] % 2
     words = scratch("rows", np.uint64, len(x) * width).reshape(len(x), width)

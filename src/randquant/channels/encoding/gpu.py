@@ -29,7 +29,7 @@ from randquant.channels.encoding.kernel import (
     LOW_BITS,
     UNSETTLED,
 )
-from randquant.channels.encoding.tables import tables
+from randquant.channels.encoding.thresholds import tables
 from randquant.channels.keys import Key
 
 ROWS = 128

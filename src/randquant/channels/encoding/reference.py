@@ -6,12 +6,12 @@ import numpy as np
 
 from randquant.channels.channel import DITHER_STEPS, Channel
 from randquant.channels.encoding.kernel import LOW_BITS
-from randquant.channels.encoding.tables import tables
+from randquant.channels.encoding.thresholds import tables
 from randquant.channels.keys import Key
 
 
 def encode(channel: Channel, x: np.ndarray, key: Key) -> np.ndarray:
-    """Encode like `randquant.channels.encoding.encode`, always comparing all 62 bits of every draw.
+    """Encode like `randquant.channels.encoding.codec`, always comparing all 62 bits of every draw.
 
     Args:
         channel: the channel.

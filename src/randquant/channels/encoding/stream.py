@@ -14,7 +14,7 @@ from randquant.channels.channel import Channel
 from randquant.channels.encoding.inputs import floats, not_finite
 from randquant.channels.encoding.threads import Encoder, cores
 from randquant.channels.keys import Key
-from randquant.channels.wire.blocks import length
+from randquant.channels.wire.block_codes import length
 
 PIECE = 1 << 22
 """Approximate number of coordinates encoded at a time: 16 MiB of float32."""

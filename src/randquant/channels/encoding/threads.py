@@ -14,10 +14,10 @@ from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.inputs import Widen
 from randquant.channels.keys import Key, KeyStream
-from randquant.channels.wire.blocks import block, blocks, length
+from randquant.channels.wire.block_codes import block, blocks, length
 
 if TYPE_CHECKING:
-    from randquant.channels.encoding.tables import Tables
+    from randquant.channels.encoding.thresholds import Tables
 
 CHUNK = 1 << 14  # coordinates per kernel call: its random words fit the second-level cache
 SEGMENT = 1 << 17  # fewest coordinates worth another thread; a multiple of CHUNK
@@ -39,7 +39,7 @@ class Encoder:
 
     def __init__(self, channel: Channel, key: Key, packed: bool) -> None:
         # numba is slow to import, and most commands do not need it
-        from randquant.channels.encoding.tables import tables
+        from randquant.channels.encoding.thresholds import tables
 
         validate.kind("channel", channel, Channel)
         validate.kind("key", key, Key)

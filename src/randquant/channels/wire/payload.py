@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.wire.blocks import block, blocks, length
+from randquant.channels.wire.block_codes import block, blocks, length
 
 MAGIC = b"RQPL"
 VERSION = 2

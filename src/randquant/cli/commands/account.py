@@ -11,7 +11,7 @@ from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.command import Command, Output
 from randquant.cli.options import NEIGHBORING, NORM, TRUST, mechanism_options, own_parameters
 from randquant.mechanisms.registry import build, channel_mechanisms
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.certificates.coordinate import certify
 
 

@@ -36,7 +36,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> Output:
-    from randquant.audit.audit import audit, cohort_inputs
+    from randquant.audit.pipeline import audit, cohort_inputs
 
     parameters, clip_norm = own_parameters(options.mechanism, options)
     size, cohort = options.dimension, options.cohort

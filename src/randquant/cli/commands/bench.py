@@ -16,11 +16,11 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels import wire
-from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.threads import cores
 from randquant.channels.keys import Key
 from randquant.cli.command import Command, Output
-from randquant.mechanisms.rqm import rqm
+from randquant.mechanisms.randomized_quantization import rqm
 
 NAIVE_CHUNK = 1 << 14  # coordinates: the fastest chunk for plain torch among 2**10 to 2**21
 

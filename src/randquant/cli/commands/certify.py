@@ -7,13 +7,13 @@ import math
 
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
-from randquant.channels.moments import moments
-from randquant.channels.wire.blocks import bits_per_code
+from randquant.channels.exact_moments import moments
+from randquant.channels.wire.block_codes import bits_per_code
 from randquant.cli.command import Command, Output
 from randquant.cli.options import given_parameters, mechanism_options
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.certificates.coordinate import certify, certify_pair
-from randquant.privacy.certificates.sums.certify_sum import certify_sum
+from randquant.privacy.certificates.sums.certificate import certify_sum
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from randquant._internal.rounding import round_up
-from randquant.channels.moments import moments
-from randquant.channels.wire.blocks import bits_per_code
+from randquant.channels.exact_moments import moments
+from randquant.channels.wire.block_codes import bits_per_code
 from randquant.cli.command import Command, Output, written_page
 from randquant.cli.values import numbers
 from randquant.mechanisms.record import CLIP, DENSITY, REACH

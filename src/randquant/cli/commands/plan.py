@@ -40,7 +40,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> Output:
     from randquant.planning.plan import page
-    from randquant.planning.plan.plan import plan
+    from randquant.planning.plan.planner import plan
 
     ranked = plan(
         options.dimension,

@@ -30,7 +30,7 @@ def _run(options: argparse.Namespace) -> Output:
 def _page(folders: Sequence[Path], output: Path | None) -> Path:
     from randquant.training import sweep
     from randquant.training.runs import overview
-    from randquant.training.runs.rebuild import rebuild
+    from randquant.training.runs.rewrite import rebuild
 
     if len(folders) == 1 and (folders[0] / "config.json").exists():
         return rebuild(folders[0], output)

@@ -117,7 +117,7 @@ def _run(options: argparse.Namespace) -> Output:
     """Begin or resume a run and train it to its end."""
     try:
         from randquant.cli import progress
-        from randquant.training.runs import execute as runs
+        from randquant.training.runs import execution as runs
         from randquant.training.runs.tensorboard import TensorboardLog
     except ModuleNotFoundError as error:
         raise ImportError(

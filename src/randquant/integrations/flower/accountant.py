@@ -13,7 +13,7 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant.integrations.flower.offer import Offer
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
 
 SCHEMA = 2

@@ -8,7 +8,7 @@ from randquant.mechanisms.design.constraints import (
     Renyi,
     constraint_of,
 )
-from randquant.mechanisms.design.optimal import Design, least_epsilon, optimal
+from randquant.mechanisms.design.solver import Design, least_epsilon, optimal
 
 __all__ = [
     "Constraint",

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from randquant.channels.channel import Channel
-from randquant.channels.moments import moments
+from randquant.channels.exact_moments import moments
 from randquant.mechanisms.design.programme import Conditions, Part, Solution
 
 TRACE = 1e-7

@@ -6,9 +6,9 @@ import numpy as np
 
 from randquant._internal.html.svg import Line, line_chart
 from randquant.channels.channel import Channel
-from randquant.channels.moments import moments
-from randquant.mechanisms.imvu import imvu, imvu_fisher
-from randquant.mechanisms.mvu import mvu
+from randquant.channels.exact_moments import moments
+from randquant.mechanisms.interpolated import imvu, imvu_fisher
+from randquant.mechanisms.minimum_variance import mvu
 from randquant.papers.result import Claim, Reproduction, Table
 from randquant.privacy.certificates.metric import fisher_information
 

@@ -14,8 +14,8 @@ import numpy as np
 from randquant._internal.html.svg import Line, line_chart
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
-from randquant.channels.moments import moments
-from randquant.mechanisms.mvu import mvu
+from randquant.channels.exact_moments import moments
+from randquant.mechanisms.minimum_variance import mvu
 from randquant.mechanisms.registry import build
 from randquant.papers.result import Claim, Reproduction, Table
 from randquant.privacy.certificates.coordinate import certify
@@ -223,7 +223,7 @@ def average(
         mean, deviation: of the Gaussian before truncation.
 
     Example:
-        >>> from randquant.mechanisms.rqm import rqm
+        >>> from randquant.mechanisms.randomized_quantization import rqm
         >>> channel = rqm(1.0, 1.7, 4, 0.22)
         >>> round(average(channel, lambda x: x, 0.0, 0.3), 12) + 0.0, round(
         ...     average(channel, lambda x: x * 0 + 1, 0.5, 0.1), 12

@@ -18,7 +18,7 @@ from randquant.training import models
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets, features
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 from randquant.training.runs.status import Status
 
 

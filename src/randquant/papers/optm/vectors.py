@@ -12,13 +12,13 @@ from scipy import optimize, stats
 
 from randquant._internal.html.svg import Line, line_chart
 from randquant.channels.channel import Channel
-from randquant.channels.encoding.encode import decode, encode
+from randquant.channels.encoding.codec import decode, encode
+from randquant.channels.exact_moments import moments
 from randquant.channels.keys import Key
-from randquant.channels.moments import moments
-from randquant.mechanisms.designed import designed
-from randquant.mechanisms.mvu import mvu
-from randquant.mechanisms.optm import optm
-from randquant.mechanisms.rqm import rqm
+from randquant.mechanisms.from_design import designed
+from randquant.mechanisms.minimum_variance import mvu
+from randquant.mechanisms.optimal_mechanism import optm
+from randquant.mechanisms.randomized_quantization import rqm
 from randquant.papers.result import Claim, Table, Verdict
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import Interval

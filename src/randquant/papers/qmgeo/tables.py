@@ -9,7 +9,7 @@ import numpy as np
 
 from randquant._internal.html.svg import Line, line_chart
 from randquant._internal.rounding import round_down, round_up
-from randquant.mechanisms.qmgeo import qmgeo
+from randquant.mechanisms.truncated_geometric import qmgeo
 from randquant.papers.result import Claim, Reproduction, Table, agrees
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.divergence import renyi

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from randquant.channels.moments import moments
+from randquant.channels.exact_moments import moments
 from randquant.papers import equal, experiment
 from randquant.papers.experiment import Curve, Setting, Trained
 from randquant.papers.qmgeo.tables import MIXING, PAPER, PRINTED, printed_claim

@@ -10,9 +10,9 @@ import numpy as np
 from randquant._internal.html.svg import Line, heat_map, line_chart
 from randquant._internal.rounding import round_down, round_up
 from randquant.channels.channel import Channel
-from randquant.channels.moments import moments
-from randquant.mechanisms.pbm import pbm as pbm_channel
-from randquant.mechanisms.rqm import rqm as rqm_channel
+from randquant.channels.exact_moments import moments
+from randquant.mechanisms.poisson_binomial import pbm as pbm_channel
+from randquant.mechanisms.randomized_quantization import rqm as rqm_channel
 from randquant.papers.result import Claim, Reproduction, Table, Verdict, agrees
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.divergence import renyi

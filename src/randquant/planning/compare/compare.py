@@ -13,8 +13,8 @@ from randquant._internal import validate
 from randquant._internal.html import formatting, tables
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
-from randquant.channels.moments import Moments, moments
-from randquant.channels.wire.blocks import bits_per_code
+from randquant.channels.exact_moments import Moments, moments
+from randquant.channels.wire.block_codes import bits_per_code
 from randquant.mechanisms.registry import build
 from randquant.mechanisms.tuning import AverageError, CoordinateTarget
 from randquant.planning.tuning.coordinate import Unreachable, tunable_mechanisms, tune_coordinate

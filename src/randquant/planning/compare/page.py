@@ -9,7 +9,7 @@ import numpy as np
 
 from randquant._internal.html import formatting, svg, tables, template
 from randquant._internal.html.svg import Line, minus
-from randquant.channels.moments import Moments
+from randquant.channels.exact_moments import Moments
 from randquant.planning.compare.compare import Comparison, Measured, caption, notes, rows
 from randquant.privacy.certificates.coordinate import certify
 

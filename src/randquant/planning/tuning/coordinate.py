@@ -17,7 +17,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
-from randquant.channels.moments import moments
+from randquant.channels.exact_moments import moments
 from randquant.mechanisms.record import MechanismRecord
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.mechanisms.tuning import (

@@ -15,7 +15,7 @@ from dp_accounting.rdp import RdpAccountant as TheirRdpAccountant
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair
 from randquant.privacy.accounting.release import Release, ReleaseDefaults
 from randquant.privacy.accounting.sampled import Sampled

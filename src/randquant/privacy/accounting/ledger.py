@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.guarantee import Guarantee, Neighboring

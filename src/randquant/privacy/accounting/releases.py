@@ -19,8 +19,8 @@ from randquant.privacy.accounting.release import ReleaseDefaults
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
 from randquant.privacy.certificates.noise import Noise, shift_divergence
-from randquant.privacy.certificates.sums.certify_sum import certify_sum
-from randquant.privacy.certificates.sums.kappa_sum import kappa_sum
+from randquant.privacy.certificates.sums.certificate import certify_sum
+from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import squared_distance
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, rounded_up

@@ -1,9 +1,9 @@
 """Many training runs from one description: a grid, or a search for the best of them."""
 
-from randquant.training.sweep.conduct import conduct, is_sweep, outcomes
+from randquant.training.sweep.conductor import conduct, is_sweep, outcomes
+from randquant.training.sweep.outcomes import as_json, as_text, results
 from randquant.training.sweep.page import write_page
 from randquant.training.sweep.pareto import frontier
-from randquant.training.sweep.results import as_json, as_text, results
 from randquant.training.sweep.spec import Spec, read
 
 __all__ = [

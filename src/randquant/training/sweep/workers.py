@@ -150,7 +150,7 @@ def _serve(link: Connection) -> None:
 
 def _trained(folder: Path, link: Connection) -> Ended:
     try:
-        from randquant.training.runs import execute as runs
+        from randquant.training.runs import execution as runs
 
         runs.execute(folder, lambda config, metrics: link.send((folder, config, metrics)))
     except (ValueError, TypeError, ArithmeticError) as error:

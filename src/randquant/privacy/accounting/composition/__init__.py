@@ -1,7 +1,7 @@
 """What many releases of one channel reveal together."""
 
-from randquant.privacy.accounting.composition.compose import Composition, compose
 from randquant.privacy.accounting.composition.envelope import dominating_pair
+from randquant.privacy.accounting.composition.rule import Composition, compose
 
 __all__ = [
     "Composition",

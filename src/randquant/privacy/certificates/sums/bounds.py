@@ -12,7 +12,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.blanket import Blanket, shifted_blankets
 from randquant.privacy.certificates.sums.blanket_draws import FEW, Noises, draws
 from randquant.privacy.certificates.sums.law import KEEP_ALL, Law
-from randquant.privacy.certificates.sums.mixed import add_trimmed, mixed, table
+from randquant.privacy.certificates.sums.mixture import add_trimmed, mixed, table
 from randquant.privacy.certificates.sums.rows import Rows
 from randquant.privacy.divergence import UNIT
 
@@ -137,7 +137,7 @@ def by_search(
         attained: at most the log moment of some others and pair.
         goal: a bound known already: a search that cannot improve on it is skipped.
     """
-    from randquant.privacy.certificates.sums.search import search
+    from randquant.privacy.certificates.sums.hardest import search
 
     if plan.depth == 0:
         return log_single

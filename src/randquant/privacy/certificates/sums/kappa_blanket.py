@@ -14,7 +14,7 @@ import numpy as np
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.sums.chain import ChainLaw, Powers, rounding
-from randquant.privacy.certificates.sums.reached import reached
+from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rounding import (
     between,
     fits,

@@ -17,7 +17,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.chain import ChainLaw, rounding, sums
 from randquant.privacy.certificates.sums.chain_kernel import curvatures
 from randquant.privacy.certificates.sums.kappa_blanket import by_blanket
-from randquant.privacy.certificates.sums.reached import endless, reached
+from randquant.privacy.certificates.sums.reachable import endless, reached
 from randquant.privacy.certificates.sums.rounding import (
     between,
     fits,

@@ -9,7 +9,7 @@ import pytest
 
 import randquant as rq
 from randquant.channels.channel import Channel
-from randquant.channels.encoding.encode import encode
+from randquant.channels.encoding.codec import encode
 from randquant.channels.keys import Key
 from randquant.mechanisms import design
 

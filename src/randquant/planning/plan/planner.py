@@ -12,12 +12,12 @@ from randquant._internal.rounding import round_up
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.registry import all_mechanisms
-from randquant.mechanisms.rqm import stochastic_rounding
+from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.planning.limits import gaussian_multiplier, privunit
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
 from randquant.planning.plan.verdict import judge
 from randquant.planning.tuning.update import protecting_mechanisms, tune_update
-from randquant.privacy.accounting.calibrate import OutOfReach, calibrate
+from randquant.privacy.accounting.calibration import OutOfReach, calibrate
 from randquant.privacy.guarantee import Neighboring
 
 ALIKE = 1.01

@@ -15,12 +15,12 @@ from strategies import channels, mechanism_channels, weight_rows
 
 import randquant as rq
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.account import ORDERS, account
-from randquant.privacy.accounting.composition.compose import compose
+from randquant.privacy.accounting.accountant import ORDERS, account
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair
 from randquant.privacy.accounting.composition.fourier import _powered, by_fourier, on_grid
 from randquant.privacy.accounting.composition.loss import PrivacyLoss, best_tilt, crossing
 from randquant.privacy.accounting.composition.normal import by_mean, by_normal
+from randquant.privacy.accounting.composition.rule import compose
 from randquant.privacy.accounting.releases import ChannelRelease
 from randquant.privacy.divergence import hockey_stick
 
@@ -191,7 +191,7 @@ def test_the_lower_end_is_close_below_the_true_value_of_one_pair(releases):
 @settings(max_examples=10, deadline=None)
 @given(mechanism_channels(), st.integers(1, 10**9), st.sampled_from([1e-9, 1e-5, 0.1, 0.9]))
 def test_the_lower_end_is_below_renyi_composition(channel, releases, delta):
-    from randquant.privacy.accounting.account import _composed, _to_epsilon
+    from randquant.privacy.accounting.accountant import _composed, _to_epsilon
 
     lower = compose(channel, releases, delta).epsilon.lower
     release = [ChannelRelease(channel, releases, 1)]

@@ -12,8 +12,8 @@ from strategies import mechanism_channels
 import randquant as rq
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.noise.laws import Skellam
-from randquant.privacy.accounting.account import ORDERS, RESERVE, _to_epsilon, account
-from randquant.privacy.accounting.composition.compose import compose
+from randquant.privacy.accounting.accountant import ORDERS, RESERVE, _to_epsilon, account
+from randquant.privacy.accounting.composition.rule import compose
 from randquant.privacy.accounting.release import ReleaseDefaults
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, NoiseRelease
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
+from randquant.mechanisms.bins import two_bins
 from randquant.mechanisms.record import CLIP, LEVELS, MARGIN, MechanismRecord
 from randquant.mechanisms.tuning import (
     SHARES,
@@ -19,7 +20,6 @@ from randquant.mechanisms.tuning import (
     margins,
     six_digits,
 )
-from randquant.mechanisms.two_bins import two_bins
 
 KEEP = 0.42
 """Probability that a level is kept, for whole updates; the paper's value."""

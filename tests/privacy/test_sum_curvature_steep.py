@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import randquant as rq
 from randquant.privacy.certificates.sums.chain import Powers, rounding, sums
 from randquant.privacy.certificates.sums.kappa_blanket import by_blanket
-from randquant.privacy.certificates.sums.kappa_sum import kappa_sum
 from randquant.privacy.certificates.sums.rounding import largest_ratio, left_out, log_keep, slack
+from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import Kappa, kappa
 
 Row = list[int]

@@ -16,7 +16,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.rounding import round_down, round_up
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sums.attack import Attack, attack
+from randquant.privacy.certificates.sums.attacks import Attack, attack
 from randquant.privacy.certificates.sums.bounds import BlockPlan, by_blanket, by_search
 from randquant.privacy.certificates.sums.rows import Rows
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT

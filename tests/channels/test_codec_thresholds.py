@@ -22,10 +22,10 @@ from randquant.channels.channel import Channel
 from randquant.channels.encoding import kernel, reference
 from randquant.channels.encoding import stream as stream_module
 from randquant.channels.encoding.batch import encode_payloads
-from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.stream import encode_to
-from randquant.channels.encoding.tables import CELL_BUCKETS, tables
 from randquant.channels.encoding.threads import CHUNK, scratch
+from randquant.channels.encoding.thresholds import CELL_BUCKETS, tables
 from randquant.channels.keys import Key
 
 NONE = np.empty(0, dtype=np.uint64)

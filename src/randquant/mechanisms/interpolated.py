@@ -11,7 +11,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.channels.probabilities import from_probabilities
-from randquant.mechanisms.pbm import binomial
+from randquant.mechanisms.poisson_binomial import binomial
 from randquant.mechanisms.record import CLIP_NORM, LEVELS, MechanismRecord
 from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting, six_digits
 from randquant.privacy.guarantee import Interval

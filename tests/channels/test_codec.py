@@ -16,11 +16,11 @@ from randquant.channels.channel import Channel
 from randquant.channels.encoding import batch as rows
 from randquant.channels.encoding import kernel, reference, stream
 from randquant.channels.encoding.batch import encode_payloads
-from randquant.channels.encoding.encode import encode_payload
+from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.inputs import floats
 from randquant.channels.encoding.stream import encode_to
-from randquant.channels.encoding.tables import tables
 from randquant.channels.encoding.threads import CHUNK, SEGMENT
+from randquant.channels.encoding.thresholds import tables
 from randquant.channels.keys import Key
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)

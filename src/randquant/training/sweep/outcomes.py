@@ -15,7 +15,7 @@ from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
 from randquant.training import settings
 from randquant.training.runs.status import Status, fitted_notes, sorted_by_epsilon
-from randquant.training.sweep.averages import Average, averages
+from randquant.training.sweep.averaging import Average, averages
 from randquant.training.sweep.pareto import frontier
 
 CAUTION = (

@@ -18,7 +18,7 @@ from randquant._internal import locks
 from randquant._internal.serialization import write_atomic
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs import status as run_status
 from randquant.training.runs.folder import CONFIG, REPORT

@@ -10,7 +10,7 @@ import numpy as np
 
 from randquant.privacy.certificates.sums.blanket_draws import MOST_CLIENTS
 from randquant.privacy.certificates.sums.law import Law
-from randquant.privacy.certificates.sums.mixed import table
+from randquant.privacy.certificates.sums.mixture import table
 from randquant.privacy.certificates.sums.pair import log_moment
 from randquant.privacy.certificates.sums.rows import Rows
 

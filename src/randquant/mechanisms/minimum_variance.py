@@ -6,7 +6,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.mechanisms.designed import designed
+from randquant.mechanisms.from_design import designed
 from randquant.mechanisms.record import CLIP, EPSILON, INPUTS, LEVELS, MechanismRecord
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, six_digits
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.compose import compose
+from randquant.privacy.accounting.composition.rule import compose
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, rounded_up

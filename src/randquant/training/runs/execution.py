@@ -26,7 +26,7 @@ from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.records import RoundMetrics, RunSummary, Sent
 from randquant.training.runs import folder as run_folder
-from randquant.training.runs import rebuild
+from randquant.training.runs import rewrite
 from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE, REPORT
 from randquant.training.runs.log import RunLog
 from randquant.training.runs.setup import Prepared, prepare, without_privacy
@@ -97,7 +97,7 @@ def execute(
         if (folder / BASELINE).exists():
             baseline = _execute_one(folder / BASELINE, on_round)
         run = _execute_one(folder, on_round)
-    rebuild.write(folder / REPORT, run, baseline)
+    rewrite.write(folder / REPORT, run, baseline)
     return run
 
 

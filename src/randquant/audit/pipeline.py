@@ -18,7 +18,7 @@ from randquant.audit.attacks import Outcomes, World, best_event, in_words, stati
 from randquant.audit.proportions import ceiling, least_epsilon
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
 FEWEST = 40

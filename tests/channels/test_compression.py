@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import randquant as rq
 from randquant.channels import wire
-from randquant.channels.wire.compress import compress, decompress
+from randquant.channels.wire.compression import compress, decompress
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 UPDATE = np.random.default_rng(0).normal(0, 0.3, 400_000).astype(np.float32)

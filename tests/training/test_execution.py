@@ -15,11 +15,11 @@ from randquant._internal import sealed
 from randquant._internal.serialization import to_json
 from randquant.cli import progress
 from randquant.mechanisms.registry import build
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.training.config import TrainConfig
 from randquant.training.participation import sample_cohort
-from randquant.training.runs import execute as runs
+from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs import log as run_log
 

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
-from randquant.privacy.accounting.account import account
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.release import Releasing
 from randquant.privacy.guarantee import Guarantee, Neighboring

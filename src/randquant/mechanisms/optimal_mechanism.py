@@ -15,10 +15,10 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
+from randquant.mechanisms.bins import bins_of, two_bins
 from randquant.mechanisms.optm_programme import Problem, best, least_selectable
 from randquant.mechanisms.record import CLIP, DENSITY, EPSILON, REACH, VALUES, MechanismRecord
 from randquant.mechanisms.tuning import CoordinateFamily, few_margins
-from randquant.mechanisms.two_bins import bins_of, two_bins
 from randquant.privacy.certificates.coordinate import certify
 
 SLACKS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
@@ -92,7 +92,7 @@ def _on_bins(
 ) -> Channel:
     """The channel on given bins: lower the aim until the integers certify."""
     from randquant.mechanisms.design.constraints import Pure
-    from randquant.mechanisms.design.optimal import least_epsilon
+    from randquant.mechanisms.design.solver import least_epsilon
 
     least = least_epsilon(1.0, bins, Pure(epsilon))
     if epsilon <= least * (1 + 1e-6):
