@@ -84,9 +84,12 @@ def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
         ImportError: vl-convert is not installed.
     """
     found = _converter().vegalite_to_svg(specification(figure, alone=alone, width=width))
-    found = _PLACES.sub(_shorter, found)
+    fine = 2 if isinstance(figure, HeatMap) else 1  # decimals: cells must meet
+    found = _PLACES.sub(functools.partial(_shorter, decimals=fine), found)
     for unseen in _UNSEEN:
         found = unseen.sub("", found)
+    if not alone:  # HTML knows what an SVG is, and its style sheet has the font
+        found = re.sub(r' (?:xmlns|font-family)="[^"]*"', "", found)
     for color, variable in VARIABLES.items():
         found = found.replace(f'"{color}"', f'"{variable}"')
     return found
@@ -117,6 +120,7 @@ def live(figure: Figure) -> str:
         ImportError: vl-convert is not installed.
     """
     found = _converter().vegalite_to_vega(specification(figure, live=True))
+    found.pop("$schema")  # an address
     text = json.dumps(found, separators=(",", ":"), sort_keys=True)
     for color, variable in VARIABLES.items():
         text = text.replace(f'"{color}"', f'"{variable}"')
@@ -127,9 +131,9 @@ _PLACES = re.compile(r' (?:d|transform|x|y|x2|y2|width|height|opacity)="[^"]*"')
 _LONG = re.compile(r"\d+\.\d{2,}(?![\de])")
 
 
-def _shorter(place: re.Match[str]) -> str:
-    """Places with one decimal, opacities with two."""
-    decimals = 2 if place[0].startswith(" opacity") else 1
+def _shorter(place: re.Match[str], decimals: int) -> str:
+    """Places with that many decimals, opacities with two."""
+    decimals = 2 if place[0].startswith(" opacity") else decimals
     return _LONG.sub(lambda number: f"{float(number[0]):.{decimals}f}", place[0])
 
 

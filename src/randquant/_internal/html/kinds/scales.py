@@ -62,6 +62,8 @@ def up(axis: Axis, values: Sequence[float]) -> Spec:
 def ticks(axis: Axis, low: float, high: float) -> Spec:
     if not axis.log:
         return {"tickCount": 5, "labelOverlap": "parity"}
+    if high < 10 * low:  # less than a decade: every tick is wanted
+        return {"tickCount": 6, "format": ",~g"}
     # 1, 2 and 5 of each decade; over many decades only the powers of ten.
     first = "datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))"
     wanted = "[1]" if math.log10(high / low) > 3 else "[1, 2, 5]"
