@@ -187,12 +187,12 @@ def _above(text: str) -> dict[str, Any]:
 
 
 _DRAW: dict[type, Any] = {
-    LineChart: lines.lines,
-    GroupedBars: bars.bars,
-    HorizontalBars: bars.amounts,
-    HeatMap: areas.heat,
-    ScatterPlot: marks.marks,
-    StackedAreas: areas.areas,
+    LineChart: lines.draw_lines,
+    GroupedBars: bars.draw_bars,
+    HorizontalBars: bars.draw_amounts,
+    HeatMap: areas.draw_heat,
+    ScatterPlot: marks.draw_marks,
+    StackedAreas: areas.draw_areas,
 }
 
 _ZOOM = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -102,7 +103,7 @@ class Section:
     text: bool = False
 
 
-class Key(NamedTuple):
+class LegendKey(NamedTuple):
     """An entry of a legend: its CSS classes, its sign if it has one, its words."""
 
     style: str
@@ -265,25 +266,29 @@ def _drawable(figure: Figure) -> bool:
     return True
 
 
-def legend(figure: Figure) -> list[Key]:
+def legend(figure: Figure) -> list[LegendKey]:
     """The entries of a figure's legend, which a page shows above the picture."""
     match figure:
         case LineChart():
-            return [Key(f"line {style}", "", label) for label, style in lines.legend(figure.lines)]
+            return [
+                LegendKey(f"line {style}", "", label) for label, style in lines.legend(figure.lines)
+            ]
         case GroupedBars():
             return [
-                Key(f"bar c{k % scales.MANY + 1}", "", name)
+                LegendKey(f"bar c{k % scales.MANY + 1}", "", name)
                 for k, (name, _) in enumerate(figure.groups)
             ]
         case HorizontalBars() if figure.stacked:
-            return [Key(f"bar {bar.style}", "", f"{bar.label} {bar.text}") for bar in figure.bars]
+            return [
+                LegendKey(f"bar {bar.style}", "", f"{bar.label} {bar.text}") for bar in figure.bars
+            ]
         case ScatterPlot():
             return [_series(k, each) for k, each in enumerate(figure.series)]
     return []
 
 
-def _series(place: int, series: Series) -> Key:
+def _series(place: int, series: Series) -> LegendKey:
     style = f"c{place % scales.MANY + 1}"
     if series.marks and all(mark.x is None for mark in series.marks):
-        return Key(f"level {style}", "", series.label)
-    return Key(f"mark {style}", SIGNS[scales.shape(place)], series.label)
+        return LegendKey(f"level {style}", "", series.label)
+    return LegendKey(f"mark {style}", SIGNS[scales.shape(place)], series.label)

@@ -44,6 +44,16 @@ def shape(place: int) -> str:
     return SHAPES[(place + place // MANY) % len(SHAPES)]
 
 
+def quantity(name: str, **more: Any) -> Spec:
+    """A number of each row."""
+    return {"field": name, "type": "quantitative", **more}
+
+
+def category(name: str, **more: Any) -> Spec:
+    """A word of each row, in the order of the rows."""
+    return {"field": name, "type": "nominal", "sort": None, **more}
+
+
 def across(axis: Axis, values: Iterable[float]) -> Spec:
     low, high = span([*values] or [0.0, 1.0])
     scale = {"domain": [low, high], "nice": False, "type": "log" if axis.log else "linear"}
