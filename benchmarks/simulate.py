@@ -28,6 +28,7 @@ from randquant.training import models
 from randquant.training.algorithm import distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.data import datasets
+from randquant.training.named import of_dataset
 from randquant.training.participation import sample_cohort
 from randquant.training.server import Optimizer
 
@@ -91,8 +92,8 @@ def ours_on_gpu(name, folder, rounds, private):
 def ours(name, folder, rounds, private, device="cpu"):
     """Gradients, clip, encode, pack, unpack, sum, decode, step: `randquant train`'s own loop."""
     data, workers = datasets.load("fashion-mnist", folder), 2
-    learner = Learner(initial(name), data, list(split()), device=device)
-    size = (learner._features.nbytes + learner._labels.nbytes) / 2**20
+    learner = Learner(of_dataset(initial(name), data, list(split())), device=device)
+    size = (learner._data.table.features.nbytes + learner._data.table.targets.nbytes) / 2**20
     del data
     mechanism = update_mechanism(*(("rqm", RQM) if private else ("clipped-sgd", {"clip": 1e30})))
     torch.set_num_threads(workers)

@@ -17,6 +17,7 @@ from results import save
 from randquant.training import models
 from randquant.training.client import Learner
 from randquant.training.data import datasets, features
+from randquant.training.named import of_dataset
 from randquant.training.participation import sample_cohort
 
 SHARES = (0.0, 0.1, 0.3, 1.0, 3.0)
@@ -41,7 +42,7 @@ def accuracy(setting, share: float, step: float, seed: int) -> tuple[float, int]
     data = load(name)
     clients = datasets.partition(data.train_labels, 200, "iid", concentration=0.3, seed=seed)
     built = models.build(model, data.train_features.shape[1:], data.classes, seed)
-    learner = Learner(built, data, clients)
+    learner = Learner(of_dataset(built, data, clients))
     parameters, noise = learner.parameters(), np.random.default_rng(seed)
     deviation = share * clip_norm * math.sqrt(rounds / learner.dimension)
     for number in range(1, rounds + 1):

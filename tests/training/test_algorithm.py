@@ -14,10 +14,11 @@ from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.training import client as learner_module
-from randquant.training import models
+from randquant.training import models, together
 from randquant.training.algorithm import distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.data import datasets
+from randquant.training.named import of_dataset
 from randquant.training.participation import sample_cohort
 from randquant.training.server import Optimizer
 
@@ -33,7 +34,7 @@ def digits():
 def make_learner(dataset, model: str, how: str = "dirichlet") -> Learner:
     clients = datasets.partition(dataset.train_labels, POPULATION, how, seed=3)
     module = models.build(model, dataset.train_features.shape[1:], dataset.classes, 3)
-    return Learner(module, dataset, clients)
+    return Learner(of_dataset(module, dataset, clients))
 
 
 @pytest.fixture
@@ -93,8 +94,8 @@ def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypa
         both.wait()  # both threads are inside
         return original(model, weights, features)
 
-    original = learner_module.functional_call
-    monkeypatch.setattr(learner_module, "functional_call", call)
+    original = together.functional_call
+    monkeypatch.setattr(together, "functional_call", call)
     for gradients, _ in pool.map(learner.updates, [[0, 7]] * 2):
         assert np.array_equal(gradients, expected)
     assert len(set(seen)) == 2
@@ -195,8 +196,8 @@ def test_the_data_are_held_once(digits):
     """A client's samples may be many others' too: nothing but indices is kept for each."""
     everybody = [np.arange(len(digits.train_labels))] * 500
     module = models.build("cnn", (1, 8, 8), 10, 3)
-    learner = Learner(module, digits, everybody)
-    assert np.shares_memory(learner._features.numpy(), digits.train_features)
+    learner = Learner(of_dataset(module, digits, everybody))
+    assert np.shares_memory(learner._data.table.features.numpy(), digits.train_features)
 
 
 def test_rounds_and_clients_never_share_a_key(digits, pool):

@@ -16,9 +16,11 @@ from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.training import client as learner_module
 from randquant.training import models
-from randquant.training.client import Learner, Local
+from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.data import datasets
+from randquant.training.local import Local
+from randquant.training.named import of_dataset
 from randquant.training.runs import execution as runs
 from randquant.training.server import Optimizer
 
@@ -39,7 +41,7 @@ def split(digits):
 
 
 def learner_of(digits, split, model, local):
-    return Learner(models.build(model, (1, 8, 8), 10, 3), digits, split, local)
+    return Learner(of_dataset(models.build(model, (1, 8, 8), 10, 3), digits, split), local)
 
 
 def by_torch(digits, samples, model, rate, epochs):

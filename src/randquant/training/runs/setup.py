@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.ledger import Ledger
-from randquant.training import models
-from randquant.training.client import Learner, Local
+from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
 from randquant.training.configured import mechanism_of
-from randquant.training.data import datasets, features
+from randquant.training.local import Local
+from randquant.training.named import named_problem
 from randquant.training.schedule import Schedule
 
 
@@ -46,20 +46,8 @@ def prepare(config: TrainConfig) -> Prepared:
         ValueError: the configuration cannot be trained.
     """
     mechanism = _mechanism(config)
-    dataset = features.load(
-        config.dataset, config.data_dir or None, config.features, config.fitted_on
-    )
-    clients = datasets.split(
-        dataset,
-        config.population,
-        config.partition,
-        concentration=config.concentration,
-        seed=config.seed,
-    )
-    model = models.build(
-        config.model, dataset.train_features.shape[1:], dataset.classes, config.seed
-    )
-    learner = Learner(model, dataset, clients, _local(config, mechanism), config.device)
+    problem = named_problem(config)
+    learner = Learner(problem, _local(config, mechanism), config.device)
     ledger = Ledger(
         mechanism,
         learner.dimension,
@@ -68,7 +56,7 @@ def prepare(config: TrainConfig) -> Prepared:
         neighboring=config.neighboring,
         limit=config.stop_at_epsilon,
     )
-    return Prepared(learner, mechanism, Schedule(config, ledger), dataset.public)
+    return Prepared(learner, mechanism, Schedule(config, ledger), problem.public)
 
 
 def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
