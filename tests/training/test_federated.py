@@ -72,9 +72,7 @@ def participations(run, key):
 
 def accounted(run, most):
     """The accountant's own guarantee for so many participations."""
-    release = mechanism_of(run.config).release(
-        run.summary.dimension, most, run.config.neighboring
-    )
+    release = mechanism_of(run.config).release(run.summary.dimension, most, run.config.neighboring)
     assert release is not None
     return account([release], run.config.delta)
 
@@ -153,7 +151,7 @@ def test_an_epsilon_out_of_reach_says_what_would_be_needed(clients):
     with pytest.raises(ValueError, match=r"epsilon >= .* which one round costs"):
         train(a_model(), clients, mechanism=noisy(), epsilon=0.01, **CHEAP)
     with pytest.raises(ValueError, match=r"it would need .*delta > 0"):
-        train(a_model(), clients, epsilon=1e-9, delta=0.0, **CHEAP)
+        train(a_model(), clients, epsilon=1e-15, delta=0.0, **CHEAP)
 
 
 def test_neither_target_nor_mechanism_is_refused(clients):

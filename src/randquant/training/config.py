@@ -193,7 +193,14 @@ def _check_local(config: TrainConfig) -> None:
             f"Expected local_learning_rate with local_epochs={config.local_epochs}, got none: "
             "several steps need a step size; one epoch without it sends a gradient."
         )
-    validate.choice("server_optimizer", config.server_optimizer, tuple(OLD_OPTIMIZERS.values()))
+    validate.kind("server_optimizer", config.server_optimizer, str)
+    validate.kind("server_options", config.server_options, dict)
+    for name in ("lr", "params"):
+        if name in config.server_options:
+            raise ValueError(
+                f"Expected server_options without {name}, got one: the step size is learning_rate, "
+                "and the parameters are the model's."
+            )
     validate.choice("unit", config.unit, ("client", "example"))
     if config.unit == "example" and config.local_learning_rate is not None:
         raise ValueError(

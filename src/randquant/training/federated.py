@@ -18,9 +18,10 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.privacy.guarantee import Neighboring
 from randquant.training import display
-from randquant.training.client import Learner, Local
+from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import OWN, record_of
+from randquant.training.local import Local
 from randquant.training.optimizer import MakeOptimizer
 from randquant.training.problem import Buffers, Loss, Problem, problem_of
 from randquant.training.records import RoundMetrics
@@ -130,13 +131,15 @@ class Request:
     def complete(self, key: Key) -> TrainConfig:
         """The configuration with its mechanism and optimiser; the key determines the cohorts."""
         config = self._capped()
-        check_config(config)
-        config = _with_optimizer(config, self)
         if self.mechanism is not None:
-            return dataclasses.replace(
+            config = dataclasses.replace(
                 config, mechanism=OWN, parameters=record_of(self.mechanism),
                 trust=self.mechanism.trust, clip_norm=self.mechanism.clip_norm,
             )  # fmt: skip
+        check_config(config)
+        config = _with_optimizer(config, self)
+        if self.mechanism is not None:
+            return config
         chosen = choose(self._target(config, key))
         return dataclasses.replace(
             config, mechanism=chosen.mechanism, parameters=chosen.parameters,
@@ -212,7 +215,7 @@ def _in_folder(
             for each in (show, *callbacks):
                 each(metrics)
 
-        record = execution.execute(home, on_round, changes, request.given)
+        record = execution.execute(home, on_round, changes, request.given, report=not temporary)
     local = Local(record.config.batch, record.config.local_epochs)
     learner = Learner(request.problem, local)
     learner.load(execution.load_parameters(home))
@@ -231,12 +234,13 @@ def _changes(home: Path, request: Request) -> dict[str, Any]:
         if getattr(asked, field.name) != getattr(begun, field.name)
     ]
     if run_folder.settings(asked) != run_folder.settings(begun):
-        raise _other(home, [name for name in differing if name not in ("problem", "parameters")])
+        raise _other(home, differing)
     return {name: getattr(asked, name) for name in differing}
 
 
 def _other(home: Path, names: Sequence[str]) -> ValueError:
-    what = ", ".join(names) or "model, clients or loss"
+    words = {"parameters": "mechanism", "problem": "model or names of clients"}
+    what = ", ".join(dict.fromkeys(words.get(name, name) for name in names))
     return ValueError(
         f"Expected the run in {home} to be continued as it began, got another {what}: choose "
         "another folder for a new run."

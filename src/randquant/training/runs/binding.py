@@ -18,9 +18,8 @@ from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
 from randquant.training.examples import Examples, StoredExamples
 from randquant.training.problem import Problem
+from randquant.training.runs.folder import BINDING
 from randquant.training.runs.log import RESTORE
-
-BINDING = "problem.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """Training runs in folders: a killed run resumes and ends with the same bits.
 
 All randomness is derived from (key, round), so a checkpoint holds the model, the state of the
-server's optimiser, the round number, the participation counts, and nothing else. Rounds after the checkpoint that were sent before a kill are
-sent again with the same bits, which is no new release. A run neither ends before these rounds nor
-states less than they cost. The files in the folder are described in `folder`.
+server's optimiser, the round number, the participation counts, and nothing else. Rounds after the
+checkpoint that were sent before a kill are sent again with the same bits, which is no new release.
+A run neither ends before these rounds nor states less than they cost. The files in the folder are
+described in `folder`.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ def execute(
     on_round: OnRound = lambda config, metrics: None,
     changes: Mapping[str, Any] | None = None,
     given: Given = BY_NAME,
+    *,
+    report: bool = True,
 ) -> records.RunRecord:
     """Train the run in `folder` to its end, from its last checkpoint if there is one.
 
@@ -96,10 +99,10 @@ def execute(
         on_round: called after each round.
         changes: settings to continue with, by name, among `folder.FREE`; they are saved.
         given: what the run was created with as objects instead of by name, again.
+        report: whether to write the run's page, with the baseline if there is one.
 
     Returns:
         The finished run: all rounds are done, or the next one would exceed its stop_at_epsilon.
-        The report, with the baseline if there is one, is in the folder.
 
     Guarantees:
         However often the process is killed and the run is resumed, the final parameters are the
@@ -122,7 +125,8 @@ def execute(
         if (folder / BASELINE).exists():
             baseline = _execute_one(folder / BASELINE, on_round, given)
         run = _execute_one(folder, on_round, given)
-    rewrite.write(folder / REPORT, run, baseline)
+    if report:
+        rewrite.write(folder / REPORT, run, baseline)
     return run
 
 

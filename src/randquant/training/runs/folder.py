@@ -34,7 +34,10 @@ from randquant.training.runs.log import RESTORE, Lines, RunLog
 
 CONFIG, SENT, LOG = "config.json", "sent.json", "metrics.jsonl"
 CHECKPOINT, SUMMARY, REPORT = "checkpoint.safetensors", "summary.json", "report.html"
-BASELINE = "baseline"
+BASELINE, BINDING, SECRET = "baseline", "problem.json", "key"
+
+_FIRST = {SECRET, BINDING, LOG, SENT, CONFIG, BASELINE, "lock"}
+"""What is written before a run's configuration, which comes last."""
 
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
 """Settings that may change when a run is resumed: how long to train and what to print."""
@@ -43,7 +46,14 @@ OPTIONS = ", ".join("--" + name.replace("_", "-") for name in FREE)
 
 
 def make_way(folder: Path, overwrite: bool) -> None:
-    """Delete the run in a folder if `overwrite` is set; refuse a folder with other files."""
+    """Delete the run in a folder if `overwrite` is set; refuse a folder with other files.
+
+    What is left of a run whose first files were not all written is deleted: it sent nothing.
+    """
+    if not (folder / CONFIG).exists() and _unborn(folder):
+        with locks.folder(folder):
+            shutil.rmtree(folder)
+        return
     if not (folder / CONFIG).exists():
         raise FileExistsError(
             f"Expected a new folder for the run, got {folder}, which holds other files: "
@@ -56,6 +66,12 @@ def make_way(folder: Path, overwrite: bool) -> None:
         )
     with locks.folder(folder):
         shutil.rmtree(folder)
+
+
+def _unborn(folder: Path) -> bool:
+    """Whether a folder holds nothing but the first files of a run that has not sent anything."""
+    names = {path.name.removesuffix(".partial") for path in folder.iterdir()}
+    return names <= _FIRST and (SECRET in names or SENT in names) and not has_sent(folder)
 
 
 def begin(

@@ -115,7 +115,7 @@ def write(
 
 def _header(title: str, run: RunRecord) -> str:
     config = run.config
-    pairs = sorted(config.parameters.items())
+    pairs = sorted((k, v) for k, v in config.parameters.items() if not isinstance(v, dict))
     parameters = ", ".join(f"{name} {formatting.plain(value)}" for name, value in pairs)
     mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
     text = (
@@ -133,7 +133,7 @@ def _cards(run: RunRecord, baseline: RunRecord | None) -> str:
         formatting.count(_rounds(run), "round"),
     )
     cards = [
-        _accuracy_card(run.summary.accuracy, baseline),
+        _accuracy_card(run, baseline),
         _upload_card(run),
         _guarantee_card(run),
         ("Time", duration, [f"{rounds}, all clients on one machine"]),
@@ -147,10 +147,12 @@ def _cards(run: RunRecord, baseline: RunRecord | None) -> str:
     return f'<div class="cards">{items}</div>'
 
 
-def _accuracy_card(accuracy: float, baseline: RunRecord | None) -> Card:
+def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
+    accuracy = run.summary.accuracy
+    if accuracy is None:
+        return "Test loss", formatting.number(run.summary.loss, 4) or "none", []
     lines = ["No run without privacy to compare with."]
-    if baseline is not None:
-        other = baseline.summary.accuracy
+    if baseline is not None and (other := baseline.summary.accuracy) is not None:
         difference = f"Difference {minus(f'{100 * (accuracy - other):+.2f}')} points"
         lines = [f"{100 * other:.2f}\u00a0% without privacy", difference]
     return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
@@ -365,7 +367,7 @@ def _config_table(config: TrainConfig) -> str:
 
 
 def _round_table(run: RunRecord) -> str:
-    evaluated = [metric for metric in run.metrics if metric.accuracy is not None]
+    evaluated = [metric for metric in run.metrics if metric.loss is not None]
     # Evenly spaced, including the first and the last; a set, because a short run repeats some.
     gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)
     shown = sorted({round(i * gap) for i in range(TABLE_ROWS)}) if evaluated else []

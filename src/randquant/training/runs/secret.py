@@ -13,8 +13,7 @@ from pathlib import Path
 from randquant._internal.serialization import naming, sync_folder
 from randquant.channels.keys import Key
 from randquant.training.config import TrainConfig
-
-KEY = "key"
+from randquant.training.runs.folder import SECRET
 
 
 class Secret:
@@ -48,8 +47,8 @@ class Secret:
         Raises:
             OSError: it cannot be written; the error names the file.
         """
-        path = folder / KEY
-        temporary = path.with_name(KEY + ".partial")
+        path = folder / SECRET
+        temporary = path.with_name(SECRET + ".partial")
         with naming(path):
             temporary.unlink(missing_ok=True)
             try:
@@ -78,7 +77,7 @@ def read(folder: Path) -> Secret:
     Raises:
         ValueError: there is none, or the file is damaged.
     """
-    path = folder / KEY
+    path = folder / SECRET
     advice = "restore it from a copy, or begin a new run"
     try:
         return Secret(bytes.fromhex(path.read_text(encoding="ascii").strip()))

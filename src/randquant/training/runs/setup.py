@@ -9,9 +9,10 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
-from randquant.training.client import Learner, Local
+from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
 from randquant.training.configured import OWN, fingerprint_of, mechanism_of
+from randquant.training.local import Local
 from randquant.training.named import named_problem
 from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
 from randquant.training.problem import Problem
