@@ -80,7 +80,94 @@ def train(
     on_round: OnRound | Sequence[OnRound] = (),
     progress: bool = True,
 ) -> Run:
-    """Train a model on the data of many clients, with a proven guarantee for each of them."""
+    """Train a model on the data of many clients, with a proven guarantee for each of them.
+
+    By default each client computes a few steps of local SGD and sends the model difference: clipped
+    to `clip_norm` as a whole, rotated, and rounded at random to one bit per coordinate. The server
+    learns the sum of a cohort's bits only (`trust="aggregate"`; this simulation adds them up
+    itself) and moves the model by the decoded mean. The random rounding is calibrated so that the
+    whole run meets (epsilon, delta) for one client's whole participation, before any data is
+    looked at.
+
+    Args:
+        model: any module that maps a batch of features (n, *shape) to one tensor. It stays as it
+            is: a copy is trained.
+        clients: every client's data: a mapping from names, or a sequence, of (features, targets)
+            as tensors or arrays, torch Datasets of such pairs, or columns by name, as partitions
+            of flwr-datasets have.
+        loss: from (output, targets) of a batch to its mean loss.
+        test: data to measure accuracy and loss on, in the same forms; None to measure nothing.
+        epsilon: the target, in nats. With `mechanism` it is a limit: the run ends before the round
+            that would exceed it. None for no limit.
+        delta: of the target and of the guarantee.
+        bits: most bits of one code.
+        trust: against whom the guarantee holds: `aggregate`, a server that sees only sums (secure
+            aggregation), or `local`, a server that sees what each client sends.
+        mechanism: a mechanism of your own, from `randquant.plan` or any `UpdateMechanism`, instead
+            of one that is calibrated to the target.
+        neighboring: the neighbouring relation, `replace_one` or `zero_out`.
+        unit: what is protected: a whole `client`, or one `example` of a client; each example's
+            gradient is then clipped to clip_norm.
+        rounds: how many rounds, at most.
+        cohort: clients a round; by default all, but at most LARGEST_COHORT. Larger cohorts give
+            better models at one epsilon.
+        sampling: `fixed` cohorts, or `poisson`: each client independently (under local trust only).
+        max_participations: most rounds that a client takes part in; by default as few as there can
+            be, so that all take part equally often. As many as `rounds` for no cap.
+        clip_norm: L2 threshold of a client's update, or of an example's gradient.
+        local_epochs, batch: passes over a client's data in a round, and samples of a step (None for
+            all of the client's).
+        local_learning_rate: step size of local SGD; LOCAL_RATE by default. 0 to send one gradient
+            instead of a model difference, which is the default for `unit="example"`.
+        learning_rate: the server's step size; 1 by default.
+        server_optimizer: the name of a class in torch.optim, or what makes an optimiser of
+            parameters: `lambda p: torch.optim.Adam(p, lr=0.01)`.
+        parts, frozen: patterns of names of parameters that are trained, or are not.
+        buffers: what to do about running statistics, such as BatchNorm's: `refuse`, or `frozen`.
+        columns: names of the features' and the targets' column, where data have names.
+        folder: where the run's files are kept. The same call with the same folder goes on from the
+            last checkpoint, to the same bits; a folder of another run is refused. None for a
+            temporary folder, which disappears with the returned object.
+        seed: a simulation seed, with which everything can be repeated, and the noise undone by
+            whoever knows it. None to draw a secret key, which is kept in the folder only.
+        baseline: also train the same run without privacy, for the report.
+        device: where updates are computed, `cpu` or `cuda`.
+        threads: threads that clients are simulated on; the last bits of the result depend on it.
+        evaluate_every: rounds between evaluations; by default a tenth of the rounds.
+        checkpoint_every: rounds between checkpoints.
+        on_round: called after each round with its RoundMetrics, one function or several:
+            `lambda m: mlflow.log_metrics({"epsilon": m.epsilon}, step=m.round)`. What it raises
+            stops the run, which can be continued.
+        progress: show a bar on a terminal or in a notebook, if rich is installed.
+
+    Returns:
+        A Run: the trained model, its guarantee, the history, and a report.
+
+    Guarantees:
+        The guarantee is proven for everything a client sends in the whole run, and its epsilon is
+        at most `epsilon`. It is the accountant's for the rounds that the client called most often
+        really took part in; who takes part depends on no data.
+        However often the run is interrupted and called again, the model is the same, bit for bit.
+        The model that is passed in, and torch's global random state, stay as they are.
+
+    Raises:
+        TypeError, ValueError: an argument cannot be trained with; a client is named where it is
+            one's data. A target that is out of reach is an `OutOfReach`, which says what would be
+            needed.
+        FileExistsError: the folder holds other files.
+        KeyboardInterrupt: the run was stopped; the message says how to go on.
+
+    References:
+        McMahan et al. 2017 (federated averaging); Reddi et al. 2021 (the server's optimiser).
+
+    Example:
+        >>> import randquant as rq, torch
+        >>> x = torch.randn(200, 20, 4, generator=torch.Generator().manual_seed(0))
+        >>> clients = {f"phone {k}": (part, (part[:, 0] > 0).long()) for k, part in enumerate(x)}
+        >>> run = rq.train(torch.nn.Linear(4, 2), clients, epsilon=8, rounds=5)
+        >>> run.guarantee.epsilon <= 8, run.upload_bytes, run.model
+        (True, 33, Linear(in_features=4, out_features=2, bias=True))
+    """
     problem = problem_of(
         model, clients, loss=loss, test=test, parts=parts, frozen=frozen, buffers=buffers,
         columns=columns,
