@@ -27,7 +27,7 @@ EXTRAS = {
     "kymatio": {"training"},
     "tensorboard": set(),
     "optuna": {"training"},
-    "rich": {"cli"},
+    "rich": {"cli", "training.display"},
     "flwr": {"integrations"},
     "nacl": {"aggregation.secagg"},
     "dp_accounting": {"privacy.accounting.dp_events"},

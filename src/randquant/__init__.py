@@ -44,6 +44,7 @@ __all__ = [
     "Key",
     "Moments",
     "OutOfReach",
+    "Run",  # pyright: ignore[reportUnsupportedDunderAll]
     "Sampled",
     "SumCertificate",
     "VectorRelease",
@@ -74,12 +75,16 @@ __all__ = [
     "save_channel",
     "squared_distance",
     "stochastic_rounding",
+    "train",  # pyright: ignore[reportUnsupportedDunderAll]
     "two_bins",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `rq.design` when it is first used: its solver is slow to import."""
+    """Import what is slow to import when it is first used: `design`'s solver, and torch."""
     if name == "design":
         return importlib.import_module("randquant.mechanisms.design")
+    if name in ("train", "Run"):
+        module = "federated" if name == "train" else "trained"
+        return getattr(importlib.import_module(f"randquant.training.{module}"), name)
     raise AttributeError(f"module 'randquant' has no attribute {name!r}")

@@ -19,6 +19,9 @@ FittedOn = Literal["public", "all"]
 
 FITTED_ON: tuple[FittedOn, ...] = ("public", "all")
 
+OLD_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
+"""The server's optimisers as version 0.1.0 names them, and their classes in torch.optim."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
@@ -39,7 +42,8 @@ class TrainConfig:
         concentration: Dirichlet concentration (used by `dirichlet` only).
         learning_rate: the server's step size.
         delta: the delta of the printed guarantee.
-        seed: simulation seed: data split, initial weights, cohorts and simulated client keys.
+        seed: simulation seed: data split, initial weights, cohorts and simulated client keys; None
+            to derive cohorts and clients' keys from a secret key in the run's folder.
         checkpoint_every: rounds between checkpoints.
         evaluate_every: rounds between evaluations on test data.
         threads: torch and encoder threads (part of the configuration because rounding depends on
@@ -58,8 +62,9 @@ class TrainConfig:
         local_epochs: passes over a client's data in a round, with local_learning_rate only.
         local_learning_rate: step size of local SGD; the update is then the model difference after
             it (DP-FedAvg). None to send one gradient at the global model.
-        server_optimizer: `sgd` or `adam`.
-        server_momentum: momentum of the server's SGD, 0 for none.
+        server_optimizer: the server's optimiser: the name of a class in torch.optim.
+        server_options: its options by name, such as momentum or betas; its learning rate is
+            `learning_rate`.
         features: features to train on: empty for the data as they are, `scattering`, or `pca-K`
             with K components (`randquant.training.data.features`).
         fitted_on: data that components, means and deviations are fitted on: `public` examples
@@ -68,6 +73,12 @@ class TrainConfig:
             gradient is then clipped to clip_norm, and the update is their mean).
         device: where updates are computed: `cpu`, or `cuda` (or `cuda:1`, …), which then also
             draws and sums a channel's codes.
+        loss: what clients minimise: a name in torch.nn.functional, or `module:function`.
+        problem: digest of the model, the data and the loss that the run began with; empty in files
+            of older versions.
+        parts: patterns of the names of the parameters that are trained; None for all.
+        frozen: patterns of the names of the parameters that are not.
+        buffers: what becomes of running statistics, such as BatchNorm's.
     """
 
     dataset: str
@@ -82,7 +93,7 @@ class TrainConfig:
     concentration: float = 0.3
     learning_rate: float = 1.0
     delta: float = 1e-5
-    seed: int = 0
+    seed: int | None = 0
     checkpoint_every: int = 50
     evaluate_every: int = 10
     threads: int = 2
@@ -96,16 +107,41 @@ class TrainConfig:
     batch: int | None = None
     local_epochs: int = 1
     local_learning_rate: float | None = None
-    server_optimizer: Literal["sgd", "adam"] = "sgd"
-    server_momentum: float = 0.0
+    server_optimizer: str = "SGD"
+    server_options: Mapping[str, Any] = field(default_factory=dict)
     features: str = ""
     fitted_on: FittedOn = "public"
     unit: Literal["client", "example"] = "client"
     device: str = "cpu"
+    loss: str = "cross_entropy"
+    problem: str = ""
+    parts: tuple[str, ...] | None = None
+    frozen: tuple[str, ...] | None = None
+    buffers: str = "refuse"
 
     def __post_init__(self) -> None:
         if self.trust == "":  # as files of version 0.1.0 say it
             object.__setattr__(self, "trust", None)
+        if self.server_optimizer in OLD_OPTIMIZERS:
+            object.__setattr__(self, "server_optimizer", OLD_OPTIMIZERS[self.server_optimizer])
+        for name in ("parts", "frozen"):  # lists in JSON and TOML
+            if isinstance(patterns := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(patterns))
+
+
+def upgraded(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration's JSON fields as this version names them, from those of any older version.
+
+    Example:
+        >>> upgraded({"server_momentum": 0.9})
+        {'server_options': {'momentum': 0.9}}
+        >>> upgraded({"server_momentum": 0.0})
+        {}
+    """
+    fields = dict(record)
+    if momentum := fields.pop("server_momentum", 0.0):
+        fields["server_options"] = {"momentum": momentum}
+    return fields
 
 
 def check_config(config: TrainConfig) -> None:
@@ -121,7 +157,8 @@ def check_config(config: TrainConfig) -> None:
     validate.whole("checkpoint_every", config.checkpoint_every, low=1)
     validate.whole("evaluate_every", config.evaluate_every, low=1)
     validate.whole("threads", config.threads, low=1, high=256)
-    validate.whole("seed", config.seed, low=0, high=2**63 - 1)
+    if config.seed is not None:
+        validate.whole("seed", config.seed, low=0, high=2**63 - 1)
     validate.real("learning_rate", config.learning_rate, above=0, high=1e30)
     validate.real("delta", config.delta, low=0, below=1)
     validate.choice("norm", config.norm, ("l1", "l2"))
@@ -156,10 +193,14 @@ def _check_local(config: TrainConfig) -> None:
             f"Expected local_learning_rate with local_epochs={config.local_epochs}, got none: "
             "several steps need a step size; one epoch without it sends a gradient."
         )
-    validate.choice("server_optimizer", config.server_optimizer, ("sgd", "adam"))
-    validate.real("server_momentum", config.server_momentum, low=0, below=1)
-    if config.server_optimizer == "adam" and config.server_momentum:
-        raise ValueError("Expected server_momentum with server_optimizer sgd, got it with adam.")
+    validate.kind("server_optimizer", config.server_optimizer, str)
+    validate.kind("server_options", config.server_options, dict)
+    for name in ("lr", "params"):
+        if name in config.server_options:
+            raise ValueError(
+                f"Expected server_options without {name}, got one: the step size is learning_rate, "
+                "and the parameters are the model's."
+            )
     validate.choice("unit", config.unit, ("client", "example"))
     if config.unit == "example" and config.local_learning_rate is not None:
         raise ValueError(

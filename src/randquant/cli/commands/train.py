@@ -60,8 +60,7 @@ TRAIN_FIELDS = {
     "batch": (int, "samples of a local step; default all of a client's"),
     "local_epochs": (int, "passes over a client's data in a round"),
     "local_learning_rate": (float, "step size of local SGD; default: one gradient is sent"),
-    "server_optimizer": (str, "sgd or adam"),
-    "server_momentum": (float, "momentum of the server's SGD"),
+    "server_optimizer": (str, "the server's optimiser: the name of a class in torch.optim"),
     "unit": (str, "what the guarantee hides: a whole client, or one example of a client's"),
     "device": (str, "where updates are computed: cpu, or cuda"),
 }
@@ -91,6 +90,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         text = text.format(mechanisms=known) + _default(name)
         parser.add_argument(flag(name), type=kind, help=text)
     mechanism_options(parser, all_mechanisms())
+    parser.add_argument("--server-momentum", type=float, help="momentum of the server's SGD")
     parser.add_argument("--run", help="folder of the run (default: a new one in runs/)")
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is there")
     parser.add_argument("--no-baseline", action="store_true", help="skip the run without privacy")
@@ -150,6 +150,8 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
     """The fields of a run that are given, by name."""
     given = {name: getattr(options, name) for name in TRAIN_FIELDS}
     given = {name: value for name, value in given.items() if value is not None}
+    if options.server_momentum is not None:
+        given["server_options"] = {"momentum": options.server_momentum}
     if given.get("stop_at_epsilon") == math.inf:  # no epsilon to stop at
         given["stop_at_epsilon"] = None
     return given

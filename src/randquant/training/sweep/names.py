@@ -17,7 +17,11 @@ from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import mechanism_of
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainConfig) if f.name != "parameters"}
-DEFAULTS = {name: f.default for name, f in FIELDS.items() if f.default is not dataclasses.MISSING}
+DEFAULTS = {
+    name: f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+    for name, f in FIELDS.items()
+    if f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
+}
 HINTS = typing.get_type_hints(TrainConfig)
 
 
@@ -115,6 +119,8 @@ def check(given: Mapping[str, Collection[Any]], mechanisms: Collection[Any]) -> 
 
 def _of_kind(name: str, value: Any) -> Any:
     """A field's value, with whole numbers converted to floats if the field is a float."""
+    if name in ("server_options", "parts", "frozen"):
+        return value
     hint = HINTS[name]
     hints = typing.get_args(hint) or (hint,)
     kinds = [hint if isinstance(hint, type) else str for hint in hints]  # a Literal holds strings
