@@ -174,8 +174,9 @@ def _check(name: str, kind: kinds.Type, value: Any) -> Any:
             unlimited = kind.gt is not None and kind.lt is None and kind.le is None
             if unlimited and value == math.inf:
                 return value
-            bounds = {"above": kind.gt, "low": kind.ge, "below": kind.lt, "high": kind.le}
-            return validate.real(name, value, **bounds)
+            return validate.real(
+                name, value, above=kind.gt, low=kind.ge, below=kind.lt, high=kind.le
+            )
         case kinds.LiteralType():
             return validate.choice(name, value, [str(each) for each in kind.values])
         case kinds.BoolType():

@@ -198,7 +198,13 @@ def _of_constructor(record: MechanismRecord, name: str) -> Any:
 
 def _default(record: MechanismRecord, name: str) -> str:
     default = record.signature[name].default
-    return "" if default is None else "none: give it" if default is inspect.Parameter.empty else str(default)
+    return (
+        ""
+        if default is None
+        else "none: give it"
+        if default is inspect.Parameter.empty
+        else str(default)
+    )
 
 
 def _group(name: str) -> Group | None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from cyclopts import App, CoercionError, CycloptsError, MissingArgumentError, UnknownOptionError
 from cyclopts.exceptions import (
     RepeatArgumentError,
-    UnknownCommandError,
     UnusedCliTokensError,
 )
 
@@ -23,7 +22,7 @@ def check_commands(top: App, words: Sequence[str]) -> None:
     app, path = top, "randquant"
     for kind, word in zip(("COMMAND", "MECHANISM"), [*words[:2], "", ""], strict=False):
         known = [name for name in app if not name.startswith("-")]
-        if not known or word.startswith("-") and word in app:
+        if not known or (word.startswith("-") and word in app):
             return
         if word not in known:
             got = f"got {word!r}{nearest(word, known)}" if word else "got none."
@@ -46,7 +45,9 @@ def _problem(error: CycloptsError, path: str) -> str:
         case CoercionError() if argument is not None and argument.parameter.choices:
             known = [str(each) for each in argument.get_choices() or ()]
             got = error.token.value if error.token is not None else ""
-            return f"Expected {name} to be one of {', '.join(known)}; got {got!r}{nearest(got, known)}"
+            return (
+                f"Expected {name} to be one of {', '.join(known)}; got {got!r}{nearest(got, known)}"
+            )
         case UnknownOptionError():
             known = [each for one in error.argument_collection or () for each in one.names]
             got = error.token.keyword or error.token.value

@@ -23,6 +23,9 @@ FittedOn = Literal["public", "all"]
 FITTED_ON: tuple[FittedOn, ...] = ("public", "all")
 
 Delta = Annotated[float, Meta(ge=0, lt=1)]
+OLD_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
+"""The server's optimisers as version 0.1.0 names them, and their classes in torch.optim."""
+
 Count = Annotated[int, Meta(ge=1)]
 Step = Annotated[float, Meta(gt=0, le=1e30)]
 NormName = Literal["l1", "l2"]
@@ -56,13 +59,17 @@ class TrainConfig:
     learning_rate: Annotated[Step, about("the server's step size", "server")] = 1.0
     delta: Annotated[Delta, about("delta of the printed guarantee", "privacy")] = 1e-5
     seed: Annotated[
-        Annotated[int, Meta(ge=0, le=2**63 - 1)],
-        about("simulation seed: data split, weights, cohorts, simulated keys", "clients"),
+        Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
+        about(
+            "simulation seed: data split, weights, cohorts, simulated keys; none to derive cohorts "
+            "and keys from a secret key in the run's folder",
+            "clients",
+        ),
     ] = 0
     checkpoint_every: Annotated[Count, about("rounds between checkpoints", "files")] = 50
-    evaluate_every: Annotated[
-        Count, about("rounds between evaluations on test data", "server")
-    ] = 10
+    evaluate_every: Annotated[Count, about("rounds between evaluations on test data", "server")] = (
+        10
+    )
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=256)],
         about("threads to simulate clients on; rounding depends on them", "clients"),
@@ -86,9 +93,7 @@ class TrainConfig:
     norm: Annotated[NormName, about("norm that clip_norm bounds", "privacy")] = "l2"
     neighboring: Annotated[
         Neighboring,
-        about(
-            "neighbours: replace_one (another update) or zero_out (the zero update)", "privacy"
-        ),
+        about("neighbours: replace_one (another update) or zero_out (the zero update)", "privacy"),
     ] = "replace_one"
     stop_at_epsilon: Annotated[
         Annotated[float, Meta(gt=0)] | None,
@@ -116,11 +121,12 @@ class TrainConfig:
         Step | None, about("step size of local SGD; without one a gradient is sent", "clients")
     ] = None
     server_optimizer: Annotated[
-        Literal["sgd", "adam"], about("the server's optimiser", "server")
-    ] = "sgd"
-    server_momentum: Annotated[
-        Annotated[float, Meta(ge=0, lt=1)], about("momentum of the server's SGD", "server")
-    ] = 0.0
+        str, about("the server's optimiser: the name of a class in torch.optim", "server")
+    ] = "SGD"
+    server_options: Annotated[
+        Mapping[str, Any],
+        about("the optimiser's options by name, such as momentum=0.9", "server", "KEY=VALUE,..."),
+    ] = field(default_factory=dict)
     features: Annotated[
         str, about("what is trained on: empty for the data, scattering, or pca-K", "data")
     ] = ""
@@ -141,11 +147,50 @@ class TrainConfig:
         about("where updates are computed: cpu, cuda or cuda:NUMBER", "clients"),
     ] = "cpu"
 
+    loss: Annotated[
+        str,
+        about("what clients minimise: a name in torch.nn.functional, or module:function", "data"),
+    ] = "cross_entropy"
+    problem: Annotated[
+        str, about("digest of the model, the data and the loss of a run in Python", "data")
+    ] = ""
+    parts: Annotated[
+        tuple[str, ...] | None,
+        about("patterns of the names of the parameters that are trained; by default all", "data"),
+    ] = None
+    frozen: Annotated[
+        tuple[str, ...] | None,
+        about("patterns of the names of the parameters that are not trained", "data"),
+    ] = None
+    buffers: Annotated[
+        str, about("what becomes of running statistics, such as BatchNorm's", "data")
+    ] = "refuse"
+
     def __post_init__(self) -> None:
         if self.trust == "":  # as files of version 0.1.0 say it
             object.__setattr__(self, "trust", None)
         if self.stop_at_epsilon == math.inf:  # no end
             object.__setattr__(self, "stop_at_epsilon", None)
+        if self.server_optimizer in OLD_OPTIMIZERS:
+            object.__setattr__(self, "server_optimizer", OLD_OPTIMIZERS[self.server_optimizer])
+        for name in ("parts", "frozen"):  # lists in JSON and TOML
+            if isinstance(patterns := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(patterns))
+
+
+def upgraded(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration's fields as this version names them, from those of any older version.
+
+    Example:
+        >>> upgraded({"server_momentum": 0.9})
+        {'server_options': {'momentum': 0.9}}
+        >>> upgraded({"server_momentum": 0.0})
+        {}
+    """
+    fields = dict(record)
+    if momentum := fields.pop("server_momentum", 0.0):
+        fields["server_options"] = {"momentum": momentum}
+    return fields
 
 
 def check_config(config: TrainConfig) -> None:
@@ -177,8 +222,6 @@ def _check_local(config: TrainConfig) -> None:
             f"Expected local_learning_rate with local_epochs={config.local_epochs}, got none: "
             "several steps need a step size; one epoch without it sends a gradient."
         )
-    if config.server_optimizer == "adam" and config.server_momentum:
-        raise ValueError("Expected server_momentum with server_optimizer sgd, got it with adam.")
     if config.unit == "example" and config.local_learning_rate is not None:
         raise ValueError(
             "Expected no local_learning_rate with unit example, got one: after a local step every "

@@ -122,7 +122,7 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunRecord:
     """A finished run: its configuration, what each round measured, and its results."""
 
     config: TrainConfig

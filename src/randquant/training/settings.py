@@ -6,14 +6,25 @@ import dataclasses
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from randquant._internal import declared, validate
+from randquant._internal.declared import about
 from randquant.aggregation.registry import all_mechanisms
-from randquant.training.config import TrainConfig
+from randquant.training.config import TrainConfig, upgraded
 
 FIELDS = {name: hint for name, hint in declared.hints(TrainConfig).items() if name != "parameters"}
 """The declarations of a run's settings by name; those of its mechanism are in its record."""
+
+OLD = {
+    "server_momentum": Annotated[
+        Annotated[float, Meta(ge=0, lt=1)],
+        about("momentum of the server's SGD, short for server_options", "server"),
+    ]
+}
+"""Settings of version 0.1.0 that are still read; see `randquant.training.config.upgraded`."""
 
 DEFAULTS = {name: value for name, value in declared.defaults(TrainConfig).items() if name in FIELDS}
 
@@ -75,7 +86,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise OSError(f"Expected a run's settings in {path}, got no readable file: {error}.") from None
+        raise OSError(
+            f"Expected a run's settings in {path}, got no readable file: {error}."
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"Expected a run's settings as TOML in {path}: {error}.") from None
     mechanism = given.get("mechanism")
@@ -88,7 +101,7 @@ def read(path: Path) -> dict[str, Any]:
         raise type(error)(f"{error} (in {path})") from None
     return {
         name: declared.check(name, FIELDS[name], value) if name in FIELDS else value
-        for name, value in given.items()
+        for name, value in upgraded(given).items()
     }
 
 
@@ -112,11 +125,12 @@ def check(given: Mapping[str, Collection[Any]], mechanisms: Collection[Any]) -> 
     """
     taken = {name for mechanism in mechanisms for name in parameters_of(mechanism)}
     for name, values in given.items():
-        if name not in FIELDS and name not in taken:
+        hint = FIELDS.get(name, OLD.get(name))
+        if hint is None and name not in taken:
             known = ", ".join(FIELDS)
             raise ValueError(
                 f"Expected parameters of {', '.join(sorted(mechanisms))}, or settings of a run "
                 f"({known}); got {name!r}{validate.nearest(name, [*FIELDS, *taken])}"
             )
-        for value in values if name in FIELDS else ():
-            declared.check(name, FIELDS[name], value)
+        for value in values if hint is not None else ():
+            declared.check(name, hint, value)

@@ -59,8 +59,7 @@ def run(
     }
     result["epsilon_lower"] = result.pop("lower")
     lines = [
-        f"{name}, {dimension} coordinates, {rounds} rounds of one "
-        "client's participation:",
+        f"{name}, {dimension} coordinates, {rounds} rounds of one client's participation:",
         str(guarantee),
     ]
     if 0 < guarantee.lower < math.inf:

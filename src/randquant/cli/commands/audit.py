@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from typing import Annotated
 
 from randquant._internal.declared import about
@@ -41,9 +40,7 @@ def run(
 
     name = chosen.name
     parameters, clip_norm = chosen.split()
-    mechanism = update_mechanism(
-        name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm
-    )
+    mechanism = update_mechanism(name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm)
     update, against, others = cohort_inputs(mechanism, dimension, cohort, neighboring, x, other)
     finding = audit(
         mechanism,

@@ -35,18 +35,18 @@ def run(
     from randquant.planning import compare
     from randquant.planning.compare import page as compare_page
 
-    target = (clip, bits, epsilon)
+    tuned = (clip, bits, epsilon, mechanisms, objective)
     if channel is not None:
-        if any(given is not None for given in (*target, mechanisms, objective)):
+        if any(given is not None for given in tuned):
             raise ValueError(
                 "Expected either --channel or a target, got both: given channels are not tuned."
             )
         comparison = compare.of_channels([given_channel(text) for text in channel], order)
+    elif clip is None or bits is None or epsilon is None:
+        raise ValueError("Expected --clip, --bits and --epsilon, or at least one --channel.")
     else:
-        if any(given is None for given in target):
-            raise ValueError("Expected --clip, --bits and --epsilon, or at least one --channel.")
         comparison = compare.at_equal_epsilon(
-            *target, objective or "mae", order, mechanisms
+            clip, bits, epsilon, objective or "mae", order, mechanisms
         )
         if output is not None:
             curves = compare.tradeoffs(clip, bits, mechanisms, say)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from typing import Annotated, Any, Literal
 
 from randquant._internal.declared import about
@@ -11,6 +10,7 @@ from randquant.channels.exact_moments import moments
 from randquant.channels.wire.block_codes import bits_per_code
 from randquant.cli.command import Command, Output, written_page
 from randquant.cli.options import Page
+from randquant.mechanisms.design.solver import Design
 from randquant.mechanisms.record import CLIP, DENSITY, REACH
 from randquant.privacy.certificates.file import save_channel
 
@@ -18,9 +18,7 @@ from randquant.privacy.certificates.file import save_channel
 def run(
     *,
     clip: Annotated[float, about(CLIP, "mechanism")],
-    values: Annotated[
-        list[float] | None, about("what the codes decode to", "mechanism")
-    ] = None,
+    values: Annotated[list[float] | None, about("what the codes decode to", "mechanism")] = None,
     levels: Annotated[
         int | None, about("search for so many levels instead, 2 to 32", "mechanism")
     ] = None,
@@ -32,9 +30,7 @@ def run(
         Literal["pure", "renyi", "l1", "l2", "fisher"],
         about("what epsilon bounds; l1 and l2 in units of clip", "privacy"),
     ] = "pure",
-    order: Annotated[
-        float | None, about("Renyi order, for --constraint renyi", "privacy")
-    ] = None,
+    order: Annotated[float | None, about("Renyi order, for --constraint renyi", "privacy")] = None,
     inputs: Annotated[
         int | None, about("vertices; default 33, or 129 if levels are searched", "search")
     ] = None,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
 
-from typing import Annotated
-
+from randquant._internal import declared
 from randquant._internal.declared import about
 from randquant.cli.command import Command, Output, say, written_page
 from randquant.cli.options import (
@@ -13,9 +13,9 @@ from randquant.cli.options import (
     Names,
     NeighboringOption,
     Page,
-    TrustOption,
 )
 from randquant.mechanisms.record import CLIP_NORM
+from randquant.training.config import TrainConfig
 
 
 def run(
@@ -27,7 +27,9 @@ def run(
     epsilon: Annotated[float, about("target for a client's whole participation", "privacy")],
     delta: DeltaOption = 1e-5,
     bits: Annotated[int, about("most bits of a code", "mechanism")] = 4,
-    trust: TrustOption = "aggregate",
+    trust: Annotated[
+        Literal["local", "aggregate"], declared.meta(TrainConfig, "trust")
+    ] = "aggregate",
     clip_norm: Annotated[float, about(CLIP_NORM, "mechanism")] = 1.0,
     neighboring: NeighboringOption = "replace_one",
     max_participations: Annotated[

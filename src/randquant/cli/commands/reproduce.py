@@ -32,9 +32,9 @@ class Training:
     quick: Annotated[bool, about("train less than the papers do: minutes in all", "server")] = False
     seeds: Annotated[int, about("how often each curve is trained", "server")] = 1
     jobs: Annotated[int, about("runs at once", "server")] = 2
-    runs: Annotated[
-        str, about("folder where runs are kept and continued", "files", "FOLDER")
-    ] = "runs/reproduce"
+    runs: Annotated[str, about("folder where runs are kept and continued", "files", "FOLDER")] = (
+        "runs/reproduce"
+    )
     quiet: Quiet = False
 
 

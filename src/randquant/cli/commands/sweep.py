@@ -41,9 +41,7 @@ def run(
     found = sweep.results(runs)
     sweep.write_page(place, found)
     finished = any(run.state == "finished" for run in runs)
-    return Output(
-        sweep.as_json(place, found), sweep.as_text(place, found), code=int(not finished)
-    )
+    return Output(sweep.as_json(place, found), sweep.as_text(place, found), code=int(not finished))
 
 
 def _text(path: Path) -> str:

@@ -14,7 +14,7 @@ from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.command import Command, Output
 from randquant.cli.options import Chosen, Option, Quiet, of_mechanism, takes
 from randquant.training import settings
-from randquant.training.config import TrainConfig
+from randquant.training.config import TrainConfig, upgraded
 from randquant.training.records import RoundMetrics
 
 PLAIN = TrainConfig("digits", "softmax", "", {"clip": 0.03}, learning_rate=1.0)
@@ -69,7 +69,7 @@ def run(
     changes: dict[str, Any] = {}
     if resume is None:
         written = {} if config is None else settings.read(Path(config))
-        begun = _config({**written, **given})
+        begun = _config({**written, **upgraded(given)})
         baseline = not no_baseline and begun.mechanism != "clipped-sgd"
         folder = Path(run) if run else _new_folder(begun)
         runs.create(folder, begun, baseline=baseline, overwrite=overwrite)
@@ -100,7 +100,7 @@ def options(words: Sequence[str]) -> list[Option]:
     taken = {option.name for option in own}
     fields = [
         Option(name, hint, shown=_default(name), words=tuple(known) * (name == "mechanism"))
-        for name, hint in hints.items()
+        for name, hint in {**hints, **settings.OLD}.items()
         if name not in ("parameters", *taken)
     ]
     others = {
@@ -122,8 +122,8 @@ def _named(words: Sequence[str]) -> str:
 
 
 def _default(name: str) -> str:
-    plain, demo = (getattr(config, name) for config in (PLAIN, DEMO))
-    parts = [str(plain)] if plain not in ("", None) else []
+    plain, demo = (getattr(config, name, None) for config in (PLAIN, DEMO))
+    parts = [str(plain)] if plain not in ("", None, {}) else []
     if demo != plain:
         parts.append(f"without --mechanism {demo}")
     return "; ".join(parts)

@@ -65,7 +65,7 @@ def execute(
     folder: Path,
     on_round: OnRound = lambda config, metrics: None,
     changes: Mapping[str, Any] | None = None,
-) -> records.Run:
+) -> records.RunRecord:
     """Train the run in `folder` to its end, from its last checkpoint if there is one.
 
     Args:
@@ -133,7 +133,7 @@ def _change(folder: Path, changes: Mapping[str, Any]) -> None:
     run_folder.write_config(folder, config)
 
 
-def _execute_one(folder: Path, on_round: OnRound) -> records.Run:
+def _execute_one(folder: Path, on_round: OnRound) -> records.RunRecord:
     config = run_folder.read_config(folder)
     torch.set_num_threads(config.threads)
     prepared = prepare(config)
@@ -146,7 +146,9 @@ def _execute_one(folder: Path, on_round: OnRound) -> records.Run:
             prepared.mechanism,
             population=config.population,
             optimizer=Optimizer(
-                config.learning_rate, config.server_optimizer, config.server_momentum
+                config.learning_rate,
+                "adam" if config.server_optimizer == "Adam" else "sgd",
+                config.server_options.get("momentum", 0.0),
             ),
             pool=pool,
             workers=config.threads,
@@ -154,7 +156,7 @@ def _execute_one(folder: Path, on_round: OnRound) -> records.Run:
         state, log = _train(folder, prepared, algorithm, on_round)
     summary = _summary(config, prepared, state, log.metrics, upload)
     run_folder.write_summary(folder, summary, log.last)
-    return records.Run(config, log.metrics, summary)
+    return records.RunRecord(config, log.metrics, summary)
 
 
 def _train(

@@ -20,7 +20,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors
@@ -28,9 +28,9 @@ import safetensors.numpy
 
 from randquant._internal import locks, sealed
 from randquant._internal.serialization import from_json, sync_folder, to_json, write_atomic
-from randquant.training.config import TrainConfig, check_config
+from randquant.training.config import OLD_OPTIMIZERS, TrainConfig, check_config, upgraded
 from randquant.training.data import features
-from randquant.training.records import Run, RunSummary, Sent
+from randquant.training.records import RunRecord, RunSummary, Sent
 from randquant.training.runs import log as run_log
 from randquant.training.runs.log import RESTORE, Lines, RunLog
 
@@ -102,7 +102,7 @@ def read_config(folder: Path) -> TrainConfig:
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"Expected a run in {folder}, found no {CONFIG} there.") from None
     try:
-        config = from_json(TrainConfig, record)
+        config = from_json(TrainConfig, upgraded(record))
         check_config(config)
         return config
     except (ValueError, TypeError) as error:
@@ -187,7 +187,7 @@ def reopen(folder: Path) -> None:
         sync_folder(folder)
 
 
-def read_finished(folder: Path) -> Run:
+def read_finished(folder: Path) -> RunRecord:
     """Return the finished run in a folder.
 
     Raises:
@@ -201,7 +201,7 @@ def read_finished(folder: Path) -> Run:
             f"Expected a finished run in {folder}, got one without a summary: continue it with "
             "randquant train --resume."
         )
-    return Run(config, lines.metrics, summary)
+    return RunRecord(config, lines.metrics, summary)
 
 
 def is_stated(summary: RunSummary, config: TrainConfig) -> bool:
@@ -219,6 +219,7 @@ def settings(config: TrainConfig) -> str:
     """
     fields = to_json(config)
     fields["trust"] = config.trust or ""  # as version 0.1.0 digests it
+    _as_before(fields)
     for name in FREE:
         if name != "rounds" or config.max_participations is None:
             del fields[name]
@@ -226,6 +227,26 @@ def settings(config: TrainConfig) -> str:
         del fields["fitted_on"]  # no features are fitted, so nothing depends on it
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
+
+def _as_before(fields: dict[str, Any]) -> None:
+    """Name settings as version 0.1.0 does where it has them, so that their digest is the same."""
+    if fields["server_options"].keys() <= {"momentum"}:
+        fields["server_momentum"] = fields.pop("server_options").get("momentum", 0.0)
+    older = {new: old for old, new in OLD_OPTIMIZERS.items()}
+    fields["server_optimizer"] = older.get(fields["server_optimizer"], fields["server_optimizer"])
+    for name, default in _ADDED.items():
+        if fields[name] == default:
+            del fields[name]
+
+
+_ADDED = {
+    "loss": "cross_entropy",
+    "problem": "",
+    "parts": None,
+    "frozen": None,
+    "buffers": "refuse",
+}
+"""Settings that version 0.1.0 does not have, and their defaults."""
 
 _ANEW = "Write it again: randquant train --resume {}."
 

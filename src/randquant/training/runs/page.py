@@ -19,7 +19,7 @@ from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
-from randquant.training.records import RoundMetrics, Run, RunSummary
+from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 
 LARGE_EPSILON = 20.0  # nats; above it the page says that the total by itself hides nothing
 TABLE_ROWS = 20
@@ -63,7 +63,10 @@ class CodeShares:
 
 
 def render(
-    run: Run, baseline: Run | None, curve: EpsilonCurve | None, output: CodeShares | None
+    run: RunRecord,
+    baseline: RunRecord | None,
+    curve: EpsilonCurve | None,
+    output: CodeShares | None,
 ) -> str:
     """Turn a run into the text of one HTML page.
 
@@ -99,8 +102,8 @@ def render(
 
 def write(
     path: Path,
-    run: Run,
-    baseline: Run | None,
+    run: RunRecord,
+    baseline: RunRecord | None,
     curve: EpsilonCurve | None,
     output: CodeShares | None,
 ) -> None:
@@ -110,7 +113,7 @@ def write(
     write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
 
 
-def _header(title: str, run: Run) -> str:
+def _header(title: str, run: RunRecord) -> str:
     config = run.config
     pairs = sorted(config.parameters.items())
     parameters = ", ".join(f"{name} {formatting.plain(value)}" for name, value in pairs)
@@ -124,7 +127,7 @@ def _header(title: str, run: Run) -> str:
     return template.header("Federated training report", title, text)
 
 
-def _cards(run: Run, baseline: Run | None) -> str:
+def _cards(run: RunRecord, baseline: RunRecord | None) -> str:
     duration, rounds = (
         formatting.duration(run.summary.seconds),
         formatting.count(_rounds(run), "round"),
@@ -144,7 +147,7 @@ def _cards(run: Run, baseline: Run | None) -> str:
     return f'<div class="cards">{items}</div>'
 
 
-def _accuracy_card(accuracy: float, baseline: Run | None) -> Card:
+def _accuracy_card(accuracy: float, baseline: RunRecord | None) -> Card:
     lines = ["No run without privacy to compare with."]
     if baseline is not None:
         other = baseline.summary.accuracy
@@ -153,7 +156,7 @@ def _accuracy_card(accuracy: float, baseline: Run | None) -> Card:
     return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
 
 
-def _upload_card(run: Run) -> Card:
+def _upload_card(run: RunRecord) -> Card:
     summary = run.summary
     floats, sent = 4 * summary.dimension, summary.bytes_per_upload
     ratio, word = (floats / sent, "less") if sent <= floats else (sent / floats, "more")
@@ -167,7 +170,7 @@ def _upload_card(run: Run) -> Card:
     return "Upload per client and round", formatting.size_of(sent), lines
 
 
-def _guarantee_card(run: Run) -> Card:
+def _guarantee_card(run: RunRecord) -> Card:
     name, guarantee, unit = "Guarantee of the whole run", run.summary.guarantee, run.config.unit
     if guarantee is None:
         return name, "None", ["This run has no privacy mechanism."]
@@ -181,13 +184,13 @@ def _guarantee_card(run: Run) -> Card:
     )
 
 
-def _fitted(run: Run) -> list[str]:
+def _fitted(run: RunRecord) -> list[str]:
     """What features were fitted on, if on anything: printed beside every epsilon."""
     statement = features.statement(run.config, run.summary)
     return [f"{statement[0].upper()}{statement[1:]}."] if statement else []
 
 
-def _meaning(run: Run, curve: EpsilonCurve | None) -> str:
+def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> str:
     summary, unit = run.summary, run.config.unit
     guarantee = summary.guarantee
     if guarantee is None:
@@ -253,7 +256,7 @@ def _size(epsilon: float, observer: str) -> str:
     )
 
 
-def _training_charts(run: Run, baseline: Run | None) -> list[str]:
+def _training_charts(run: RunRecord, baseline: RunRecord | None) -> list[str]:
     def lines(pick: Pick) -> list[Line]:
         drawn = [Line(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
         if baseline is not None:
@@ -269,7 +272,7 @@ def _training_charts(run: Run, baseline: Run | None) -> list[str]:
     ]
 
 
-def _spent_chart(run: Run) -> list[str]:
+def _spent_chart(run: RunRecord) -> list[str]:
     """Epsilon so far, if the log has it and it is finite."""
     points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
     if not any(math.isfinite(epsilon) for _, epsilon in points):
@@ -284,11 +287,11 @@ def _spent_chart(run: Run) -> list[str]:
     return [svg.line_chart(title, lines, "round", "epsilon", from_zero=True, note=note)]
 
 
-def _rounds(run: Run) -> int:
+def _rounds(run: RunRecord) -> int:
     return run.config.rounds if run.summary.rounds is None else run.summary.rounds
 
 
-def _points(run: Run, pick: Pick) -> list[tuple[float, float]]:
+def _points(run: RunRecord, pick: Pick) -> list[tuple[float, float]]:
     picked = ((metric.round, pick(metric)) for metric in run.metrics)
     return [(place, value) for place, value in picked if value is not None]
 
@@ -316,7 +319,7 @@ def _curve_chart(curve: EpsilonCurve) -> str:
     return svg.line_chart(title, lines, *axes, log_x=True, from_zero=True, note=note)
 
 
-def _cost_charts(run: Run) -> list[str]:
+def _cost_charts(run: RunRecord) -> list[str]:
     sent, floats = run.summary.bytes_per_upload, 4 * run.summary.dimension
     uploads = [
         Bar(f"this run ({run.config.mechanism})", sent, formatting.size_of(sent), "c1"),
@@ -361,7 +364,7 @@ def _config_table(config: TrainConfig) -> str:
     return tables.html("Configuration", ("setting", "value"), rows, "settings")
 
 
-def _round_table(run: Run) -> str:
+def _round_table(run: RunRecord) -> str:
     evaluated = [metric for metric in run.metrics if metric.accuracy is not None]
     # Evenly spaced, including the first and the last; a set, because a short run repeats some.
     gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)

@@ -11,9 +11,10 @@ from typing import Any
 from randquant._internal import declared
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms
-from randquant.training.config import TrainConfig, check_config
+from randquant.training.config import TrainConfig, check_config, upgraded
 from randquant.training.configured import mechanism_of
 from randquant.training.settings import DEFAULTS, FIELDS, parameters_of
+
 
 def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainConfig:
     """Build a run's configuration from flat settings.
@@ -27,6 +28,7 @@ def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainCo
     Raises:
         ValueError, TypeError: the mechanism is unknown, or a setting has the wrong type.
     """
+    settings = upgraded(settings)
     mechanism = settings["mechanism"]
     taken = parameters_of(mechanism)
     whole = all_mechanisms()[mechanism].whole_update
