@@ -1,6 +1,6 @@
 """Settings declared once: type, bounds, choices and meaning of a value in one annotation.
 
-A declaration is an annotation `Annotated[type, about("what it means", group="privacy")]`, whose type
+A declaration is an annotation `Annotated[type, about("what it means", group="privacy")]`. Its type
 may carry bounds: `Annotated[int, Meta(ge=1)]`. The fields of a record, a command's options and a
 JSON Schema are all read from it. All messages are the house's: `Expected rounds >= 1, got 0.`
 """
@@ -39,7 +39,7 @@ def hints(declared: Any) -> dict[str, Any]:
 
 
 def meta(record: type, name: str) -> msgspec.Meta:
-    """Return what a dataclass declares about a field, to declare an option with the same meaning."""
+    """Return what a dataclass says about a field, to declare an option of the same meaning."""
     found = meaning(hints(record)[name])
     return about(found.text, found.group, found.form)
 

@@ -76,13 +76,14 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
     options = list(options)
     if value not in options:
         raise ValueError(
-            f"Expected {name} to be one of {', '.join(options)}; got {value!r}{nearest(value, options)}"
+            f"Expected {name} to be one of {', '.join(options)}; "
+            f"got {value!r}{nearest(value, options)}"
         )
     return value
 
 
 def nearest(word: Any, options: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown word: the option that was meant, if one is near.
+    """Return the end of a sentence about an unknown word: the option that was meant, if any.
 
     Example:
         >>> nearest("clp", ["clip", "keep"]), nearest("x", ["clip"])
