@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,8 +58,7 @@ def make_way(folder: Path, overwrite: bool) -> None:
             f"Expected a new folder for the run, got {folder}, which holds a run: choose "
             "another, add --overwrite to replace it, or --resume to continue it."
         )
-    with locks.folder(folder):
-        shutil.rmtree(folder)
+    locks.remove(folder)
 
 
 def begin(folder: Path, config: TrainConfig, fingerprint: str, epsilon: float | None) -> None:
