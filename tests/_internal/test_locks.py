@@ -120,7 +120,7 @@ def test_a_file_system_without_locks_gets_its_sentence(number, tmp_path, monkeyp
     (tmp_path / "lock").touch()
     monkeypatch.setattr(locks, "lock_descriptor", unsupported)
     for ask in (locks.held, lambda path: locks.folder(path).__enter__()):
-        with pytest.raises(OSError, match="Expected a file system with locks under .*local disk"):
+        with pytest.raises(OSError, match=r"Expected a file system with locks under .*local disk"):
             ask(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -50,3 +51,22 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(opened)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder, and those above it that are missing, so that they survive a power cut.
+
+    Guarantees:
+        The folder's name is on the disk even if another process created it and was killed before it
+        flushed the name.
+
+    Raises:
+        OSError: it cannot be created, or the disk reports an error.
+    """
+    if folder.is_dir():
+        with contextlib.suppress(PermissionError):  # of a folder above that is not ours to read
+            sync_folder(folder.parent)
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)

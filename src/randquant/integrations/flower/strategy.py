@@ -16,6 +16,7 @@ from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Result, Strategy
 
 from randquant._internal import locks, validate
+from randquant._internal.disk import make_folder
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations.flower import state
@@ -231,7 +232,7 @@ class QuantizedStrategy(Strategy):
         """
         with contextlib.ExitStack() as stack:
             if self._path is not None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self._path.parent)
                 stack.enter_context(locks.folder(self._path.parent))
             _warn_of_statistics(Layout.of(initial_arrays, self.buffers))
             arrays = self._restore(initial_arrays)

@@ -26,6 +26,7 @@ import safetensors
 import safetensors.numpy
 
 from randquant._internal import locks, sealed
+from randquant._internal.disk import make_folder
 from randquant._internal.serialization import from_json, sync_folder, to_json, write_atomic
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.data import features
@@ -70,7 +71,7 @@ def begin(folder: Path, config: TrainConfig, fingerprint: str, epsilon: float | 
         fingerprint: of its channel, in hexadecimal; empty if it uses none.
         epsilon: epsilon of zero rounds; None without privacy.
     """
-    _make(folder)
+    make_folder(folder)
     run_log.begin(folder / LOG)
     sent = Sent(settings(config), fingerprint, 0, 0, epsilon, config.delta, config.neighboring)
     write_sent(folder, sent)
@@ -244,14 +245,6 @@ def _check_length(folder: Path, lines: int, low: int, high: int) -> None:
             f"Expected {max(low - 1, 0)} to {high} rounds in {folder / LOG}, since {high} were "
             f"sent, got {lines}: lines are missing or doubled. {RESTORE}"
         )
-
-
-def _make(folder: Path) -> None:
-    """Create a folder so that it survives a loss of power."""
-    if not folder.exists():
-        _make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
 
 
 def save_checkpoint(path: Path, state: State, identity: str) -> None:
