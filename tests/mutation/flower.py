@@ -129,8 +129,8 @@ MUTANTS = [
     ),
     # files.py, state.py
     (
-        "_internal/serialization.py",
-        "        os.fsync(folder)\n",
+        "_internal/disk.py",
+        "        flush(opened)\n",
         "        pass\n",
         "a power cut brings the old account back",
         of(
