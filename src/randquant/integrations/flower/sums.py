@@ -69,7 +69,8 @@ class PlainSum:
             channel = self.offer.channel
             form = messages.upload_format(self.offer, self._session, client)
             codes = wire.unpack(form, messages.read_payload(content), self.offer.size)
-            self._payloads[client] = wire.pack(channel, codes)
+            padding = self.offer.size - self.offer.dimension
+            self._payloads[client] = wire.pack(channel, codes, padding)
 
         known = _checked(replies, self.clients, messages.UPLOAD, self._session, take, self.refused)
         return len(known)
