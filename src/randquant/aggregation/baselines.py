@@ -250,6 +250,13 @@ class LocalGaussian(MechanismDefaults):
         """As many as there are floats."""
         return floats_in(payload)
 
+    def log_equal(self, dimension: int) -> float:
+        """As often as all floats are equal: one float's noise lies in an interval that narrow."""
+        # Within 40 deviations, all but e^-800, a float of 32 bits is one of an interval of at most
+        # 2**-23 · (clip_norm + 40 deviations); the density is below 1/(2 deviations).
+        width = 2.0**-23 * (self.clip_norm / self.deviation + 40)
+        return dimension * min(math.log(width), 0.0)
+
     def payload_bytes(self, dimension: int) -> int:
         """4 bytes a coordinate."""
         return upload.floats(dimension)

@@ -67,7 +67,7 @@ def encode_payload(
         bytes: 40 + `wire.body_bytes` of them, log2 m bits a code and at most 1 % more.
 
     Guarantees:
-        Equal to wire.pack(channel, encode(channel, x, key), padding); the guarantees of `encode` hold.
+        Equal to wire.pack(channel, encode(channel, x, key), padding); `encode`'s guarantees hold.
 
     Raises:
         ValueError, TypeError: as in `encode`; or x is not a vector.
