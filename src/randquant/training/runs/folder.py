@@ -89,11 +89,7 @@ def begin(
         epsilon: epsilon of zero rounds; None without privacy.
         commitment: to its secret key; empty if it has a simulation seed.
     """
-<<<<<<< HEAD
-    make(folder)
-=======
     make_folder(folder)
->>>>>>> durable
     run_log.begin(folder / LOG)
     write_sent(
         folder,
@@ -293,64 +289,3 @@ def _check_length(folder: Path, lines: int, low: int, high: int) -> None:
             f"Expected {max(low - 1, 0)} to {high} rounds in {folder / LOG}, since {high} were "
             f"sent, got {lines}: lines are missing or doubled. {RESTORE}"
         )
-
-
-<<<<<<< HEAD
-def make(folder: Path) -> None:
-    """Create a folder so that it survives a loss of power."""
-    if not folder.exists():
-        make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
-=======
-def save_checkpoint(path: Path, state: State, identity: str) -> None:
-    """Write the state of a run with that identity, atomically."""
-    tensors = {
-        "parameters": state.parameters,
-        "participations": state.participations,
-        "round": np.array([state.round], dtype=np.int64),
-        "identity": _bytes(identity),
-        **{f"moment {index}": moment for index, moment in enumerate(state.moments)},
-    }
-    tensors["checksum"] = _checksum(tensors)
-    write_atomic(path, safetensors.numpy.save(tensors))
-
-
-def load_checkpoint(path: Path, identity: str) -> State | None:
-    """Return the state of a run; None if it has no checkpoint yet."""
-    from randquant.training.algorithm import State
-
-    if not path.exists():
-        return None
-    try:
-        tensors = safetensors.numpy.load(path.read_bytes())
-        checksum = tensors.pop("checksum")
-    except (safetensors.SafetensorError, KeyError) as error:
-        raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None
-    if not np.array_equal(checksum, _checksum(tensors)):
-        raise ValueError(f"Expected a checkpoint in {path} with the right checksum: it is damaged.")
-    if not np.array_equal(tensors["identity"], _bytes(identity)):
-        raise ValueError(
-            f"Expected the configuration that {path} was made with, got another: its rounds "
-            "would not have the guarantee that is printed. Restore its run or begin a new one."
-        )
-    moments = [name for name in tensors if name.startswith("moment ")]
-    return State(
-        int(tensors["round"][0]),
-        tensors["parameters"],
-        tensors["participations"],
-        tuple(tensors[name] for name in sorted(moments)),
-    )
-
-
-def _bytes(identity: str) -> np.ndarray:
-    return np.frombuffer(bytes.fromhex(identity), dtype=np.uint8)
-
-
-def _checksum(tensors: dict[str, np.ndarray]) -> np.ndarray:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
-        digest.update(np.ascontiguousarray(tensor).data)
-    return np.frombuffer(digest.digest(), dtype=np.uint8)
->>>>>>> durable
