@@ -7,6 +7,7 @@ privacy figure printed is a proven bound for the whole run.
 import importlib
 from typing import Any
 
+from randquant._internal.version import __version__
 from randquant.audit.pipeline import Audit, audit
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import decode, encode
@@ -47,6 +48,7 @@ __all__ = [
     "Sampled",
     "SumCertificate",
     "VectorRelease",
+    "__version__",
     "account",
     "audit",
     "calibrate",
