@@ -60,6 +60,7 @@ templates_path = ["templates"]
 html_additional_pages = {"index": "to_the_front.html"}
 html_show_sphinx = False
 html_copy_source = False
+html_show_search_summary = False  # it would be fetched, which a page opened from a file may not
 html_show_sourcelink = False
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,9 @@ ROOMS = (
     "channels", "privacy", "mechanisms", "aggregation", "audit", "planning", "training",
     "integrations", "papers", "cli", "_internal",
 )  # fmt: skip
+
+KINDS = {"autoclass": "class", "data": "constant"}
+"""What the file names of classes and constants end in, where a function has the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +46,28 @@ class Documented:
             return "automodule"
         if inspect.isclass(self.value):
             return "autoexception" if issubclass(self.value, Exception) else "autoclass"
-        return "autofunction" if callable(self.value) else "autodata"
+        return "autofunction" if callable(self.value) else "data"
 
     @property
     def summary(self) -> str:
         """First line of its docstring."""
-        if self.directive == "autodata":
-            return ""
-        return (inspect.getdoc(self.value) or "").partition("\n")[0]
+        text = self.about if self.directive == "data" else inspect.getdoc(self.value) or ""
+        return text.partition("\n")[0]
+
+    @property
+    def about(self) -> str:
+        """Docstring of a constant: the string that follows it where it is defined."""
+        face, _, name = self.address.rpartition(".")
+        tree = ast.parse(Path(importlib.import_module(face).__file__ or "").read_text())
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+                return Documented(f"{node.module}.{name}", self.room, self.value).about
+        for node, following in pairwise(tree.body):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(following, ast.Expr):
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                if ast.unparse(target) == name:
+                    return inspect.cleandoc(ast.literal_eval(following.value))
+        return ""
 
 
 def faces(root: Path) -> list[str]:
@@ -104,8 +122,8 @@ def files(names: list[Documented]) -> dict[str, Documented]:
     found: dict[str, Documented] = {}
     lower = [each.address.lower() for each in names]
     for each in names:
-        twice = lower.count(each.address.lower()) > 1 and each.directive == "autoclass"
-        found[f"{each.address}-class" if twice else each.address] = each
+        twice = lower.count(each.address.lower()) > 1 and each.directive in KINDS
+        found[f"{each.address}-{KINDS[each.directive]}" if twice else each.address] = each
     return found
 
 
@@ -135,10 +153,12 @@ def _page(each: Documented) -> str:
     elif each.directive == "automodule":
         names = "\n".join(f"- :py:obj:`{each.value.__name__}.{n}`" for n in each.value.__all__)
         body = f".. automodule:: {each.value.__name__}\n   :no-members:\n\n{names}\n"
+    elif each.directive == "data":
+        value = repr(each.value)
+        shown = f"   :value: {value}\n" if len(value) < 80 else ""
+        body = f".. py:data:: {each.address}\n{shown}\n   {each.about}\n"
     else:
         body = f".. {each.directive}:: {each.address}\n"
-    if each.directive == "autodata":
-        body += "   :no-value:\n" if len(repr(each.value)) > 80 else ""
     return _title(each.shown) + body
 
 

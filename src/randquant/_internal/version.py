@@ -1,8 +1,14 @@
-"""The version of the installed package."""
+"""Which version this is."""
 
 from importlib.metadata import PackageNotFoundError, version
 
-try:
-    __version__ = version("randquant")
-except PackageNotFoundError:  # a source tree that nobody installed
-    __version__ = "0+unknown"
+
+def _installed() -> str:
+    try:
+        return version("randquant")
+    except PackageNotFoundError:  # a source tree that nobody installed
+        return "0+unknown"
+
+
+__version__ = _installed()
+"""The installed version, as `pip` knows it."""
