@@ -1,5 +1,6 @@
 """How the documentation site is built: `make docs`. Its pages are the Markdown files themselves."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -7,11 +8,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "src")]
 
-import randquant
-
 project = "randquant"
 author = "The randquant developers"
-version = release = randquant.__version__
+version = release = importlib.import_module("randquant").__version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",

@@ -105,8 +105,8 @@ def documented(root: Path) -> list[Documented]:
             value = importlib.import_module(f"{module}.{name}")
         if id(value) not in seen:
             home = getattr(value, "__module__", None) or getattr(value, "__name__", module)
-            home = home if str(home).startswith("randquant.") else module
-            room = (home.split(".") + ["_internal"])[1]
+            home = str(home) if str(home).startswith("randquant.") else f"{module}._internal"
+            room = home.split(".")[1]
             seen[id(value)] = Documented(f"{module}.{name}", room, value)
     return sorted(seen.values(), key=lambda each: each.shown.lower())
 
@@ -169,7 +169,8 @@ def _room(room: str, root: Path) -> str:
         for name, each in here.items()
     )
     entries = "".join(f"   {each.shown} <{name}>\n" for name, each in here.items())
-    purpose = inspect.getdoc(importlib.import_module(f"randquant.{room}"))
+    module = importlib.import_module("randquant" if room == "_internal" else f"randquant.{room}")
+    purpose = inspect.getdoc(module)
     return (
         _title(room.replace("_internal", "package"))
         + f"{purpose}\n\n.. list-table::\n   :widths: 35 65\n\n{rows}\n"

@@ -128,6 +128,7 @@ class CodeOrName(SphinxRole):
     """`text` of a docstring: a link where it is the name of something, and code anyway."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Return the reference that Sphinx resolves at the end, or plain code."""
         code = nodes.literal(self.rawtext, self.text, classes=["docutils"])
         if not re.fullmatch(r"[A-Za-z_][\w.]*", self.text):
             return [code], []

@@ -27,10 +27,19 @@ from randquant._internal import validate
 from randquant.channels.wire.block_codes import block, blocks, length
 
 MAGIC = b"RQPL"
+"""First bytes of every payload."""
+
 VERSION = 2
+"""Version of the format; payloads of another version are refused."""
+
 HEADER = struct.Struct("<4sBBHQ16s8s")
+"""Layout of the header, whose fields the module describes."""
+
 HEADER_BYTES = HEADER.size
+"""Length of the header."""
+
 TOTALS = ("int32", "int64", "uint32", "uint64")
+"""Integer types in which sums of codes may be kept."""
 
 
 class Coding(Protocol):
