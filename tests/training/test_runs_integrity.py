@@ -21,7 +21,7 @@ from randquant.training.algorithm import Algorithm
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
 from randquant.training.runs import (
-    execute as runs,
+    execution as runs,
 )
 from randquant.training.runs import (
     folder as run_folder,
@@ -30,7 +30,7 @@ from randquant.training.runs import (
     log as run_log,
 )
 from randquant.training.runs import (
-    rebuild,
+    rewrite as rebuild,
 )
 from randquant.training.runs import (
     status as run_status,
