@@ -7,6 +7,7 @@ privacy figure printed is a proven bound for the whole run.
 import importlib
 from typing import Any
 
+from randquant._internal.version import __version__
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.saved import load, save
@@ -60,6 +61,7 @@ __all__ = [
     "SumCertificate",
     "VectorMechanism",
     "VectorRelease",
+    "__version__",
     "account",
     "audit",
     "calibrate",
