@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from randquant._internal.disk import make_folder
 from randquant._internal import locks
+from randquant._internal.disk import make_folder
 from randquant.channels.keys import Key
 from randquant.training import records
 from randquant.training.algorithm import Algorithm, Round, State, distributed_sgd
