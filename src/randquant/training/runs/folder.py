@@ -51,8 +51,7 @@ def make_way(folder: Path, overwrite: bool) -> None:
     What is left of a run whose first files were not all written is deleted: it sent nothing.
     """
     if not (folder / CONFIG).exists() and _unborn(folder):
-        with locks.folder(folder):
-            shutil.rmtree(folder)
+        locks.remove(folder)
         return
     if not (folder / CONFIG).exists():
         raise FileExistsError(
