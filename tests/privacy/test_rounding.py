@@ -35,7 +35,6 @@ from randquant.privacy.certificates.sums import (
     binomial,
     bounds,
     law,
-    mixed,
     pair,
 )
 from randquant.privacy.certificates.sums import hardest as searching
@@ -45,6 +44,7 @@ from randquant.privacy.certificates.sums import (
 from randquant.privacy.certificates.sums import (
     kappa_sum as curvature,
 )
+from randquant.privacy.certificates.sums import mixture as mixed
 from randquant.privacy.certificates.sums import (
     rounding as margins,
 )

@@ -21,7 +21,7 @@ from randquant.training.algorithm import Algorithm
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
 from randquant.training.runs import (
-    execute as runs,
+    execution as runs,
 )
 from randquant.training.runs import (
     folder as run_folder,
