@@ -30,7 +30,7 @@ from randquant.training.runs import (
     log as run_log,
 )
 from randquant.training.runs import (
-    rebuild,
+    rewrite as rebuild,
 )
 from randquant.training.runs import (
     status as run_status,
