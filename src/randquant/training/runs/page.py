@@ -27,7 +27,7 @@ from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
-from randquant.training.records import RoundMetrics, Run, RunSummary
+from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 
 LARGE_EPSILON = 20.0  # nats; above it the page says that the total by itself hides nothing
 TABLE_ROWS = 20
@@ -72,7 +72,10 @@ class CodeShares:
 
 
 def render(
-    run: Run, baseline: Run | None, curve: EpsilonCurve | None, output: CodeShares | None
+    run: RunRecord,
+    baseline: RunRecord | None,
+    curve: EpsilonCurve | None,
+    output: CodeShares | None,
 ) -> str:
     """Turn a run into the text of one HTML page.
 
@@ -112,8 +115,8 @@ def render(
 
 def write(
     path: Path,
-    run: Run,
-    baseline: Run | None,
+    run: RunRecord,
+    baseline: RunRecord | None,
     curve: EpsilonCurve | None,
     output: CodeShares | None,
 ) -> None:
@@ -123,9 +126,9 @@ def write(
     write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
 
 
-def _lead(run: Run) -> str:
+def _lead(run: RunRecord) -> str:
     config = run.config
-    pairs = sorted(config.parameters.items())
+    pairs = sorted((k, v) for k, v in config.parameters.items() if not isinstance(v, dict))
     parameters = ", ".join(f"{name} {formatting.plain(value)}" for name, value in pairs)
     mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
     text = (
@@ -137,26 +140,28 @@ def _lead(run: Run) -> str:
     return text
 
 
-def _cards(run: Run, baseline: Run | None) -> list[Card]:
+def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
     time, rounds = formatting.duration(run.summary.seconds), formatting.count(_rounds(run), "round")
     return [
-        _accuracy_card(run.summary.accuracy, baseline),
+        _accuracy_card(run, baseline),
         _upload_card(run),
         _guarantee_card(run),
         ("Time", time, [f"{rounds}, all clients on one machine"]),
     ]
 
 
-def _accuracy_card(accuracy: float, baseline: Run | None) -> Card:
+def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
+    accuracy = run.summary.accuracy
+    if accuracy is None:
+        return "Test loss", formatting.number(run.summary.loss, 4) or "none", []
     lines = ["No run without privacy to compare with."]
-    if baseline is not None:
-        other = baseline.summary.accuracy
+    if baseline is not None and (other := baseline.summary.accuracy) is not None:
         difference = f"Difference {minus(f'{100 * (accuracy - other):+.2f}')} points"
         lines = [f"{100 * other:.2f}\u00a0% without privacy", difference]
     return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
 
 
-def _upload_card(run: Run) -> Card:
+def _upload_card(run: RunRecord) -> Card:
     summary = run.summary
     floats, sent = 4 * summary.dimension, summary.bytes_per_upload
     ratio, word = (floats / sent, "less") if sent <= floats else (sent / floats, "more")
@@ -170,7 +175,7 @@ def _upload_card(run: Run) -> Card:
     return "Upload per client and round", formatting.size_of(sent), lines
 
 
-def _guarantee_card(run: Run) -> Card:
+def _guarantee_card(run: RunRecord) -> Card:
     name, guarantee, unit = "Guarantee of the whole run", run.summary.guarantee, run.config.unit
     if guarantee is None:
         return name, "None", ["This run has no privacy mechanism."]
@@ -184,13 +189,13 @@ def _guarantee_card(run: Run) -> Card:
     )
 
 
-def _fitted(run: Run) -> list[str]:
+def _fitted(run: RunRecord) -> list[str]:
     """What features were fitted on, if on anything: printed beside every epsilon."""
     statement = features.statement(run.config, run.summary)
     return [f"{statement[0].upper()}{statement[1:]}."] if statement else []
 
 
-def _meaning(run: Run, curve: EpsilonCurve | None) -> Paragraphs:
+def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
     summary, unit = run.summary, run.config.unit
     guarantee = summary.guarantee
     if guarantee is None:
@@ -254,7 +259,7 @@ def _size(epsilon: float, observer: str) -> str:
     )
 
 
-def _training_charts(run: Run, baseline: Run | None) -> list[Figure]:
+def _training_charts(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
     def lines(pick: Pick) -> list[Drawn]:
         drawn: list[Drawn] = [(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
         if baseline is not None:
@@ -270,7 +275,7 @@ def _training_charts(run: Run, baseline: Run | None) -> list[Figure]:
     ]
 
 
-def _spent_chart(run: Run) -> list[Figure]:
+def _spent_chart(run: RunRecord) -> list[Figure]:
     """Epsilon so far, if the log has it and it is finite."""
     points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
     if not any(math.isfinite(epsilon) for _, epsilon in points):
@@ -286,11 +291,11 @@ def _spent_chart(run: Run) -> list[Figure]:
     return [line_chart("Epsilon so far, per round", lines, "round", up, note=note)]
 
 
-def _rounds(run: Run) -> int:
+def _rounds(run: RunRecord) -> int:
     return run.config.rounds if run.summary.rounds is None else run.summary.rounds
 
 
-def _points(run: Run, pick: Pick) -> list[tuple[float, float]]:
+def _points(run: RunRecord, pick: Pick) -> list[tuple[float, float]]:
     picked = ((metric.round, pick(metric)) for metric in run.metrics)
     return [(place, value) for place, value in picked if value is not None]
 
@@ -319,7 +324,7 @@ def _curve_chart(curve: EpsilonCurve) -> Figure:
     return line_chart(title, lines, across, up, note=note)
 
 
-def _cost_charts(run: Run) -> list[Figure]:
+def _cost_charts(run: RunRecord) -> list[Figure]:
     sent, floats = run.summary.bytes_per_upload, 4 * run.summary.dimension
     uploads = (
         Bar(f"this run ({run.config.mechanism})", sent, formatting.size_of(sent), "c1"),
@@ -364,8 +369,8 @@ def _config_table(config: TrainConfig) -> DataTable:
     return DataTable("Configuration", ("setting", "value"), rows, "settings")
 
 
-def _round_table(run: Run) -> DataTable:
-    evaluated = [metric for metric in run.metrics if metric.accuracy is not None]
+def _round_table(run: RunRecord) -> DataTable:
+    evaluated = [metric for metric in run.metrics if metric.loss is not None]
     # Evenly spaced, including the first and the last; a set, because a short run repeats some.
     gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)
     shown = sorted({round(i * gap) for i in range(TABLE_ROWS)}) if evaluated else []

@@ -14,7 +14,7 @@ from randquant._internal.serialization import write_atomic
 from randquant.training import settings
 from randquant.training.runs.page import EMPTY
 from randquant.training.runs.status import Status, fitted_notes
-from randquant.training.sweep.outcomes import CAUTION, Results, cells, counted, series
+from randquant.training.sweep.summary import CAUTION, Results, cells, counted, series
 
 WITHOUT = "without privacy"
 
