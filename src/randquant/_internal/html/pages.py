@@ -161,6 +161,12 @@ def report(
     )
 
 
+def fragment(table: DataTable, figures: Sequence[Figure]) -> str:
+    """A table, and pictures where they can be drawn, as a piece of HTML for a notebook."""
+    drawn = [charts.svg(each, alone=True) for each in figures] if charts.available() else []
+    return _environment(False).get_template("fragment.html").render(part=table, pictures=drawn)
+
+
 def _frame(title: str, style: str, scripts: Sequence[str] = (), beside: str = "") -> dict[str, Any]:
     from markupsafe import Markup
 

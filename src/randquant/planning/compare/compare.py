@@ -11,12 +11,14 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.html import formatting, tables
+from randquant._internal.html.notebook import Facts, Pictured
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import Moments, moments
 from randquant.channels.wire.block_codes import bits_per_code
 from randquant.mechanisms.registry import build
 from randquant.mechanisms.tuning import AverageError, CoordinateTarget
+from randquant.planning.compare.picture import Point, error_against_epsilon
 from randquant.planning.tuning.coordinate import Unreachable, tunable_mechanisms, tune_coordinate
 from randquant.privacy.certificates.coordinate import Certificate, certify
 
@@ -61,7 +63,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Pictured):
     """Mechanisms side by side.
 
     Attributes:
@@ -77,6 +79,18 @@ class Comparison:
     target: float | None = None
     objective: AverageError | None = None
     tradeoff: Mapping[tuple[int, str], Sequence[tuple[float, float]]] = field(default_factory=dict)
+
+    def _figures(self) -> list:
+        points = [
+            Point(_titled(e.mechanism, e.levels), e.measured.certificate.epsilon.upper, mse)
+            for e in self.entries
+            if e.measured is not None and (mse := e.measured.moments.mse) > 0
+        ]
+        curves = {_titled(name, levels): p for (levels, name), p in self.tradeoff.items()}
+        return [error_against_epsilon(points, curves)]
+
+    def _facts(self) -> Facts:
+        return caption(self), *rows(self)
 
 
 def at_equal_epsilon(
@@ -233,6 +247,11 @@ def _rank(entry: Entry, objective: AverageError) -> tuple[bool, bool, float]:
     if entry.measured is None:
         return True, False, 0.0
     return False, _biased(entry.measured), getattr(entry.measured.moments, objective)
+
+
+def _titled(mechanism: str, levels: int) -> str:
+    bits = (levels - 1).bit_length()
+    return f"{mechanism}, {formatting.count(bits, 'bit')}"
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
