@@ -74,7 +74,7 @@ class Paragraphs:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CodeLine:
     """A line to run."""
 
     text: str
@@ -88,7 +88,7 @@ class Group:
     name: str = ""
 
 
-Part = DataTable | Command | Notes | Paragraphs | Group | Figure | str
+Part = DataTable | CodeLine | Notes | Paragraphs | Group | Figure | str
 """What a section may hold; a string is HTML of ours."""
 
 
@@ -240,7 +240,7 @@ def shown(part: Part, *, live: bool = False) -> Any:
             return macros.table(
                 {name: getattr(part, name) for name in part.__slots__} | {"wide": wide}
             )
-        case Command():
+        case CodeLine():
             return macros.command(part.text)
         case Notes():
             return macros.notes(part.lines)
