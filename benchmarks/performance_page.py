@@ -2,18 +2,14 @@
 
 import json
 import math
-import re
-from html import escape
 from pathlib import Path
-from xml.etree import ElementTree
 
-from randquant._internal.html.svg import CHARACTER, WIDTH, Bar, Line, horizontal_bars, line_chart
-from randquant._internal.html.template import STYLE
+from randquant._internal.html import charts, runtime
+from randquant._internal.html.figures import Axis, Bar, Figure, HorizontalBars, line_chart
 
 ROOT = Path(__file__).parents[1]
-MARGIN = 20
+STYLE = (runtime.TEMPLATES / "style.css").read_text()
 COLOURS = STYLE[: STYLE.index("* {")]
-RULES = "\n".join(line for line in STYLE.splitlines() if re.match(r"svg |\.c\d", line))
 
 
 def result(name: str) -> dict:
@@ -30,44 +26,20 @@ def table(found: dict, first: str) -> str:
     return "\n".join(lines)
 
 
-def picture(figure: str) -> str:
-    """A figure of `svg` as a file of its own, in the colours of whoever looks at it."""
-    tree = ElementTree.fromstring(figure)
-    chart, x, y, legend = tree.find("svg"), MARGIN, 54, []
-    for item in tree.iterfind("ul/li"):
-        mark = item[0]
-        width = 46 + CHARACTER * len(mark.tail)
-        if x + width > WIDTH + MARGIN:
-            x, y = MARGIN, y + 20
-        drawn = "".join(ElementTree.tostring(part, encoding="unicode") for part in mark)
-        legend.append(
-            f'<g transform="translate({x:.0f} {y - 9})">{drawn}'
-            f'<text x="26" y="9">{escape(mark.tail)}</text></g>'
-        )
-        x += width
-    top = y + 14 if legend else 46
-    height = float(chart.get("viewBox").split()[3])
-    body = "".join(ElementTree.tostring(part, encoding="unicode") for part in chart)
-    title = tree.findtext("figcaption")
-    across, down = WIDTH + 2 * MARGIN, top + height + MARGIN
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across} {down:.0f}" width="{across}" height="{down:.0f}" role="img" aria-label="{escape(title)}">
-<style>{COLOURS}{RULES}
-svg .paper {{ fill: var(--paper); }} svg text.title {{ font: 600 15px var(--sans); fill: var(--ink); }}
-</style>
-<rect class="paper" width="100%" height="100%" rx="6"/>
-<text class="title" x="{MARGIN}" y="28">{escape(title)}</text>
-{"".join(legend)}
-<g transform="translate({MARGIN} {top})">{body}</g>
-</svg>
-"""
+def picture(figure: Figure) -> str:
+    """A figure as a file of its own, in the colours of whoever looks at it."""
+    drawn = charts.coloured(charts.svg(figure, alone=True)).replace(
+        'fill="white"', 'fill="var(--paper)"', 1
+    )
+    return drawn.replace(">", f"><style>{COLOURS}</style>", 1) + "\n"
 
 
-def speed_lines(found: dict, title: str, x_label: str) -> str:
+def speed_lines(found: dict, title: str, x_label: str) -> Figure:
     """Levels that are no power of two are packed in another way: lines of their own."""
     names = {"encode_pack": ("encode + pack", "c1"), "unpack_sum": ("unpack + sum", "c2")}
     apart = [x for x in found if x_label == "levels" and int(x).bit_count() > 1]
     lines = [
-        Line(label + more, [(float(x), found[x][name]) for x in places], colour + style)
+        (label + more, [(float(x), found[x][name]) for x in places], colour + style)
         for more, places, style in (
             ("", [x for x in found if x not in apart], ""),
             (f", {' and '.join(apart)} levels", apart, " dashed"),
@@ -75,11 +47,11 @@ def speed_lines(found: dict, title: str, x_label: str) -> str:
         for name, (label, colour) in names.items()
         if places
     ]
-    unit = "million coordinates a second"
-    return line_chart(title, lines, x_label, unit, log_x=True, log_y=True)
+    unit = Axis("million coordinates a second", log=True)
+    return line_chart(title, lines, Axis(x_label, log=True), unit)
 
 
-def contender_bars(found: dict) -> str:
+def contender_bars(found: dict) -> Figure:
     speed = {
         name: found["bench"][name]["coordinates_per_second_per_core"] / 1e6
         for name in ("naive", "encode_pack", "memory_copy")
@@ -94,11 +66,11 @@ def contender_bars(found: dict) -> str:
         ),
         ("copy of the numbers, the limit, 1 core", speed["memory_copy"], "c2"),
     ]
-    parts = [
+    parts = tuple(
         Bar(label, math.log10(value), f"{value:,.{int(value < 10)}f}", style)
         for label, value, style in bars
-    ]
-    return horizontal_bars("Million coordinates a second (log scale)", parts)
+    )
+    return HorizontalBars(title="Million coordinates a second (log scale)", bars=parts)
 
 
 def pictures() -> dict[str, str]:

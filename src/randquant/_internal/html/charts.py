@@ -154,6 +154,10 @@ def live(figure: Figure) -> str:
     """
     found = _converter().vegalite_to_vega(specification(figure, live=True))
     found.pop("$schema")  # an address
+    for mark in found["marks"]:
+        if mark["name"] == "hover_voronoi":  # Vega-Lite takes a word from the cell, not its point
+            tooltip = mark["encode"]["update"]["tooltip"]
+            tooltip["signal"] = tooltip["signal"].replace('datum["k"]', 'datum.datum["k"]')
     text = json.dumps(found, separators=(",", ":"), sort_keys=True)
     return coloured(text).replace("<", "\\u003c")
 

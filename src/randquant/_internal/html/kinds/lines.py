@@ -33,8 +33,8 @@ def draw_lines(figure: LineChart, alone: bool) -> Spec:
             "x": across(figure.x, [x for x, _ in points]),
             "y": up(figure.y, [y for _, y in points]),
         },
-        "layer": [_curves(figure, alone), _nearest(figure)],
-        "params": [_NEAR] if points else [],
+        "layer": [_curves(figure, alone), _points(figure, alone)],
+        "params": [_near(alone)] if points else [],
     }
 
 
@@ -59,13 +59,14 @@ def _curves(figure: LineChart, alone: bool) -> Spec:
     }
 
 
-def _nearest(figure: LineChart) -> Spec:
+def _points(figure: LineChart, alone: bool) -> Spec:
     tips = [tip("x", figure.x.label), tip("y", figure.y.label)]
     if any(line.label for line in figure.lines):
         tips.insert(0, tip("k", "line"))
+    size = 150 if alone else 48
     return {
         "name": "hover",
-        "mark": {"type": "point", "clip": True, "filled": True, "size": 48, "aria": False},
+        "mark": {"type": "point", "clip": True, "filled": True, "aria": False, "size": size},
         "encoding": {
             "color": _scale(figure, color, False),
             "opacity": {"value": 0, "condition": {"param": "near", "value": 1, "empty": False}},
@@ -106,16 +107,10 @@ def _opaque(style: str) -> float:
     return 0.5 if "faint" in style else 0.8 if "thin" in style else 1.0
 
 
-_NEAR = {
-    "name": "near",
-    "select": {
-        "type": "point",
-        "on": "pointermove,pointerdown",
-        "nearest": True,
-        "clear": "pointerout",
-    },
-    "views": ["hover"],
-}
+def _near(alone: bool) -> Spec:
+    """A page chooses the point nearest to the pointer, a notebook the one under it."""
+    select = {"type": "point", "on": "pointermove,pointerdown", "clear": "pointerout"}
+    return {"name": "near", "select": {**select, "nearest": not alone}, "views": ["hover"]}
 
 
 def legend(lines: Sequence[Line]) -> list[tuple[str, str]]:

@@ -63,6 +63,8 @@ def across(axis: Axis, values: Iterable[float]) -> Spec:
 
 def up(axis: Axis, values: Sequence[float]) -> Spec:
     low, high = span([*values, *([0.0] if axis.zero else [])] or [0.0, 1.0])
+    if axis.log:  # a line along the edge would be cut
+        low, high = low / 1.05, high * 1.05
     kind = {"type": "log", "nice": False} if axis.log else {"nice": 5, "zero": False}
     scale = {"domain": [low, high], **kind}
     shown: Spec = {"title": None, **ticks(axis, low, high)}
@@ -78,9 +80,8 @@ def ticks(axis: Axis, low: float, high: float) -> Spec:
     first = "datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))"
     wanted = "[1]" if math.log10(high / low) > 3 else "[1, 2, 5]"
     test = f"indexof({wanted}, round(100 * {first}) / 100) < 0"
-    text = (
-        "format(datum.value, ',~g')" if high < 1e6 and low > 1e-5 else "format(datum.value, '~e')"
-    )
+    kind = ",~g" if high < 1e6 and low > 1e-5 else "~s" if low >= 1 else "~e"
+    text = f"format(datum.value, '{kind}')"
     return {
         "gridOpacity": {"condition": {"test": test, "value": 0}, "value": 1},
         "tickOpacity": {"condition": {"test": test, "value": 0}, "value": 1},
