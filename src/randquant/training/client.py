@@ -18,6 +18,7 @@ from randquant.training.copies import Copies
 from randquant.training.gathering import Gathering
 from randquant.training.local import ONE_GRADIENT, Evaluation, Local
 from randquant.training.problem import Loss, Problem
+from randquant.training.statistics import ServerStatistics
 from randquant.training.together import (
     is_softmax_regression,
     may_be_together,
@@ -76,10 +77,15 @@ class Learner:
         self._layout = torch.channels_last if here else torch.contiguous_format
         model = copy.deepcopy(problem.model)
         model = model.to(self._device, memory_format=self._layout)  # type: ignore[call-overload]
-        work_mode(model, problem.buffers)
+        work_mode(model, problem.still)
         self._copies = Copies(model, problem.parts)
         self._loss = _on_device(problem.loss, self._device)
         self._parameters = list(self._copies.trained().values())
+        self._statistics = None
+        if problem.statistics is not None:
+            kept = self._copies.for_server()
+            self._statistics = ServerStatistics(kept, problem.statistics, self._device)
+            self._renew()
         self._data = Gathering(problem, self._device, self._layout)
         self._linear = known and is_softmax_regression(model)
         samples = self._sizes.mean() if local.batch is None else local.batch
@@ -118,12 +124,19 @@ class Learner:
             flat = torch.from_numpy(parameters).to(self._device)
             with torch.no_grad():
                 nn.utils.vector_to_parameters(flat, self._parameters)
-            return
-        for parameter in self._parameters:
-            # Through NumPy: torch's own threads would keep spinning beside the workers'.
-            weights = parameter.detach().numpy()
-            weights[...] = parameters[start : start + weights.size].reshape(weights.shape)
-            start += weights.size
+        else:
+            for parameter in self._parameters:
+                # Through NumPy: torch's own threads would keep spinning beside the workers'.
+                weights = parameter.detach().numpy()
+                weights[...] = parameters[start : start + weights.size].reshape(weights.shape)
+                start += weights.size
+        self._renew()
+
+    def _renew(self) -> None:
+        """The server's running statistics at the loaded weights."""
+        if self._statistics is not None:
+            self._statistics.refresh()
+            self._copies.settle()
 
     def trained_model(self) -> nn.Module:
         """A copy of the problem's model with the loaded weights, in evaluation mode."""
@@ -133,6 +146,8 @@ class Learner:
                 self._copies.trained(model).values(), self._parameters, strict=True
             ):
                 weight.copy_(loaded)
+            for buffer, own in zip(model.buffers(), self._copies.buffers(), strict=True):
+                buffer.copy_(own)
         return model.eval()
 
     def groups(self, cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
@@ -183,7 +198,7 @@ class Learner:
                 if classes is not None:
                     right += int((output.argmax(dim=1) == targets).sum())
                     labels += targets.numel()
-        work_mode(model, self.problem.buffers)
+        work_mode(model, self.problem.still)
         if not count:
             return Evaluation(None, None)
         return Evaluation(right / labels if labels else None, loss / count)
@@ -206,11 +221,13 @@ class Learner:
         """One client's update and first loss, whatever the model."""
         steps = self._steps(client, key)
         if self._local.example_norm is not None:
-            return self._clipped(client, steps[0], self._local.example_norm, key)
-        with self._chance(key, client):
-            if self._local.learning_rate is not None:
-                return self._walk(client, steps)
-            return self._gradient(client, steps[0])
+            result = self._clipped(client, steps[0], self._local.example_norm, key)
+        else:
+            with self._chance(key, client):
+                walks = self._local.learning_rate is not None
+                result = self._walk(client, steps) if walks else self._gradient(client, steps[0])
+        self._copies.check()
+        return result
 
     def _chance(self, key: Key | None, *labels: int) -> AbstractContextManager[None]:
         """Random numbers of a client's training step come from its key."""
@@ -291,12 +308,8 @@ class Learner:
 
         gradients_of = vmap(grad_and_value(loss_of), (None, 0, 0))
         parts, losses = gradients_of(weights, *self._data.of_client(client, samples))
-        rows = (
-            torch.cat([parts[name].reshape(len(samples), -1) for name in weights], dim=1)
-            .cpu()
-            .numpy()
-        )
-        return list(zip(rows, losses.tolist(), strict=True))
+        rows = [parts[name].reshape(len(samples), -1) for name in weights]
+        return list(zip(torch.cat(rows, dim=1).cpu().numpy(), losses.tolist(), strict=True))
 
     def _vmap_works(self) -> bool:
         """Whether vmap computes single examples' gradients of this model.

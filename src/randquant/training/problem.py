@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from randquant._internal import validate
 from randquant.training.clients import ClientSet, check_alike, check_finite, client_set, named
 from randquant.training.examples import Columns, Examples, StoredExamples, examples_of
+from randquant.training.statistics import ServerStatistics
 from randquant.training.trial import check_labels, tried
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -41,7 +43,9 @@ class Problem:
         classes: how many classes, for the accuracy; None where the task is no classification.
         public: how many public examples features were fitted on.
         draws: whether a training step draws random numbers, as dropout does.
-        statistics: public examples that the server computes running statistics on.
+        still: names of the layers that clients train in evaluation mode, for their statistics.
+        statistics: public examples that the server computes these layers' statistics on; None to
+            leave them as they are.
     """
 
     model: nn.Module
@@ -53,6 +57,7 @@ class Problem:
     classes: int | None = None
     public: int = 0
     draws: bool = False
+    still: tuple[str, ...] = ()
     statistics: Examples | None = None
 
     @property
@@ -93,6 +98,7 @@ def problem_of(
     frozen: Sequence[str] | None = None,
     buffers: Buffers = "refuse",
     columns: Columns | None = None,
+    public: Any = None,
 ) -> Problem:
     """Check a model, its clients' data and a loss, and put them together.
 
@@ -106,11 +112,17 @@ def problem_of(
             counted once.
         frozen: patterns of parameters that are left out.
         buffers: what to do about layers that keep running statistics of clients' data, as BatchNorm
-            does: `refuse` the model, or keep them `frozen` as they are.
+            does: `refuse` the model; or keep the statistics `frozen` as they are; or let the
+            `server` compute them anew on public examples, at the weights of each round. Clients
+            then normalise with what they are given, and no statistics of theirs go anywhere.
         columns: names of the features' and the targets' column, where they have names.
+        public: for `server`: two or more examples that no client holds, in the same forms; or
+            their features alone, a tensor or array.
 
     Guarantees:
         Nothing but the parameters in `parts` is changed by training, or sent.
+        No client's data have an influence on what another client computes. (Buffers are checked;
+        a module must not keep data of one call for the next in any other way.)
 
     Raises:
         TypeError: an argument is of another kind.
@@ -121,6 +133,11 @@ def problem_of(
     if not callable(loss):
         raise TypeError(f"Expected loss to be a function, got a {type(loss).__name__}.")
     validate.choice("buffers", buffers, BUFFERS)
+    if (public is None) == (buffers == "server"):
+        raise ValueError(
+            "Expected public examples with buffers='server', and only then: the server computes "
+            "running statistics on them."
+        )
     names = parts_of(model, parts, frozen)
     everyone = client_set(clients, columns)
     tested = None if test is None else _tested(test, columns, everyone)
@@ -128,8 +145,9 @@ def problem_of(
     loss = _plain(loss)
     trial = tried(copied, names, everyone, loss, buffers)
     problem = Problem(
-        copied, everyone, loss, tested, names, buffers, trial.classes, draws=trial.draws
-    )
+        copied, everyone, loss, tested, names, buffers, trial.classes, 0, trial.draws, trial.still,
+        _statistics(public, columns, everyone, copied) if buffers == "server" else None,
+    )  # fmt: skip
     _check_labels(problem)
     return problem
 
@@ -213,6 +231,23 @@ def _tested(test: Any, columns: Columns | None, clients: ClientSet) -> Examples:
         check_alike(examples, clients)
         if isinstance(examples, StoredExamples):
             check_finite(examples.features, examples.targets)
+    return examples
+
+
+def _statistics(
+    public: Any, columns: Columns | None, clients: ClientSet, model: nn.Module
+) -> Examples:
+    """Public examples, after the model has normalised with their statistics once."""
+    with named("examples", "Public "):
+        if isinstance(public, Tensor | np.ndarray):
+            public = (public, np.zeros(len(public), dtype=np.int64))
+        examples = examples_of(public, columns)
+        check_alike(examples, clients, targets=False)
+        if len(examples) < 2:
+            raise ValueError("Expected two examples at least, got one: it has no variance.")
+        if isinstance(examples, StoredExamples):
+            check_finite(examples.features, examples.targets)
+        ServerStatistics(copy.deepcopy(model), examples, torch.device("cpu")).refresh()
     return examples
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from randquant.training.clients import ClientSet, named
+from randquant.training.statistics import is_batch_norm
 
 TRIED = 8
 """Examples of the first client that are run through the model."""
@@ -25,10 +26,17 @@ CPU = torch.device("cpu")
 
 
 class Trial(NamedTuple):
-    """What a model and a loss do: how many classes there are, whether they draw random numbers."""
+    """What a model and a loss do.
+
+    Attributes:
+        classes: how many classes there are; None where the task is no classification.
+        draws: whether a training step draws random numbers.
+        still: names of layers that are kept in evaluation mode.
+    """
 
     classes: int | None
     draws: bool
+    still: tuple[str, ...]
 
 
 def tried(
@@ -58,8 +66,8 @@ def tried(
         features, targets = clients.take(0, clients.places[0][:TRIED])
         # Twice, because BatchNorm takes no single example in training.
         twice = torch.cat([features, features]), torch.cat([targets, targets])
-        _check_statistics(model, twice[0], buffers)
-        work_mode(model, buffers)
+        still = _still(model, twice[0], buffers)
+        work_mode(model, still)
         output = _output(model, twice[0])
         if loss is nn.functional.cross_entropy:
             with named(clients.names[0]):
@@ -76,7 +84,7 @@ def tried(
             "Expected a loss that depends on the trained parameters, got one that does not: "
             f"compute it from the model's output, without detaching; trained are {parts[0]}, …."
         )
-    return Trial(class_number(output, targets), draws)
+    return Trial(class_number(output, targets), draws, still)
 
 
 @contextmanager
@@ -94,19 +102,11 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
         yield
 
 
-def work_mode(model: nn.Module, buffers: str) -> None:
-    """Set a model's layers to how clients train it: frozen running statistics stay as they are."""
+def work_mode(model: nn.Module, still: Sequence[str]) -> None:
+    """Set a model to how clients train it: layers named in `still` keep their statistics."""
     model.train()
-    if buffers != "refuse":
-        for layer in model.modules():
-            if keeps_statistics(layer):
-                layer.eval()
-
-
-def keeps_statistics(layer: nn.Module) -> bool:
-    """Whether a layer of torch keeps running statistics of what it is given in training."""
-    normalises = isinstance(layer, nn.modules.batchnorm._NormBase)
-    return normalises and bool(layer.track_running_stats)
+    for name in still:
+        model.get_submodule(name).training = False
 
 
 def class_number(output: Tensor, targets: Tensor) -> int | None:
@@ -128,23 +128,51 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
         )
 
 
-def _check_statistics(model: nn.Module, features: Tensor, buffers: str) -> None:
-    """Refuse a model whose buffers would change in training."""
-    work_mode(model, buffers)
+def _still(model: nn.Module, features: Tensor, buffers: str) -> tuple[str, ...]:
+    """Names of the layers whose buffers would change in training, if that is to be prevented."""
+    moved = _moved(model, features, ())
+    still = tuple(dict.fromkeys(name.rpartition(".")[0] for name in moved))
+    layers = [model.get_submodule(name) for name in still]
+    if moved and buffers == "refuse":
+        raise ValueError(
+            f"Expected a model without running statistics, got {type(layers[0]).__name__} with "
+            f"{moved[0]}, of which each client would have its own: replace BatchNorm by GroupNorm, "
+            "or keep statistics as they are with buffers='frozen', or compute them on public "
+            "examples with buffers='server'."
+        )
+    if buffers == "server" and not all(map(is_batch_norm, layers)):
+        other = next(layer for layer in layers if not is_batch_norm(layer))
+        raise ValueError(
+            f"Expected BatchNorm layers with buffers='server', got {type(other).__name__}: take "
+            "buffers='frozen'."
+        )
+    moved = _moved(model, features, still)
+    if moved:
+        raise ValueError(
+            f"Expected buffers that stay as they are in evaluation mode, got another {moved[0]}: "
+            "each client would have its own; replace its layer."
+        )
+    return still
+
+
+def _moved(model: nn.Module, features: Tensor, still: Sequence[str]) -> list[str]:
+    """Names of the buffers that a forward pass in training changes, in a copy."""
+    model = copy.deepcopy(model)
+    work_mode(model, still)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     _output(model, features)
-    moved = [
-        name for name, buffer in model.named_buffers()
-        if name not in before or not torch.equal(buffer, before[name])
-    ]  # fmt: skip
-    if moved:
-        where = moved[0].rpartition(".")[0]
-        kind = type(model.get_submodule(where)).__name__
-        raise ValueError(
-            f"Expected a model without running statistics, got {kind} with {moved[0]}: replace "
-            "BatchNorm by GroupNorm, or keep the statistics as they are with buffers='frozen'; "
-            "clients' statistics would be sent unprotected."
-        )
+    after = dict(model.named_buffers())
+    return [
+        name
+        for name in {**before, **after}
+        if name not in before or name not in after or not _equal(before[name], after[name])
+    ]
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.is_floating_point():
+        one, other = one.nan_to_num(), other.nan_to_num()
+    return torch.equal(one, other)
 
 
 def _output(model: nn.Module, features: Tensor) -> Tensor:
