@@ -29,8 +29,8 @@ from randquant.training.algorithm import distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.data import datasets
 from randquant.training.named import of_dataset
+from randquant.training.optimizer import ServerStep, torch_optimizer
 from randquant.training.participation import sample_cohort
-from randquant.training.server import Optimizer
 
 POPULATION, COHORT, IMAGES, RATE = 3400, 40, 100, 0.1
 WARM, TIMED, PASSES = 3, 12, 3
@@ -43,7 +43,7 @@ def split():
 
 
 def cohort(number):
-    return sample_cohort(POPULATION, COHORT, number, seed=0)
+    return sample_cohort(POPULATION, COHORT, number, Key.from_seed(0))
 
 
 def initial(name):
@@ -100,8 +100,8 @@ def ours(name, folder, rounds, private, device="cpu"):
     took = []
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         algorithm = distributed_sgd(
-            learner, mechanism, population=POPULATION, optimizer=Optimizer(RATE), pool=pool,
-            workers=workers,
+            learner, mechanism, population=POPULATION, pool=pool, workers=workers,
+            server=ServerStep(torch_optimizer("SGD", RATE, {}), [(learner.dimension,)]),
         )  # fmt: skip
         state, key = algorithm.init(), Key.from_seed(0)
         for number in range(1, rounds + 1):

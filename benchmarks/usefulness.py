@@ -14,6 +14,7 @@ import math
 import numpy as np
 from results import save
 
+from randquant.channels.keys import Key
 from randquant.training import models
 from randquant.training.client import Learner
 from randquant.training.data import datasets, features
@@ -47,7 +48,7 @@ def accuracy(setting, share: float, step: float, seed: int) -> tuple[float, int]
     deviation = share * clip_norm * math.sqrt(rounds / learner.dimension)
     for number in range(1, rounds + 1):
         learner.load(parameters)
-        gradients, _ = learner.updates(sample_cohort(200, cohort, number, seed))
+        gradients, _ = learner.updates(sample_cohort(200, cohort, number, Key.from_seed(seed)))
         rows = np.asarray(gradients, dtype=np.float64)
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         mean = (rows * np.minimum(1, clip_norm / np.maximum(lengths, 1e-30))).mean(axis=0)
