@@ -16,6 +16,7 @@ from randquant.training.local import Local
 from randquant.training.problem import problem_of
 
 RNG = np.random.default_rng(2)
+INFINITE = np.full((3, 4), np.inf, np.float32)
 PUBLIC = (3 * RNG.normal(size=(20, 4)) + 1).astype(np.float32)
 
 
@@ -189,7 +190,10 @@ def test_batches_of_public_examples_are_averaged(monkeypatch):
         ({"public": PUBLIC}, "Expected public examples with buffers='server'"),
         ({"buffers": "server", "public": PUBLIC[:1]}, "Public examples: Expected two examples"),
         ({"buffers": "server", "public": PUBLIC[:, :3]}, "Public examples: Expected examples as"),
-        ({"buffers": "server", "public": np.full((3, 4), np.inf, np.float32)}, "Public examples: Expected finite"),
+        (
+            {"buffers": "server", "public": INFINITE},
+            "Public examples: Expected finite",
+        ),
         ({"buffers": "drop"}, "buffers to be one of"),
     ],
 )

@@ -14,6 +14,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.channels.keys import Key
+from randquant.training.clients import named
 from randquant.training.copies import Copies
 from randquant.training.gathering import Gathering
 from randquant.training.local import ONE_GRADIENT, Evaluation, Local
@@ -182,9 +183,22 @@ class Learner:
     ) -> tuple[torch.Tensor, np.ndarray]:
         """Like `updates`, but the result stays on the device that computed it."""
         if self._together and self._local.example_norm is None:
-            return self._vectorised([self._steps(client, key) for client in clients])
-        updates, losses = zip(*(self._alone(client, key) for client in clients), strict=True)
-        return torch.stack(updates), np.array(losses)
+            updates, losses = self._vectorised([self._steps(client, key) for client in clients])
+        else:
+            each = [self._alone(client, key) for client in clients]
+            updates = torch.stack([update for update, _ in each])
+            losses = np.array([loss for _, loss in each])
+        return self._weighted(clients, updates), losses
+
+    def _weighted(self, clients: Sequence[int], updates: Tensor) -> Tensor:
+        weighting = self._local.weighting
+        if weighting is None:
+            return updates
+        rows = []
+        for client, update in zip(clients, updates.cpu().numpy(), strict=True):
+            with named(self.problem.clients.names[client]):
+                rows.append(weighting.applied(update, int(self._sizes[client])))
+        return torch.from_numpy(np.stack(rows)).to(self._device)
 
     def evaluate(self) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data."""
