@@ -17,6 +17,7 @@ from randquant.channels.keys import Key
 from randquant.training.clients import named
 from randquant.training.copies import Copies
 from randquant.training.gathering import Gathering
+from randquant.training.generators import seeded
 from randquant.training.local import ONE_GRADIENT, Evaluation, Local
 from randquant.training.problem import Loss, Problem
 from randquant.training.statistics import ServerStatistics
@@ -26,7 +27,7 @@ from randquant.training.together import (
     softmax_gradients,
     weighted_gradients,
 )
-from randquant.training.trial import seeded, work_mode
+from randquant.training.trial import work_mode
 
 LIGHT_GROUP, HEAVY_GROUP = 20, 5
 """Most clients that a worker gets at a time: many if each takes less than a millisecond, so that

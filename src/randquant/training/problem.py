@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from randquant._internal import validate
 from randquant.training.clients import ClientSet, check_alike, check_finite, client_set, named
 from randquant.training.examples import Columns, Examples, StoredExamples, examples_of
+from randquant.training.generators import seeded
 from randquant.training.statistics import ServerStatistics
 from randquant.training.trial import check_labels, tried
 
@@ -128,6 +129,36 @@ def problem_of(
         TypeError: an argument is of another kind.
         ValueError: nothing can be trained with these; the client is named where it is one's data.
     """
+    with seeded(0):  # data sets may draw random numbers when they are read
+        everyone = client_set(clients, columns)
+        tested = None if test is None else evaluated_on(test, everyone, columns)
+        shown = None if public is None else _public_examples(public, everyone, columns)
+    return checked_problem(
+        model, everyone, loss, tested, parts=parts, frozen=frozen, buffers=buffers, public=shown
+    )
+
+
+def checked_problem(
+    model: nn.Module,
+    clients: ClientSet,
+    loss: Loss,
+    test: Examples | None,
+    *,
+    parts: Sequence[str] | None = None,
+    frozen: Sequence[str] | None = None,
+    buffers: Buffers = "refuse",
+    public: Examples | None = None,
+    public_examples: int = 0,
+) -> Problem:
+    """Like `problem_of`, with data that are known already.
+
+    Args:
+        model, loss, parts, frozen, buffers: as for `problem_of`.
+        clients: all clients' data.
+        test: examples to evaluate on.
+        public: public examples for `buffers="server"`.
+        public_examples: how many public examples features were fitted on.
+    """
     if not isinstance(model, nn.Module):
         raise TypeError(f"Expected model to be a torch nn.Module, got a {type(model).__name__}.")
     if not callable(loss):
@@ -139,14 +170,13 @@ def problem_of(
             "running statistics on them."
         )
     names = parts_of(model, parts, frozen)
-    everyone = client_set(clients, columns)
-    tested = None if test is None else _tested(test, columns, everyone)
-    copied = copy.deepcopy(model).cpu()
-    loss = _plain(loss)
-    trial = tried(copied, names, everyone, loss, buffers)
+    copied, loss = copy.deepcopy(model).cpu(), _plain(loss)
+    trial = tried(copied, names, clients, loss, buffers)
+    if public is not None:
+        ServerStatistics(copy.deepcopy(copied), public, torch.device("cpu")).refresh()
     problem = Problem(
-        copied, everyone, loss, tested, names, buffers, trial.classes, 0, trial.draws, trial.still,
-        _statistics(public, columns, everyone, copied) if buffers == "server" else None,
+        copied, clients, loss, test, names, buffers, trial.classes, public_examples, trial.draws,
+        trial.still, public,
     )  # fmt: skip
     _check_labels(problem)
     return problem
@@ -225,29 +255,27 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _tested(test: Any, columns: Columns | None, clients: ClientSet) -> Examples:
+def evaluated_on(test: Any, clients: ClientSet, columns: Columns | None = None) -> Examples:
+    """Test data in any form that clients' data may have, checked against theirs."""
     with named("data", "Test "):
-        examples = examples_of(test, columns)
-        check_alike(examples, clients)
-        if isinstance(examples, StoredExamples):
-            check_finite(examples.features, examples.targets)
-    return examples
+        return _finite(examples_of(test, columns), clients)
 
 
-def _statistics(
-    public: Any, columns: Columns | None, clients: ClientSet, model: nn.Module
-) -> Examples:
-    """Public examples, after the model has normalised with their statistics once."""
+def _public_examples(public: Any, clients: ClientSet, columns: Columns | None) -> Examples:
+    """Public examples, of which the features are enough."""
     with named("examples", "Public "):
         if isinstance(public, Tensor | np.ndarray):
             public = (public, np.zeros(len(public), dtype=np.int64))
-        examples = examples_of(public, columns)
-        check_alike(examples, clients, targets=False)
+        examples = _finite(examples_of(public, columns), clients, targets=False)
         if len(examples) < 2:
             raise ValueError("Expected two examples at least, got one: it has no variance.")
-        if isinstance(examples, StoredExamples):
-            check_finite(examples.features, examples.targets)
-        ServerStatistics(copy.deepcopy(model), examples, torch.device("cpu")).refresh()
+    return examples
+
+
+def _finite(examples: Examples, clients: ClientSet, *, targets: bool = True) -> Examples:
+    check_alike(examples, clients, targets=targets)
+    if isinstance(examples, StoredExamples):
+        check_finite(examples.features, examples.targets)
     return examples
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from randquant.training.clients import ClientSet, named
+from randquant.training.generators import drawn, seeded
 from randquant.training.statistics import is_batch_norm
 
 TRIED = 8
@@ -20,9 +20,6 @@ TRIED = 8
 APART = 1e-3
 """Relative difference between a mean loss over a batch and over the same batch twice, beyond which
 the loss is no mean: a hundred times what rounding to float32 makes of it."""
-
-
-CPU = torch.device("cpu")
 
 
 class Trial(NamedTuple):
@@ -61,45 +58,70 @@ def tried(
             finite, or does not depend on the parameters.
     """
     model = copy.deepcopy(model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in parts)
+    batch, reading_draws = _first_batch(clients)
+    # Twice, because BatchNorm takes no single example in training.
+    twice = torch.cat([batch[0]] * 2), torch.cat([batch[1]] * 2)
     with seeded(0):
-        before = torch.get_rng_state()
-        features, targets = clients.take(0, clients.places[0][:TRIED])
-        # Twice, because BatchNorm takes no single example in training.
-        twice = torch.cat([features, features]), torch.cat([targets, targets])
         still = _still(model, twice[0], buffers)
-        work_mode(model, still)
+    work_mode(model, still)
+    with seeded(0):
+        before = drawn()
         output = _output(model, twice[0])
         if loss is nn.functional.cross_entropy:
             with named(clients.names[0]):
                 check_labels(twice[1], class_number(output, twice[1]))
-        _loss(loss, output, twice[1])
-        draws = not torch.equal(before, torch.get_rng_state())
-        model.eval()
-        output = _output(model, features)
-        one = _loss(loss, output, targets)
+        first = _loss(loss, output, twice[1])
+        draws = before != drawn()
+    with seeded(0):
+        again = _loss(loss, _output(model, twice[0]), twice[1])
+    _check_repeats(first, again)
+    _check_dependence(first, parts)
+    model.eval()
+    with seeded(0):
+        one = _loss(loss, _output(model, batch[0]), batch[1])
+    with seeded(0):
         two = _loss(loss, _output(model, twice[0]), twice[1])
     _check_mean(float(one.detach()), float(two.detach()))
-    if not one.requires_grad:
+    return Trial(class_number(output, twice[1]), draws or reading_draws, still)
+
+
+def _first_batch(clients: ClientSet) -> tuple[tuple[Tensor, Tensor], bool]:
+    """Features and targets of the first client's first examples; whether reading them is random."""
+    places = clients.places[0][:TRIED]
+    with named(clients.names[0]):
+        with seeded(0):
+            before = drawn()
+            batch = clients.take(0, places)
+            draws = before != drawn()
+        with seeded(0):
+            again = clients.take(0, places)
+        if not all(torch.equal(*pair) for pair in zip(batch, again, strict=True)):
+            raise ValueError(
+                "Expected an example that is the same each time it is read, up to torch's, NumPy's "
+                "and Python's global random numbers, got another: a run that is resumed must read "
+                "what it read before; draw from those generators."
+            )
+    return batch, draws
+
+
+def _check_repeats(first: Tensor, again: Tensor) -> None:
+    if not torch.equal(first, again):
+        raise ValueError(
+            f"Expected the same loss of the same batch, up to torch's random numbers, got "
+            f"{float(first.detach()):.6g} and then {float(again.detach()):.6g}: a module may not "
+            "keep anything of one call for the next, or have a random generator of its own."
+        )
+
+
+def _check_dependence(loss: Tensor, parts: Sequence[str]) -> None:
+    if not loss.requires_grad:
         raise ValueError(
             "Expected a loss that depends on the trained parameters, got one that does not: "
-            f"compute it from the model's output, without detaching; trained are {parts[0]}, …."
+            "compute it from the model's output without detaching, and train what it uses; "
+            f"trained are {', '.join(parts[:3])}{', …' if len(parts) > 3 else ''}."
         )
-    return Trial(class_number(output, targets), draws, still)
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """Run with the generators of torch's CPU and of a device seeded; afterwards as they were.
-
-    These generators belong to all threads: only one thread may be in here.
-    """
-    there = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if there else []):
-        torch.default_generator.manual_seed(seed)
-        if there:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 def work_mode(model: nn.Module, still: Sequence[str]) -> None:
