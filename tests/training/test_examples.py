@@ -3,6 +3,7 @@
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -113,6 +114,20 @@ def test_a_data_set_is_read_when_it_is_needed():
     assert read == [7, 2]
     assert np.array_equal(features, X[[7, 2]])
     assert targets.tolist() == Y[[7, 2]].tolist()
+
+
+class Splits(dict):
+    """As a Hugging Face DatasetDict: a mapping, but not of clients."""
+
+    column_names: ClassVar = {"train": ["image", "label"], "test": ["image", "label"]}
+
+
+@pytest.mark.parametrize(
+    "data", [Partition(slice(None)), Splits(train=Partition(PARTS[0]), test=Partition(PARTS[1]))]
+)
+def test_one_data_set_is_not_several_clients(data):
+    with pytest.raises(TypeError, match="the data of several clients, got a (Partition|Splits)"):
+        problem_of(model(), data)
 
 
 def test_columns_are_named_where_they_must_be():

@@ -84,7 +84,7 @@ def client_set(clients: Any, columns: Columns | None = None) -> ClientSet:
             than the first one, targets of another number than features, or NaN or infinity. The
             client is named.
     """
-    if isinstance(clients, Mapping):
+    if isinstance(clients, Mapping) and not _has_columns(clients):
         names, data = [str(name) for name in clients], list(clients.values())
     else:
         _several(clients)

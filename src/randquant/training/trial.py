@@ -179,6 +179,8 @@ def _still(model: nn.Module, features: Tensor, buffers: str) -> tuple[str, ...]:
 
 def _moved(model: nn.Module, features: Tensor, still: Sequence[str]) -> list[str]:
     """Names of the buffers that a forward pass in training changes, in a copy."""
+    if next(model.buffers(), None) is None:
+        return []
     model = copy.deepcopy(model)
     work_mode(model, still)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
