@@ -126,7 +126,7 @@ class Splits(dict):
     "data", [Partition(slice(None)), Splits(train=Partition(PARTS[0]), test=Partition(PARTS[1]))]
 )
 def test_one_data_set_is_not_several_clients(data):
-    with pytest.raises(TypeError, match="the data of several clients, got a (Partition|Splits)"):
+    with pytest.raises(TypeError, match=r"the data of several clients, got a (Partition|Splits)"):
         problem_of(model(), data)
 
 
