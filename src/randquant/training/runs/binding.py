@@ -71,9 +71,7 @@ def bind(problem: Problem, key: Key) -> Binding:
     return Binding(
         digest(problem.parts, problem.buffers, *tensors),
         digest(getattr(loss, "__module__", ""), name),
-        digest(
-            clients.names, *_data(clients.table), *(memoryview(rows) for rows in clients.places)
-        ),
+        digest(clients.names, *_data(clients.table), *(_bytes(rows) for rows in clients.places)),
         digest(*_data(problem.test)),
     )
 
@@ -108,5 +106,8 @@ def _data(examples: Examples | None) -> list[object]:
 
 
 def _content(tensor: torch.Tensor) -> memoryview:
-    array = np.ascontiguousarray(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
-    return memoryview(array)
+    return _bytes(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).data.cast("B")
