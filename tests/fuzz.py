@@ -306,7 +306,8 @@ def _read_offer(data: bytes, _folder: Path) -> None:
     offer = Offer.from_text(data.decode(errors="replace"))
     said, mechanism = json.loads(data), offer.mechanism
     assert offer.dimension == said["dimension"] <= offer.size, "another dimension"
-    assert list(offer.buffers) == said["buffers"], "other buffers"
+    assert list(offer.parts) == said["parts"], "other parts"
+    assert offer.buffers == said["buffers"], "other buffers"
     assert mechanism.channel.fingerprint.hex() == said["channel"]["fingerprint"], "another channel"
     for name in ("trust", "cohort", "clip_norm", "norm", "rotation_seed"):
         if name in said:

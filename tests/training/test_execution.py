@@ -1,5 +1,4 @@
 import dataclasses
-import fcntl
 import json
 import shutil
 import signal
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from randquant._internal import sealed
+from randquant._internal import locks, sealed
 from randquant._internal.serialization import to_json
 from randquant.channels.keys import Key
 from randquant.cli import progress
@@ -355,8 +354,7 @@ def test_whole_updates_through_a_channel(norm, size, tmp_path):
 
 
 def test_a_run_belongs_to_one_process_at_a_time(finished):
-    with open(finished[0] / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locks.folder(finished[0]):
         with pytest.raises(BlockingIOError, match="another process"):
             runs.execute(finished[0])
         with pytest.raises(BlockingIOError, match="another process"):

@@ -291,7 +291,11 @@ class Learner:
 
         gradients_of = vmap(grad_and_value(loss_of), (None, 0, 0))
         parts, losses = gradients_of(weights, *self._data.of_client(client, samples))
-        rows = torch.cat([parts[name].flatten(1) for name in weights], dim=1).cpu().numpy()
+        rows = (
+            torch.cat([parts[name].reshape(len(samples), -1) for name in weights], dim=1)
+            .cpu()
+            .numpy()
+        )
         return list(zip(rows, losses.tolist(), strict=True))
 
     def _vmap_works(self) -> bool:

@@ -98,7 +98,7 @@ def client_set(clients: Any, columns: Columns | None = None) -> ClientSet:
     for name, each in zip(names, data, strict=True):
         with named(name):
             sources.append(examples_of(each, columns))
-    _check_alike(names, sources)
+    _check_all_alike(names, sources)
     stored = [source for source in sources if isinstance(source, StoredExamples)]
     for name, source in zip(names, sources, strict=True):
         if isinstance(source, StoredExamples):
@@ -151,18 +151,27 @@ def _has_columns(value: Any) -> bool:
     return hasattr(value, "column_names")
 
 
-def _check_alike(names: Sequence[str], sources: Sequence[Examples]) -> None:
-    """Refuse clients whose examples have another shape or dtype than the first client's."""
+def check_alike(examples: Examples, clients: ClientSet) -> None:
+    """Refuse examples of another shape or dtype than the first client's."""
+    first = clients.sources[0] if clients.table is None else clients.table
+    _check_same(_described(examples), _described(first), clients.names[0])
+
+
+def _check_all_alike(names: Sequence[str], sources: Sequence[Examples]) -> None:
     first = ""
     for name, source in zip(names, sources, strict=True):
         with named(name):
             kind = _described(source)
-        first = first or kind
-        if kind != first:
-            raise ValueError(
-                f"Client {name}: Expected examples as those of client {names[0]}, {first}, got "
-                f"{kind}: give all clients data of one shape and dtype."
-            )
+            first = first or kind
+            _check_same(kind, first, names[0])
+
+
+def _check_same(kind: str, first: str, name: str) -> None:
+    if kind != first:
+        raise ValueError(
+            f"Expected examples as those of client {name}, {first}, got {kind}: give all data in "
+            "one shape and dtype."
+        )
 
 
 def _described(source: Examples) -> str:

@@ -81,8 +81,7 @@ class Gathering:
         features, targets = examples.take(places)
         if not isinstance(examples, StoredExamples):
             check_finite(features, targets)
-            if self._problem.labels is not None:
-                check_labels(targets, self._problem.labels)
+            check_labels(targets, self._problem.labels)
         features = features.to(self._device)
         return features.contiguous(memory_format=self._layout), targets.to(self._device)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from randquant._internal import validate
-from randquant.training.clients import ClientSet, check_finite, client_set, named
+from randquant.training.clients import ClientSet, check_alike, check_finite, client_set, named
 from randquant.training.examples import Columns, Examples, StoredExamples, examples_of
 from randquant.training.trial import check_labels, tried
 
@@ -75,6 +76,7 @@ class Problem:
         found = hashlib.sha256()
         facts = (self.parts, self.buffers, _called(self.loss), self.clients.names, self.classes)
         found.update(repr(facts).encode())
+        found.update(re.sub(r" at 0x[0-9a-f]+", "", repr(self.model)).encode())
         for name, tensor in self.model.state_dict().items():
             found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
             found.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
@@ -121,7 +123,7 @@ def problem_of(
     validate.choice("buffers", buffers, BUFFERS)
     names = parts_of(model, parts, frozen)
     everyone = client_set(clients, columns)
-    tested = None if test is None else _tested(test, columns)
+    tested = None if test is None else _tested(test, columns, everyone)
     copied = copy.deepcopy(model).cpu()
     loss = _plain(loss)
     trial = tried(copied, names, everyone, loss, buffers)
@@ -205,9 +207,10 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _tested(test: Any, columns: Columns | None) -> Examples:
+def _tested(test: Any, columns: Columns | None, clients: ClientSet) -> Examples:
     with named("data", "Test "):
         examples = examples_of(test, columns)
+        check_alike(examples, clients)
         if isinstance(examples, StoredExamples):
             check_finite(examples.features, examples.targets)
     return examples

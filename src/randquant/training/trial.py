@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from randquant.training.clients import ClientSet
+from randquant.training.clients import ClientSet, named
 
 TRIED = 8
 """Examples of the first client that are run through the model."""
@@ -60,8 +60,11 @@ def tried(
         twice = torch.cat([features, features]), torch.cat([targets, targets])
         _check_statistics(model, twice[0], buffers)
         work_mode(model, buffers)
-        output = _output(model, features if len(features) > 1 else twice[0])
-        _loss(loss, output, targets if len(features) > 1 else twice[1])
+        output = _output(model, twice[0])
+        if loss is nn.functional.cross_entropy:
+            with named(clients.names[0]):
+                check_labels(twice[1], class_number(output, twice[1]))
+        _loss(loss, output, twice[1])
         draws = not torch.equal(before, torch.get_rng_state())
         model.eval()
         output = _output(model, features)
@@ -113,8 +116,10 @@ def class_number(output: Tensor, targets: Tensor) -> int | None:
     return output.shape[1] if output.shape[:1] + output.shape[2:] == targets.shape else None
 
 
-def check_labels(labels: Tensor, classes: int) -> None:
-    """Refuse labels that no output of the model stands for."""
+def check_labels(labels: Tensor, classes: int | None) -> None:
+    """Refuse labels that no output of the model stands for, if they are numbers of classes."""
+    if classes is None:
+        return
     low, high = (int(bound) for bound in labels.aminmax())
     if low < 0 or high >= classes:
         raise ValueError(
@@ -147,8 +152,8 @@ def _output(model: nn.Module, features: Tensor) -> Tensor:
         output = model(features)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
-            f"Expected a model that takes features {tuple(features.shape)} in {features.dtype}, "
-            f"got {type(error).__name__}: {_sentence(error)}"
+            f"Expected a model that takes features {('n', *features.shape[1:])} in "
+            f"{features.dtype}, got {type(error).__name__}: {_sentence(error)}"
         ) from error
     if not isinstance(output, Tensor):
         raise TypeError(

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from randquant._internal import locks
+from randquant._internal.disk import make_folder
 from randquant.channels.keys import Key
 from randquant.training import records
 from randquant.training.algorithm import Algorithm, Round, State, distributed_sgd
@@ -72,7 +73,7 @@ def create(
     bound = binding.bind(prepared.problem, key)
     if folder.exists() and any(folder.iterdir()):
         run_folder.make_way(folder, overwrite)
-    run_folder.make(folder)
+    make_folder(folder)
     if config.seed is None:
         hidden.write(folder)
     binding.write(folder, bound)

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from randquant._internal import locks, sealed
+from randquant._internal.disk import make_folder
 from randquant._internal.serialization import from_json, sync_folder, to_json
 from randquant.training.config import OLD_OPTIMIZERS, TrainConfig, check_config, upgraded
 from randquant.training.data import features
@@ -51,8 +51,7 @@ def make_way(folder: Path, overwrite: bool) -> None:
     What is left of a run whose first files were not all written is deleted: it sent nothing.
     """
     if not (folder / CONFIG).exists() and _unborn(folder):
-        with locks.folder(folder):
-            shutil.rmtree(folder)
+        locks.remove(folder)
         return
     if not (folder / CONFIG).exists():
         raise FileExistsError(
@@ -64,8 +63,7 @@ def make_way(folder: Path, overwrite: bool) -> None:
             f"Expected a new folder for the run, got {folder}, which holds a run: choose "
             "another, add --overwrite to replace it, or --resume to continue it."
         )
-    with locks.folder(folder):
-        shutil.rmtree(folder)
+    locks.remove(folder)
 
 
 def _unborn(folder: Path) -> bool:
@@ -90,7 +88,7 @@ def begin(
         epsilon: epsilon of zero rounds; None without privacy.
         commitment: to its secret key; empty if it has a simulation seed.
     """
-    make(folder)
+    make_folder(folder)
     run_log.begin(folder / LOG)
     write_sent(
         folder,
@@ -290,11 +288,3 @@ def _check_length(folder: Path, lines: int, low: int, high: int) -> None:
             f"Expected {max(low - 1, 0)} to {high} rounds in {folder / LOG}, since {high} were "
             f"sent, got {lines}: lines are missing or doubled. {RESTORE}"
         )
-
-
-def make(folder: Path) -> None:
-    """Create a folder so that it survives a loss of power."""
-    if not folder.exists():
-        make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
