@@ -178,7 +178,7 @@ def train(
     config = TrainConfig(
         dataset=OWN, model=OWN, mechanism="", population=population,
         cohort=min(population, LARGEST_COHORT) if cohort is None else cohort, rounds=rounds,
-        partition=OWN, learning_rate=_rate(learning_rate, server_optimizer), delta=delta,
+        partition="natural", learning_rate=_rate(learning_rate, server_optimizer), delta=delta,
         seed=seed, checkpoint_every=checkpoint_every,
         evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
         threads=threads, trust=trust, clip_norm=clip_norm, neighboring=neighboring,

@@ -50,6 +50,11 @@ class Target:
     examples: int | None = None
 
     @property
+    def balanced(self) -> int:
+        """Rounds that a client takes part in if all do equally often."""
+        return -(-self.rounds * self.cohort // self.population)
+
+    @property
     def setting(self) -> UpdateSetting:
         """The part of it that mechanisms are tuned to."""
         return UpdateSetting(
@@ -101,7 +106,8 @@ def choose(target: Target) -> Chosen:
     found = plan(
         target.dimension, target.population, target.cohort, target.rounds, target.epsilon,
         target.delta, bits=target.bits, trust=target.trust, clip_norm=target.clip_norm,
-        neighboring=target.neighboring, max_participations=target.participations,
+        neighboring=target.neighboring,
+        max_participations=max(target.participations, target.balanced),
     )  # fmt: skip
     if found.recommended is None:
         raise _out_of_reach(target, "")
