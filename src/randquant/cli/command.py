@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -21,6 +22,9 @@ from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli import commands
 from randquant.cli.options import Chosen, Option, given, of_function, of_mechanism
 from randquant.mechanisms.record import MechanismRecord
+
+EVERYTHING = "--install-completion"
+"""Begins a command line that needs the options of all commands and mechanisms."""
 
 JSON = Option("json", Annotated[bool, about("print one JSON object", "files")], False)
 
@@ -75,16 +79,20 @@ class Command:
 
         Args:
             name: of the command.
-            words: what follows it on the command line; options may depend on them.
+            words: what follows it on the command line: only the options of the mechanism that
+                they begin with are declared, or all with EVERYTHING.
         """
         end = f"example: {self.example}"
         app = App(name, help=purpose(name), help_epilogue=end, help_format="plaintext")
         own = of_function(self.run)
         if self.mechanisms is not None:
             for each, record in self.mechanisms().items():
-                theirs = of_mechanism(record, whole_update=self.whole_update)
-                call = self._call(own[1:], theirs, lambda values, each=each: Chosen(each, values))
-                app.command(call, name=each, help=_summary(record), help_epilogue=end)
+                if words[:1] in ([each], [EVERYTHING]):
+                    theirs = of_mechanism(record, whole_update=self.whole_update)
+                    call = self._call(own[1:], theirs, functools.partial(Chosen, each))
+                    app.command(call, name=each, help=_summary(record), help_epilogue=end)
+                else:
+                    app.command(App(each, help=_summary(record)))
         elif self.settings is not None:
             app.default(self._call(own[1:], self.settings(words), dict))
         else:

@@ -152,7 +152,7 @@ class TrainConfig:
         about("what clients minimise: a name in torch.nn.functional, or module:function", "data"),
     ] = "cross_entropy"
     problem: Annotated[
-        str, about("digest of the model, the data and the loss of a run in Python", "data")
+        str, about("digest of the model, the data and the loss, where they are given in Python")
     ] = ""
     parts: Annotated[
         tuple[str, ...] | None,

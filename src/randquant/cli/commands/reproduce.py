@@ -21,7 +21,7 @@ from randquant.papers.saved import as_json
 from randquant.training.config import TrainConfig
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """How an experiment of a paper is trained."""
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from randquant._internal import declared, extras
+from randquant._internal import extras
 from randquant._internal.declared import about
 from randquant.aggregation.registry import all_mechanisms
-from randquant.cli.command import Command, Output
+from randquant.cli.command import EVERYTHING, Command, Output
 from randquant.cli.options import Chosen, Option, Quiet, of_mechanism, takes
 from randquant.training import settings
 from randquant.training.config import TrainConfig, upgraded
@@ -90,43 +91,44 @@ def run(
 
 
 def options(words: Sequence[str]) -> list[Option]:
-    """The settings of a run as options: its fields, and the parameters of every mechanism.
+    """The settings of a run as options: its fields, and the parameters of its mechanism.
 
-    Help shows those of the mechanism that the command line names.
+    That is the one which the command line, or the file that it names, gives.
     """
-    hints, known = declared.hints(TrainConfig), all_mechanisms()
-    named = _named(words)
-    own = of_mechanism(known[named], whole_update=True) if named in known else []
+    known, named = all_mechanisms(), _mechanism(words)
+    start = PLAIN if named else DEMO
+    chosen = known.values() if list(words) == [EVERYTHING] else [known.get(named or DEMO.mechanism)]
+    own = [
+        option for record in chosen if record for option in of_mechanism(record, whole_update=True)
+    ]
     taken = {option.name for option in own}
     fields = [
-        Option(name, hint, shown=_default(name), words=tuple(known) * (name == "mechanism"))
-        for name, hint in {**hints, **settings.OLD}.items()
-        if name not in ("parameters", *taken)
+        Option(name, hint, shown=_default(name, start), words=tuple(known) * (name == "mechanism"))
+        for name, hint in settings.GIVEN.items()
+        if name not in taken
     ]
-    others = {
-        option.name: replace(option, hidden=True)
-        for record in known.values()
-        for option in of_mechanism(record, whole_update=True)
-        if option.name not in taken
-    }
-    return [*own, *fields, *others.values()]
+    return [*{option.name: option for option in own}.values(), *fields]
 
 
-def _named(words: Sequence[str]) -> str:
-    """The mechanism that a command line names, or the demo's."""
-    for place, word in enumerate(words):
+def _mechanism(words: Sequence[str]) -> str:
+    """The mechanism that a command line names, or its file; none for the demo's."""
+    named = _value("--mechanism", words)
+    if not named and (path := Path(_value("--config", words) or ".")).is_file():
+        named = settings.read(path).get("mechanism", "")
+    return named
+
+
+def _value(option: str, words: Sequence[str]) -> str:
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
         name, equals, value = word.partition("=")
-        if name == "--mechanism":
-            return value if equals else "".join(words[place + 1 : place + 2])
-    return DEMO.mechanism
+        if name == option:
+            return value if equals else following
+    return ""
 
 
-def _default(name: str) -> str:
-    plain, demo = (getattr(config, name, None) for config in (PLAIN, DEMO))
-    parts = [str(plain)] if plain not in ("", None, {}) else []
-    if demo != plain:
-        parts.append(f"without --mechanism {demo}")
-    return "; ".join(parts)
+def _default(name: str, start: TrainConfig) -> str:
+    default = getattr(start, name, None)
+    return "" if default in ("", None, {}) else str(default)
 
 
 def _changes(given: Mapping[str, Any], others: bool) -> dict[str, Any]:
