@@ -14,7 +14,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pages import Page, check_charts, check_self_contained
 
-from randquant._internal.html import svg
 from randquant.privacy.guarantee import Guarantee, Trust
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary

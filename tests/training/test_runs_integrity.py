@@ -328,7 +328,7 @@ def test_a_channel_that_was_exchanged_is_noticed(tmp_path):
     config = dataclasses.replace(CONFIG, mechanism="channel-file", parameters={"path": str(path)})
     runs.create(folder, config, baseline=False, overwrite=False)
     save_channel(path, build("rqm", {"clip": 0.1, "margin": 0.1, "levels": 4, "keep": 0.4}))
-    with pytest.raises(ValueError, match="Expected the channel that the run"):
+    with pytest.raises(ValueError, match="Expected the mechanism that the run"):
         runs.execute(folder)
 
 

@@ -145,9 +145,11 @@ def result(folder: Path, run: RunRecord) -> dict[str, Any]:
 def table(folder: Path, run: RunRecord) -> list[str]:
     """A finished run as the short table that ends `randquant train`."""
     summary, config, baseline = run.summary, run.config, _baseline(folder)
-    beside = "" if baseline is None else f"   (without privacy {baseline.accuracy:.4f})"
+    other = None if baseline is None else baseline.accuracy
+    beside = "" if other is None else f"   (without privacy {other:.4f})"
+    accuracy = "not measured" if summary.accuracy is None else f"{summary.accuracy:.4f}"
     rows = [
-        ("test accuracy", f"{summary.accuracy:.4f}{beside}"),
+        ("test accuracy", f"{accuracy}{beside}"),
         (
             "upload",
             f"{summary.bytes_per_upload:,} bytes a client and round "

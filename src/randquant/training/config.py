@@ -222,6 +222,12 @@ def _check_local(config: TrainConfig) -> None:
             f"Expected local_learning_rate with local_epochs={config.local_epochs}, got none: "
             "several steps need a step size; one epoch without it sends a gradient."
         )
+    for name in ("lr", "params"):
+        if name in config.server_options:
+            raise ValueError(
+                f"Expected server_options without {name}, got one: the step size is learning_rate, "
+                "and the parameters are the model's."
+            )
     if config.unit == "example" and config.local_learning_rate is not None:
         raise ValueError(
             "Expected no local_learning_rate with unit example, got one: after a local step every "
