@@ -145,7 +145,7 @@ def test_a_wrong_value_of_any_option_is_one_line(line, capsys):
 def test_a_wrong_value_of_any_setting_of_a_run_is_one_sentence(line):
     option = WRONG[line]
     _, parameter = get_args(option.parameter().annotation)
-    with pytest.raises((ValueError, TypeError), match=f"^Expected .*{option.name[:4]}"):
+    with pytest.raises((ValueError, TypeError), match=f"^Expected .*{option.name[:3]}"):
         parameter.converter(Any, [Token(value="x") for _ in range(declared.items(option.hint))])
 
 

@@ -52,8 +52,8 @@ class TrainConfig:
     cohort: Annotated[Count, about("how many clients take part in each round", "clients")] = 40
     rounds: Annotated[Count, about("how many rounds, at most", "server")] = 300
     partition: Annotated[
-        Literal["iid", "shards", "dirichlet", "natural"],
-        about("how data is split over clients; natural is by writer", "data"),
+        Literal["iid", "shards", "dirichlet", "natural", "own"],
+        about("how data is split over clients; natural is by writer, own as the data are", "data"),
     ] = "iid"
     concentration: Annotated[float, about("Dirichlet concentration", "data")] = 0.3
     learning_rate: Annotated[Step, about("the server's step size", "server")] = 1.0
