@@ -39,8 +39,22 @@ class TrainConfig:
     train`, the settings of TOML files and their JSON Schema, and `check_config` are read from here.
     """
 
-    dataset: Annotated[str, about("data set, see docs/train.md", "data")]
-    model: Annotated[str, about("softmax, mlp, mlp32, wide or cnn", "data")]
+    dataset: Annotated[
+        str,
+        about(
+            "digits, breast-cancer, mnist, fashion-mnist, emnist, cifar-100, femnist, or "
+            "module:function or FILE.py:function, which returns clients or (clients, test)",
+            "data",
+        ),
+    ]
+    model: Annotated[
+        str,
+        about(
+            "softmax, mlp, mlp32, wide, cnn, or module:function or FILE.py:function, which returns "
+            "a torch nn.Module",
+            "data",
+        ),
+    ]
     mechanism: Annotated[str, about("what protects an update", "mechanism")]
     parameters: Annotated[
         Mapping[str, Any], about("the mechanism's parameters, by name", "mechanism")
@@ -176,6 +190,16 @@ class TrainConfig:
         for name in ("parts", "frozen"):  # lists in JSON and TOML
             if isinstance(patterns := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(patterns))
+
+
+def named_by_function(name: str) -> bool:
+    """Return whether a model, a data set or a loss is named by the function that makes it.
+
+    Example:
+        >>> named_by_function("package.module:function"), named_by_function("digits")
+        (True, False)
+    """
+    return ":" in name
 
 
 def upgraded(record: Mapping[str, Any]) -> dict[str, Any]:

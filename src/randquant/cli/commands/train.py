@@ -15,7 +15,7 @@ from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.command import EVERYTHING, Command, Output
 from randquant.cli.options import Chosen, Option, Quiet, of_mechanism, takes
 from randquant.training import settings
-from randquant.training.config import TrainConfig, upgraded
+from randquant.training.config import TrainConfig, check_config, upgraded
 from randquant.training.records import RoundMetrics
 
 PLAIN = TrainConfig("digits", "softmax", "", {"clip": 0.03}, learning_rate=1.0)
@@ -39,6 +39,10 @@ DEMO = TrainConfig(
 def run(
     given: Mapping[str, Any],
     *,
+    data: Annotated[
+        str | None,
+        about("your own clients' data: --dataset by its usual name", "data", "FILE.py:FUNCTION"),
+    ] = None,
     config: Annotated[
         str | None,
         about("read settings from this file; options given here win", "files", "RUN.toml"),
@@ -70,13 +74,14 @@ def run(
     changes: dict[str, Any] = {}
     if resume is None:
         written = {} if config is None else settings.read(Path(config))
-        begun = _config({**written, **upgraded(given)})
+        dataset = {} if data is None else {"dataset": data}
+        begun, objects = _with_problem(_config({**written, **upgraded(given), **dataset}))
         baseline = not no_baseline and begun.mechanism != "clipped-sgd"
         folder = Path(run) if run else _new_folder(begun)
-        runs.create(folder, begun, baseline=baseline, overwrite=overwrite)
+        runs.create(folder, begun, baseline=baseline, overwrite=overwrite, given=objects)
     else:
         folder = Path(resume)
-        changes = _changes(given, others=bool(run or overwrite or no_baseline or config))
+        changes = _changes(given, others=bool(run or overwrite or no_baseline or config or data))
     with contextlib.ExitStack() as stack:
         shown = [stack.enter_context(progress.Display(quiet=quiet)).round]
         if tensorboard:
@@ -146,8 +151,8 @@ def _changes(given: Mapping[str, Any], others: bool) -> dict[str, Any]:
 def _config(given: Mapping[str, Any]) -> TrainConfig:
     """The demo's configuration, or a plain one for a named mechanism, with the given settings."""
     fields = {name: given[name] for name in given if name in settings.FIELDS}
-    if "data_dir" in fields:  # a run may be resumed from another folder
-        fields["data_dir"] = str(Path(fields["data_dir"]).expanduser().resolve())
+    for name in {"data_dir", "dataset", "model", "loss"} & fields.keys():
+        fields[name] = _anywhere(name, fields[name])
     start = PLAIN if "mechanism" in fields else DEMO
     if "population" in fields:
         fields.setdefault("cohort", min(start.cohort, fields["population"]))
@@ -163,8 +168,29 @@ def _config(given: Mapping[str, Any]) -> TrainConfig:
     return replace(start, **fields, parameters=parameters, clip_norm=clip_norm)
 
 
+def _anywhere(name: str, value: str) -> str:
+    """A setting with the full path of the file that it names: runs are resumed from elsewhere."""
+    path, colon, function = value.rpartition(":")
+    if colon and path.endswith(".py"):
+        return f"{Path(path).expanduser().resolve()}:{function}"
+    return str(Path(value).expanduser().resolve()) if name == "data_dir" else value
+
+
+def _with_problem(config: TrainConfig) -> tuple[TrainConfig, Any]:
+    """The configuration with what follows from its own problem, and that problem, built once."""
+    from randquant.training import functions
+    from randquant.training.runs.setup import BY_NAME, Given
+
+    if not functions.is_named(config):
+        return config, BY_NAME
+    check_config(config)
+    problem = functions.problem_by_function(config)
+    return functions.of_problem(config, problem), Given(problem)
+
+
 def _new_folder(config: TrainConfig) -> Path:
-    stem = f"{config.dataset}-{config.model}-{config.mechanism}"
+    names = (config.dataset, config.model, config.mechanism)
+    stem = "-".join(name.rpartition(":")[2] for name in names)
     number = 1
     while (folder := Path("runs") / f"{stem}-{number}").exists():
         number += 1
