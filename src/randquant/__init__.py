@@ -7,6 +7,7 @@ privacy figure printed is a proven bound for the whole run.
 import importlib
 from typing import Any
 
+from randquant._internal.version import __version__
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.saved import load, save
@@ -54,11 +55,13 @@ __all__ = [
     "Moments",
     "OutOfReach",
     "Plan",
+    "Run",  # pyright: ignore[reportUnsupportedDunderAll]
     "Sampled",
     "StateLayout",
     "SumCertificate",
     "VectorMechanism",
     "VectorRelease",
+    "__version__",
     "account",
     "audit",
     "calibrate",
@@ -90,12 +93,16 @@ __all__ = [
     "save_channel",
     "squared_distance",
     "stochastic_rounding",
+    "train",  # pyright: ignore[reportUnsupportedDunderAll]
     "two_bins",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `rq.design` when it is first used: its solver is slow to import."""
+    """Import what is slow to import when it is first used: `design`'s solver, and torch."""
     if name == "design":
         return importlib.import_module("randquant.mechanisms.design")
+    if name in ("train", "Run"):
+        module = "federated" if name == "train" else "trained"
+        return getattr(importlib.import_module(f"randquant.training.{module}"), name)
     raise AttributeError(f"module 'randquant' has no attribute {name!r}")

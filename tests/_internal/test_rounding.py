@@ -35,7 +35,7 @@ from randquant.training.runs import overview as runs_page
 from randquant.training.runs import page as report
 from randquant.training.runs.status import Status
 from randquant.training.sweep import page as sweep_page
-from randquant.training.sweep.outcomes import as_text, results
+from randquant.training.sweep.summary import as_text, results
 
 UPPER = 7531.0 + 2.0**-30
 """To nearest this is printed as 7531, which is below it. Nothing else on a page is near."""
@@ -64,7 +64,7 @@ FINISHED = [
     Status(Path(f"/runs/{k}"), "finished", dataclasses.replace(CONFIG, seed=k), METRICS, SUMMARY)
     for k in (1, 2)
 ]
-RUN = records.Run(CONFIG, METRICS, SUMMARY)
+RUN = records.RunRecord(CONFIG, METRICS, SUMMARY)
 NOISE = DecodedError(1.0, 1.0, 0.1, 0.1)
 
 

@@ -14,7 +14,7 @@ import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.baselines import ClippedSGD, LocalGaussian, gaussian
 from randquant.aggregation.coordinate import ChannelMechanism, log_equal_codes
-from randquant.aggregation.payloads import BY_CHANCE
+from randquant.aggregation.payloads import BY_CHANCE, counted
 from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
@@ -117,6 +117,14 @@ def test_one_payload_forty_times_is_no_cohort_of_forty(mechanism):
         mechanism.mean(payloads[:39], 650, Key.from_seed(0))
     with pytest.raises(ValueError, match="at least one payload"):
         mechanism.mean([], 650, Key.from_seed(0))
+
+
+def test_fewer_payloads_than_counted_on_are_refused_before_they_are_added_up():
+    """Duplicates too: that there are too few is the first that is said."""
+    assert counted([b"a", b"b"], 2, -math.inf) == [b"a", b"b"]
+    for payloads in ([b"a"], [b"a", b"a"]):
+        with pytest.raises(ValueError, match=f"at least 3 payloads in a sum, got {len(payloads)}"):
+            counted(payloads, 3, -math.inf)
 
 
 def test_payloads_that_may_be_equal_by_chance_are_added_up():

@@ -35,18 +35,18 @@ from randquant.privacy.certificates.sums import (
     binomial,
     bounds,
     law,
-    mixed,
     pair,
 )
 from randquant.privacy.certificates.sums import hardest as searching
 from randquant.privacy.certificates.sums import (
     kappa_blanket as independent,
 )
-from randquant.privacy.certificates.sums import (
-    kappa_sum as curvature,
-)
+from randquant.privacy.certificates.sums import mixture as mixed
 from randquant.privacy.certificates.sums import (
     rounding as margins,
+)
+from randquant.privacy.certificates.sums import (
+    sum_curvature as curvature,
 )
 from randquant.privacy.certificates.sums.chain import rounding
 from randquant.privacy.certificates.sums.chain_kernel import curvatures

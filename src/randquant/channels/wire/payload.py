@@ -27,13 +27,22 @@ from randquant._internal import validate
 from randquant.channels.wire.block_codes import block, blocks, length
 
 MAGIC = b"RQPL"
+"""First bytes of every payload."""
+
 VERSION = 2
+"""Version of the format; payloads of a version that is neither this nor `PADDED` are refused."""
+
 PADDED = 3
 """Version of a payload whose last codes are padding, as a rotated update's are."""
 
 HEADER = struct.Struct("<4sBBHQ16s8s")
+"""Layout of the header, whose fields the module describes."""
+
 HEADER_BYTES = HEADER.size
+"""Length of the header."""
+
 TOTALS = ("int32", "int64", "uint32", "uint64")
+"""Integer types in which sums of codes may be kept."""
 
 
 class Coding(Protocol):

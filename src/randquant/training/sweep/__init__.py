@@ -1,10 +1,10 @@
 """Many training runs from one description: a grid, or a search for the best of them."""
 
 from randquant.training.sweep.conductor import conduct, is_sweep, outcomes
-from randquant.training.sweep.outcomes import as_json, as_text, results
 from randquant.training.sweep.page import write_page
 from randquant.training.sweep.pareto import frontier
 from randquant.training.sweep.spec import Spec, read
+from randquant.training.sweep.summary import as_json, as_text, results
 
 __all__ = [
     "Spec",
