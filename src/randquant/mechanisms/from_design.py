@@ -180,6 +180,7 @@ RECORDS = (
             },
         ),
         update=_updates,
+        slow=("aggregate",),
         place=8,
     ),
     MechanismRecord(
