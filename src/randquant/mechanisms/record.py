@@ -40,6 +40,8 @@ class MechanismRecord:
         run_settings: settings of a run, `cohort` or `norm`, that the constructor takes as well.
         baseline: whether it samples in floating point: for comparison, not for deployment.
         tunable: False for a fixed channel.
+        slow: what tuning it takes tens of seconds for, so that it is left out unless it is asked
+            for: `coordinate`, or whole updates under a kind of trust.
         place: its position in lists and tables, which are ordered by place, then by name.
 
     Raises:
@@ -63,6 +65,7 @@ class MechanismRecord:
     run_settings: tuple[str, ...] = ()
     baseline: bool = False
     tunable: bool = True
+    slow: tuple[str, ...] = ()
     place: int = LAST
 
     def __post_init__(self) -> None:

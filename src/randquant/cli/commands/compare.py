@@ -29,11 +29,17 @@ def run(
         ),
     ] = None,
     order: Annotated[float, about("Renyi order shown", "privacy")] = 2.0,
+    curves: Annotated[
+        bool, about("also search the curves of privacy against error", "search")
+    ] = False,
     output: Page = None,
 ) -> Output:
     """Compare mechanisms at one epsilon, or given channels."""
     from randquant.planning import compare
     from randquant.planning.compare import page as compare_page
+
+    def report(what: str, *_: int) -> None:
+        say(what)
 
     tuned = (clip, bits, epsilon, mechanisms, objective)
     if channel is not None:
@@ -46,11 +52,11 @@ def run(
         raise ValueError("Expected --clip, --bits and --epsilon, or at least one --channel.")
     else:
         comparison = compare.at_equal_epsilon(
-            clip, bits, epsilon, objective or "mae", order, mechanisms
+            clip, bits, epsilon, objective or "mae", order, mechanisms, report
         )
-        if output is not None:
-            curves = compare.tradeoffs(clip, bits, mechanisms, say)
-            comparison = replace(comparison, tradeoff=curves)
+        if curves:
+            tradeoff = compare.tradeoffs(clip, bits, mechanisms, report)
+            comparison = replace(comparison, tradeoff=tradeoff)
     written = written_page(output, lambda: compare_page.as_page(comparison))
     result = {**compare.as_json(comparison), "output": output}
     return Output(result, [*compare.as_text(comparison), *written])

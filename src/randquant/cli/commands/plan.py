@@ -56,7 +56,7 @@ def run(
         neighboring=neighboring,
         max_participations=max_participations,
         mechanisms=mechanisms,
-        say=say,
+        progress=lambda name, *_: say(name),
     )
     written = written_page(output, lambda: page.as_page(ranked))
     result = {**page.as_json(ranked), "output": output}

@@ -45,7 +45,7 @@ class Calibration(Generic[M]):
         guarantee: the accountant's guarantee of the mechanism; its epsilon is at most the target.
         tight: whether epsilon is within TOLERANCE of the target. If not, smaller noise is out of
             range, cannot be built, or raises epsilon above the target.
-        calls: number of calls of the accountant.
+        calls: how many mechanisms were accounted, roughly or in full.
     """
 
     noise: float
@@ -136,7 +136,7 @@ def calibrate(
             assert release is not None
         return mechanism, release
 
-    start, order = _by_one_order(released, epsilon, delta, start, (low, high))
+    start, order, calls = _by_one_order(released, epsilon, delta, start, (low, high))
     measured = _Accounted(epsilon, delta, order)
     search = _NoiseSearch(lambda noise: released(noise)[1], measured, epsilon, low, high)
     noise = search.run(start)
@@ -148,7 +148,7 @@ def calibrate(
     if not guarantee.epsilon <= epsilon:
         raise ArithmeticError(f"noise = {noise:g} gives {guarantee}, and gave less before.")
     tight = guarantee.epsilon >= epsilon * (1 - TOLERANCE)
-    return Calibration(noise, mechanism, guarantee, tight, len(search.tried))
+    return Calibration(noise, mechanism, guarantee, tight, calls + len(search.tried))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +177,14 @@ def _by_one_order(
     delta: float,
     start: float,
     reach: tuple[float, float],
-) -> tuple[float, float | None]:
-    """(noise, order): about the noise that meets the target, and the best Rényi order there.
+) -> tuple[float, float | None, int]:
+    """(noise, order, calls): about the noise that meets the target, and a good Rényi order there.
 
     One order alone bounds epsilon in a fraction of the accountant's time, and at the target the
     best order is about that of Gaussian noise. (start, None) where other bounds than Rényi's count.
     """
     if delta == 0:
-        return start, None
+        return start, None, 0
     order = gaussian_order(epsilon, delta)
     plain = True
 
@@ -195,9 +195,9 @@ def _by_one_order(
 
     search = _NoiseSearch(lambda noise: released(noise)[1], at_order, epsilon, *reach)
     noise = search.run(start)
-    if not plain:
-        return start, None
-    return (start, None) if noise is None else (noise, order)
+    if not plain or noise is None:
+        return start, None, len(search.tried)
+    return noise, order, len(search.tried)
 
 
 class _NoiseSearch:
