@@ -11,7 +11,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.html import formatting, tables
-from randquant._internal.progress import Report, quiet
+from randquant._internal.progress import Report, quiet, report, reporting, step
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import Moments, moments
@@ -126,14 +126,15 @@ def at_equal_epsilon(
     validate.renyi_order(order)
     counts, entries = _checked_bits(bits), []
     total = len(counts) * len(chosen)
-    for count in counts:
-        target = CoordinateTarget(clip, 2**count, epsilon, objective)
-        tuned: list[Entry] = []
-        for name in chosen:
-            progress(f"{name}, {count} bits", len(entries) + len(tuned), total)
-            tuned.append(_tuned(name, target, order))
-        entries += sorted(tuned, key=lambda entry: _rank(entry, objective))
-    progress("", total, total)
+    with reporting(progress):
+        for count in counts:
+            target = CoordinateTarget(clip, 2**count, epsilon, objective)
+            tuned: list[Entry] = []
+            for name in chosen:
+                with step(f"{name}, {count} bits", len(entries) + len(tuned), total):
+                    tuned.append(_tuned(name, target, order))
+            entries += sorted(tuned, key=lambda entry: _rank(entry, objective))
+        report("", total, total)
     rest = () if mechanisms else [n for n in tunable_mechanisms() if n not in chosen]
     return Comparison(entries, order, epsilon, objective, left_out=rest)
 
@@ -190,19 +191,28 @@ def tradeoffs(
     """
     curves: dict[tuple[int, str], list[tuple[float, float]]] = {}
     counts, chosen = _checked_bits(bits), _chosen(mechanisms)
-    for count in counts:
-        for name in chosen:
-            progress(f"curve of {name}, {count} bits", len(curves), len(counts) * len(chosen))
-            memory: dict[str, Any] = {}
-            points = curves.setdefault((2**count, name), [])
-            for epsilon in CURVE_EPSILONS:
-                target = CoordinateTarget(clip, 2**count, epsilon, "mse")
-                try:
-                    tuned = tune_coordinate(name, target, memory, zooms=0)
-                except Unreachable:
-                    continue
-                points.append((tuned.certificate.epsilon.upper, tuned.error))
+    total = len(counts) * len(chosen)
+    with reporting(progress):
+        for count in counts:
+            for name in chosen:
+                with step(f"curve of {name}, {count} bits", len(curves), total):
+                    curves[2**count, name] = _curve(clip, 2**count, name)
+        report("", total, total)
     return curves
+
+
+def _curve(clip: float, levels: int, name: str) -> list[tuple[float, float]]:
+    memory: dict[str, Any] = {}
+    points = []
+    for done, epsilon in enumerate(CURVE_EPSILONS):
+        report(f"epsilon {epsilon:g}", done, len(CURVE_EPSILONS))
+        target = CoordinateTarget(clip, levels, epsilon, "mse")
+        try:
+            tuned = tune_coordinate(name, target, memory, zooms=0)
+        except Unreachable:
+            continue
+        points.append((tuned.certificate.epsilon.upper, tuned.error))
+    return points
 
 
 def _chosen(mechanisms: Sequence[str] | str | None) -> list[str]:

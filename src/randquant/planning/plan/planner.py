@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from randquant._internal import validate
-from randquant._internal.progress import Report, quiet
+from randquant._internal.progress import Report, quiet, report, reporting, step
 from randquant._internal.rounding import round_up
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
@@ -91,10 +91,11 @@ def plan(
     multiplier = gaussian_multiplier(epsilon, delta, need.participations)
     near = _accounted(need)
     entries = []
-    for done, name in enumerate(chosen):
-        progress(name, done, len(chosen))
-        entries.append(_entry(name, need, multiplier, near))
-    progress("", len(chosen), len(chosen))
+    with reporting(progress):
+        for done, name in enumerate(chosen):
+            with step(name, done, len(chosen)):
+                entries.append(_entry(name, need, multiplier, near))
+        report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
     limits = _limits(need, multiplier)
     best = _recommended(entries)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import cache, validate
+from randquant._internal.progress import report
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
@@ -197,7 +198,9 @@ class _Search:
         """Try every point of the grids, and the edges along the last axis."""
         *outer, inner = grids.values()
         axis = list(grids)[-1]
-        for fixed in itertools.product(*outer):
+        points = list(itertools.product(*outer))
+        for done, fixed in enumerate(points):
+            report("grid of parameters", done, len(points))
             line = [dict(zip(grids, (*map(float, fixed), float(v)), strict=True)) for v in inner]
             for point in line:
                 self.offer(point)

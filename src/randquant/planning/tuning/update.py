@@ -16,6 +16,10 @@ from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting
 from randquant.privacy.accounting.calibration import Calibration, calibrate
 
 
+LARGE = 2000
+"""Sums of many levels over larger cohorts take tens of seconds to bound."""
+
+
 @dataclass(frozen=True, slots=True)
 class TunedUpdate:
     """A mechanism with the least noise found to meet a target.
@@ -121,8 +125,10 @@ def protecting_mechanisms(setting: UpdateSetting) -> list[str]:
 
 def quick_mechanisms(setting: UpdateSetting) -> list[str]:
     """Those of `protecting_mechanisms` that are tuned within seconds."""
-    known = all_mechanisms()
-    return [n for n in protecting_mechanisms(setting) if setting.trust not in known[n].slow]
+    known, slow = all_mechanisms(), {setting.trust}
+    if setting.trust == "aggregate" and setting.cohort > LARGE:
+        slow.add("large cohorts")
+    return [n for n in protecting_mechanisms(setting) if not slow.intersection(known[n].slow)]
 
 
 def tuned_mechanism(

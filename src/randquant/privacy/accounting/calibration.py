@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from randquant._internal import validate
+from randquant._internal.progress import report
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
 from randquant.privacy.accounting.examples import of_one_example
@@ -219,6 +220,7 @@ class _NoiseSearch:
     def at(self, noise: float) -> float | None:
         """Epsilon at this noise; None if there is no mechanism."""
         if noise not in self.tried:
+            report(f"noise {noise:g}", len(self.tried), 0)
             try:
                 self.tried[noise] = self.measure(self.release(noise))
             except (ValueError, ArithmeticError) as error:
