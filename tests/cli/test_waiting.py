@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from randquant import cli
 from randquant.cli.waiting import WaitingBar
 
 
@@ -54,3 +55,12 @@ def test_a_bar_is_gone_when_work_fails():
     with pytest.raises(ValueError, match="broken"):
         work()
     assert not bar._bar.live.is_started
+
+
+def test_a_command_reports_its_work(monkeypatch):
+    seen = []
+    monkeypatch.setattr(WaitingBar, "__call__", lambda bar, *step: seen.append(step))
+    line = "plan --dimension 64 --population 9 --cohort 9 --rounds 2 --epsilon 8"
+    assert cli.main([*line.split(), "--mechanisms", "gaussian"]) == 0
+    assert ("gaussian", 0, 1) in seen
+    assert seen[-1][1:] == (1, 1)

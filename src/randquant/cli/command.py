@@ -9,7 +9,6 @@ import importlib.util
 import inspect
 import json
 import pkgutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +17,11 @@ from typing import Annotated, Any
 from cyclopts import App
 
 from randquant._internal.declared import about
+from randquant._internal.progress import reporting
 from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli import commands
 from randquant.cli.options import Chosen, Option, given, of_function, of_mechanism
+from randquant.cli.waiting import WaitingBar
 from randquant.mechanisms.record import MechanismRecord
 
 EVERYTHING = "--install-completion"
@@ -65,6 +66,7 @@ class Command:
         whole_update: whether channels take clip_norm, the threshold of a whole update, too.
         settings: from the words of the command line to options beside those of `run`.
         resumable: whether `--resume` continues it after it was stopped.
+        bar: whether long work is shown as a bar; a command may have a display of its own.
     """
 
     run: Callable[..., Output]
@@ -73,6 +75,7 @@ class Command:
     whole_update: bool = False
     settings: Callable[[Sequence[str]], list[Option]] | None = None
     resumable: bool = False
+    bar: bool = True
 
     def app(self, name: str, words: Sequence[str] = ()) -> App:
         """Return the command as an application of cyclopts.
@@ -140,8 +143,9 @@ class Invocation:
     as_json: bool = False
 
     def run(self) -> Output:
-        """Run the command."""
-        return self.command.run(*self.values, **self.options)
+        """Run the command; show how far it is."""
+        with WaitingBar(None if self.command.bar else False) as bar, reporting(bar):
+            return self.command.run(*self.values, **self.options)
 
 
 def names() -> list[str]:
@@ -178,9 +182,3 @@ def written_page(output: str | None, page: Callable[[], str]) -> list[str]:
         return []
     write_atomic(Path(output), page().encode("utf-8"))
     return ["", f"page           {output}"]
-
-
-def say(text: str) -> None:
-    """Show the current task on standard error, if that is a terminal."""
-    if sys.stderr.isatty():
-        print(f"working on {text}", file=sys.stderr)

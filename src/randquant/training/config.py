@@ -177,7 +177,8 @@ class TrainConfig:
         about("patterns of the names of the parameters that are not trained", "data"),
     ] = None
     buffers: Annotated[
-        str, about("what becomes of running statistics, such as BatchNorm's", "data")
+        Literal["refuse", "frozen", "server"],
+        about("what becomes of running statistics, such as BatchNorm's", "data"),
     ] = "refuse"
 
     def __post_init__(self) -> None:

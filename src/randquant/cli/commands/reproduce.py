@@ -132,4 +132,5 @@ COMMAND = Command(
     run,
     example="randquant reproduce rqm-fig8 --output rqm-fig8.html",
     settings=lambda words: of_function(Training),
+    bar=False,
 )

@@ -58,4 +58,5 @@ COMMAND = Command(
     run,
     example="randquant sweep examples/sweep.toml --folder runs/sweep --jobs 2",
     resumable=True,
+    bar=False,
 )

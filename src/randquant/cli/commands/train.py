@@ -202,4 +202,5 @@ COMMAND = Command(
     example="randquant train --dataset digits --mechanism rqm --clip 0.03 --rounds 100",
     settings=options,
     resumable=True,
+    bar=False,
 )
