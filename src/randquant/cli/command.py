@@ -20,7 +20,7 @@ from randquant._internal.declared import about
 from randquant._internal.progress import reporting
 from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli import commands
-from randquant.cli.options import Chosen, Option, given, of_function, of_mechanism
+from randquant.cli.options import NamedMechanism, Option, given, of_function, of_mechanism
 from randquant.cli.waiting import WaitingBar
 from randquant.mechanisms.record import MechanismRecord
 
@@ -59,7 +59,7 @@ class Command:
 
     Attributes:
         run: its action. The parameters, declared as `randquant._internal.declared` says, are the
-            options. With `mechanisms` the first parameter is the Chosen mechanism instead; with
+            options. With `mechanisms` the first parameter is the NamedMechanism mechanism instead; with
             `settings` it is a mapping of the given settings by name.
         example: a complete command line, shown by its help.
         mechanisms: the mechanisms that it takes, each as a command of its own; by name.
@@ -92,7 +92,7 @@ class Command:
             for each, record in self.mechanisms().items():
                 if words[:1] in ([each], [EVERYTHING]):
                     theirs = of_mechanism(record, whole_update=self.whole_update)
-                    call = self._call(own[1:], theirs, functools.partial(Chosen, each))
+                    call = self._call(own[1:], theirs, functools.partial(NamedMechanism, each))
                     app.command(call, name=each, help=_summary(record), help_epilogue=end)
                 else:
                     app.command(App(each, help=_summary(record)))

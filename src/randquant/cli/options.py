@@ -41,7 +41,7 @@ Quiet = Annotated[bool, about("no progress display", "files")]
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class NamedMechanism:
     """A mechanism that is named on the command line, with its own parameters that were given."""
 
     name: str

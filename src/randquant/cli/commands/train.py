@@ -13,7 +13,7 @@ from randquant._internal import extras
 from randquant._internal.declared import about
 from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.command import EVERYTHING, Command, Output
-from randquant.cli.options import Chosen, Option, Quiet, of_mechanism, takes
+from randquant.cli.options import NamedMechanism, Option, Quiet, of_mechanism, takes
 from randquant.training import settings
 from randquant.training.config import TrainConfig, check_config, upgraded
 from randquant.training.records import RoundMetrics
@@ -160,7 +160,7 @@ def _config(given: Mapping[str, Any]) -> TrainConfig:
     of_mechanisms = {name: value for name, value in given.items() if name not in settings.FIELDS}
     if "clip_norm" in fields:
         of_mechanisms["clip_norm"] = fields.pop("clip_norm")
-    own, clip_norm = Chosen(mechanism, of_mechanisms).split()
+    own, clip_norm = NamedMechanism(mechanism, of_mechanisms).split()
     parameters = {**start.parameters, **own}
     if not takes(mechanism, "clip") or "clip_norm" in own:
         parameters = own
