@@ -59,7 +59,7 @@ class Command:
 
     Attributes:
         run: its action. The parameters, declared as `randquant._internal.declared` says, are the
-            options. With `mechanisms` the first parameter is the NamedMechanism mechanism instead; with
+            options. With `mechanisms` the first parameter is the NamedMechanism instead; with
             `settings` it is a mapping of the given settings by name.
         example: a complete command line, shown by its help.
         mechanisms: the mechanisms that it takes, each as a command of its own; by name.
