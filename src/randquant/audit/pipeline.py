@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.progress import report
 from randquant._internal.rounding import round_down
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.audit.attacks import Outcomes, World, best_event, in_words, statistics
@@ -295,8 +296,12 @@ def _run(
 
     def world(number: int) -> np.ndarray:
         root = key.fold_in("audit", number)
-        outcomes = (outcome(inputs[number], root.fold_in(trial)) for trial in range(trials))
-        return np.fromiter(outcomes, dtype=np.int64, count=trials)
+        outcomes = np.empty(trials, dtype=np.int64)
+        for trial in range(trials):
+            if trial % 256 == 0:
+                report("trials", number * trials + trial, 2 * trials)
+            outcomes[trial] = outcome(inputs[number], root.fold_in(trial))
+        return outcomes
 
     worlds = world(0), world(1)
     decoded = np.empty((len(numbers), dimension))

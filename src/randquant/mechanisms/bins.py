@@ -204,6 +204,7 @@ RECORDS = (
             },
         ),
         update=_updates,
+        slow=("large cohorts",),
         place=3,
     ),
 )

@@ -208,6 +208,7 @@ RECORDS = (
                 "epsilon": target.epsilon,
             },
         ),
+        slow=("coordinate",),
         place=4,
     ),
 )

@@ -101,6 +101,7 @@ RECORDS = (
             },
         ),
         update=_updates,
+        slow=("aggregate",),
         place=2,
     ),
 )

@@ -152,6 +152,7 @@ RECORDS = (
             lambda target, at: target.sized(margin=target.clip * at["margin"], keep=at["keep"]),
         ),
         update=_rqm_updates,
+        slow=("large cohorts",),
         place=1,
     ),
     MechanismRecord(

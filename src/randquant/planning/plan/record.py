@@ -123,6 +123,8 @@ class Plan:
         advice: the verdict in sentences.
         recommended: among the mechanisms whose error is within a factor ALIKE of the least, the one
             with the smallest upload; never a baseline; None if there is none.
+        left_out: mechanisms that were not calibrated since they take longer, and nobody asked for
+            them.
     """
 
     need: Need
@@ -131,6 +133,7 @@ class Plan:
     verdict: Verdict
     advice: Sequence[str]
     recommended: Candidate | None
+    left_out: Sequence[str] = ()
 
     @property
     def mechanism(self) -> UpdateMechanism:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.progress import report
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.rule import compose
 from randquant.privacy.accounting.release import Release
@@ -170,6 +171,7 @@ def _by_renyi(
     def at(place: int) -> float:
         if place not in epsilons:
             order = ORDERS[place]
+            report(f"Rényi order {order:.4g}", len(epsilons), 0)
             epsilons[place] = _to_epsilon(_composed(releases, order), order, delta)
         return epsilons[place]
 

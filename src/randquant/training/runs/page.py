@@ -172,6 +172,8 @@ def _upload_card(run: RunRecord) -> Card:
     if summary.guarantee is not None and summary.guarantee.trust == "aggregate":
         summed = formatting.count(run.config.cohort, "client")
         lines.append(f"masked for a sum of {summed}; its handshake is further traffic")
+        if summary.bytes_as_codes is not None:
+            lines.append(f"{formatting.size_of(summary.bytes_as_codes)} as plain codes")
     return "Upload per client and round", formatting.size_of(sent), lines
 
 
