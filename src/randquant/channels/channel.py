@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.html.notebook import Facts, Pictured
+from randquant.channels import pictures
 
 MAX_DENOMINATOR = 2**62
 """Largest denominator: weights, their sums and differences stay within signed 64 bits."""
@@ -27,7 +29,7 @@ NARROWEST_CELL = 2.0**-30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Channel:
+class Channel(Pictured):
     """Distribution of a code for every input in [-clip, clip], in exact integers.
 
     Between two neighbouring vertices the rows are mixed linearly: an input is first rounded at
@@ -84,6 +86,12 @@ class Channel:
             f"Channel(clip={self.clip:g}, levels={self.levels}, vertices={len(self.inputs)}, "
             f"fingerprint={self.fingerprint.hex()[:8]})"
         )
+
+    def _figures(self) -> list:
+        return [pictures.shares(self.inputs, self.values, self.probabilities)]
+
+    def _facts(self) -> Facts:
+        return pictures.facts(self.inputs, self.values, self.bits, self.fingerprint)
 
     @property
     def clip(self) -> float:

@@ -5,6 +5,7 @@ Derivation: `docs/theory/design.md`.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -308,14 +309,21 @@ def _slope(
 
 def _unbiased(vertices: np.ndarray, levels: np.ndarray) -> Part:
     """Every row is a distribution whose mean is its vertex."""
-    per_row = sparse.eye_array(len(vertices))
-    nothing = sparse.csr_array((len(vertices), 0))
-    sums = sparse.kron(per_row, np.ones((1, len(levels))))
-    means = sparse.kron(per_row, levels[None, :])
+    sums, nothing = _row_sums(len(vertices), len(levels))
+    means = sparse.coo_array(
+        (np.tile(levels, len(vertices)), (sums.coords[0], sums.coords[1])), shape=sums.shape
+    )
     return Part([
         Conditions("zero", sums, nothing, np.ones(len(vertices))),
         Conditions("zero", means, nothing, vertices),
     ])  # fmt: skip
+
+
+@functools.lru_cache(maxsize=16)
+def _row_sums(vertices: int, codes: int) -> tuple[Any, Any]:
+    """(matrix that sums each row of a table, matrix without columns); a search asks often."""
+    sums = sparse.coo_array(sparse.kron(sparse.eye_array(vertices), np.ones((1, codes))))
+    return sums, sparse.coo_array((vertices, 0))
 
 
 def _finished(

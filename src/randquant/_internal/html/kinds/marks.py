@@ -6,7 +6,7 @@ from randquant._internal.html.figures import ScatterPlot, digits
 from randquant._internal.html.kinds.scales import INK, PAPER, Spec, cycle, shape, span, ticks, up
 
 
-def marks(figure: ScatterPlot, alone: bool) -> Spec:
+def draw_marks(figure: ScatterPlot, alone: bool) -> Spec:
     """Marks by series, frontiers as dashed steps, levels as dotted lines."""
     placed = [mark for each in figure.series for mark in each.marks if mark.x is None or mark.x > 0]
     finite = [mark.x for mark in placed if mark.x is not None]
