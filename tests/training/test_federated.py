@@ -22,6 +22,8 @@ from randquant.training.runs import execution, secret
 from randquant.training.runs import folder as run_folder
 from randquant.training.schedule import sample
 
+pytestmark = pytest.mark.filterwarnings("ignore:No mechanism gives useful accuracy")
+
 FEATURES, CLASSES, CLIENTS = 6, 3, 30
 RULE = torch.tensor(np.random.default_rng(3).normal(size=(FEATURES, CLASSES)), dtype=torch.float32)
 
@@ -152,6 +154,11 @@ def test_an_epsilon_out_of_reach_says_what_would_be_needed(clients):
         train(a_model(), clients, mechanism=noisy(), epsilon=0.01, **CHEAP)
     with pytest.raises(ValueError, match=r"it would need .*delta > 0"):
         train(a_model(), clients, epsilon=1e-15, delta=0.0, **CHEAP)
+
+
+def test_noise_that_hides_everything_is_warned_of(clients):
+    with pytest.warns(UserWarning, match="It would take at most .* parameters, or about"):
+        train(a_model(), clients, epsilon=0.05, seed=0, **CHEAP)
 
 
 def test_neither_target_nor_mechanism_is_refused(clients):

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,6 +155,7 @@ def train(
         TypeError, ValueError: an argument cannot be trained with; a client is named where it is
             one's data. A target that is out of reach is an `OutOfReach`, which says what would be
             needed.
+        UserWarning: (a warning) the target needs so much noise that nothing can be learnt.
         FileExistsError: the folder holds other files.
         KeyboardInterrupt: the run was stopped; the message says how to go on.
 
@@ -176,7 +178,7 @@ def train(
     config = TrainConfig(
         dataset=OWN, model=OWN, mechanism="", population=population,
         cohort=min(population, LARGEST_COHORT) if cohort is None else cohort, rounds=rounds,
-        partition=OWN, learning_rate=_rate(learning_rate, server_optimizer), delta=delta,
+        partition="natural", learning_rate=_rate(learning_rate, server_optimizer), delta=delta,
         seed=seed, checkpoint_every=checkpoint_every,
         evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
         threads=threads, trust=trust, clip_norm=clip_norm, neighboring=neighboring,
@@ -228,6 +230,8 @@ class Request:
         if self.mechanism is not None:
             return config
         chosen = choose(self._target(config, key))
+        if chosen.warning:
+            warnings.warn(chosen.warning, UserWarning, stacklevel=6)
         return dataclasses.replace(
             config, mechanism=chosen.mechanism, parameters=chosen.parameters,
             clip_norm=chosen.clip_norm,

@@ -23,15 +23,16 @@ def named_problem(config: TrainConfig) -> Problem:
     dataset = features.load(
         config.dataset, config.data_dir or None, config.features, config.fitted_on
     )
+    seed = config.seed or 0  # a run with a secret key has a public split and initial weights
     clients = datasets.split(
         dataset,
         config.population,
         config.partition,
         concentration=config.concentration,
-        seed=config.seed,
+        seed=seed,
     )
     shape = dataset.train_features.shape[1:]
-    model = models.build(config.model, shape, dataset.classes, config.seed)
+    model = models.build(config.model, shape, dataset.classes, seed)
     return of_dataset(model, dataset, clients)
 
 
