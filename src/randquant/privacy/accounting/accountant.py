@@ -15,7 +15,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.rule import compose
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, rounded_up
 
@@ -67,7 +67,10 @@ def account(releases: Iterable[Release], delta: float, *, quick: bool = False) -
         raise TypeError(
             f"Expected a list of releases, got {type(releases).__name__}: put it in []."
         )
-    releases = list(releases)  # an iterator could be read only once
+    releases = validate.listed("releases", releases)  # an iterator could be read only once
+    for release in releases:
+        check_release("each release", release)
+    quick = validate.flag("quick", quick)
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     trust = _one("trust", [release.trust for release in releases])
     neighboring = _one("neighboring", [release.neighboring for release in releases])
