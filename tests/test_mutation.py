@@ -4,9 +4,10 @@ import ast
 import functools
 
 import pytest
+from mutation import record
 from mutation.equivalent import EQUIVALENT_LINES
 from mutation.mechanical import difference
-from mutation.mutants import ROOT, SOURCE, handmade, meaning, replaced, source
+from mutation.mutants import ROOT, SOURCE, Mutant, handmade, meaning, replaced, source
 from mutation.run import lines, scores
 from mutation.tests_of import TESTS
 from mutation.workspace import Verdict
@@ -87,3 +88,61 @@ def test_equivalent_mutants_do_not_count_and_time_outs_do(mutants):
     assert row["score"] == pytest.approx(2 / 3, rel=1e-3, abs=0)
     assert row["survivors"] == [mutants[0].name]
     assert "66.7%" in lines(table)[-1]
+
+
+def planted(name, module="keys", origin="lists"):
+    """A mutant of a file whose source is one line."""
+    return Mutant(f"{module}.py", f"y = {name!r}\n", name, (), origin=origin)
+
+
+def test_verdicts_are_kept_by_mutant(monkeypatch):
+    """What is run again replaces what was known of it; other mutants and modules stay."""
+    monkeypatch.setattr(record, "source", lambda file: "x = 1\n")
+    first, second, gone = planted("one"), planted("two"), planted("gone")
+    other, mechanical = planted("one", "wire"), planted("one", origin="mechanical")
+    killed, survived = Verdict("killed", "t", 1.0), Verdict("survived", "", 1.0)
+    known = record.merged({}, [first, gone], [(first, survived), (gone, killed)])
+    known = record.merged(known, [other, mechanical], [(other, killed), (mechanical, None)])
+    assert record.rows(known, [first, second], {})["keys"]["handmade"] == {
+        "killed": 1, "timed_out": 0, "survived": 1, "equivalent": 0, "not_run": 0, "score": 0.5,
+        "survivors": ["one"],
+    }  # fmt: skip
+    known = record.merged(known, [first, second], [])
+    old = {"wire": {"handmade": {"killed": 1, "survived": 0}}}
+    table = record.rows(known, [first, second], old)
+    assert table["keys"]["handmade"]["not_run"] == 1
+    assert table["wire"] == old["wire"]
+    known = record.merged(known, [first, second], [(first, Verdict("timed out", "", 9.0))])
+    row = record.rows(known, [first, second], old)["keys"]["handmade"]
+    assert (row["killed"], row["timed_out"], row["survived"], row["not_run"]) == (1, 1, 0, 1)
+    assert record.totals(record.rows(known, [mechanical], old)) == {
+        "mechanical": {
+            "killed": 0, "timed_out": 0, "survived": 0, "equivalent": 1, "not_run": 0,
+            "score": None,
+        },
+        "handmade": {"killed": 1, "survived": 0, "score": 1.0},
+    }  # fmt: skip
+
+
+def test_the_same_change_twice_in_a_file_is_two_mutants(monkeypatch):
+    monkeypatch.setattr(record, "source", lambda file: "x = 1\nx = 1\n")
+    twice = [Mutant("keys.py", text, "x", ()) for text in ("x = 2\nx = 1\n", "x = 1\nx = 2\n")]
+    names = record.digests(twice)
+    assert len(set(names.values())) == 2
+    assert record.digests([*twice, planted("one")])[twice[1]] == names[twice[1]]
+
+
+def test_what_is_pending_has_not_been_killed(monkeypatch, tmp_path):
+    monkeypatch.setattr(record, "source", lambda file: "x = 1\n")
+    monkeypatch.setattr(record, "FILE", tmp_path / "mutation.json")
+    mutants = [planted(name) for name in ("killed", "survived", "timed out", "new")]
+    assert record.pending(mutants, mutants[1:]) == mutants[1:]
+    judged = [(mutant, Verdict(mutant.name, "", 1.0)) for mutant in mutants[:3]]
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import results
+
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    record.save(mutants, judged, 25, 0)
+    assert record.pending(mutants, mutants) == [mutants[1], mutants[3]]
+    record.save(mutants, [(mutants[1], Verdict("killed", "", 1.0))], 25, 0)
+    assert record.pending(mutants, mutants) == [mutants[3]]

@@ -94,10 +94,7 @@ MUTANTS = [
         ),
         "        with contextlib.nullcontext():\n",
         "two processes count one answer",
-        of(
-            "integrations/test_flower_ledger",
-            "processes_of_one_client_take_each_step_once_and_count_every_answer",
-        ),
+        of("integrations/test_flower_messages", "an_account_is_held_by_one_process_at_a_time"),
     ),
     (
         f"{F}/ledger.py",
@@ -196,7 +193,7 @@ MUTANTS = [
         "if start <= LONGEST_HEADER else None",
         "",
         "headers that NumPy refuses reach the train function",
-        of("integrations/test_flower_hostile", "arrays_that_are_none_are_refused"),
+        of("integrations/test_flower_messages", "no_header_is_longer_than_numpy_reads"),
     ),
     # mod.py
     (
@@ -389,14 +386,17 @@ MUTANTS = [
         'told = "" if why is None else messages.logged(f" {why!r}")',
         'told = "" if why is None else f" {why!r}"',
         "a log of megabytes",
-        of("integrations/test_flower_hostile", "what_is_logged_of_a_hostile_message_is_short"),
+        of("integrations/test_flower_messages", "what_is_logged_of_a_long_error_is_short"),
     ),
     (
         f"{F}/mod.py",
         '        delta = float(config.get("randquant-delta", self.delta))\n',
         "        delta = self.delta\n",
         "a node's delta is ignored",
-        of("integrations/test_flower", "a_node_sets_its_own_delta"),
+        of(
+            "integrations/test_flower_messages",
+            "a_node_with_a_smaller_delta_reaches_its_limit_alone",
+        ),
     ),
     # accountant.py
     (
@@ -565,7 +565,7 @@ MUTANTS = [
         "    if array is None or array.stype != STYPE:\n",
         "    if array is None:\n",
         "arrays of numbers are taken for codes",
-        of("integrations/test_flower", "a_reply_of_another_kind_is_dropped"),
+        of("integrations/test_flower_messages", "a_payload_is_one_array_of_our_type"),
     ),
     (
         f"{F}/sums.py",
@@ -607,7 +607,10 @@ MUTANTS = [
         "    enough(len(some(payloads)), cohort)\n    copies",
         "    some(payloads)\n    copies",
         "a mean of fewer than are counted on",
-        of("aggregation/test_payloads", "one_payload_forty_times_is_no_cohort_of_forty"),
+        of(
+            "aggregation/test_payloads",
+            "fewer_payloads_than_counted_on_are_refused_before_they_are_added_up",
+        ),
     ),
     (
         f"{A}/payloads.py",

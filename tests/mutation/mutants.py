@@ -22,7 +22,7 @@ from mutation.tests_of import TESTS
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 SOURCE = Path("src/randquant")
-RUNNER = {"equivalent", "mechanical", "mutants", "run", "server", "tests_of", "workspace"}
+RUNNER = {"equivalent", "mechanical", "mutants", "record", "run", "server", "tests_of", "workspace"}
 """Files of this folder that are no lists."""
 
 

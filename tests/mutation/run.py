@@ -4,8 +4,8 @@
     python tests/mutation/run.py --module vector                  those of one file, folder or list
     python tests/mutation/run.py --module vector --mechanical 25  and a sample of cosmic-ray's
 
-A time-out counts as killed. Prints one line a mutant and a table, and with --save writes
-benchmarks/results/mutation.json.
+A time-out counts as killed. Prints one line a mutant and a table, and with --save writes what was
+run into benchmarks/results/mutation.json, beside what is known of other mutants.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from mutation import record
 from mutation.mechanical import sample
 from mutation.mutants import ROOT, Mutant, handmade
 from mutation.tests_of import TESTS
@@ -32,18 +33,22 @@ Judged = tuple[Mutant, Verdict | None]
 def main() -> None:
     """Run what the command line asks for."""
     asked = arguments()
-    mutants = [m for m in handmade() if chosen(m, asked.module) and not asked.mechanical_only]
+    everything = [] if asked.mechanical_only else list(handmade())
     if asked.mechanical:
         files = [file for file in TESTS if chosen(Mutant(file, "", "", ()), asked.module)]
-        mutants += [m for file in files for m in sample(file, asked.mechanical, asked.seed)]
-    mutants = [m for m in mutants if asked.match in m.name]
+        everything += [m for file in files for m in sample(file, asked.mechanical, asked.seed)]
+    mutants = [m for m in everything if chosen(m, asked.module) and asked.match in m.name]
     if not mutants:
         sys.exit(f"Expected mutants of {asked.module}, found none.")
-    judged = run(mutants, asked.workers)
-    table = scores(judged)
-    print("\n" + "\n".join(lines(table)))
+    modules = {m.module for m in mutants}
+    listed = [m for m in everything if m.module in modules]
+    if asked.pending:
+        mutants = record.pending(listed, mutants)
+    judged = run(mutants, asked.workers, asked.limit)
+    print("\n" + "\n".join(lines(scores(judged))))
     if asked.save:
-        save(table, judged, asked)
+        sys.path.insert(0, str(ROOT / "benchmarks"))
+        record.save(listed, judged, asked.mechanical, asked.seed)
 
 
 def arguments() -> argparse.Namespace:
@@ -55,6 +60,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the mechanical sample")
     parser.add_argument("--match", default="", help="only mutants with this text in their line")
     parser.add_argument("--workers", type=int, default=2, help="how many run at a time")
+    parser.add_argument("--pending", action="store_true", help="only those not known as killed")
+    parser.add_argument("--limit", type=float, help="seconds a mutant, if not by what tests take")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
     return parser.parse_args()
 
@@ -65,8 +72,14 @@ def chosen(mutant: Mutant, module: str | None) -> bool:
     return module is None or module in names
 
 
-def run(mutants: list[Mutant], workers: int) -> list[Judged]:
-    """What becomes of each; tests must pass on code without a fault first."""
+def run(mutants: list[Mutant], workers: int, seconds: float | None = None) -> list[Judged]:
+    """What becomes of each; tests must pass on code without a fault first.
+
+    Args:
+        mutants: what is planted, one at a time.
+        workers: how many copies of the repository work beside each other.
+        seconds: a limit for each; without it three times what all tests take, and a minute.
+    """
     real = [mutant for mutant in mutants if not mutant.equivalent]
     # The package's own files last: pytest would import them before the package, and shadow names.
     named = {test for mutant in real for test in mutant.tests}
@@ -75,7 +88,8 @@ def run(mutants: list[Mutant], workers: int) -> list[Judged]:
     with ExitStack() as stack:
         for _ in range(max(1, min(workers, len(real)))):
             spaces.put(stack.enter_context(Workspace()))
-        limit = 60 + 3 * baseline(spaces, tests)
+        took = baseline(spaces, tests)
+        limit = 60 + 3 * took if seconds is None else seconds
 
         def judge(mutant: Mutant) -> Judged:
             if mutant.equivalent:
@@ -136,20 +150,6 @@ def lines(table: dict[str, dict]) -> list[str]:
         numbers = f"{row['killed']:6} {row['timed_out']:9}  {row['survived']:8}"
         text.append(f"{name:28} {numbers}  {row['equivalent']:10}  {score:>6}")
     return text
-
-
-def save(table: dict[str, dict], judged: list[Judged], asked: argparse.Namespace) -> None:
-    """Write benchmarks/results/mutation.json."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    import results
-
-    measured = {
-        "mutants": len(judged),
-        "mechanical_per_module": asked.mechanical,
-        "seed": asked.seed,
-        "modules": table,
-    }
-    results.save("mutation", measured)
 
 
 if __name__ == "__main__":

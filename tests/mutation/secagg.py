@@ -1,7 +1,6 @@
 """Faults of secure sums that tests must notice: (file, text, text of the fault, harm, tests)."""
 
 UNIT = ("tests/aggregation/test_secagg_attacks.py", "tests/aggregation/test_secagg.py")
-FLOWER = ("tests/integrations/test_flower.py",)
 CLIENT = "aggregation/secagg/client.py"
 SERVER = "aggregation/secagg/server.py"
 UNMASKING = "aggregation/secagg/unmasking.py"
@@ -13,6 +12,12 @@ TERMS = "aggregation/secagg/terms.py"
 MASKS = "aggregation/secagg/masks.py"
 SUMS = "integrations/flower/sums.py"
 MOD = "integrations/flower/mod.py"
+
+
+def flower(test: str) -> tuple[str, ...]:
+    """A test of whole rounds on Flower, by its name."""
+    return (f"tests/integrations/test_flower.py::test_{test}",)
+
 
 MUTANTS = [
     # A client's side
@@ -58,7 +63,8 @@ MUTANTS = [
     (CLIENT, "            return packed + accusation(self.accused)",
      "            return packed", "accusations are not told", UNIT),
     (CLIENT, "        self._open(sealed)\n\n    def confirm", "        pass\n\n    def confirm",
-     "a client is charged before it sees that shares are of no use", FLOWER),
+     "a client is charged before it sees that shares are of no use",
+     flower("shares_of_all_that_do_not_open_stop_a_client_before_it_is_charged")),
     (CLIENT, "if not announced <= set(self.terms.clients) or self.number not in announced:",
      "if not announced <= set(self.terms.clients):", "a client confirms a sum without it", UNIT),
     (CLIENT, "if not announced <= set(self.terms.clients) or self.number not in announced:",
@@ -268,29 +274,29 @@ MUTANTS = [
      "a mask repeats within a vector", UNIT),
     # On Flower
     (SUMS, "unmask, shares, largest)", "unmask, shares)", "a mean that no codes have is accepted",
-     FLOWER),
+     flower("a_mean_that_no_codes_have_is_refused")),
     (SUMS, "largest = self.offer.channel.levels - 1",
      "largest = self.offer.channel.levels", "a mean beyond the largest is accepted",
-     FLOWER),
+     flower("a_mean_that_no_codes_have_is_refused")),
     (SUMS, "        if len(survivors) < self.terms.least:", "        if False:",
-     "a sum of too few is asked for", FLOWER),
+     "a sum of too few is asked for", ("tests/integrations/test_flower_messages.py::test_nobody_is_asked_to_confirm_a_sum_of_too_few",)),
     (SUMS, "                if before.get(client) != reason:", "                if False:",
-     "a wrong dealer is named to nobody", FLOWER),
+     "a wrong dealer is named to nobody", flower("shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing")),
     (SUMS, "            if (head.step, head.session) != (step, session):", "            if False:",
-     "a reply of another round counts", FLOWER),
+     "a reply of another round counts", flower("a_duplicate_counts_once_and_a_replay_not_at_all")),
     (SUMS, "            if client in known:", "            if False:", "two replies of one client",
-     FLOWER),
+     flower("the_first_of_two_replies_counts")),
     (SUMS, "self.offer.mechanism.decode(totals, len(survivors),",
      "self.offer.mechanism.decode(totals, len(self.terms.clients),",
-     "a mean of clients that are not in the sum", FLOWER),
+     "a mean of clients that are not in the sum", flower("a_reply_of_another_kind_is_dropped")),
     (MOD, "            del context.state[SUM]  # after a failed", "            # after a failed",
-     "a failed step of a secure sum is tried again", FLOWER),
+     "a failed step of a secure sum is tried again", flower("secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails")),
     (MOD, 'threshold = float(context.node_config.get("randquant-threshold", self.threshold))',
-     "threshold = self.threshold", "a SuperNode's own threshold is not asked for", FLOWER),
+     "threshold = self.threshold", "a SuperNode's own threshold is not asked for", flower("a_client_may_agree_to_a_lower_threshold")),
     (MOD, 'threshold = float(context.node_config.get("randquant-threshold", self.threshold))',
-     "threshold = terms.threshold / terms.neighbours", "a server may lower the threshold", FLOWER),
+     "threshold = terms.threshold / terms.neighbours", "a server may lower the threshold", flower("no_server_lowers_the_threshold_below_a_clients_own_word")),
     (MOD, "                client = None  # deleted secrets cannot be stolen\n", "",
-     "secrets of a sum are kept after it", FLOWER),
+     "secrets of a sum are kept after it", flower("a_sum_is_forgotten_when_it_is_over")),
 ]  # fmt: skip
 
 EQUIVALENT = [

@@ -6,6 +6,7 @@ A line of JSON in: tests, cache, output, limit. A line out: the exit code, or nu
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -14,15 +15,29 @@ import time
 import traceback
 from collections.abc import Callable
 
+IMPORTED = (
+    "mpmath",
+    "numba",
+    "scipy.optimize",
+    "scipy.stats",
+    "hypothesis.extra.numpy",
+    "flwr.clientapp",
+    "flwr.serverapp.strategy",
+)
+"""What a test may import: it takes a second or two, and once is enough for all mutants."""
+
+OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "-rfE")
+# Asserts are compiled once with the copy, not rewritten each time: why one fails does not matter.
+PLAIN = ("--assert=plain", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+
 
 def main() -> None:
     """Serve until standard input ends."""
-    import mpmath  # noqa: F401
-    import numba  # noqa: F401
     import pytest
-    import scipy.optimize
-    import scipy.stats  # noqa: F401
 
+    for name in IMPORTED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     for line in sys.stdin:
         asked = json.loads(line)
         child = os.fork()
@@ -43,8 +58,7 @@ def _become_a_test(asked: dict, run: Callable) -> None:
         from numba.core import config
 
         config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = asked["cache"]
-        options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=line", "-rfE"]
-        code = int(run([*options, *asked["tests"]]))
+        code = int(run([*OPTIONS, *PLAIN, *asked["tests"]]))
         sys.stdout.flush()
     except BaseException:
         traceback.print_exc()

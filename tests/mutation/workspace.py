@@ -51,7 +51,8 @@ class Workspace:
             else:
                 shutil.copy2(ROOT / name, self.folder / name)
         checked = py_compile.PycInvalidationMode.CHECKED_HASH
-        compileall.compile_dir(self.folder / "src", quiet=1, invalidation_mode=checked)
+        for name in ("src", "tests"):
+            compileall.compile_dir(self.folder / name, quiet=1, invalidation_mode=checked)
         self._check_path()
         self.server = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("server.py"))],

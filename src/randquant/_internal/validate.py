@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 import numbers
@@ -78,7 +79,10 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
     """Return `value` if it is one of `options`, or raise a ValueError that lists them."""
     options = list(options)
     if not isinstance(value, str) or value not in options:
-        raise ValueError(f"Expected {name} to be one of {', '.join(options)}; got {shown(value)}.")
+        raise ValueError(
+            f"Expected {name} to be one of {', '.join(options)}; "
+            f"got {shown(value)}{nearest(value, options)}"
+        )
     return value
 
 
@@ -144,6 +148,17 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"a value of type {type(value).__name__}"
 
 
+def nearest(word: Any, options: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown word: the option that was meant, if any.
+
+    Example:
+        >>> nearest("clp", ["clip", "keep"]), nearest("x", ["clip"])
+        (': did you mean clip?', '.')
+    """
+    near = difflib.get_close_matches(str(word), list(options), n=1)
+    return f": did you mean {near[0]}?" if near else "."
+
+
 def kind(name: str, value: Any, wanted: type) -> None:
     """Raise TypeError unless `value` is an instance of `wanted`."""
     if not isinstance(value, wanted):
@@ -172,7 +187,10 @@ def call(name: str, constructor: Callable[..., T], parameters: Mapping[str, Any]
     accepted = inspect.signature(constructor).parameters
     for given in parameters:
         if given not in accepted:
-            raise ValueError(f"Expected {name} parameters {', '.join(accepted)}; got {given!r}.")
+            raise ValueError(
+                f"Expected {name} parameters {', '.join(accepted)}; "
+                f"got {given!r}{nearest(given, accepted)}"
+            )
     required = [p.name for p in accepted.values() if p.default is p.empty]
     missing = [parameter for parameter in required if parameter not in parameters]
     if missing:

@@ -115,7 +115,8 @@ class PlainSum:
             channel = self.offer.channel
             form = messages.upload_format(self.offer, self._session, client)
             codes = wire.unpack(form, messages.read_payload(content), self.offer.size)
-            self._payloads[client] = wire.pack(channel, codes)
+            padding = self.offer.size - self.offer.dimension
+            self._payloads[client] = wire.pack(channel, codes, padding)
 
         asked, counted = self.clients, self._bytes.counted(replies)
         known = _checked(counted, asked, messages.UPLOAD, self._session, take, self.refused)

@@ -1,0 +1,127 @@
+"""Records, arrays and log lines at their limits; what a server asks no client for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_rounds import (
+    ANYTHING,
+    exact,
+    fedavg,
+    model,
+    mover,
+    noisy,
+    one_round,
+    refusals,
+    run,
+)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.flower import arrays
+from randquant.integrations.flower.accountant import RunAccountant
+from randquant.integrations.flower.ledger import ClientLedger
+from randquant.integrations.flower.messages import HEAD, PAYLOAD, payload_record, read_payload
+from randquant.integrations.flower.mod import NOTHING, QuantizeMod
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.privacy.accounting.accountant import account
+
+
+def with_header_of(size):
+    """Five floats in a file of numpy.save whose numbers begin at a byte."""
+    text = "{'descr': '<f4', 'fortran_order': False, 'shape': (5,), }"
+    header = (text.ljust(size - 11) + "\n").encode()
+    data = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(20)
+    return Array("float32", (5,), arrays.STYPE, data)
+
+
+def test_no_header_is_longer_than_numpy_reads():
+    longest = with_header_of(arrays.LONGEST_HEADER)
+    np.testing.assert_array_equal(arrays.read(longest), longest.numpy())
+    with pytest.raises(ValueError, match=r"as numpy\.save writes it"):
+        arrays.read(with_header_of(arrays.LONGEST_HEADER + 1))
+    with pytest.raises(ValueError, match="Header info length"):
+        with_header_of(arrays.LONGEST_HEADER + 11).numpy()
+
+
+def test_a_payload_is_one_array_of_our_type():
+    good = RecordDict({PAYLOAD: payload_record(b"abc", 3)})
+    assert read_payload(good) == b"abc"
+    numbers = ArrayRecord({"codes": Array("uint8", (3,), arrays.STYPE, b"abc")})
+    two = ArrayRecord({**good[PAYLOAD], "more": good[PAYLOAD]["codes"]})
+    other = ArrayRecord({"code": good[PAYLOAD]["codes"]})
+    for record in (numbers, two, other, ConfigRecord({"codes": b"abc"})):
+        with pytest.raises(ProtocolError, match=r"Expected one array of 'randquant\.payload\.v1'"):
+            read_payload(RecordDict({PAYLOAD: record}))
+
+
+def test_what_is_logged_of_a_long_error_is_short(caplog):
+    def fails(*_):
+        raise ValueError("x" * 10**6)
+
+    head = ConfigRecord(
+        {"step": "upload", "session": b"s", "offer": Offer(noisy("local"), 5).to_text()}
+    )
+    request = RecordDict({HEAD: head, "arrays": model(), "config": ConfigRecord({})})
+    message = over_the_wire(Message(request, dst_node_id=1, message_type="train"))
+    caplog.set_level(logging.WARNING, logger="flwr")
+    reply = ANYTHING(message, Context(1, 1, {}, RecordDict(), {}), fails)
+    assert reply.error.reason == NOTHING
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "ValueError('xxx" in said
+    assert len(said) < 1000
+
+
+def test_a_node_with_a_smaller_delta_reaches_its_limit_alone():
+    mechanism = noisy(cohort=4)
+    limit = account([mechanism.release(650, 1)], 1e-5, quick=True).epsilon
+    grid = InProcessGrid(client_app(QuantizeMod(1.01 * limit), mover), range(1, 6))
+    grid.contexts[3].node_config["randquant-delta"] = 1e-9
+    run(QuantizedStrategy(fedavg(), mechanism), grid, model(650))
+    assert set(refusals(grid)) == {3}
+    assert "at delta 1e-09" in refusals(grid)[3]
+
+
+def test_nobody_is_asked_to_confirm_a_sum_of_too_few():
+    """Four of five must be in it: the server gives up before a client has to refuse."""
+
+    asked = []
+
+    def lose(step, node, reply):
+        asked.append(step)
+        return [] if step == "upload" and node in (1, 2) else [reply]
+
+    with pytest.raises(RoundsFailed):
+        one_round(exact(cohort=4), fault=lose, patience=1)
+    assert asked.count("upload") == 5
+    assert not {"confirm", "reveal"} & set(asked)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_an_account_is_held_by_one_process_at_a_time(tmp_path):
+    """A second one comes in only after the first has said that it is about to leave."""
+
+    def ledger():
+        config = {"randquant-ledger": str(tmp_path / "account")}
+        return ClientLedger(RunAccountant(1e-5), Context(1, 1, config, RecordDict(), {}))
+
+    read, write = os.pipe()
+    process = os.fork()
+    if not process:
+        with contextlib.suppress(BaseException), ledger().held():
+            os.write(write, b"held")
+            time.sleep(0.3)
+            os.write(write, b"left")
+        os._exit(0)
+    assert os.read(read, 4) == b"held"
+    with ledger().held():
+        os.set_blocking(read, False)
+        assert os.read(read, 4) == b"left"
+    os.waitpid(process, 0)

@@ -1,0 +1,150 @@
+"""What was measured, kept by mutant: to measure one again replaces what was known of it alone.
+
+benchmarks/results/mutation.json has a row for each module and kind of list (hand-made, mechanical)
+and, for the next run, the verdicts by the digest of each mutant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from mutation.mechanical import difference
+from mutation.mutants import ROOT, Mutant, source
+from mutation.workspace import Verdict
+
+FILE = ROOT / "benchmarks" / "results" / "mutation.json"
+OUTCOMES = ("killed", "timed out", "survived", "equivalent")
+Verdicts = dict[str, dict[str, dict[str, str]]]
+"""Module, kind of list, digest: one of OUTCOMES."""
+
+
+def kind(mutant: Mutant) -> str:
+    """Which of a module's two rows a mutant counts in."""
+    return "mechanical" if mutant.origin == "mechanical" else "handmade"
+
+
+def digests(mutants: Iterable[Mutant]) -> dict[Mutant, str]:
+    """A short name for each that holds while its lines do, whatever else changes in the file."""
+    seen: Counter[str] = Counter()
+    named: dict[Mutant, str] = {}
+    for mutant in mutants:
+        change = difference(source(mutant.file), mutant.text)
+        text = repr((mutant.file, kind(mutant), change))
+        seen[text] += 1
+        named[mutant] = hashlib.sha256(f"{text}{seen[text]}".encode()).hexdigest()[:10]
+    return named
+
+
+def read() -> Verdicts:
+    """What was measured so far; nothing if there is no file."""
+    if not FILE.exists():
+        return {}
+    known: Verdicts = {}
+    for module, kinds in json.loads(FILE.read_text())["verdicts"].items():
+        known[module] = {
+            name: {one: outcome for outcome, those in by.items() for one in those.split()}
+            for name, by in kinds.items()
+        }
+    return known
+
+
+def pending(listed: Iterable[Mutant], mutants: Iterable[Mutant]) -> list[Mutant]:
+    """Those of `mutants` that no saved run has killed; `listed` are all, as for `merged`."""
+    known, named = read(), digests(listed)
+    return [
+        mutant
+        for mutant in mutants
+        if known.get(mutant.module, {}).get(kind(mutant), {}).get(named[mutant])
+        not in ("killed", "timed out")
+    ]
+
+
+def merged(
+    known: Verdicts, listed: Iterable[Mutant], judged: Iterable[tuple[Mutant, Verdict | None]]
+) -> Verdicts:
+    """The verdicts with new ones; of a module that was run, only mutants that are still listed.
+
+    Args:
+        known: what `read` gives.
+        listed: all mutants of the modules and kinds that were run, whether they were or not.
+        judged: those that were run, with None for an equivalent one.
+    """
+    named = digests(listed)
+    result = {module: dict(kinds) for module, kinds in known.items()}
+    for module, name in {(mutant.module, kind(mutant)) for mutant in named}:
+        old = known.get(module, {}).get(name, {})
+        own = [m for m in named if (m.module, kind(m)) == (module, name)]
+        kept = {named[m]: old[named[m]] for m in own if named[m] in old}
+        result.setdefault(module, {})[name] = kept
+    for mutant, verdict in judged:
+        outcome = "equivalent" if verdict is None else verdict.outcome
+        result[mutant.module][kind(mutant)][named[mutant]] = outcome
+    return result
+
+
+def rows(verdicts: Verdicts, listed: Iterable[Mutant], old: Mapping) -> dict[str, dict]:
+    """Counts by module and kind; `score` is killed / (killed + survived), a time-out is a kill.
+
+    Modules and kinds without a listed mutant keep their old row.
+    """
+    named = digests(listed)
+    table = {module: dict(kinds) for module, kinds in old.items()}
+    for module, name in {(mutant.module, kind(mutant)) for mutant in named}:
+        mine = verdicts[module][name]
+        own = [m for m in named if (m.module, kind(m)) == (module, name)]
+        count = Counter(mine.values())
+        killed = count["killed"] + count["timed out"]
+        measured = killed + count["survived"]
+        table.setdefault(module, {})[name] = {
+            "killed": killed,
+            "timed_out": count["timed out"],
+            "survived": count["survived"],
+            "equivalent": count["equivalent"],
+            "not_run": len(own) - len(mine),
+            "score": round(killed / measured, 4) if measured else None,
+            "survivors": [m.name for m in own if mine.get(named[m]) == "survived"],
+        }
+    return dict(sorted(table.items()))
+
+
+def totals(table: Mapping[str, Mapping[str, Mapping]]) -> dict[str, dict]:
+    """The sums over all modules, for each kind."""
+    result: dict[str, dict] = {}
+    for kinds in table.values():
+        for name, row in kinds.items():
+            total = result.setdefault(name, Counter())
+            total.update({key: value for key, value in row.items() if isinstance(value, int)})
+    for total in result.values():
+        measured = total["killed"] + total["survived"]
+        total.pop("score", None)
+        total["score"] = round(total["killed"] / measured, 4) if measured else None
+    return {name: dict(total) for name, total in result.items()}
+
+
+def save(
+    listed: list[Mutant], judged: Iterable[tuple[Mutant, Verdict | None]], count: int, seed: int
+) -> None:
+    """Write FILE: rows of the modules that were run are new, the others stay."""
+    import results  # benchmarks/
+
+    old = json.loads(FILE.read_text())["modules"] if FILE.exists() else {}
+    verdicts = merged(read(), listed, judged)
+    table = rows(verdicts, listed, old)
+    short = {
+        module: {
+            name: {o: " ".join(d for d, v in those.items() if v == o) for o in OUTCOMES}
+            for name, those in kinds.items()
+        }
+        for module, kinds in sorted(verdicts.items())
+    }
+    measured = {
+        "mechanical_per_module": count,
+        "seed": seed,
+        "totals": totals(table),
+        "modules": table,
+        "verdicts": short,
+    }
+    results.save("mutation", measured)
