@@ -2,6 +2,7 @@ import io
 import json
 import os
 import pickle
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -80,6 +81,14 @@ def test_a_fresh_key_is_32_bytes_of_the_operating_system(monkeypatch):
     key = Key.generate()
     assert asked == [32]
     assert (key.words(8) == Key(SECRET).words(8)).all()
+
+
+def test_words_are_little_endian_on_every_machine(monkeypatch):
+    """On a big-endian machine the same bytes are swapped: simulated by what Python says of it."""
+    words = Key(SECRET).words(6)
+    other = "big" if sys.byteorder == "little" else "little"
+    monkeypatch.setattr(sys, "byteorder", other)
+    assert (Key(SECRET).words(6) == words.byteswap()).all()
 
 
 @given(st.integers(0, 1000), st.integers(0, 50))
