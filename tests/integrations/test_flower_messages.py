@@ -83,10 +83,10 @@ def test_what_is_logged_of_a_long_error_is_short(caplog):
 
 def test_a_node_with_a_smaller_delta_reaches_its_limit_alone():
     mechanism = noisy(cohort=4)
-    limit = account([mechanism.release(5, 1)], 1e-5, quick=True).epsilon
+    limit = account([mechanism.release(650, 1)], 1e-5, quick=True).epsilon
     grid = InProcessGrid(client_app(QuantizeMod(1.01 * limit), mover), range(1, 6))
     grid.contexts[3].node_config["randquant-delta"] = 1e-9
-    run(QuantizedStrategy(fedavg(), mechanism), grid)
+    run(QuantizedStrategy(fedavg(), mechanism), grid, model(650))
     assert set(refusals(grid)) == {3}
     assert "at delta 1e-09" in refusals(grid)[3]
 
