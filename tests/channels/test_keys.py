@@ -97,6 +97,14 @@ def test_a_stream_can_be_entered_anywhere(start, count):
     assert (Key(SECRET).words(count, 2 * start) == whole[2 * start :]).all()
 
 
+def test_a_stream_begins_with_its_first_word():
+    buffer = np.empty(6, dtype=np.uint64)
+    read = Key(SECRET).stream()
+    read(buffer[:2])
+    read(buffer[2:])
+    assert (buffer == Key(SECRET).words(6, 0)).all()
+
+
 def test_odd_starts_are_refused():
     with pytest.raises(ValueError, match="even start"):
         Key(SECRET).words(2, 1)

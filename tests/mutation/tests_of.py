@@ -51,7 +51,11 @@ CURVATURE = (
     "privacy/test_sum_curvature.py",
 )
 ENCODED = ("channels/test_codec_thresholds.py", "channels/test_codec.py")
-SECURE = ("aggregation/test_secagg_attacks.py", "aggregation/test_secagg.py")
+SECURE = (
+    "aggregation/test_secagg_limits.py",
+    "aggregation/test_secagg_attacks.py",
+    "aggregation/test_secagg.py",
+)
 
 # Quick tests that notice much stand first: the first that fails ends a run, and a few stand for a
 # whole file where the rest would take long.
@@ -83,7 +87,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/dp_events.py": ("privacy/test_dp_events.py",),
     "privacy/accounting/examples.py": ("privacy/test_releases.py",),
     "privacy/certificates/metric.py": ("privacy/test_metric.py",),
-    "privacy/accounting/ledger.py": ("privacy/test_releases.py",),
+    "privacy/accounting/ledger.py": ("privacy/test_ledger.py", "privacy/test_releases.py"),
     "privacy/guarantee.py": (ROUNDED, "privacy/test_coordinate.py", "privacy/test_accountant.py"),
     "privacy/accounting/releases.py": ("privacy/test_releases.py",),
     "privacy/accounting/sampled.py": ("privacy/test_sampled.py",),
