@@ -60,11 +60,17 @@ SECURE = (
 # Quick tests that notice much stand first: the first that fails ends a run, and a few stand for a
 # whole file where the rest would take long.
 TESTS: dict[str, tuple[str, ...]] = {
-    "_internal/rounding.py": (ROUNDED, PRINTED, "_internal/test_rounding.py"),
+    "_internal/rounding.py": (
+        "_internal/test_rounding_text.py",
+        ROUNDED,
+        PRINTED,
+        "_internal/test_rounding.py",
+    ),
     "privacy/accounting/accountant.py": ACCOUNT,
     "privacy/accounting/amplification.py": (THEOREM, ABSENCE, "privacy/test_sampled.py"),
     "privacy/accounting/calibration.py": CALIBRATE,
     "privacy/certificates/coordinate.py": (
+        "privacy/test_guarantee.py",
         ZERO,
         WAY,
         INNER,
@@ -88,8 +94,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/examples.py": ("privacy/test_releases.py",),
     "privacy/certificates/metric.py": ("privacy/test_metric.py",),
     "privacy/accounting/ledger.py": ("privacy/test_ledger.py", "privacy/test_releases.py"),
-    "privacy/guarantee.py": (ROUNDED, "privacy/test_coordinate.py", "privacy/test_accountant.py"),
-    "privacy/accounting/releases.py": ("privacy/test_releases.py",),
+    "privacy/guarantee.py": (
+        "privacy/test_guarantee.py",
+        ROUNDED,
+        "privacy/test_coordinate.py",
+        "privacy/test_accountant.py",
+    ),
+    "privacy/accounting/releases.py": ("privacy/test_guarantee.py", "privacy/test_releases.py"),
     "privacy/accounting/sampled.py": ("privacy/test_sampled.py",),
     "privacy/certificates/vector.py": (
         "privacy/test_vector_boxes.py",
@@ -118,7 +129,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "integrations/flower/ledger.py": (
         "integrations/test_flower_messages.py",
         "integrations/test_flower_ledger.py",
-        "integrations/test_flower.py",
     ),
     "integrations/flower/mod.py": (
         "integrations/test_flower_messages.py",
