@@ -13,7 +13,7 @@ from randquant.mechanisms.registry import channel_mechanisms
 from randquant.planning.plan.record import Candidate, DecodedError, Plan, code
 
 COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
-           "all rounds", "epsilon", "parameters")  # fmt: skip
+           "as codes", "all rounds", "epsilon", "parameters")  # fmt: skip
 
 
 def as_text(plan: Plan) -> list[str]:
@@ -24,6 +24,7 @@ def as_text(plan: Plan) -> list[str]:
     lines = [*_target(plan), ""]
     lines += tables.text(COLUMNS, [*rows, *limits])
     missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
+    missing += _left_out(plan)
     lines += ["", *missing] if missing else []
     lines += ["", *_meaning(plan), "", *plan.advice]
     if plan.recommended is not None:
@@ -46,6 +47,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "advice": list(plan.advice),
         "recommended": None if best is None else best.mechanism,
         "code": None if best is None else code(best, plan.need),
+        "left_out": list(plan.left_out),
     }
 
 
@@ -66,7 +68,7 @@ def as_page(plan: Plan) -> str:
         Section("", [Notes(_target(plan))], columns=False),
         Section("", plan._figures() if rows else [], columns=False),
         Section("", [DataTable("Mechanisms by error", COLUMNS, rows, "compared")], columns=False),
-        Section("", [limited, Notes(_meaning(plan))], columns=False),
+        Section("", [limited, Notes([*_meaning(plan), *_left_out(plan)])], columns=False),
         Section("", [reasons] if missing else [], columns=False),
     ]
     if plan.recommended is not None:
@@ -106,7 +108,8 @@ def _meaning(plan: Plan) -> list[str]:
         "mean is rescaled first); / Gaussian: relative to the first limit",
         "noise / mean: norm of that error over clip_norm, the largest norm of a mean; "
         "of the run: norm of all rounds' errors over the largest norm of the sum of their means",
-        f"bytes up: of one client in one round ({sent}); all rounds: of all clients",
+        f"bytes up: of one client in one round ({sent}); as codes: without masks, as a server "
+        "would see them; all rounds: bytes up of all clients",
     ]
 
 
@@ -117,6 +120,7 @@ def _cells(entry: Candidate) -> list[str]:
     return [
         *_limit(name, entry.noise)[:5],
         f"{entry.bytes_up:,}",
+        f"{entry.bytes_plain:,}",
         f"{entry.bytes_run:.3e}",
         round_up(entry.guarantee.epsilon),
         _settings(entry),
@@ -126,7 +130,17 @@ def _cells(entry: Candidate) -> list[str]:
 def _limit(name: str, noise: DecodedError) -> list[str]:
     relative = "-" if noise.relative is None else f"{noise.relative:.3f}"
     figures = [f"{noise.deviation:.4g}", relative, f"{noise.length:.4g}", f"{noise.share:.3g}"]
-    return [name, *figures, "", "", "", ""]
+    return [name, *figures, "", "", "", "", ""]
+
+
+def _left_out(plan: Plan) -> list[str]:
+    """A sentence on the mechanisms that nobody waited for."""
+    if not plan.left_out:
+        return []
+    return [
+        f"not calibrated, since it takes longer: {', '.join(plan.left_out)}; "
+        "--mechanisms all adds them"
+    ]
 
 
 def _settings(entry: Candidate) -> str:

@@ -126,6 +126,8 @@ class Plan(Pictured):
         advice: the verdict in sentences.
         recommended: among the mechanisms whose error is within a factor ALIKE of the least, the one
             with the smallest upload; never a baseline; None if there is none.
+        left_out: mechanisms that were not calibrated since they take longer, and nobody asked for
+            them.
     """
 
     need: Need
@@ -134,6 +136,7 @@ class Plan(Pictured):
     verdict: Verdict
     advice: Sequence[str]
     recommended: Candidate | None
+    left_out: Sequence[str] = ()
 
     def _figures(self) -> list:
         placed = [
