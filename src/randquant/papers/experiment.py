@@ -251,7 +251,9 @@ def table(trained: Sequence[Trained], of: str = "") -> Table:
                 100 * result.accuracy,
                 None if spread is None else 100 * spread,
                 statistics.fmean(
-                    run.summary.loss for run in result.runs if run.summary is not None
+                    run.summary.loss
+                    for run in result.runs
+                    if run.summary is not None and run.summary.loss is not None
                 ),
                 first.bits_per_coordinate,
                 first.participations,
