@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -293,8 +294,11 @@ def legend(figure: Figure) -> list[LegendKey]:
                 for k, (name, _) in enumerate(figure.groups)
             ]
         case HorizontalBars() if figure.stacked:
+            total = math.fsum(bar.amount for bar in figure.bars) or 1.0
+            shares = [f"{100 * bar.amount / total:.1f}\u00a0%" for bar in figure.bars]
             return [
-                LegendKey(f"bar {bar.style}", "", f"{bar.label} {bar.text}") for bar in figure.bars
+                LegendKey(f"bar {bar.style}", "", f"{bar.label} {bar.text} ({share})")
+                for bar, share in zip(figure.bars, shares, strict=True)
             ]
         case ScatterPlot():
             return [_series(k, each) for k, each in enumerate(figure.series)]
