@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from randquant._internal.html import charts, figures, runtime
+from randquant._internal.html import charts, figures, pages, runtime
 from randquant._internal.html.figures import (
     Axis,
     Bar,
@@ -157,6 +157,18 @@ try:
 except ImportError as error:
     print(error)
 """
+
+
+def test_a_page_without_the_library_says_everything_but_the_picture(monkeypatch):
+    section = pages.Section("Figures", [FIGURES["lines"]])
+    drawn = pages.report("t", "kind", "heading", "lead", [section])
+    assert "<svg" in drawn
+    assert "randquantVega" in drawn
+    monkeypatch.setattr(charts, "available", lambda: False)
+    plain_page = pages.report("t", "kind", "heading", "lead", [section])
+    assert "pip install" in plain_page
+    assert "A note." in plain_page
+    assert "<script" not in plain_page
 
 
 def run(code: str) -> str:
