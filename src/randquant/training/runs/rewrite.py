@@ -41,7 +41,7 @@ def _curve(channel: Channel) -> page.EpsilonCurve:
 
 
 def _output(channel: Channel) -> page.CodeShares:
-    inputs = {"x = -clip": -channel.clip, "x = 0": 0.0, "x = clip": channel.clip}
+    inputs = {"x = −clip": -channel.clip, "x = 0": 0.0, "x = clip": channel.clip}
     rows = {}
     for label, x in inputs.items():
         weights, total = channel.mix(x)
