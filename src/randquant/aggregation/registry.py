@@ -69,7 +69,7 @@ def _of_channel(
     norm: Norm,
 ) -> UpdateMechanism:
     """The channel on every coordinate, after clipping the norm if there is a threshold."""
-    if trust is not None:
+    if trust is not None and str(trust):
         validate.choice("trust", trust, ("local", "aggregate"))
     server: Trust = "aggregate" if trust == "aggregate" else "local"
     channel, clients = build(record.name, parameters), 1 if cohort is None else cohort
