@@ -138,7 +138,7 @@ def answers(name: str, value: Any, wanted: str, *attributes: str) -> None:
         wanted: what is expected, with the way to get one.
         attributes: of the protocol, enough to tell its values from others.
     """
-    if isinstance(value, type) or not all(hasattr(value, each) for each in attributes):
+    if not all(hasattr(value, each) for each in attributes):
         raise TypeError(f"Expected {name} to be {wanted}, got {shown(value)}.")
 
 

@@ -29,7 +29,7 @@ from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_famil
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.certificates.noise import Noise
-from randquant.privacy.guarantee import LARGEST_COHORT, Neighboring, Trust
+from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust
 
 LARGEST_STEP = 2**40
 """Largest coordinate that is rounded: above any norm that 24 bits and 2**30 coordinates allow."""
@@ -134,7 +134,7 @@ class AdditiveMechanism(MechanismDefaults):
 
     def plan(self, dimension: int) -> NoisePlan:
         """Return the grid and the noise for updates of this dimension."""
-        return _plan(self, dimension)
+        return _plan(self, validate.whole("dimension", dimension, low=1))
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Clip, rotate, round, add noise, reduce modulo 2**bits, pack."""
@@ -208,6 +208,7 @@ class AdditiveMechanism(MechanismDefaults):
         """
         plan = self.plan(dimension)
         size = plan.rotation.size
+        validate.choice("neighboring", neighboring, NEIGHBORINGS)
         square = (4 if neighboring == "replace_one" else 1) * plan.bound
         return NoiseRelease(plan.noise, self.cohort, square, size, rounds, neighboring)
 

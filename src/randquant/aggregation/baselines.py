@@ -24,7 +24,7 @@ from randquant.mechanisms.record import CLIP, CLIP_NORM, NOISE_MULTIPLIER, Mecha
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import GaussianRelease, Norm
-from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 
 @final
@@ -283,6 +283,7 @@ class LocalGaussian(MechanismDefaults):
 
 def _multiplier(noise_multiplier: float, neighboring: Neighboring) -> float:
     """Noise multiplier for this neighbouring relation: zero_out has half the sensitivity."""
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
     return noise_multiplier * (2 if neighboring == "zero_out" else 1)
 
 

@@ -113,7 +113,7 @@ class ChannelMechanism(MechanismDefaults):
         """Packed codes; under `aggregate` trust a vector masked for a sum over `clients`."""
         if self.trust == "local":
             return self.payload_bytes(dimension)
-        bits = upload.sum_bits(self.channel.levels, clients or self.cohort)
+        bits = upload.sum_bits(self.channel.levels, self.cohort if clients is None else clients)
         return upload.masked(dimension, bits)
 
     def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:

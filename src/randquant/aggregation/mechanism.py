@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from randquant._internal import validate
 from randquant.aggregation.error import CoordinateError, normal_coordinate
 from randquant.aggregation.layout import Update, as_vector
 from randquant.aggregation.payloads import counted, received
@@ -21,6 +22,10 @@ from randquant.privacy.guarantee import Neighboring, Trust
 
 BEYOND = 1024.0
 """Audit inputs are this many times the clipping threshold, so that missing clipping shows."""
+
+
+MOST_COORDINATES = 2**40
+"""Most coordinates of an update; a larger number is a mistake, not an update."""
 
 
 class UpdateMechanism(Protocol):
@@ -248,6 +253,7 @@ class MechanismDefaults(ABC):
 
     def encode(self, update: Update, key: Key) -> bytes:
         """Convert the update to a vector (`layout.as_vector`) and encode that."""
+        validate.kind("key", key, Key)
         return self.encode_vector(as_vector(update), key)
 
     def mean(
@@ -263,6 +269,9 @@ class MechanismDefaults(ABC):
                 dimension = self.dimension_of(listed[0])
             except ValueError as error:
                 raise ValueError(f"payload 0: {error}") from error
+        dimension = validate.whole("dimension", dimension, low=1, high=MOST_COORDINATES)
+        if key is not None:
+            validate.kind("key", key, Key)
         counted(listed, self.cohort, self.log_equal(dimension))
         return self.mean_vector(listed, dimension, key)
 
@@ -283,7 +292,13 @@ class MechanismDefaults(ABC):
 
     def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
         """Encode one update after the other."""
-        return [self.encode(update, key) for update, key in zip(updates, keys, strict=True)]
+        rows, each_key = validate.listed("updates", updates), validate.listed("keys", keys)
+        if len(rows) != len(each_key):
+            raise ValueError(
+                f"Expected a key for each of {len(rows)} updates, got {len(each_key)}: give every "
+                "client a key of its own."
+            )
+        return [self.encode(update, key) for update, key in zip(rows, each_key, strict=True)]
 
     @property
     def coordinate_channel(self) -> Channel | None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from randquant._internal import validate
+
 BY_CHANCE = -40 * math.log(2)
 """Equal payloads whose log probability is below this are taken for duplicates: of 2**40 calls of
 `mean` with payloads of different clients, at most one is refused by chance."""
@@ -23,7 +25,7 @@ def received(payloads: Iterable[bytes]) -> list[bytes]:
         raise TypeError(
             f"Expected a list of payloads, got {type(payloads).__name__}: put it in []."
         )
-    listed = list(payloads)
+    listed = validate.listed("payloads", payloads)
     if not listed:
         raise ValueError("Expected at least one payload to aggregate, got none.")
     for index, payload in enumerate(listed):

@@ -54,6 +54,7 @@ def update_mechanism(
     """
     known = all_mechanisms()
     record = known[validate.choice("mechanism", name, known)]
+    validate.choice("norm", norm, ("l2", "l1"))
     if record.whole_update:
         return _whole(record, parameters, trust, cohort, clip_norm, norm)
     return _of_channel(record, parameters, trust, cohort, clip_norm, norm)
@@ -68,9 +69,11 @@ def _of_channel(
     norm: Norm,
 ) -> UpdateMechanism:
     """The channel on every coordinate, after clipping the norm if there is a threshold."""
-    validate.choice("trust", trust or "local", ("local", "aggregate"))
+    if trust is not None and str(trust):
+        validate.choice("trust", trust, ("local", "aggregate"))
     server: Trust = "aggregate" if trust == "aggregate" else "local"
-    channel, clients = build(record.name, parameters), cohort or 1
+    channel, clients = build(record.name, parameters), 1 if cohort is None else cohort
+    validate.whole("cohort", clients, low=1)
     clients = clients if server == "aggregate" else 1
     if clip_norm is not None:
         return VectorMechanism(channel, clip_norm, server, clients, norm)

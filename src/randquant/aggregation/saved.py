@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from randquant._internal import validate
+from randquant._internal import files, validate
 from randquant._internal.serialization import write_json
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -42,6 +42,8 @@ def from_record(record: Mapping[str, Any], where: str = "in a record") -> Update
         >>> from_record(mechanism.record()) == mechanism
         True
     """
+    if not isinstance(record, Mapping):
+        raise TypeError(f"Expected a mechanism's record, got {validate.shown(record)}.")
     fields = dict(record)
     known = all_mechanisms().items()
     whole = {name: record.constructor for name, record in known if record.whole_update}
@@ -67,7 +69,9 @@ def save(mechanism: UpdateMechanism, path: str | Path) -> None:
         >>> load(path)
         SignSGD(clip_norm=1.0, noise_multiplier=2.0)
     """
-    write_json(Path(path), {"format": FORMAT, **mechanism.record()})
+    wanted = "a mechanism for whole updates, such as VectorMechanism(channel, clip_norm)"
+    validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
+    write_json(validate.path("path", path), {"format": FORMAT, **mechanism.record()})
 
 
 def load(path: str | Path) -> UpdateMechanism:
@@ -78,8 +82,9 @@ def load(path: str | Path) -> UpdateMechanism:
             weights: the file was damaged or changed.
         OSError: the file cannot be read.
     """
+    text = files.read_text(validate.path("path", path), "a mechanism")
     try:
-        record: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads(text)
         if record.pop("format") != FORMAT:
             raise ValueError("it has another format")
         return from_record(record, f"in {path}")

@@ -73,6 +73,7 @@ class VectorMechanism(MechanismDefaults):
 
     def __post_init__(self) -> None:
         validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+        validate.choice("norm", self.norm, ("l2", "l1"))
         self.release(1, 1)  # checks the rest
         self._coordinates  # noqa: B018
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from randquant._internal import validate
 from randquant.channels.wire import payload as wire
 
 
 def floats(dimension: int) -> int:
     """Bytes of an update sent as 32-bit floats, without a header."""
-    return 4 * dimension
+    return 4 * validate.whole("dimension", dimension, low=0)
 
 
 def coded(coding: wire.Coding, size: int) -> int:
@@ -17,7 +18,7 @@ def coded(coding: wire.Coding, size: int) -> int:
         >>> coded(wire.Format.of(2, "a bit"), 1024)
         168
     """
-    return wire.HEADER_BYTES + wire.body_bytes(coding, size)
+    return wire.HEADER_BYTES + wire.body_bytes(coding, validate.whole("size", size, low=0))
 
 
 def sum_bits(levels: int, clients: int) -> int:
@@ -27,7 +28,7 @@ def sum_bits(levels: int, clients: int) -> int:
         >>> sum_bits(2, 200), sum_bits(16, 40)
         (8, 10)
     """
-    return (clients * (levels - 1)).bit_length()
+    return (validate.whole("clients", clients, low=1) * (levels - 1)).bit_length()
 
 
 def masked(size: int, bits: int) -> int:
@@ -39,4 +40,4 @@ def masked(size: int, bits: int) -> int:
         >>> masked(1024, sum_bits(2, 200))
         1064
     """
-    return wire.HEADER_BYTES + (size * bits + 7) // 8
+    return wire.HEADER_BYTES + (validate.whole("size", size, low=0) * bits + 7) // 8

@@ -142,7 +142,7 @@ def at_equal_epsilon(
                     tuned.append(_tuned(name, target, order))
             entries += sorted(tuned, key=lambda entry: _rank(entry, objective))
         report("", total, total)
-    rest = () if mechanisms else [n for n in tunable_mechanisms() if n not in chosen]
+    rest = () if mechanisms is not None else [n for n in tunable_mechanisms() if n not in chosen]
     return Comparison(entries, order, epsilon, objective, left_out=rest)
 
 
@@ -161,11 +161,17 @@ def of_channels(given: Sequence[tuple[str, Mapping[str, Any]]], order: float = 2
         >>> round(of_channels(channels).entries[0].measured.moments.mse, 4)
         0.2446
     """
+    given = validate.listed("given", given)
     if not given:
         raise ValueError("Expected at least one channel to compare, got none.")
     validate.renyi_order(order)
     entries = []
-    for name, parameters in given:
+    for each in given:
+        if not isinstance(each, tuple | list) or len(each) != 2:
+            raise TypeError(
+                f"Expected (mechanism, parameters) for each channel, got {validate.shown(each)}."
+            )
+        name, parameters = each
         entries.append(entry_of(name, build(name, parameters), parameters, order))
     return Comparison(entries, order)
 
@@ -175,7 +181,8 @@ def entry_of(
 ) -> Entry:
     """The line of one channel: its parameters, if known, its certificates and moments."""
     measured = _measure(channel, order)
-    return Entry(name, parameters or {}, channel.levels, measured, _remark(measured))
+    parameters = {} if parameters is None else parameters
+    return Entry(name, parameters, channel.levels, measured, _remark(measured))
 
 
 def _tuned(name: str, target: CoordinateTarget, order: float) -> Entry:

@@ -68,9 +68,10 @@ def chosen_names(mechanisms: Sequence[str] | str | None) -> list[str]:
     known = tunable_mechanisms()
     if mechanisms is None:
         return quick_mechanisms()
-    if mechanisms in ("all", ["all"]):
+    named = [mechanisms] if isinstance(mechanisms, str) else mechanisms
+    chosen = validate.listed("mechanisms", named)
+    if len(chosen) == 1 and isinstance(chosen[0], str) and chosen[0] == "all":
         return known
-    chosen = [mechanisms] if isinstance(mechanisms, str) else list(mechanisms)
     for name in chosen:
         validate.choice("mechanism", name, [*known, "all"])
     return chosen
@@ -78,8 +79,7 @@ def chosen_names(mechanisms: Sequence[str] | str | None) -> list[str]:
 
 def checked_bits(bits: Sequence[int] | int) -> list[int]:
     """One or several numbers of bits as a list; ValueError unless each is 1 to 8."""
-    if isinstance(bits, int):
-        bits = [bits]
+    bits = [bits] if isinstance(bits, int) else validate.listed("bits", bits)
     if not bits:
         raise ValueError("Expected at least one number of bits, got none.")
     return [validate.whole("bits", count, low=1, high=8) for count in bits]

@@ -107,9 +107,11 @@ def plan(
 def _chosen(mechanisms: Sequence[str] | str | None, setting: UpdateSetting) -> list[str]:
     if mechanisms is None:
         return quick_mechanisms(setting)
-    if mechanisms in ("all", ["all"]):
+    named = [mechanisms] if isinstance(mechanisms, str) else mechanisms
+    named = validate.listed("mechanisms", named)
+    if len(named) == 1 and isinstance(named[0], str) and named[0] == "all":
         return protecting_mechanisms(setting)
-    chosen = [mechanisms] if isinstance(mechanisms, str) else list(mechanisms)
+    chosen = named
     for name in chosen:
         validate.choice("mechanism", name, [*all_mechanisms(), "all"])
     return chosen

@@ -15,9 +15,9 @@ from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
-from randquant.privacy.accounting.examples import of_one_example
+from randquant.privacy.accounting.examples import check_examples, of_one_example
 from randquant.privacy.accounting.release import Release, Releasing
-from randquant.privacy.guarantee import Guarantee, Neighboring
+from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
 M = TypeVar("M", bound=Releasing)
 
@@ -121,13 +121,24 @@ def calibrate(
         ...     print(error.nearest)
         inf
     """
+    validate.answers("build", build, "a function from noise to a mechanism", "__call__")
     epsilon = validate.real("epsilon", epsilon, above=0)
-    low = _six(validate.real("the least noise", reach[0], above=0))
-    high = _six(validate.real("the largest noise", reach[1], low=low))
+    delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
+    dimension = validate.whole("dimension", dimension, low=1, high=2**53)
+    rounds = validate.whole("rounds", rounds, low=0, high=2**53)
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    if examples is not None:
+        check_examples(examples)
+    ends = validate.listed("reach", reach)
+    if len(ends) != 2:
+        raise ValueError(f"Expected reach to be (least, largest) noise, got {len(ends)} numbers.")
+    low = _six(validate.real("the least noise", ends[0], above=0))
+    high = _six(validate.real("the largest noise", ends[1], low=low))
     start = _six(min(max(validate.real("start", start, above=0), low), high))
 
     def released(noise: float) -> tuple[M, Release]:
         mechanism = build(noise)
+        validate.answers("what build returns", mechanism, "a mechanism", "release")
         release = mechanism.release(dimension, rounds, neighboring)
         if release is None:
             raise TypeError("Expected a mechanism that protects, got one without a guarantee.")
