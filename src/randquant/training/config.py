@@ -180,6 +180,14 @@ class TrainConfig:
         Literal["refuse", "frozen", "server"],
         about("what becomes of running statistics, such as BatchNorm's", "data"),
     ] = "refuse"
+    most_examples: Annotated[
+        Annotated[int, Meta(ge=1, le=2**40)] | None,
+        about(
+            "weight clients by their number of examples, up to this public number; by default all "
+            "count alike",
+            "clients",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.trust == "":  # as files of version 0.1.0 say it

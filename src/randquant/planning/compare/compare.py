@@ -11,6 +11,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.html import formatting, tables
+from randquant._internal.html.notebook import Facts, Pictured
 from randquant._internal.progress import Report, quiet, report, reporting, step
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
@@ -18,16 +19,10 @@ from randquant.channels.exact_moments import Moments, moments
 from randquant.channels.wire.block_codes import bits_per_code
 from randquant.mechanisms.registry import build
 from randquant.mechanisms.tuning import AverageError, CoordinateTarget
-from randquant.planning.tuning.coordinate import (
-    Unreachable,
-    quick_mechanisms,
-    tunable_mechanisms,
-    tune_coordinate,
-)
+from randquant.planning.compare.curves import checked_bits, chosen_names
+from randquant.planning.compare.picture import Point, error_against_epsilon
+from randquant.planning.tuning.coordinate import Unreachable, tunable_mechanisms, tune_coordinate
 from randquant.privacy.certificates.coordinate import Certificate, certify
-
-CURVE_EPSILONS = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
-"""Targets at which the curves of privacy against error are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Pictured):
     """Mechanisms side by side.
 
     Attributes:
@@ -85,6 +80,18 @@ class Comparison:
     objective: AverageError | None = None
     tradeoff: Mapping[tuple[int, str], Sequence[tuple[float, float]]] = field(default_factory=dict)
     left_out: Sequence[str] = ()
+
+    def _figures(self) -> list:
+        points = [
+            Point(_titled(e.mechanism, e.levels), e.measured.certificate.epsilon.upper, mse)
+            for e in self.entries
+            if e.measured is not None and (mse := e.measured.moments.mse) > 0
+        ]
+        curves = {_titled(name, levels): p for (levels, name), p in self.tradeoff.items()}
+        return [error_against_epsilon(points, curves)]
+
+    def _facts(self) -> Facts:
+        return caption(self), *rows(self)
 
 
 def at_equal_epsilon(
@@ -122,9 +129,9 @@ def at_equal_epsilon(
         >>> [entry.mechanism for entry in found.entries], found.entries[2].remark
         (['rqm', 'pbm', 'qmgeo'], 'no parameters: the least epsilon found is 1.09962')
     """
-    chosen = _chosen(mechanisms)
+    chosen = chosen_names(mechanisms)
     validate.renyi_order(order)
-    counts, entries = _checked_bits(bits), []
+    counts, entries = checked_bits(bits), []
     total = len(counts) * len(chosen)
     with reporting(progress):
         for count in counts:
@@ -171,70 +178,6 @@ def entry_of(
     return Entry(name, parameters or {}, channel.levels, measured, _remark(measured))
 
 
-def tradeoffs(
-    clip: float,
-    bits: Sequence[int],
-    mechanisms: Sequence[str] | str | None = None,
-    progress: Report = quiet,
-) -> dict[tuple[int, str], list[tuple[float, float]]]:
-    """Least mean squared error found at each of `CURVE_EPSILONS`.
-
-    Args:
-        clip: per-coordinate clipping threshold, > 0.
-        bits: bits per coordinate, each 1 to 8.
-        mechanisms: names, or `all`; by default those that are tuned within seconds.
-        progress: is told which curve is searched, and how many are done.
-
-    Returns:
-        By (levels, mechanism): points (certified pure epsilon in nats, MSE), each of a channel
-        that was built and certified. A target that a mechanism cannot meet has no point.
-    """
-    curves: dict[tuple[int, str], list[tuple[float, float]]] = {}
-    counts, chosen = _checked_bits(bits), _chosen(mechanisms)
-    total = len(counts) * len(chosen)
-    with reporting(progress):
-        for count in counts:
-            for name in chosen:
-                with step(f"curve of {name}, {count} bits", len(curves), total):
-                    curves[2**count, name] = _curve(clip, 2**count, name)
-        report("", total, total)
-    return curves
-
-
-def _curve(clip: float, levels: int, name: str) -> list[tuple[float, float]]:
-    memory: dict[str, Any] = {}
-    points = []
-    for done, epsilon in enumerate(CURVE_EPSILONS):
-        report(f"epsilon {epsilon:g}", done, len(CURVE_EPSILONS))
-        target = CoordinateTarget(clip, levels, epsilon, "mse")
-        try:
-            tuned = tune_coordinate(name, target, memory, zooms=0)
-        except Unreachable:
-            continue
-        points.append((tuned.certificate.epsilon.upper, tuned.error))
-    return points
-
-
-def _chosen(mechanisms: Sequence[str] | str | None) -> list[str]:
-    known = tunable_mechanisms()
-    if mechanisms is None:
-        return quick_mechanisms()
-    if mechanisms in ("all", ["all"]):
-        return known
-    chosen = [mechanisms] if isinstance(mechanisms, str) else list(mechanisms)
-    for name in chosen:
-        validate.choice("mechanism", name, [*known, "all"])
-    return chosen
-
-
-def _checked_bits(bits: Sequence[int] | int) -> list[int]:
-    if isinstance(bits, int):
-        bits = [bits]
-    if not bits:
-        raise ValueError("Expected at least one number of bits, got none.")
-    return [validate.whole("bits", count, low=1, high=8) for count in bits]
-
-
 def _tuned(name: str, target: CoordinateTarget, order: float) -> Entry:
     try:
         tuned = tune_coordinate(name, target)
@@ -266,6 +209,11 @@ def _rank(entry: Entry, objective: AverageError) -> tuple[bool, bool, float]:
     if entry.measured is None:
         return True, False, 0.0
     return False, _biased(entry.measured), getattr(entry.measured.moments, objective)
+
+
+def _titled(mechanism: str, levels: int) -> str:
+    bits = (levels - 1).bit_length()
+    return f"{mechanism}, {formatting.count(bits, 'bit')}"
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

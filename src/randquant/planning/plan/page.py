@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from randquant._internal.html import formatting, pages, tables
-from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
 from randquant._internal.html.formatting import minus
-from randquant._internal.html.pages import DataTable, Notes, Paragraphs, Section
+from randquant._internal.html.pages import CodeLine, DataTable, Notes, Section
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.planning.plan.record import Candidate, DecodedError, Plan, code
@@ -67,46 +66,16 @@ def as_page(plan: Plan) -> str:
     reasons = DataTable("Out of reach", ("mechanism", "reason"), missing, "claims")
     sections = [
         Section("", [Notes(_target(plan))], columns=False),
-        Section("", [picture(plan)] if rows else [], columns=False),
+        Section("", plan._figures() if rows else [], columns=False),
         Section("", [DataTable("Mechanisms by error", COLUMNS, rows, "compared")], columns=False),
         Section("", [limited, Notes([*_meaning(plan), *_left_out(plan)])], columns=False),
         Section("", [reasons] if missing else [], columns=False),
     ]
     if plan.recommended is not None:
-        line = Paragraphs([("", code(plan.recommended, plan.need))])
+        line = CodeLine(code(plan.recommended, plan.need))
         sections.append(Section("Recommended", [line], columns=False))
     title = _TITLES[plan.verdict]
     return pages.report("randquant plan", "A plan", title, " ".join(plan.advice), sections)
-
-
-def picture(plan: Plan) -> ScatterPlot:
-    """Error against bytes, with the limits; what is out of reach is named below.
-
-    A mark is filled if no other mechanism has both less error and fewer bytes.
-    """
-    placed = [(entry, entry.noise) for entry in plan.entries if entry.noise is not None]
-    series = []
-    for entry, noise in placed:
-        beaten = any(
-            other.bytes_up <= entry.bytes_up and own.deviation <= noise.deviation
-            for other, own in placed
-            if other is not entry
-        )
-        text = (
-            f"{entry.mechanism}: error {noise.deviation:.4g}, "
-            f"{formatting.size_of(entry.bytes_up)} a client and round"
-        )
-        mark = Mark(entry.mechanism, text, entry.bytes_up, noise.deviation, not beaten)
-        series.append(Series(entry.mechanism, (mark,)))
-    missing = ", ".join(entry.mechanism for entry in plan.entries if entry.noise is None)
-    return ScatterPlot(
-        title="Error of a round's decoded mean against bytes sent",
-        note=f"Out of reach: {missing}." if missing else "",
-        series=tuple(series),
-        x=Axis("bytes a client sends in a round (log scale)", log=True),
-        y=Axis("error of a coordinate (log scale)", log=True),
-        levels=tuple((limit.name, limit.noise.deviation) for limit in plan.limits),
-    )
 
 
 _TITLES = {

@@ -15,7 +15,6 @@ from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting
 from randquant.privacy.accounting.calibration import Calibration, calibrate
 
-
 LARGE = 2000
 """Sums of many levels over larger cohorts take tens of seconds to bound."""
 
