@@ -99,3 +99,10 @@ def test_a_declaration_says_what_help_shows():
     assert declared.choices(HINTS["norm"]) == ("l1", "l2")
     assert declared.choices(HINTS["rounds"]) == ()
     assert declared.defaults(Record)["bins"] == 3
+
+
+def test_a_word_that_does_not_match_is_answered_with_the_meaning():
+    hint = Annotated[Annotated[str, Meta(pattern="^(cpu|cuda)$")], about("where: cpu or cuda")]
+    with pytest.raises(ValueError, match=r"^Expected device \(where: cpu or cuda\), got 'gpu'\.$"):
+        declared.check("device", hint, "gpu")
+    assert declared.check("device", hint, "cuda") == "cuda"

@@ -101,7 +101,11 @@ def check(name: str, hint: Any, value: Any) -> Any:
     if value is None and len(alternatives) < len(_all(hint)):
         return None
     fitting = [kind for kind in alternatives if _fits(kind, value)]
-    return _check(name, (fitting or alternatives)[0], value)
+    kind, text = (fitting or alternatives)[0], meaning(hint).text
+    pattern = kind.pattern if isinstance(kind, kinds.StrType) else None
+    if pattern and text and isinstance(value, str) and not re.search(pattern, value):
+        raise ValueError(f"Expected {name} ({text}), got {value!r}.")
+    return _check(name, kind, value)
 
 
 def read(name: str, hint: Any, *texts: str) -> Any:
