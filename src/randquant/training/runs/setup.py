@@ -9,6 +9,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
+from randquant.training import functions
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
 from randquant.training.configured import OWN, fingerprint_of, mechanism_of
@@ -108,6 +109,8 @@ def _problem(config: TrainConfig) -> Problem:
             "Expected the model and the clients of the run, which no file holds: go on with the "
             "call of randquant.train that began it, with the same folder."
         )
+    if functions.is_named(config):
+        return functions.problem_by_function(config)
     return named_problem(config)
 
 
