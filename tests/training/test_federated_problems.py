@@ -55,8 +55,8 @@ def hinge(output, targets):
     return functional.multi_margin_loss(output, targets)
 
 
-EXACT = {"mechanism": ClippedSGD(clip_norm=1.0), "rounds": 25, "local_learning_rate": 0.5,
-         "local_epochs": 3, "seed": 1, "progress": False, "evaluate_every": 25}  # fmt: skip
+EXACT = {"mechanism": ClippedSGD(clip_norm=1.0), "rounds": 12, "local_learning_rate": 1.0,
+         "local_epochs": 3, "seed": 1, "progress": False, "evaluate_every": 12}  # fmt: skip
 
 
 @pytest.mark.parametrize(
