@@ -271,6 +271,15 @@ def test_clients_with_equal_data_draw_different_numbers():
     assert not np.allclose(one, other)
 
 
+def test_examples_of_a_client_draw_different_numbers():
+    x, y = dropping().clients.table.take(np.arange(1))
+    torch.manual_seed(1)
+    model, local = Dropping(), Local(example_norm=1e3)
+    once = Learner(problem_of(model, [(x, y)]), local).updates([0], KEY)[0]
+    twice = problem_of(model, [(torch.cat([x, x]), torch.cat([y, y]))])
+    assert not np.allclose(once, Learner(twice, local).updates([0], KEY)[0])
+
+
 def test_one_example_changes_nothing_that_another_draws():
     """At example level: what stays the same must give the same, up to the clipped gradient."""
     rng = np.random.default_rng(3)

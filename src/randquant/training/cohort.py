@@ -68,13 +68,18 @@ def collector(
 
     def by_payloads(cohort: Sequence[int], key: Key) -> Collected:
         groups = learner.groups(cohort, workers)
-        alone = len(groups) == 1 or learner.on_gpu or learner.one_thread
-        run = map if alone else pool.map
-        replies = list(run(upload, groups, [key] * len(groups)))
+        keys, here = [key] * len(groups), len(groups) == 1 or learner.on_gpu
+        if learner.one_thread and not learner.on_gpu:
+            # On a thread of the pool, whose torch has no threads of its own.
+            each = zip(groups, keys, strict=True)
+            replies = [pool.submit(upload, *work).result() for work in each]
+        else:
+            replies = list((map if here else pool.map)(upload, groups, keys))
         payloads = [payload for reply in replies for payload in reply[0]]
         mean = mechanism.mean(payloads, learner.dimension, key.fold_in("server"))
         losses = np.concatenate([reply[1] for reply in replies])
-        seconds = sum(reply[2] for reply in replies) / (1 if run is map else workers)
+        at_once = 1 if here or learner.one_thread else workers
+        seconds = sum(reply[2] for reply in replies) / at_once
         sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
         return Collected(mean, losses, sent, seconds)
 

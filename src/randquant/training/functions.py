@@ -16,13 +16,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
 
 from randquant.training import models
 from randquant.training.clients import client_set
 from randquant.training.config import TrainConfig, named_by_function
-from randquant.training.data import datasets, features
+from randquant.training.generators import seeded
+from randquant.training.named import named_problem
 from randquant.training.problem import Problem, problem_of
 
 
@@ -43,11 +43,18 @@ def problem_by_function(config: TrainConfig) -> Problem:
         ValueError, TypeError, ImportError: a function cannot be found, or what it returns cannot be
             trained; see `randquant.training.problem.problem_of`.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed or 0)
-        clients, test = _data(config)
-        model = _model(config, clients)
+    with seeded(config.seed or 0):
         loss = _loss(config.loss)
+        if not named_by_function(config.dataset):
+            own = named_by_function(config.model)
+            return named_problem(config, _model(config, None) if own else None, loss)
+        if config.features:
+            raise ValueError(
+                f"Expected no features with data from {config.dataset}, got {config.features!r}: "
+                "compute them in that function."
+            )
+        clients, test = _data(config.dataset)
+        model = _model(config, clients)
     return problem_of(
         model,
         clients,
@@ -139,27 +146,10 @@ def _module(name: str, what: str) -> ModuleType:
         sys.path.pop(0)
 
 
-def _data(config: TrainConfig) -> tuple[Any, Any]:
+def _data(name: str) -> tuple[Any, Any]:
     """The clients' data, and the test data or None."""
-    if named_by_function(config.dataset):
-        if config.features:
-            raise ValueError(
-                f"Expected no features with data from {config.dataset}, got {config.features!r}: "
-                "compute them in that function."
-            )
-        made = function(config.dataset, "data")()
-        return made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    data = features.load(config.dataset, config.data_dir or None, config.features, config.fitted_on)
-    places = datasets.split(
-        data,
-        config.population,
-        config.partition,
-        concentration=config.concentration,
-        seed=config.seed or 0,
-    )
-    train, labels = torch.from_numpy(data.train_features), torch.from_numpy(data.train_labels)
-    test = torch.from_numpy(data.test_features), torch.from_numpy(data.test_labels)
-    return [(train[rows], labels[rows]) for rows in places], test
+    made = function(name, "data")()
+    return made if isinstance(made, tuple) and len(made) == 2 else (made, None)
 
 
 def _model(config: TrainConfig, clients: Any) -> nn.Module:

@@ -1,0 +1,115 @@
+"""The front door with models, losses and data of every kind, from the call to the trained model."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import randquant as rq
+from randquant.aggregation.baselines import ClippedSGD
+
+RNG = np.random.default_rng(4)
+WAYS = RNG.normal(size=(3, 4))
+
+
+def examples(count):
+    x = RNG.normal(size=(count, 4)).astype(np.float32)
+    return x, (x @ WAYS.T).argmax(1)
+
+
+CLIENTS = {f"phone {number}": examples(8 + number % 5) for number in range(40)}
+TEST, PUBLIC = examples(200), examples(64)[0]
+
+
+class Rows:
+    """A partition as flwr-datasets gives it."""
+
+    column_names = ("image", "label")
+
+    def __init__(self, pair):
+        self.pair = pair
+
+    def __len__(self):
+        return len(self.pair[1])
+
+    def __getitem__(self, place):
+        return {"image": self.pair[0][place].tolist(), "label": int(self.pair[1][place])}
+
+
+def plain():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def dropping():
+    return nn.Sequential(plain(), nn.Dropout(0.1))
+
+
+def normalised():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def hinge(output, targets):
+    return functional.multi_margin_loss(output, targets)
+
+
+EXACT = {"mechanism": ClippedSGD(clip_norm=1.0), "rounds": 12, "local_learning_rate": 1.0,
+         "local_epochs": 3, "seed": 1, "progress": False, "evaluate_every": 12}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "clients", "options", "least"),
+    [
+        (plain, CLIENTS, {"loss": hinge}, 0.75),
+        (plain, {name: Rows(pair) for name, pair in CLIENTS.items()}, {"rounds": 8}, 0.75),
+        (plain, CLIENTS, {"parts": ("2.*",)}, 0.6),
+        (plain, CLIENTS, {"most_examples": 10}, 0.75),
+        (dropping, list(CLIENTS.values()), {"rounds": 8}, 0.7),
+        (normalised, CLIENTS, {"buffers": "server", "public": PUBLIC}, 0.75),
+        (normalised, CLIENTS, {"buffers": "frozen"}, 0.75),
+    ],
+)
+def test_what_can_be_trained_learns(model, clients, options, least):
+    before = model()
+    run = rq.train(before, clients, test=TEST, **{**EXACT, **options})
+    with torch.no_grad():
+        right = (run.model(torch.from_numpy(TEST[0])).argmax(1).numpy() == TEST[1]).mean()
+    assert right == pytest.approx(run.history[-1].accuracy)
+    assert right > least
+    trained, start = dict(run.model.named_parameters()), dict(model().named_parameters())
+    moved = {name for name in start if not torch.equal(start[name], trained[name])}
+    assert moved == ({"2.weight", "2.bias"} if "parts" in options else set(start))
+
+
+def test_a_model_that_draws_goes_on_to_the_same_bits(tmp_path):
+    """Dropout, batches, and a run that is stopped between two checkpoints."""
+    options = {**EXACT, "rounds": 5, "batch": 4, "checkpoint_every": 2}
+    whole = rq.train(dropping(), CLIENTS, folder=tmp_path / "whole", **options)
+
+    def stop(metrics):
+        if metrics.round == 3:
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        rq.train(dropping(), CLIENTS, folder=tmp_path / "parts", on_round=stop, **options)
+    torch.manual_seed(9)
+    again = rq.train(dropping(), CLIENTS, folder=tmp_path / "parts", **options)
+    state = whole.model.state_dict()
+    assert all(torch.equal(state[name], t) for name, t in again.model.state_dict().items())
+
+
+def test_weights_change_no_guarantee():
+    target = {"epsilon": 8, "rounds": 4, "seed": 1, "progress": False}
+    found = [
+        rq.train(plain(), CLIENTS, most_examples=most, **target).guarantee for most in (None, 10)
+    ]
+    assert found[0] == found[1]
+    assert found[0].epsilon <= 8
+
+
+def test_weights_need_a_clipped_update():
+    by_coordinate = ClippedSGD(clip=0.1)
+    with pytest.raises(ValueError, match="Expected a clip_norm with most_examples, got none"):
+        rq.train(plain(), CLIENTS, **{**EXACT, "mechanism": by_coordinate}, most_examples=5)
