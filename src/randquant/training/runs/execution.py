@@ -9,9 +9,10 @@ described in `folder`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def execute(
         BlockingIOError: another process is training this run.
     """
     run_folder.read_config(folder)  # do not create a lock where there is no run
-    with locks.folder(folder):
+    with locks.folder(folder), _threads_kept():
         if changes:
             _change(folder, changes, given)
         baseline = None
@@ -129,6 +130,16 @@ def execute(
     if report:
         rewrite.write(folder / REPORT, run, baseline)
     return run
+
+
+@contextlib.contextmanager
+def _threads_kept() -> Iterator[None]:
+    """Leave torch with as many threads as it had."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load_parameters(folder: Path) -> np.ndarray:
