@@ -617,7 +617,7 @@ MUTANTS = [
     ),
     (
         "training/cohort.py",
-        "_check(update, client)",
+        "finite(update)",
         "pass",
         "whose update is no number",
         ROUND,

@@ -67,7 +67,9 @@ def train(
     parts: Sequence[str] | None = None,
     frozen: Sequence[str] | None = None,
     buffers: Buffers = "refuse",
+    public: Any = None,
     columns: tuple[str, str] | None = None,
+    most_examples: int | None = None,
     folder: str | Path | None = None,
     seed: int | None = None,
     baseline: bool = False,
@@ -121,8 +123,11 @@ def train(
         server_optimizer: the name of a class in torch.optim, or what makes an optimiser of
             parameters: `lambda p: torch.optim.Adam(p, lr=0.01)`.
         parts, frozen: patterns of names of parameters that are trained, or are not.
-        buffers: what to do about running statistics, such as BatchNorm's: `refuse`, or `frozen`.
+        buffers: what to do about running statistics, such as BatchNorm's: `refuse` the model; keep
+            them `frozen`; or compute them on `public` examples, which the `server` does.
         columns: names of the features' and the targets' column, where data have names.
+        most_examples: weight clients by min(examples, most_examples) / most_examples; choose it
+            without looking at the data (`docs/theory/weights.md`). None to count all alike.
         folder: where the run's files are kept. The same call with the same folder goes on from the
             last checkpoint, to the same bits; a folder of another run is refused. None for a
             temporary folder, which disappears with the returned object.
@@ -169,7 +174,7 @@ def train(
     """
     problem = problem_of(
         model, clients, loss=loss, test=test, parts=parts, frozen=frozen, buffers=buffers,
-        columns=columns,
+        columns=columns, public=public,
     )  # fmt: skip
     population = len(problem.clients)
     config = TrainConfig(
@@ -183,7 +188,7 @@ def train(
         batch=batch, local_epochs=_epochs(local_epochs, unit, local_learning_rate),
         local_learning_rate=_local(unit, local_learning_rate),
         unit=unit, device=device, loss=_named(loss), problem=problem.digest, parts=_tuple(parts),
-        frozen=_tuple(frozen), buffers=buffers,
+        frozen=_tuple(frozen), buffers=buffers, most_examples=most_examples,
     )  # fmt: skip
     request = TrainingRequest(problem, config, mechanism, bits, server_optimizer)
     callbacks = (on_round,) if callable(on_round) else tuple(on_round)
