@@ -166,42 +166,42 @@ def train(
 
     Example:
         >>> import randquant as rq, torch
-        >>> x = torch.randn(200, 20, 4, generator=torch.Generator().manual_seed(0))
+        >>> x = torch.randn(100, 20, 40, generator=torch.Generator().manual_seed(0))
         >>> clients = {f"phone {k}": (part, (part[:, 0] > 0).long()) for k, part in enumerate(x)}
-        >>> run = rq.train(torch.nn.Linear(4, 2), clients, epsilon=8, rounds=5)
+        >>> run = rq.train(torch.nn.Linear(40, 2), clients, epsilon=8, rounds=20)
         >>> run.guarantee.epsilon <= 8, run.upload_bytes, run.model
-        (True, 33, Linear(in_features=4, out_features=2, bias=True))
+        (True, 152, Linear(in_features=40, out_features=2, bias=True))
     """
     problem = problem_of(
         model, clients, loss=loss, test=test, parts=parts, frozen=frozen, buffers=buffers,
         columns=columns, public=public,
     )  # fmt: skip
-    population = len(problem.clients)
+    everyone = len(problem.clients)
     config = TrainConfig(
-        dataset=OWN, model=OWN, mechanism="", population=population,
-        cohort=min(population, LARGEST_COHORT) if cohort is None else cohort, rounds=rounds,
-        partition="natural", learning_rate=_rate(learning_rate, server_optimizer), delta=delta,
-        seed=seed, checkpoint_every=checkpoint_every,
+        dataset=OWN, model=OWN, mechanism="", population=everyone, rounds=rounds, delta=delta,
+        cohort=min(everyone, LARGEST_COHORT) if cohort is None else cohort, partition="natural",
+        learning_rate=_rate(learning_rate, server_optimizer), seed=seed,
+        checkpoint_every=checkpoint_every,
         evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
         threads=threads, trust=trust, clip_norm=clip_norm, neighboring=neighboring,
         stop_at_epsilon=epsilon, max_participations=max_participations, sampling=sampling,
         batch=batch, local_epochs=_epochs(local_epochs, unit, local_learning_rate),
-        local_learning_rate=_local(unit, local_learning_rate),
-        unit=unit, device=device, loss=_named(loss), problem=problem.digest, parts=_tuple(parts),
-        frozen=_tuple(frozen), buffers=buffers, most_examples=most_examples,
+        local_learning_rate=_local(unit, local_learning_rate), unit=unit, device=device,
+        loss=_named(loss), problem=problem.digest, parts=_tuple(parts), frozen=_tuple(frozen),
+        buffers=buffers, most_examples=most_examples,
     )  # fmt: skip
     request = TrainingRequest(problem, config, mechanism, bits, server_optimizer)
-    callbacks = (on_round,) if callable(on_round) else tuple(on_round)
-    return _trained(request, folder, callbacks, baseline, progress)
+    return _trained(request, folder, on_round, baseline, progress)
 
 
 def _trained(
     request: TrainingRequest,
     folder: str | Path | None,
-    callbacks: Sequence[OnRound],
+    on_round: OnRound | Sequence[OnRound],
     baseline: bool,
     progress: bool,
 ) -> Run:
+    callbacks = (on_round,) if callable(on_round) else tuple(on_round)
     if folder is not None:
         return _in_folder(request, Path(folder), callbacks, baseline, progress)
     home = Path(tempfile.mkdtemp(prefix="randquant-"))
