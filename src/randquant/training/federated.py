@@ -36,9 +36,9 @@ OnRound = Callable[[RoundMetrics], None]
 LARGEST_COHORT = 1000
 """Clients a round by default, if there are as many."""
 
-LOCAL_RATE, LOCAL_EPOCHS = 0.3, 5
-"""Default step size of local SGD, and passes over a client's data. On digits and Fashion-MNIST they
-make model differences about as long as the default clip_norm, which costs the least noise."""
+LOCAL_RATE, LOCAL_EPOCHS = 0.1, 5
+"""Default step size of local SGD, and passes over a client's data: at epsilon 8 these learn digits
+with linear models and MLPs, and Fashion-MNIST with a small convolutional network."""
 
 
 def train(
