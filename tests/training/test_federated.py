@@ -288,7 +288,13 @@ def test_the_key_is_only_in_its_file_which_only_the_user_can_read(clients, tmp_p
 
 def test_another_key_is_refused(clients, tmp_path):
     cell = functools.partial(
-        train, a_model(), clients, mechanism=noisy(), folder=tmp_path / "run", **CHEAP
+        train,
+        a_model(),
+        clients,
+        mechanism=noisy(),
+        folder=tmp_path / "run",
+        baseline=True,
+        **CHEAP,
     )
     with pytest.raises(Interrupted):
         cell(on_round=stop_after(3))

@@ -263,7 +263,10 @@ def _changes(home: Path, request: TrainingRequest) -> dict[str, Any]:
 
 
 def _other(home: Path, names: Sequence[str]) -> ValueError:
-    words = {"parameters": "mechanism", "problem": "model or names of clients"}
+    words = {
+        "parameters": "mechanism", "problem": "model or names of clients",
+        "stop_at_epsilon": "epsilon",
+    }  # fmt: skip
     what = ", ".join(dict.fromkeys(words.get(name, name) for name in names))
     return ValueError(
         f"Expected the run in {home} to be continued as it began, got another {what}: choose "

@@ -179,8 +179,9 @@ def _prepared(folder: Path, config: TrainConfig, given: Given) -> Prepared:
     """What the run in a folder is trained with; ValueError if it is not what it began with."""
     home = folder.parent if folder.name == BASELINE else folder  # a baseline has the run's key
     key = secret.key_of(config, home)
-    sent = run_folder.read_sent(folder, config)
-    if home == folder and sent.commitment != secret.commitment(config, key):
+    run_folder.read_sent(folder, config)
+    own = run_folder.read_config(home)
+    if run_folder.read_sent(home, own).commitment != secret.commitment(own, key):
         raise ValueError(
             f"Expected the secret key that the run in {folder} began with, got another: with it, "
             "rounds that were sent would be sent a second time. Restore it or begin a new run."
