@@ -18,6 +18,6 @@ model = nn.Sequential(
     nn.Flatten(), nn.Linear(32 * 7 * 7, 10),
 )  # fmt: skip
 test = data.test_features, data.test_labels
-run = rq.train(model, clients, test=test, epsilon=8, rounds=50, cohort=400, folder="runs/fashion")
+run = rq.train(model, clients, test=test, epsilon=8, rounds=30, cohort=200, folder="runs/fashion")
 print(run)
 run.report("fashion-mnist.html")

@@ -63,7 +63,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Calibrated:
     """A mechanism by name, as a configuration has it.
 
     Attributes:
@@ -79,7 +79,7 @@ class Chosen:
     warning: str = ""
 
 
-def choose(target: Target) -> Chosen:
+def choose(target: Target) -> Calibrated:
     """Calibrate a mechanism to a target.
 
     With one bit in a secure sum this is stochastic rounding of the rotated update to two levels;
@@ -94,7 +94,7 @@ def choose(target: Target) -> Chosen:
 
     Example:
         >>> choose(Target(8, 1e-5, "replace_one", 1, "aggregate", 1.0, 650, 200, 200, 20, 20))
-        Chosen(mechanism='stochastic-rounding', parameters={...}, clip_norm=1.0, warning='')
+        Calibrated(mechanism='stochastic-rounding', parameters={...}, clip_norm=1.0, warning='')
     """
     validate.real("epsilon", target.epsilon, above=0, high=1e6)
     validate.real("delta", target.delta, low=0, below=1)
@@ -102,7 +102,7 @@ def choose(target: Target) -> Chosen:
         name = "stochastic-rounding"
         tuned = _tuned(name, target)
         warning = _warning(target, name, tuned.calibration.mechanism)
-        return Chosen(name, tuned.parameters, target.clip_norm, warning)
+        return Calibrated(name, tuned.parameters, target.clip_norm, warning)
     found = plan(
         target.dimension, target.population, target.cohort, target.rounds, target.epsilon,
         target.delta, bits=target.bits, trust=target.trust, clip_norm=target.clip_norm,
@@ -114,7 +114,9 @@ def choose(target: Target) -> Chosen:
     name = found.recommended.mechanism
     whole = all_mechanisms()[name].whole_update
     warning = " ".join(found.advice) if found.verdict == "hopeless" else ""
-    return Chosen(name, found.recommended.parameters, None if whole else target.clip_norm, warning)
+    return Calibrated(
+        name, found.recommended.parameters, None if whole else target.clip_norm, warning
+    )
 
 
 def _warning(target: Target, name: str, mechanism: UpdateMechanism) -> str:

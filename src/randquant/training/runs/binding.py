@@ -27,7 +27,8 @@ class Binding:
     """Digests of what a run is about, in hexadecimal.
 
     Attributes:
-        model: names, shapes and initial weights of the model, and which of them are trained.
+        model: names, shapes and initial weights of the model, which of them are trained, and the
+            public examples for running statistics.
         loss: the name of the loss.
         clients: names, sizes and data of all clients; of data that is read from elsewhere during
             training, names and sizes.
@@ -69,7 +70,7 @@ def bind(problem: Problem, key: Key) -> Binding:
     loss = problem.loss
     name = getattr(loss, "__qualname__", None) or repr(loss)
     return Binding(
-        digest(problem.parts, problem.buffers, *tensors),
+        digest(problem.parts, problem.buffers, *tensors, *_data(problem.statistics)),
         digest(getattr(loss, "__module__", ""), name),
         digest(clients.names, *_data(clients.table), *(_bytes(rows) for rows in clients.places)),
         digest(*_data(problem.test)),

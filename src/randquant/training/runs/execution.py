@@ -9,9 +9,10 @@ described in `folder`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def execute(
         BlockingIOError: another process is training this run.
     """
     run_folder.read_config(folder)  # do not create a lock where there is no run
-    with locks.folder(folder):
+    with locks.folder(folder), _threads_kept():
         if changes:
             _change(folder, changes, given)
         baseline = None
@@ -129,6 +130,16 @@ def execute(
     if report:
         rewrite.write(folder / REPORT, run, baseline)
     return run
+
+
+@contextlib.contextmanager
+def _threads_kept() -> Iterator[None]:
+    """Leave torch with as many threads as it had."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load_parameters(folder: Path) -> np.ndarray:
@@ -168,8 +179,9 @@ def _prepared(folder: Path, config: TrainConfig, given: Given) -> Prepared:
     """What the run in a folder is trained with; ValueError if it is not what it began with."""
     home = folder.parent if folder.name == BASELINE else folder  # a baseline has the run's key
     key = secret.key_of(config, home)
-    sent = run_folder.read_sent(folder, config)
-    if home == folder and sent.commitment != secret.commitment(config, key):
+    run_folder.read_sent(folder, config)
+    own = run_folder.read_config(home)
+    if run_folder.read_sent(home, own).commitment != secret.commitment(own, key):
         raise ValueError(
             f"Expected the secret key that the run in {folder} began with, got another: with it, "
             "rounds that were sent would be sent a second time. Restore it or begin a new run."

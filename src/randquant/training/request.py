@@ -1,0 +1,106 @@
+"""What a caller of `train` asks for, and the configuration that this becomes."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from dataclasses import dataclass
+
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.channels.keys import Key
+from randquant.training.client import Learner
+from randquant.training.config import TrainConfig, check_config
+from randquant.training.configured import OWN, record_of
+from randquant.training.local import Local
+from randquant.training.optimizer import MakeOptimizer
+from randquant.training.problem import Problem
+from randquant.training.runs.setup import Given, server_step
+from randquant.training.schedule import most_participations
+from randquant.training.target import Target, choose
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRequest:
+    """What was asked for: a configuration without a mechanism, and the objects given.
+
+    Attributes:
+        problem: model, clients' data and loss.
+        config: everything but the mechanism and the server's optimiser.
+        mechanism: one's own; None to calibrate one to the target.
+        bits: most bits of a code.
+        server_optimizer: the name of a class in torch.optim, or what makes an optimiser.
+    """
+
+    problem: Problem
+    config: TrainConfig
+    mechanism: UpdateMechanism | None
+    bits: int
+    server_optimizer: str | MakeOptimizer
+
+    @property
+    def given(self) -> Given:
+        """What the run is trained with as objects."""
+        make = self.server_optimizer
+        return Given(self.problem, self.mechanism, None if isinstance(make, str) else make)
+
+    def complete(self, key: Key) -> TrainConfig:
+        """The configuration with its mechanism and optimiser; the key determines the cohorts."""
+        config = self._capped()
+        if self.mechanism is not None:
+            config = dataclasses.replace(
+                config, mechanism=OWN, parameters=record_of(self.mechanism),
+                trust=self.mechanism.trust, clip_norm=self.mechanism.clip_norm,
+            )  # fmt: skip
+        check_config(config)
+        config = _with_optimizer(config, self)
+        if self.mechanism is not None:
+            return config
+        chosen = choose(self._target(config, key))
+        if chosen.warning:
+            warnings.warn(chosen.warning, UserWarning, stacklevel=6)
+        return dataclasses.replace(
+            config, mechanism=chosen.mechanism, parameters=chosen.parameters,
+            clip_norm=chosen.clip_norm,
+        )  # fmt: skip
+
+    def _capped(self) -> TrainConfig:
+        """With a fixed size, all clients take part equally often unless said otherwise."""
+        config = self.config
+        if config.sampling == "poisson" or config.max_participations is not None:
+            return config
+        balanced = -(-config.rounds * config.cohort // config.population)
+        return dataclasses.replace(config, max_participations=balanced)
+
+    def _target(self, config: TrainConfig, key: Key) -> Target:
+        if config.stop_at_epsilon is None or config.clip_norm is None:
+            raise ValueError(
+                "Expected epsilon, or a mechanism of your own, got neither: give epsilon=8, or "
+                "mechanism=ClippedSGD(clip_norm=1.0) for a run without privacy."
+            )
+        assert config.trust in ("aggregate", "local")
+        examples = None
+        if config.unit == "example":
+            examples = Learner(self.problem, Local(config.batch)).examples
+        return Target(
+            config.stop_at_epsilon, config.delta, config.neighboring, self.bits, config.trust,
+            config.clip_norm, self.problem.dimension, config.population, config.cohort,
+            config.rounds, most_participations(config, key), examples,
+        )  # fmt: skip
+
+
+def _with_optimizer(config: TrainConfig, request: TrainingRequest) -> TrainConfig:
+    make = request.server_optimizer
+    if isinstance(make, str):
+        config = dataclasses.replace(config, server_optimizer=make)
+        server_step(config, request.problem)
+        return config
+    name, options = server_step(config, request.problem, make).described()
+    rate = options.pop("lr", config.learning_rate)
+    plain = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in options.items()
+        if value is None or isinstance(value, bool | int | float | str | tuple)
+    }
+    return dataclasses.replace(
+        config, server_optimizer=name, server_options=plain, learning_rate=float(rate)
+    )
