@@ -7,7 +7,8 @@ BIN := .venv/bin
 # One thread each: threads of torch that wait for a core that another worker has are busy waiting.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo flower-demo test test-all fuzz mutants explore check format bench gallery clean
+.PHONY: demo flower-demo test test-all docs wheel wheel-test fuzz mutants explore check format bench \
+	gallery clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,6 +26,20 @@ test: .venv/ready            ## what proves the product in a few minutes, on all
 
 test-all: test               ## every test: those of `make test`, then what must be long
 	$(PYTEST) -m slow
+
+docs: .venv/ready            ## the site, into build/site; notebooks are executed when they changed
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/site
+
+build/tools:
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --disable-pip-version-check build
+
+wheel: build/tools           ## source distribution and wheel, into dist
+	rm -rf dist
+	build/tools/bin/python -m build --outdir dist
+
+wheel-test: wheel            ## the wheel in empty environments of every Python 3.11 to 3.14 found
+	$(PYTHON) tests/wheels.py dist
 
 fuzz: .venv/ready            ## a million hostile inputs for the parsers
 	$(BIN)/python tests/fuzz.py

@@ -15,6 +15,7 @@ from randquant.channels.wire.compression import compress, decompress
 from randquant.training import models
 from randquant.training.client import Learner
 from randquant.training.data import datasets
+from randquant.training.named import of_dataset
 
 CLIP, CLIENT = 1.5, np.arange(20)
 CHANNELS = {
@@ -28,10 +29,10 @@ LEVELS = (2, 3, 16, 64, 256)
 def inputs() -> dict[str, np.ndarray]:
     data = datasets.load("digits")
     model = models.build("wide", data.train_features.shape[1:], data.classes, 0)
-    learner = Learner(model, data, [CLIENT])
+    learner = Learner(of_dataset(model, data, [CLIENT]))
     found = {
         "normal": np.random.default_rng(0).standard_normal(1_000_000, dtype=np.float32),
-        "gradient": learner.gradients([0])[0][0],
+        "gradient": learner.updates([0])[0][0],
     }
     return {name: CLIP / 3 / np.float32(x.std()) * x for name, x in found.items()}
 

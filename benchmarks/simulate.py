@@ -28,8 +28,9 @@ from randquant.training import models
 from randquant.training.algorithm import distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.data import datasets
+from randquant.training.named import of_dataset
+from randquant.training.optimizer import ServerStep, torch_optimizer
 from randquant.training.participation import sample_cohort
-from randquant.training.server import Optimizer
 
 POPULATION, COHORT, IMAGES, RATE = 3400, 40, 100, 0.1
 WARM, TIMED, PASSES = 3, 12, 3
@@ -42,7 +43,7 @@ def split():
 
 
 def cohort(number):
-    return sample_cohort(POPULATION, COHORT, number, seed=0)
+    return sample_cohort(POPULATION, COHORT, number, Key.from_seed(0))
 
 
 def initial(name):
@@ -91,16 +92,16 @@ def ours_on_gpu(name, folder, rounds, private):
 def ours(name, folder, rounds, private, device="cpu"):
     """Gradients, clip, encode, pack, unpack, sum, decode, step: `randquant train`'s own loop."""
     data, workers = datasets.load("fashion-mnist", folder), 2
-    learner = Learner(initial(name), data, list(split()), device=device)
-    size = (learner._features.nbytes + learner._labels.nbytes) / 2**20
+    learner = Learner(of_dataset(initial(name), data, list(split())), device=device)
+    size = (learner._data.table.features.nbytes + learner._data.table.targets.nbytes) / 2**20
     del data
     mechanism = update_mechanism(*(("rqm", RQM) if private else ("clipped-sgd", {"clip": 1e30})))
     torch.set_num_threads(workers)
     took = []
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         algorithm = distributed_sgd(
-            learner, mechanism, population=POPULATION, optimizer=Optimizer(RATE), pool=pool,
-            workers=workers,
+            learner, mechanism, population=POPULATION, pool=pool, workers=workers,
+            server=ServerStep(torch_optimizer("SGD", RATE, {}), [(learner.dimension,)]),
         )  # fmt: skip
         state, key = algorithm.init(), Key.from_seed(0)
         for number in range(1, rounds + 1):

@@ -14,9 +14,11 @@ import math
 import numpy as np
 from results import save
 
+from randquant.channels.keys import Key
 from randquant.training import models
 from randquant.training.client import Learner
 from randquant.training.data import datasets, features
+from randquant.training.named import of_dataset
 from randquant.training.participation import sample_cohort
 
 SHARES = (0.0, 0.1, 0.3, 1.0, 3.0)
@@ -41,12 +43,12 @@ def accuracy(setting, share: float, step: float, seed: int) -> tuple[float, int]
     data = load(name)
     clients = datasets.partition(data.train_labels, 200, "iid", concentration=0.3, seed=seed)
     built = models.build(model, data.train_features.shape[1:], data.classes, seed)
-    learner = Learner(built, data, clients)
+    learner = Learner(of_dataset(built, data, clients))
     parameters, noise = learner.parameters(), np.random.default_rng(seed)
     deviation = share * clip_norm * math.sqrt(rounds / learner.dimension)
     for number in range(1, rounds + 1):
         learner.load(parameters)
-        gradients, _ = learner.updates(sample_cohort(200, cohort, number, seed))
+        gradients, _ = learner.updates(sample_cohort(200, cohort, number, Key.from_seed(seed)))
         rows = np.asarray(gradients, dtype=np.float64)
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         mean = (rows * np.minimum(1, clip_norm / np.maximum(lengths, 1e-30))).mean(axis=0)

@@ -14,10 +14,10 @@ class Around(MechanismDefaults):
         self.trust, self.cohort = inner.trust, inner.cohort
         self.clip_norm, self.channel = inner.clip_norm, inner.channel
 
-    def encode(self, update, key):
-        return self._encode(update, key)
+    def encode_vector(self, vector, key):
+        return self._encode(vector, key)
 
-    def mean(self, payloads, dimension, key):
+    def mean_vector(self, payloads, dimension, key):
         return self._mean(payloads, dimension, key)
 
     def upload_bytes(self, dimension, clients=None):

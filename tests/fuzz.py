@@ -58,6 +58,7 @@ from randquant.training.algorithm import State
 from randquant.training.config import TrainConfig
 from randquant.training.data import idx
 from randquant.training.records import RoundMetrics, Sent
+from randquant.training.runs import checkpoint
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs import log as run_log
 
@@ -175,14 +176,14 @@ def _checkpoints() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "c"
         state = State(7, np.linspace(0, 1, 50, dtype=np.float32), np.arange(9))
-        run_folder.save_checkpoint(path, state, MADE_WITH)
+        checkpoint.save(path, state, MADE_WITH)
         return [path.read_bytes()]
 
 
 def _read_checkpoint(data: bytes, folder: Path) -> None:
     path = folder / "checkpoint"
     path.write_bytes(data)
-    state = run_folder.load_checkpoint(path, MADE_WITH)
+    state = checkpoint.load(path, MADE_WITH)
     assert state is not None
     assert (state.round, state.parameters.shape, state.participations.shape) == (7, (50,), (9,))
     assert safetensors.numpy.load(data)["round"][0] == 7
@@ -305,7 +306,8 @@ def _read_offer(data: bytes, _folder: Path) -> None:
     offer = Offer.from_text(data.decode(errors="replace"))
     said, mechanism = json.loads(data), offer.mechanism
     assert offer.dimension == said["dimension"] <= offer.size, "another dimension"
-    assert list(offer.buffers) == said["buffers"], "other buffers"
+    assert list(offer.parts) == said["parts"], "other parts"
+    assert offer.buffers == said["buffers"], "other buffers"
     assert mechanism.channel.fingerprint.hex() == said["channel"]["fingerprint"], "another channel"
     for name in ("trust", "cohort", "clip_norm", "norm", "rotation_seed"):
         if name in said:

@@ -117,7 +117,8 @@ def requests() -> list[tuple[bytes, RecordDict]]:
 
         grid.app = spying  # type: ignore[assignment]
         mechanism = VectorMechanism(CHANNEL, 1.0, trust, cohort)  # type: ignore[arg-type]
-        QuantizedStrategy(FedAvg(fraction_evaluate=0.0), mechanism).start(grid, a_model(), 1)
+        strategy = QuantizedStrategy(FedAvg(fraction_evaluate=0.0), mechanism, buffers="server")
+        strategy.start(grid, a_model(), 1)
     assert len(found) == 1 + 5
     return found
 

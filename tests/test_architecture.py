@@ -27,7 +27,7 @@ EXTRAS = {
     "kymatio": {"training"},
     "tensorboard": set(),
     "optuna": {"training"},
-    "rich": {"cli"},
+    "rich": {"cli", "training.display"},
     "flwr": {"integrations"},
     "nacl": {"aggregation.secagg"},
     "dp_accounting": {"privacy.accounting.dp_events"},
@@ -136,7 +136,96 @@ def test_the_channel_stays_under_250_lines():
     assert FILES["channels.channel"].read_text().count("\n") < 250
 
 
-HOUSE = {"architecture", "citations", "docs", "fuzz", "gpu_benchmark", "mutation", "tolerances"}
+POSIX_MODULES = {
+    "crypt", "fcntl", "grp", "nis", "posix", "pty", "pwd", "resource", "spwd", "syslog", "termios",
+    "tty",
+}  # fmt: skip
+POSIX_NAMES = {
+    "os": {
+        "chown", "chroot", "fchdir", "fchmod", "fchown", "fdatasync", "fork", "forkpty",
+        "getegid", "geteuid", "getgid", "getgroups", "getloadavg", "getpgid", "getpgrp",
+        "getpriority", "getresuid", "getuid", "killpg", "lchown", "lockf", "mkfifo", "mknod",
+        "nice", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_SYNC",
+        "posix_fadvise", "posix_fallocate", "posix_spawn", "pread", "pwrite", "readv",
+        "sched_getaffinity", "sched_setaffinity", "setegid", "seteuid", "setgid",
+        "setpgid", "setpriority", "setsid", "setuid", "statvfs",
+        "sync", "sysconf", "uname", "wait", "WNOHANG", "writev",
+    },
+    "signal": {"SIGKILL", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2", "alarm", "pause",
+               "pthread_kill", "pthread_sigmask", "setitimer", "sigwait"},
+    "time": {"clock_gettime", "tzset"},
+}  # fmt: skip
+"""What Windows does not have."""
+
+
+def of_posix(node: ast.AST) -> str:
+    """What a node uses that Windows does not have; else empty."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        names = {module, *(alias.name for alias in node.names)} if not module else {module}
+        inner = {a.name for a in node.names} & POSIX_NAMES.get(module, set())
+        return ", ".join((names & POSIX_MODULES) | inner)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return ast.unparse(node) * (node.attr in POSIX_NAMES.get(node.value.id, ()))
+    return ""
+
+
+def asks_the_system(node: ast.AST) -> bool:
+    """Whether an `if` asks which system this is, or whether it has something."""
+    return isinstance(node, ast.If) and bool(
+        re.search(r"sys\.platform|os\.name|hasattr\((os|signal|time),", ast.unparse(node.test))
+    )
+
+
+def unguarded(body: list[ast.stmt]) -> list[str]:
+    """What some statements use of POSIX without asking for the system first."""
+    found = []
+    for statement in body:
+        if asks_the_system(statement):
+            if isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Return):
+                return found  # the rest is for the other systems
+            continue
+        held = [*ast.iter_child_nodes(statement)]
+        held += [
+            inner
+            for each in held
+            if not isinstance(each, ast.stmt | ast.expr)
+            for inner in ast.iter_child_nodes(each)
+        ]  # of `except` and `case`
+        blocks = [each for each in held if isinstance(each, ast.stmt)]
+        nested = {id(each) for block in blocks for each in ast.walk(block)}
+        own = [node for node in ast.walk(statement) if id(node) not in nested]
+        found += filter(None, map(of_posix, own))
+        found += unguarded(blocks)
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_needs_posix(name):
+    """Every module can be imported and run on Windows: what it lacks is used behind a question."""
+    assert unguarded(TREES[name].body) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import fcntl", ["fcntl"]), ("from pwd import getpwnam", ["pwd"]),
+        ("from os import fork", ["fork"]), ("def f():\n  import resource", ["resource"]),
+        ("def f(x):\n  with x:\n    return os.geteuid()", ["os.geteuid"]),
+        ("try:\n  x()\nexcept OSError:\n  os.fchmod(3, 4)", ["os.fchmod"]),
+        ("if sys.platform == 'linux':\n  import fcntl", []),
+        ("if hasattr(os, 'fork'):\n  os.fork()", []),
+        ("def f():\n  if os.name == 'nt':\n    return\n  os.sync()", []),
+        ("def f():\n  if x:\n    return\n  os.sync()", ["os.sync"]), ("os.fsync(3)", []),
+    ],
+)  # fmt: skip
+def test_posix_is_found_where_it_is(code, found):
+    assert unguarded(ast.parse(code).body) == found
+
+
+HOUSE = {
+    "architecture", "citations", "docs", "fuzz", "gpu_benchmark", "mutation", "site", "tolerances",
+}  # fmt: skip
 """Tests about the whole: the code's shape, the docs, the tests themselves."""
 
 

@@ -7,6 +7,11 @@ privacy figure printed is a proven bound for the whole run.
 import importlib
 from typing import Any
 
+from randquant._internal.version import __version__
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.layout import StateLayout
+from randquant.aggregation.saved import load, save
+from randquant.aggregation.vector import VectorMechanism
 from randquant.audit.pipeline import Audit, audit
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import decode, encode
@@ -20,6 +25,9 @@ from randquant.mechanisms.poisson_binomial import pbm
 from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
 from randquant.mechanisms.registry import register
 from randquant.mechanisms.truncated_geometric import qmgeo
+from randquant.planning.compare import Comparison
+from randquant.planning.compare import at_equal_epsilon as compare
+from randquant.planning.plan import Plan, plan
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.calibration import Calibration, OutOfReach, calibrate
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
@@ -37,16 +45,23 @@ __all__ = [
     "Calibration",
     "Certificate",
     "Channel",
+    "ChannelMechanism",
     "ChannelRelease",
+    "Comparison",
     "GaussianRelease",
     "Guarantee",
     "Interval",
     "Key",
     "Moments",
     "OutOfReach",
+    "Plan",
+    "Run",  # pyright: ignore[reportUnsupportedDunderAll]
     "Sampled",
+    "StateLayout",
     "SumCertificate",
+    "VectorMechanism",
     "VectorRelease",
+    "__version__",
     "account",
     "audit",
     "calibrate",
@@ -54,6 +69,7 @@ __all__ = [
     "certify_metric",
     "certify_pair",
     "certify_sum",
+    "compare",
     "decode",
     "design",  # pyright: ignore[reportUnsupportedDunderAll]
     "encode",
@@ -63,23 +79,30 @@ __all__ = [
     "imvu_fisher",
     "kappa",
     "kappa_sum",
+    "load",
     "load_channel",
     "moments",
     "mvu",
     "optm",
     "pbm",
+    "plan",
     "qmgeo",
     "register",
     "rqm",
+    "save",
     "save_channel",
     "squared_distance",
     "stochastic_rounding",
+    "train",  # pyright: ignore[reportUnsupportedDunderAll]
     "two_bins",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `rq.design` when it is first used: its solver is slow to import."""
+    """Import what is slow to import when it is first used: `design`'s solver, and torch."""
     if name == "design":
         return importlib.import_module("randquant.mechanisms.design")
+    if name in ("train", "Run"):
+        module = "federated" if name == "train" else "trained"
+        return getattr(importlib.import_module(f"randquant.training.{module}"), name)
     raise AttributeError(f"module 'randquant' has no attribute {name!r}")

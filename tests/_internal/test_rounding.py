@@ -64,7 +64,7 @@ FINISHED = [
     Status(Path(f"/runs/{k}"), "finished", dataclasses.replace(CONFIG, seed=k), METRICS, SUMMARY)
     for k in (1, 2)
 ]
-RUN = records.Run(CONFIG, METRICS, SUMMARY)
+RUN = records.RunRecord(CONFIG, METRICS, SUMMARY)
 NOISE = DecodedError(1.0, 1.0, 0.1, 0.1)
 
 

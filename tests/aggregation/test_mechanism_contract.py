@@ -238,10 +238,10 @@ class Coin(MechanismDefaults):
 
     trust, cohort, clip_norm, channel = "local", 1, None, None
 
-    def encode(self, update, key):
-        return bytes([int(update[0] > 0) ^ int(key.words(1)[0] >> np.uint64(63))])
+    def encode_vector(self, vector, key):
+        return bytes([int(vector[0] > 0) ^ int(key.words(1)[0] >> np.uint64(63))])
 
-    def mean(self, payloads, dimension, key):
+    def mean_vector(self, payloads, dimension, key):
         return np.full(dimension, np.mean([payload[0] for payload in payloads]), dtype=np.float32)
 
     def upload_bytes(self, dimension, clients=None):

@@ -1,4 +1,4 @@
-"""What `encode` takes as an update, and payloads that are no client's own."""
+"""What `encode` takes as an update, what `mean` takes as payloads, and which it refuses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy.special import erf
 
 import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism
@@ -110,7 +111,7 @@ def test_one_payload_forty_times_is_no_cohort_of_forty(mechanism):
     assert mechanism.mean(payloads, 650, Key.from_seed(0)).shape == (650,)
     with pytest.raises(ValueError, match="payload once in a sum, got 39 duplicates among 40"):
         mechanism.mean(payloads[:1] * 40, 650, Key.from_seed(0))
-    with pytest.raises(ValueError, match="got 1 duplicates among 41: they add no"):
+    with pytest.raises(ValueError, match="among 41, payload 40 is payload 7 again: a duplicate"):
         mechanism.mean([*payloads, payloads[7]], 650, Key.from_seed(0))
     with pytest.raises(ValueError, match="Expected at least 40 payloads in a sum, got 39"):
         mechanism.mean(payloads[:39], 650, Key.from_seed(0))
@@ -127,22 +128,38 @@ def test_fewer_payloads_than_counted_on_are_refused_before_they_are_added_up():
 
 
 def test_payloads_that_may_be_equal_by_chance_are_added_up():
-    """One bit, codes that are sure, and clients that count on nobody else."""
+    """One bit, codes that are sure, floats without noise, next to none of it."""
     for mechanism, dimension in (
         (ChannelMechanism(COIN, "aggregate", 2), 1),
+        (ChannelMechanism(COIN), 1),
         (ChannelMechanism(SURE, "aggregate", 2), 650),
-        (ChannelMechanism(COIN), 650),
-        (AdditiveMechanism("skellam", 1.0, 1.0, cohort=1), 650),
         (AdditiveMechanism("skellam", 1.0, 1.0, cohort=2), 1),
+        (SignSGD(1.0, 1.0), 1),
+        (SignSGD(1.0, 1e-9), 650),
+        (ClippedSGD(clip_norm=1.0), 650),
+        (gaussian(1.0, clip=0.5), 650),
+        (LocalGaussian(1.0, 1e-9), 650),
     ):
         payload = mechanism.encode(np.zeros(dimension, np.float32), Key.from_seed(1))
         assert mechanism.mean([payload] * 3, dimension, Key.from_seed(0)).shape == (dimension,)
 
 
-def test_copies_are_refused_where_chance_makes_one_in_a_billion_sums_have_them():
-    """The threshold, at two clients and at more: pairs count."""
+@pytest.mark.parametrize(
+    "mechanism",
+    [ChannelMechanism(COIN), VectorMechanism(COIN, 1.0), SignSGD(1.0, 1.0), LocalGaussian(1.0, 1.0),
+     AdditiveMechanism("skellam", 1.0, 1.0, cohort=1)],
+)  # fmt: skip
+def test_the_same_payload_twice_is_refused_under_any_trust(mechanism):
+    payloads = [mechanism.encode(np.zeros(650, np.float32), Key.from_seed(n)) for n in range(3)]
+    with pytest.raises(ValueError, match="payload 3 is payload 1 again"):
+        mechanism.mean([*payloads, payloads[1]])
+
+
+def test_copies_are_refused_where_chance_makes_one_in_a_trillion_sums_have_them():
+    """The threshold, 2**-40, at two clients and at more: pairs count."""
+    assert math.exp(BY_CHANCE) == pytest.approx(2.0**-40, rel=1e-9, abs=0)
     each = log_equal_codes(COIN)
-    longest = math.floor(BY_CHANCE / each)  # a pair is equal more often than in 1e-9
+    longest = math.floor(BY_CHANCE / each)  # a pair is equal more often than in 2**-40
     for dimension, clients, refused in (
         (longest, 2, False),
         (longest + 1, 2, True),
@@ -221,3 +238,97 @@ def test_of_values_that_cannot_be_sent_the_first_is_named():
         finite(update)
     with pytest.raises(ValueError, match=r"got inf at index \[0\]"):
         finite(update[2:])
+
+
+def test_signs_are_not_equal_more_often_than_is_said():
+    """Of two coordinates of norm 1, for all pairs of updates on a grid."""
+    mechanism = SignSGD(1.0, 0.4)
+    angles = np.linspace(0, 2 * np.pi, 73)
+    x = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    up = 0.5 * (1 + erf(x / (0.8 * math.sqrt(2))))
+    equal = up[:, None] * up + (1 - up[:, None]) * (1 - up)
+    assert equal.prod(axis=-1).max() <= math.exp(mechanism.log_equal(2)) < 1
+
+
+def test_floats_with_noise_are_not_equal_more_often_than_is_said():
+    """Most often near clip_norm, where floats are coarse; in one coordinate."""
+    for noise in (1e-9, 1e-3, 1.0):
+        mechanism = LocalGaussian(1.0, noise)
+        said = math.exp(mechanism.log_equal(1))
+        step = float(np.spacing(np.float32(1.0 + 2 * noise)))
+        assert erf(step / (4 * noise) / math.sqrt(2)) <= said
+
+
+# Payloads
+
+
+def some_payloads(mechanism, count=3, dimension=5):
+    update = np.full(dimension, 0.1, np.float32)
+    return [mechanism.encode(update, Key.from_seed(n)) for n in range(count)]
+
+
+def test_the_dimension_is_read_from_the_payloads(mechanism):
+    for dimension in (1, 5, 8):
+        payloads = some_payloads(mechanism, dimension=dimension)
+        wanted = mechanism.mean(payloads, dimension, Key.from_seed(9))
+        assert np.array_equal(mechanism.mean(payloads, key=Key.from_seed(9)), wanted)
+        assert wanted.shape == (dimension,)
+
+
+def test_a_key_is_wanted_only_where_the_server_adds_noise():
+    for name, each in MECHANISMS.items():
+        if name == "central":
+            with pytest.raises(TypeError, match=r"Expected a key, got none: .*Key\.generate"):
+                each.mean(some_payloads(each))
+        else:
+            assert each.mean(some_payloads(each)).shape == (5,)
+
+
+WRONG = {
+    "another dimension": lambda p, m: m.encode(np.zeros(6, np.float32), Key.from_seed(7)),
+    "truncated": lambda p, m: p[:-1],
+    "longer": lambda p, m: p + b"\0",
+    "empty": lambda p, m: b"",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_bad_payload_is_named_by_its_index(mechanism, wrong):
+    payloads = some_payloads(mechanism, 5)
+    payloads[3] = wrong(payloads[3], mechanism)
+    for dimension in (None, 5):
+        with pytest.raises(ValueError, match=r"^payload 3: Expected"):
+            mechanism.mean(payloads, dimension, Key.from_seed(9))
+    with pytest.raises(ValueError, match=r"^payload 0: Expected"):
+        mechanism.mean(payloads[3:], 5, Key.from_seed(9))
+
+
+def test_what_is_no_payload_is_named_too(mechanism):
+    payloads = some_payloads(mechanism)
+    with pytest.raises(TypeError, match=r"^payload 2: Expected bytes from encode, got ndarray"):
+        mechanism.mean([*payloads[:2], np.zeros(5)], 5, Key.from_seed(9))
+    with pytest.raises(TypeError, match=r"Expected a list of payloads, got bytes: put it in \[\]"):
+        mechanism.mean(payloads[0], 5, Key.from_seed(9))
+    with pytest.raises(ValueError, match="at least one payload"):
+        mechanism.mean(iter([]), 5, Key.from_seed(9))
+    again = mechanism.mean((bytearray(p) for p in payloads), 5, Key.from_seed(9))
+    assert np.array_equal(again, mechanism.mean(payloads, 5, Key.from_seed(9)))
+
+
+def test_a_flipped_bit_is_named():
+    for each in (MECHANISMS["vector"], MECHANISMS["signs"], MECHANISMS["skellam"]):
+        payloads = some_payloads(each)
+        for place in (0, 9, 12, 20, 33, 40):
+            damaged = bytearray(payloads[1])
+            damaged[place] ^= 1
+            with pytest.raises(ValueError, match=r"^payload 1: Expected"):
+                each.mean([payloads[0], bytes(damaged), payloads[2]])
+
+
+@pytest.mark.parametrize("of_five", [None, 5])
+def test_updates_of_one_padded_size_are_not_mixed(of_five):
+    """Five and six coordinates are both sent as eight codes."""
+    for each in (MECHANISMS["vector"], MECHANISMS["skellam"]):
+        payloads = [*some_payloads(each), *some_payloads(each, 1, dimension=6)]
+        with pytest.raises(ValueError, match=r"payload 3: Expected .* of 5 coordinates, got 6"):
+            each.mean(payloads, of_five)

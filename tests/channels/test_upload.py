@@ -109,10 +109,11 @@ def test_a_round_counts_what_travels():
     from randquant.training.client import Learner
     from randquant.training.cohort import collector
     from randquant.training.data import datasets
+    from randquant.training.named import of_dataset
 
     digits = datasets.load("digits")
     clients = datasets.partition(digits.train_labels, 12, "iid")
-    learner = Learner(models.build("softmax", (1, 8, 8), 10, 0), digits, clients)
+    learner = Learner(of_dataset(models.build("softmax", (1, 8, 8), 10, 0), digits, clients))
     for trust, each in (("aggregate", 40 + 4 * 650 // 8), ("local", 40 + -(-650 // 8))):
         mechanism = ChannelMechanism(BIT, trust, 12 if trust == "aggregate" else 1)
         with ThreadPoolExecutor(1) as pool:

@@ -9,7 +9,8 @@ import pytest
 
 import randquant as rq
 from randquant import cli
-from randquant.cli.main import parser
+from randquant.cli.command import all_commands
+from randquant.cli.main import parse
 from randquant.mechanisms.interpolated import imvu
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
@@ -333,12 +334,13 @@ def test_help_shows_an_example_that_parses(capsys, command):
     code, out, _ = run(capsys, f"{command} --help")
     assert code == 0
     example = re.search(r"example: randquant (.*)", " ".join(out.split())).group(1)
-    options = parser().parse_args(example.split())
-    assert options.command == command
+    invocation = parse(example.split())
+    assert invocation is not None
+    assert invocation.command is all_commands()[command]
 
 
 def test_the_core_commands_run_without_torch():
-    hide = "import sys; sys.modules['torch'] = None; sys.modules['rich'] = None\n"
+    hide = "import sys; sys.modules['torch'] = None\n"
     lines = (
         f"certify rqm {PAPER}",
         f"account rqm {PAPER} --dimension 5 --rounds 1",
@@ -354,7 +356,8 @@ def test_the_core_commands_run_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
-    assert "train extra" in done.stderr
+    assert "torch for training" in done.stderr
+    assert "pip install 'randquant[train]'" in done.stderr
 
 
 def test_the_installed_command_answers():

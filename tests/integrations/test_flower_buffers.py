@@ -1,4 +1,4 @@
-"""What is no parameter is neither clipped nor noised, and both sides agree on what that is."""
+"""What is not trained is neither clipped nor noised nor sent; both sides agree on what that is."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from flower_rounds import (
     changed_request,
     exact,
     fedavg,
+    mean_of,
     mover,
     noisy,
     refusals,
     run,
 )
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
+from randquant.integrations.flower import accountant as accounting
+from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.ledger import OWN
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.offer import FORMER, Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 from randquant.integrations.flower.updates import RUNNING, Layout
+from randquant.privacy.accounting.accountant import account
 
 torch = pytest.importorskip("torch")
 
@@ -51,8 +56,8 @@ def moving(node, name, array):
     return array + array.dtype.type(by) if array.dtype.kind == "f" else array + 1
 
 
-def trained(model, inner=None, mechanism=None, rounds=2, **options):
-    grid = InProcessGrid(client_app(ANYTHING, moving), range(1, 5))
+def trained(model, inner=None, mechanism=None, rounds=2, train=moving, mod=ANYTHING, **options):
+    grid = InProcessGrid(client_app(mod, train), range(1, 5))
     strategy = QuantizedStrategy(inner or fedavg(), mechanism or noisy(), **options)
     return run(strategy, grid, model, rounds).arrays, grid
 
@@ -66,7 +71,7 @@ def test_running_statistics_are_left_as_they_were(inner, trust):
     """Clipped and noised, a variance is below zero half of the time, and the model's output NaN."""
     model = normalised()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found, _ = trained(record(model), inner(), noisy(trust))
+    found, _ = trained(record(model), inner(), noisy(trust), buffers="server")
     for name in ("1.running_mean", "1.running_var", "1.num_batches_tracked"):
         assert np.array_equal(found[name].numpy(), before[name].numpy())
     # One bit moves a coordinate by nothing 3 times in 8 at most: all 34 of them by 1e-14.
@@ -82,120 +87,338 @@ def test_the_dimension_is_that_of_the_parameters():
     model = normalised()
     layout = Layout.of(record(model))
     assert layout.dimension == sum(p.numel() for p in model.parameters())
-    assert layout.buffers == layout.running == ("1.running_mean", "1.running_var")
-    assert layout.counters == ("1.num_batches_tracked",)
+    assert layout.parts == tuple(name for name, _ in model.named_parameters())
+    assert layout.running == ("1.running_mean", "1.running_var")
+    assert layout.kept == (*layout.running, "1.num_batches_tracked")
 
 
-def test_buffers_that_a_strategy_moves_are_put_back():
+def test_what_a_strategy_moves_although_it_is_not_trained_is_put_back():
     start = arrays(w=0.0, stem=5.0)
     moved = arrays(w=1.0, stem=6.0)
-    Layout.of(start, ("stem",)).settled(start, moved)
+    Layout.of(start, ("w",)).settled(start, moved)
     assert moved["w"].numpy().tolist() == [1.0] * 3
     assert moved["stem"].numpy().tolist() == [5.0] * 3
 
 
-def test_what_is_named_is_left_out_on_both_sides():
-    start = arrays(w=0.0, stem=5.0, scale=7.0)
-    found, grid = trained(start, mechanism=exact(), buffers=("scale", "stem"))
-    assert found["stem"].numpy().tolist() == [5.0] * 3
-    assert found["scale"].numpy().tolist() == [7.0] * 3
-    assert found["w"].numpy().any()
-    [text] = {m.content["randquant"]["offer"] for s, _, m, _ in grid.seen if s == "advertise"
-              and m.content["randquant"]["offer"]}  # fmt: skip
-    assert json.loads(text)["buffers"] == ["stem", "scale"]  # in the model's order
-    assert Offer.from_text(text).dimension == 3
+# Running statistics
 
 
-@pytest.mark.parametrize(
-    ("own", "offered", "refuses"),
-    [
-        (None, (), False), (None, ("stem",), False), (("stem",), ("stem",), False),
-        ((), (), False), ((), ("stem",), True), (("stem",), (), True),
-        (("scale",), ("stem",), True),
-        (["stem", "scale"], ("scale", "stem"), False), (("more",), (), True),
-    ],
-)  # fmt: skip
-def test_a_client_with_buffers_of_its_own_refuses_other_offers(own, offered, refuses):
-    mod = QuantizeMod(math.inf, buffers=own)
-    grid = InProcessGrid(client_app(mod, mover), range(1, 4))
-    start = arrays(w=0.0, stem=5.0, scale=7.0)
-    strategy = QuantizedStrategy(fedavg(), exact("local"), buffers=offered, patience=5)
-    run(strategy, grid, start)
-    assert len(refusals(grid)) == 3 * refuses
-    if refuses and own != ("more",):
-        assert all("buffers that are not trained" in text for text in refusals(grid).values())
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_a_model_with_a_batch_norm_is_refused_with_the_way_out(trust):
+    grid = InProcessGrid(client_app(ANYTHING, moving), range(1, 5))
+    with pytest.raises(ValueError, match=r"1.running_mean and 1 others") as caught:
+        run(QuantizedStrategy(fedavg(), noisy(trust)), grid, record(normalised()))
+    for way in ("GroupNorm", "buffers='frozen'", "buffers='server'"):
+        assert way in str(caught.value)
+    assert grid.seen == []  # nobody was asked for anything
 
 
-@pytest.mark.parametrize("buffers", [[], ["1.running_mean"], ["1.running_var", "1.running_mean"]])
-def test_a_server_that_would_train_running_statistics_is_refused(buffers):
-    """The client names them itself, whatever the dimension that is offered."""
-    model = record(normalised())
-    wanted = Layout.of(model).dimension + 4 * (2 - len(buffers))
-    for dimension in (wanted, Layout.of(model).dimension):
-        grid = InProcessGrid(client_app(ANYTHING, moving), range(1, 5))
-        changed_request(
-            grid,
-            "upload",
-            lambda m, d=dimension: changed_offer(
-                m, lambda r: r.update(buffers=buffers, dimension=d)
-            ),
-        )
-        with pytest.raises(RoundsFailed):
-            run(QuantizedStrategy(fedavg(), noisy("local"), patience=1), grid, model)
-        assert len(refusals(grid)) == 4
-
-
-def test_a_buffer_that_the_model_does_not_have_is_refused_at_the_start():
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
-    with pytest.raises(ValueError, match=r"Expected buffers among the model's arrays.*'more'"):
-        run(QuantizedStrategy(fedavg(), exact(), buffers=("more",)), grid)
-    with pytest.raises(ValueError, match="'n'"):
-        Layout.of(ArrayRecord({"w": Array(np.zeros(2)), "n": Array(np.array(3))}), ("n",))
-    with pytest.raises(ValueError, match="Expected an array of floating-point numbers to train"):
-        Layout.of(arrays(running_mean=0.0, a=1.0), ("a",))
-
-
-def warnings_of(caplog):
-    return [r.getMessage() for r in caplog.records if "running statistics" in r.getMessage()]
-
-
-def test_a_model_with_a_batch_norm_gets_a_warning_with_the_way_out(caplog):
-    trained(record(normalised()))
-    [text] = warnings_of(caplog)
-    assert "1.running_mean and 1 others" in text
-    assert "GroupNorm" in text
-    assert "frozen statistics" in text
-
-
+@pytest.mark.parametrize("buffers", ["refuse", "frozen", "server"])
 @pytest.mark.parametrize(
     "norm",
     [torch.nn.GroupNorm(2, 4), torch.nn.LayerNorm(4),
      torch.nn.BatchNorm1d(4, track_running_stats=False)],
 )  # fmt: skip
-def test_a_model_without_running_statistics_gets_none(norm, caplog):
-    model = normalised(norm)
-    found, _ = trained(record(model))
-    assert not warnings_of(caplog)
-    assert Layout.of(found).buffers == ()
+def test_a_model_without_running_statistics_is_never_refused(norm, buffers):
+    found, grid = trained(record(normalised(norm)), buffers=buffers)
+    assert not refusals(grid)
+    assert Layout.of(found).running == ()
 
 
-def test_offers_differ_with_their_buffers():
+def test_weights_of_keras_have_running_statistics_too():
+    model = ArrayRecord({name: Array(np.ones(3, np.float32)) for name in
+                         ("norm/gamma", "norm/moving_mean", "norm/moving_variance")})  # fmt: skip
+    assert Layout.of(model).parts == ("norm/gamma",)
+
+
+@pytest.mark.parametrize("freezes", [True, False])
+def test_frozen_statistics_are_what_clients_check(freezes, caplog):
+    """A train function whose batch norm is not in eval mode sends nothing, and its log says why."""
+
+    def train(node, name, array):
+        return array if name.endswith(RUNNING) and freezes else moving(node, name, array)
+
+    start = record(normalised())
+    if freezes:
+        found, grid = trained(start, buffers="frozen", train=train)
+        assert not refusals(grid)
+        assert np.array_equal(found["1.running_var"].numpy(), start["1.running_var"].numpy())
+        return
+    with pytest.raises(RoundsFailed):
+        trained(start, buffers="frozen", train=train, patience=1)
+    assert "leaves running statistics as they are, got another 1.running_mean" in caplog.text
+    assert "eval mode" in caplog.text
+
+
+def test_a_reply_without_a_frozen_statistic_is_not_sent():
+    start = record(normalised())
+    lacking = ArrayRecord({n: a for n, a in start.items() if n != "1.running_var"})
+    with pytest.raises(ValueError, match=r"another 1\.running_var"):
+        Layout.of(start).check_frozen(start, lacking)
+    Layout.of(start).check_frozen(start, start)
+
+
+def test_the_server_has_statistics_of_its_own():
+    """They are neither sent nor noised: what clients compute is not looked at."""
+    given = []
+
+    def statistics(model):
+        given.append(model)
+        return arrays_of(model, lambda name, a: a + 1 if name.endswith(RUNNING) else a + 99)
+
+    start = record(normalised())
+    found, grid = trained(start, buffers="server", statistics=statistics, mechanism=exact())
+    assert len(given) == 2
+    for name in ("1.running_mean", "1.running_var"):
+        assert np.array_equal(found[name].numpy(), start[name].numpy() + 2)
+    # Only statistics are taken from it; exact codes of +1 are the clients' own.
+    assert np.allclose(found["0.bias"].numpy(), start["0.bias"].numpy() + 2, atol=1e-6)
+    assert found["1.num_batches_tracked"].numpy() == 0
+    asked = [m for step, _, m, _ in grid.seen if step == "upload"][-1]  # clients get them
+    assert np.array_equal(asked.content["arrays"]["1.running_mean"].numpy(), np.ones(4))
+
+
+def arrays_of(model, change):
+    return ArrayRecord({n: Array(np.asarray(change(n, a.numpy()))) for n, a in model.items()})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda name, a: a * np.nan if name.endswith("running_var") else a,
+        lambda name, a: np.zeros(5) if name.endswith("running_mean") else a,
+    ],
+)
+def test_statistics_that_are_none_are_refused(wrong):
+    start = record(normalised())
+    with pytest.raises(ValueError, match="Expected finite statistics"):
+        trained(start, buffers="server", statistics=lambda model: arrays_of(model, wrong))
+    with pytest.raises(ValueError, match="Expected finite statistics"):
+        trained(start, buffers="server", statistics=lambda model: arrays(w=1.0))
+
+
+def test_an_unknown_policy_is_refused():
+    for call in (
+        lambda: QuantizedStrategy(fedavg(), exact(), buffers="keep"),  # type: ignore[arg-type]
+        lambda: QuantizeMod(math.inf, buffers="keep"),  # type: ignore[arg-type]
+        lambda: Offer(exact(), 5, (), "keep"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match="Expected buffers to be one of refuse, frozen"):
+            call()
+    with pytest.raises(ValueError, match="Expected buffers='server' with statistics"):
+        QuantizedStrategy(fedavg(), exact(), statistics=lambda model: model)
+
+
+# Parts
+
+
+HEADED = {"stem.w": 5.0, "stem.b": 6.0, "head.w": 0.0, "head.b": 1.0}
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+@pytest.mark.parametrize(
+    "options",
+    [{"parts": "head.*"}, {"parts": ["head.w", "*.b"], "frozen": "stem.?"}, {"frozen": ["stem*"]},
+     {"parts": ("head.b", "head.w")}],
+)  # fmt: skip
+def test_only_the_parts_that_were_chosen_are_trained_encoded_and_counted(options, trust):
+    start = arrays(**HEADED)
+    found, grid = trained(start, mechanism=exact(trust), train=moving, **options)
+    assert not refusals(grid)
+    for name in ("stem.w", "stem.b"):
+        assert np.array_equal(found[name].numpy(), start[name].numpy())
+    for name in ("head.w", "head.b"):
+        assert np.allclose(found[name].numpy(), start[name].numpy() + 2, atol=1e-6)
+    first = "upload" if trust == "local" else "advertise"
+    [text] = {m.content["randquant"]["offer"] for s, _, m, _ in grid.seen if s == first}
+    assert json.loads(text)["parts"] == ["head.w", "head.b"]  # in the model's order
+    assert Offer.from_text(text).dimension == 6
+    sizes = {r.content["randquant.payload"]["codes"].shape for s, _, _, r in grid.seen
+             if s == "upload"}  # fmt: skip
+    assert sizes == {(6,)}
+
+
+def test_clients_count_the_dimension_of_the_parts():
+    start, mechanism = arrays(**HEADED), noisy("local")
+    everything = QuantizedStrategy(fedavg(), mechanism)
+    head = QuantizedStrategy(fedavg(), mechanism, parts="head.*")
+    for strategy in (everything, head):
+        run(strategy, InProcessGrid(client_app(ANYTHING, moving), range(1, 4)), start)
+    for strategy, dimension in ((everything, 12), (head, 6)):
+        cost = account([mechanism.release(dimension, 1)], 1e-5, quick=True).epsilon
+        assert strategy.accountant.get_epsilon(1e-5) == cost
+    assert head.accountant.get_epsilon(1e-5) < everything.accountant.get_epsilon(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("own", "offered", "refuses"),
+    [
+        ({}, {}, False), ({}, {"parts": "head.*"}, False), ({"parts": "head.*"}, {}, True),
+        ({"parts": "head.*"}, {"frozen": "stem.*"}, False), ({"frozen": "stem.w"}, {}, True),
+        ({"frozen": "stem.w"}, {"parts": "head.*"}, True), ({"parts": "*"}, {}, False),
+        ({"parts": "nothing.*"}, {}, True), ({"buffers": "server"}, {}, True),
+        ({"buffers": "refuse"}, {}, False),
+        ({"buffers": "server"}, {"buffers": "server"}, False),
+    ],
+)  # fmt: skip
+def test_a_client_refuses_to_train_other_parts_than_its_own(own, offered, refuses, caplog):
+    grid = InProcessGrid(client_app(QuantizeMod(math.inf, **own), moving), range(1, 4))
+    run(QuantizedStrategy(fedavg(), exact("local"), patience=5, **offered), grid, arrays(**HEADED))
+    assert len(refusals(grid)) == 3 * refuses
+    assert strategy_answers(grid) == 3 * (not refuses)
+    if own.get("parts") == "nothing.*":
+        assert "'nothing.*', which matches none of stem.w, stem.b" in caplog.text
+    elif refuses:
+        wanted = "with buffers='server'" if "buffers" in own else "arrays that this client trains"
+        assert all(wanted in text for text in refusals(grid).values())
+
+
+def strategy_answers(grid):
+    return sum(reply.has_content() for step, _, _, reply in grid.seen if step == "upload")
+
+
+def offering(change, model, buffers="server"):
+    """A server whose offer says something else than its strategy; clients' refusals."""
+    grid = InProcessGrid(client_app(ANYTHING, moving), range(1, 5))
+    changed_request(grid, "upload", lambda message: changed_offer(message, change))
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), noisy("local"), patience=1, buffers=buffers), grid, model)
+    assert len(refusals(grid)) == 4
+    return set(refusals(grid).values())
+
+
+def test_a_server_that_would_train_running_statistics_is_refused():
+    """The client names them itself, whatever the names and the dimension that are offered."""
+    model = record(normalised())
+    names = [*Layout.of(model).parts, "1.running_mean"]
+    for dimension in (34, 38):
+        fields = {"parts": names, "dimension": dimension}
+        [text] = offering(lambda r, f=fields: r.update(f), model)
+        assert text == "This client refuses the message; its log says why."
+    [text] = offering(lambda r: r.update(parts=[], dimension=42), model)
+    assert "Expected 42 coordinates as offered, got 34" in text
+
+
+def test_a_client_looks_for_running_statistics_itself():
+    [text] = offering(lambda r: r.update(buffers="refuse"), record(normalised()))
+    assert "Expected a model without running statistics, as the offer says" in text
+    assert "GroupNorm" in text
+
+
+@pytest.mark.parametrize("parts", [["w", "other"], ["stem", "stem"], ["n"], "w", [3], None])
+def test_parts_that_are_no_arrays_of_the_model_are_refused(parts):
+    model = ArrayRecord({**arrays(w=0.0, stem=5.0), "n": Array(np.array(3))})
+    offering(lambda r: r.update(parts=parts), model)
+
+
+def test_a_pattern_that_matches_nothing_is_refused_at_the_start():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
+    for options in ({"parts": "more"}, {"frozen": ["w", "more.*"]}):
+        with pytest.raises(ValueError, match=r"got 'more.*', which matches none of w"):
+            run(QuantizedStrategy(fedavg(), exact(), **options), grid)
+    with pytest.raises(ValueError, match="Expected an array of floating-point numbers to train"):
+        run(QuantizedStrategy(fedavg(), exact(), frozen="*"), grid)
+    with pytest.raises(TypeError, match="Expected parts as patterns of names, got 3"):
+        run(QuantizedStrategy(fedavg(), exact(), parts=[3]), grid)  # type: ignore[list-item]
+    assert grid.seen == []
+    counted = ArrayRecord({"w": Array(np.zeros(2)), "n": Array(np.array(3))})
+    for name in ("n", "m"):
+        with pytest.raises(ValueError, match=f"got '{name}'"):
+            Layout.of(counted, (name,))
+    with pytest.raises(ValueError, match="running_mean"):
+        Layout.of(arrays(running_mean=0.0, a=1.0), ("running_mean", "a"))
+    with pytest.raises(ValueError, match="Expected an array of floating-point numbers to train"):
+        Layout.of(arrays(running_mean=0.0))
+
+
+# Offers
+
+
+def test_a_client_of_another_version_says_so():
+    """So does one of version 2, which takes only version 2; and we take no offer of that one."""
+    [text] = offering(lambda r: r.update(format="randquant offer, version 2"), arrays(w=0.0))
+    assert text.startswith("Expected an offer of this package's version")
+    [text] = offering(lambda r: r.update(format="randquant offer, version 4"), arrays(w=0.0))
+    assert text.startswith("Expected an offer of this package's version")
+
+
+def former(offer, buffers=()):
+    """The text of an offer as version 2 wrote it."""
+    record = json.loads(offer.to_text())
+    del record["parts"]
+    return json.dumps({**record, "format": FORMER, "buffers": list(buffers)}, sort_keys=True)
+
+
+def test_an_account_of_the_former_version_keeps_everything_that_it_counts():
+    """Two offers that differed only by what was not trained are now one: their counts add up."""
+    offer = Offer(noisy("local"), 5)
+    accountant = RunAccountant(1e-5)
+    accountant.compose(RoundEvent(offer, frozenset({OWN})), 3)
+    state = accountant.state_dict()
+    state["offers"] = [former(offer), former(offer, ["stem"])]
+    state["clients"] = {"0": {"0": 3, "1": 4}}
+    del state["checksum"]
+    again = RunAccountant(1e-5)
+    again.load_state_dict({**state, "checksum": accounting._checksum(state)})
+    assert again.answers(OWN) == 7
+    assert (
+        again.get_epsilon(1e-5) == account([noisy("local").release(5, 7)], 1e-5, quick=True).epsilon
+    )
+    with pytest.raises(ValueError, match="its format is another"):
+        Offer.from_text(former(offer))
+    state["offers"] = [former(offer)] * 2
+    with pytest.raises(ValueError, match="it has an offer twice"):
+        again.load_state_dict({**state, "checksum": accounting._checksum(state)})
+
+
+def test_offers_differ_with_their_parts():
     one, two = Offer(noisy(), 5), Offer(noisy(), 5, ("a", "b"))
-    assert one != two
-    assert one.digest != two.digest
-    assert Offer.from_text(two.to_text()) == two
-    with pytest.raises(ValueError, match="each buffer once"):
+    three = Offer(noisy(), 5, ("a", "b"), "server")
+    assert len({one, two, three}) == len({each.digest for each in (one, two, three)}) == 3
+    for offer in (one, two, three):
+        assert Offer.from_text(offer.to_text()) == offer
+    with pytest.raises(ValueError, match="each part once"):
         Offer(noisy(), 5, ("a", "a"))
-    with pytest.raises(TypeError, match="buffers"):
+    with pytest.raises(TypeError, match="parts"):
         Offer(noisy(), 5, ["a"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="by their names"):
         Offer(noisy(), 5, (5,))  # type: ignore[arg-type]
 
 
-def test_a_folder_of_a_run_with_other_buffers_is_refused(tmp_path):
+def test_a_folder_of_a_run_with_other_parts_is_refused(tmp_path):
     start = arrays(w=0.0, stem=5.0)
-    trained(start, mechanism=exact(), folder=tmp_path, buffers=("stem",))
+    trained(start, mechanism=exact(), folder=tmp_path, frozen="stem")
     with pytest.raises(ValueError, match="to be of this mechanism, model and strategy"):
         trained(start, mechanism=exact(), folder=tmp_path, rounds=3)
-    found, _ = trained(start, mechanism=exact(), folder=tmp_path, rounds=3, buffers=("stem",))
+    found, _ = trained(start, mechanism=exact(), folder=tmp_path, rounds=3, parts="w")
     assert found["stem"].numpy().tolist() == [5.0] * 3
+
+
+# Weights
+
+
+def test_the_numbers_of_examples_that_clients_state_change_nothing():
+    """Flower weights by `num-examples`: nobody's reaches the strategy, whatever a client sends."""
+
+    def stated(reply):
+        reply.content["metrics"] = MetricRecord({"num-examples": 1e9, "loss": 7.0})
+        return [reply]
+
+    found = []
+    for fault in (None, lambda step, node, reply: stated(reply) if node == 2 else [reply]):
+        grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 5), fault)
+        result = run(QuantizedStrategy(fedavg(), exact("local")), grid)
+        found.append(result.arrays["w"].numpy())
+        assert set(result.train_metrics_clientapp[1]) == OURS_IN_METRICS
+    assert np.array_equal(*found)
+    assert np.allclose(found[0], mean_of(range(1, 5)), atol=1e-6)
+
+
+OURS_IN_METRICS = {
+    "clients", "dropped", "epsilon", "sent_bytes", "upload_bytes", "plain_bytes"
+}  # fmt: skip
+
+
+def test_a_strategy_with_weights_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match=r"weighted by 'rows': a client's own weight would tell"):
+        QuantizedStrategy(fedavg(weighted_by_key="rows"), exact())

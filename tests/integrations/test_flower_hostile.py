@@ -201,8 +201,9 @@ def test_texts_and_sessions_are_as_long_as_they_may_be(monkeypatch):
     "change",
     [
         {"dimension": 2**40}, {"dimension": 2**31}, {"dimension": 6}, {"dimension": 1.5},
-        {"dimension": True}, {"buffers": ["w"]}, {"buffers": ["more"]}, {"buffers": "w"},
-        {"buffers": [5]}, {"buffers": None}, {"clip_norm": 1e308}, {"clip_norm": -1},
+        {"dimension": True}, {"parts": ["w", "more"]}, {"parts": ["more"]}, {"parts": "w"},
+        {"parts": [5]}, {"parts": None}, {"buffers": []}, {"buffers": "keep"}, {"buffers": None},
+        {"clip_norm": 1e308}, {"clip_norm": -1},
         {"clip_norm": "1"}, {"cohort": 10**30}, {"trust": "central"}, {"norm": "l9"},
         {"rotation_seed": -1}, {"format": "randquant offer, version 1"}, {"more": 1},
         {"channel": None}, {"channel": {}}, {"dimension": 10**400},

@@ -14,12 +14,13 @@ from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.training import client as learner_module
-from randquant.training import models
+from randquant.training import models, together
 from randquant.training.algorithm import distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.data import datasets
+from randquant.training.named import of_dataset
+from randquant.training.optimizer import ServerStep, torch_optimizer
 from randquant.training.participation import sample_cohort
-from randquant.training.server import Optimizer
 
 POPULATION = 30
 CHANNEL = rq.rqm(clip=0.05, margin=0.05, levels=16, keep=0.42)
@@ -33,7 +34,7 @@ def digits():
 def make_learner(dataset, model: str, how: str = "dirichlet") -> Learner:
     clients = datasets.partition(dataset.train_labels, POPULATION, how, seed=3)
     module = models.build(model, dataset.train_features.shape[1:], dataset.classes, 3)
-    return Learner(module, dataset, clients)
+    return Learner(of_dataset(module, dataset, clients))
 
 
 @pytest.fixture
@@ -42,12 +43,16 @@ def pool():
         yield workers
 
 
+def server_of(learner, rate, name="SGD", **options):
+    return ServerStep(torch_optimizer(name, rate, options), [(learner.dimension,)])
+
+
 def algorithm(learner, mechanism, pool, workers=2):
     return distributed_sgd(
         learner,
         mechanism,
         population=POPULATION,
-        optimizer=Optimizer(0.7),
+        server=server_of(learner, 0.7),
         pool=pool,
         workers=workers,
     )
@@ -93,8 +98,8 @@ def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypa
         both.wait()  # both threads are inside
         return original(model, weights, features)
 
-    original = learner_module.functional_call
-    monkeypatch.setattr(learner_module, "functional_call", call)
+    original = together.functional_call
+    monkeypatch.setattr(together, "functional_call", call)
     for gradients, _ in pool.map(learner.updates, [[0, 7]] * 2):
         assert np.array_equal(gradients, expected)
     assert len(set(seen)) == 2
@@ -130,7 +135,7 @@ def test_workers_do_not_change_the_result(digits, model):
             run = algorithm(make_learner(digits, model), ChannelMechanism(CHANNEL), pool, workers)
             state = run.init()
             for round in range(3):
-                cohort = sample_cohort(POPULATION, 10, round + 1, 0)
+                cohort = sample_cohort(POPULATION, 10, round + 1, Key.from_seed(0))
                 state, _ = run.apply(state, cohort, Key.from_seed(1))
             results.append(state.parameters)
     assert (results[0] == results[1]).all()
@@ -195,8 +200,8 @@ def test_the_data_are_held_once(digits):
     """A client's samples may be many others' too: nothing but indices is kept for each."""
     everybody = [np.arange(len(digits.train_labels))] * 500
     module = models.build("cnn", (1, 8, 8), 10, 3)
-    learner = Learner(module, digits, everybody)
-    assert np.shares_memory(learner._features.numpy(), digits.train_features)
+    learner = Learner(of_dataset(module, digits, everybody))
+    assert np.shares_memory(learner._data.table.features.numpy(), digits.train_features)
 
 
 def test_rounds_and_clients_never_share_a_key(digits, pool):
@@ -254,16 +259,17 @@ def test_keys_of_a_round_are_those_of_its_number_and_its_clients(digits, pool):
 
 
 @pytest.mark.parametrize(
-    "optimizer", [Optimizer(0.1), Optimizer(0.1, "adam"), Optimizer(0.1, "sgd", 0.9)]
+    ("name", "options"), [("SGD", {}), ("Adam", {}), ("SGD", {"momentum": 0.9})]
 )
 @pytest.mark.parametrize("model", ["softmax", "cnn"])
-def test_rounds_are_steps_of_the_server_at_the_weights_so_far(digits, pool, model, optimizer):
+def test_rounds_are_steps_of_the_server_at_the_weights_so_far(digits, pool, model, name, options):
     learner, other = (make_learner(digits, model) for _ in range(2))
+    server = server_of(learner, 0.1, name, **options)
     run = distributed_sgd(
-        learner, exact()[0], population=POPULATION, optimizer=optimizer, pool=pool, workers=2
+        learner, exact()[0], population=POPULATION, server=server, pool=pool, workers=2
     )
     state, cohort = run.init(), [9, 2, 5, 11, 3]
-    parameters, moments = other.parameters(), optimizer.init(other.dimension)
+    parameters, kept = other.parameters(), server.init()
     for number in (1, 2, 3):
         before, calls = state.parameters.copy(), state.participations.copy()
         after, cost = run.apply(state, cohort, Key.from_seed(1))
@@ -272,14 +278,14 @@ def test_rounds_are_steps_of_the_server_at_the_weights_so_far(digits, pool, mode
         other.load(parameters)
         updates, losses = other.updates(cohort)
         mean = updates.astype(float).mean(axis=0).astype(np.float32)
-        parameters, moments = optimizer.step(parameters, mean, moments, number)
+        parameters, kept = server.step(parameters, mean, kept)
         # Adam divides small numbers by small ones: what rounding changes may become a step.
         apart = np.abs(after.parameters - parameters)
         assert np.quantile(apart, 0.99) < 2e-6
         assert cost.train_loss == pytest.approx(losses.mean(), rel=1e-5)
         assert cost.bytes_up == 5 * 4 * other.dimension
         assert after.round == number
-        parameters, moments = after.parameters, after.moments
+        parameters, kept = after.parameters, after.optimizer
         state = after
     assert np.flatnonzero(state.participations).tolist() == sorted(cohort)
     assert state.participations.max() == state.participations[cohort].min() == 3
@@ -356,26 +362,29 @@ def test_training_learns(digits, pool):
     learner.load(state.parameters)
     before = learner.evaluate()
     for round in range(60):
-        cohort = sample_cohort(POPULATION, 15, round + 1, 0)
+        cohort = sample_cohort(POPULATION, 15, round + 1, Key.from_seed(0))
         state, _ = run.apply(state, cohort, Key.from_seed(1))
     learner.load(state.parameters)
     assert before.accuracy < 0.3
     assert learner.evaluate().accuracy > 0.85
 
 
+KEY = Key.from_seed(9)
+
+
 def test_cohorts_are_uniform_without_repeats_and_repeatable():
     counts = np.zeros(20)
     for round in range(4000):
-        cohort = sample_cohort(20, 5, round, seed=9)
+        cohort = sample_cohort(20, 5, round, Key.from_seed(9))
         assert len(set(cohort)) == 5
         counts[cohort] += 1
     # Sampling without replacement: the chi-square statistic is scaled by (N-1)/N · 1/(1 - n/N).
     statistic = ((counts - 1000) ** 2 / 1000).sum() * (19 / 20) / (1 - 5 / 20)
     assert statistic < stats.chi2.isf(1e-6, 19)
-    assert sample_cohort(20, 5, 3, 9) == sample_cohort(20, 5, 3, 9)
-    assert sample_cohort(20, 20, 3, 9) == list(range(20))
+    assert sample_cohort(20, 5, 3, KEY) == sample_cohort(20, 5, 3, KEY)
+    assert sample_cohort(20, 20, 3, KEY) == list(range(20))
     with pytest.raises(ValueError, match="cohort"):
-        sample_cohort(20, 21, 0, 0)
+        sample_cohort(20, 21, 0, KEY)
 
 
 def test_the_cnn_has_about_fifty_thousand_parameters():

@@ -16,11 +16,12 @@ from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.training import client as learner_module
 from randquant.training import models
-from randquant.training.client import Learner, Local
+from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.data import datasets
+from randquant.training.local import Local
+from randquant.training.named import of_dataset
 from randquant.training.runs import execution as runs
-from randquant.training.server import Optimizer
 
 KEY = Key.from_seed(1)
 NETWORKS = ("softmax", "mlp", "cnn")
@@ -39,7 +40,7 @@ def split(digits):
 
 
 def learner_of(digits, split, model, local):
-    return Learner(models.build(model, (1, 8, 8), 10, 3), digits, split, local)
+    return Learner(of_dataset(models.build(model, (1, 8, 8), 10, 3), digits, split), local)
 
 
 def by_torch(digits, samples, model, rate, epochs):
@@ -153,55 +154,13 @@ def test_accounting_of_one_example():
     assert ledger.epsilon(3) < Ledger(mechanism, 200, delta=1e-5).epsilon(3) / 10
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (Optimizer(0.3), lambda p: torch.optim.SGD(p, lr=0.3)),
-        (Optimizer(0.3, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9)),
-        (Optimizer(0.3, "adam"), lambda p: torch.optim.Adam(p, lr=0.3)),
-    ],
-)
-def test_server_steps_are_those_of_torch(ours, theirs):
-    rng = np.random.default_rng(0)
-    parameters = rng.standard_normal(30).astype(np.float32)
-    tensor = torch.from_numpy(parameters.copy()).requires_grad_()
-    optimizer, moments = theirs([tensor]), ours.init(30)
-    for number in range(1, 40):
-        mean = rng.standard_normal(30).astype(np.float32)
-        before, kept = parameters.copy(), [moment.copy() for moment in moments]
-        after, new = ours.step(parameters, mean, moments, number)
-        assert np.array_equal(parameters, before)
-        assert all(np.array_equal(a, b) for a, b in zip(moments, kept, strict=True))
-        parameters, moments = after, new
-        tensor.grad = torch.from_numpy(mean)
-        optimizer.step()
-        assert np.abs(parameters - tensor.detach().numpy()).max() < 1e-5
-
-
-def test_adam_divides_by_the_root_and_then_adds_its_floor():
-    """Where the second moment is as small as the floor; by hand, after one step of 1e-8."""
-    mean = np.full(1, 1e-8, dtype=np.float32)
-    optimizer = Optimizer(1.0, "adam")
-    after, _ = optimizer.step(np.zeros(1, np.float32), mean, optimizer.init(1), 1)
-    assert after[0] == pytest.approx(-0.5, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    "arguments", [(0.0,), (-1.0,), (1e31,), (math.nan,), (1.0, "lion"), (1.0, "sgd", 1.0),
-                  (1.0, "sgd", -0.1)],
-)  # fmt: skip
-def test_wrong_steps_are_refused(arguments):
-    with pytest.raises(ValueError, match="Expected"):
-        Optimizer(*arguments)
-
-
 BASE = TrainConfig(
     "digits", "softmax", "rqm", {"clip": 0.05, "margin": 0.05, "levels": 16, "keep": 0.42},
     population=30, cohort=6, rounds=6, checkpoint_every=2, evaluate_every=3,
 )  # fmt: skip
 RUNS = {
     "adam": {"server_optimizer": "adam", "learning_rate": 0.01},
-    "momentum": {"server_momentum": 0.9, "learning_rate": 0.3},
+    "momentum": {"server_options": {"momentum": 0.9}, "learning_rate": 0.3},
     "local": {"local_epochs": 2, "batch": 8, "local_learning_rate": 0.1},
     "poisson": {"sampling": "poisson", "cohort": 2},
     "components": {"features": "pca-12", "model": "mlp32"},
@@ -261,9 +220,7 @@ def test_a_run_that_hides_one_example(tmp_path):
         ({"local_epochs": 2}, "Expected local_learning_rate"),
         ({"batch": 0}, "batch"),
         ({"local_learning_rate": -1.0}, "local_learning_rate"),
-        ({"server_optimizer": "lion"}, "sgd, adam"),
-        ({"server_momentum": 1.0}, "server_momentum"),
-        ({"server_optimizer": "adam", "server_momentum": 0.5}, "server_momentum with"),
+        ({"server_options": {"lr": 0.1}}, "the step size is learning_rate"),
         ({"unit": "person"}, "client, example"),
         ({"unit": "example", "local_learning_rate": 0.1}, "after a local step"),
         ({"sampling": "poisson", "trust": "aggregate"}, "sampling fixed"),

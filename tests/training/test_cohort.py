@@ -22,8 +22,9 @@ from randquant.training.client import Learner
 from randquant.training.cohort import sum_of_codes
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets
+from randquant.training.named import of_dataset
+from randquant.training.optimizer import ServerStep, torch_optimizer
 from randquant.training.runs import execution as runs
-from randquant.training.server import Optimizer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CHANNEL = rq.rqm(clip=0.05, margin=0.05, levels=16, keep=0.42)
@@ -39,10 +40,12 @@ def gpu(monkeypatch):
 def a_round(mechanism=None):
     digits = datasets.load("digits")
     clients = datasets.partition(digits.train_labels, 30, "iid", seed=3)
-    learner = Learner(models.build("softmax", (1, 8, 8), 10, 3), digits, clients, device=DEVICE)
+    problem = of_dataset(models.build("softmax", (1, 8, 8), 10, 3), digits, clients)
+    learner = Learner(problem, device=DEVICE)
     run = distributed_sgd(
-        learner, mechanism or ChannelMechanism(CHANNEL), population=30, optimizer=Optimizer(1.0),
-        pool=None, workers=1,
+        learner, mechanism or ChannelMechanism(CHANNEL), population=30,
+        server=ServerStep(torch_optimizer("SGD", 1.0, {}), [(learner.dimension,)]), pool=None,
+        workers=1,
     )  # fmt: skip
     return learner, run
 

@@ -1,5 +1,4 @@
 import dataclasses
-import fcntl
 import json
 import shutil
 import signal
@@ -11,8 +10,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from randquant._internal import sealed
+from randquant._internal import locks, sealed
 from randquant._internal.serialization import to_json
+from randquant.channels.keys import Key
 from randquant.cli import progress
 from randquant.mechanisms.registry import build
 from randquant.privacy.accounting.accountant import account
@@ -68,7 +68,7 @@ def test_the_guarantee_covers_the_client_called_most_often(finished):
     _, run = finished
     counts = np.zeros(50, dtype=int)
     for round in range(1, 41):
-        counts[sample_cohort(50, 20, round, 0)] += 1
+        counts[sample_cohort(50, 20, round, Key.from_seed(0))] += 1
     channel = build("rqm", CONFIG.parameters)
     release = ChannelRelease(channel, run.summary.dimension, int(counts.max()))
     assert run.summary.participations == counts.max()
@@ -246,13 +246,13 @@ def test_a_run_ends_before_its_epsilon_would_be_exceeded(stopped):
     folder, run = stopped
     counts = np.zeros(50, dtype=int)
     for metrics in run.metrics:
-        counts[sample_cohort(50, 20, metrics.round, 0)] += 1
+        counts[sample_cohort(50, 20, metrics.round, Key.from_seed(0))] += 1
         assert metrics.participations == counts.max()
         assert metrics.epsilon == epsilon_of(run, counts.max()) <= 5.0
     assert run.summary.guarantee.epsilon == metrics.epsilon
     assert run.summary.guarantee.neighboring == "zero_out"
     assert run.summary.rounds == len(run.metrics) == metrics.round < 40
-    counts[sample_cohort(50, 20, metrics.round + 1, 0)] += 1
+    counts[sample_cohort(50, 20, metrics.round + 1, Key.from_seed(0))] += 1
     assert epsilon_of(run, counts.max()) > 5.0
     assert run.summary.accuracy == metrics.accuracy
     assert run.summary.stopped.startswith(f"before round {metrics.round + 1} of 40: epsilon would")
@@ -354,8 +354,7 @@ def test_whole_updates_through_a_channel(norm, size, tmp_path):
 
 
 def test_a_run_belongs_to_one_process_at_a_time(finished):
-    with open(finished[0] / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locks.folder(finished[0]):
         with pytest.raises(BlockingIOError, match="another process"):
             runs.execute(finished[0])
         with pytest.raises(BlockingIOError, match="another process"):

@@ -14,10 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pages import Page, check_charts, check_self_contained
 
-from randquant._internal.html import svg
 from randquant.privacy.guarantee import Guarantee, Trust
 from randquant.training.config import TrainConfig
-from randquant.training.records import RoundMetrics, Run, RunSummary
+from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs.page import (
     LARGE_EPSILON,
     TABLE_ROWS,
@@ -36,7 +35,7 @@ def guarantee(epsilon: float = 152345.6, trust: Trust = "local") -> Guarantee:
 
 def make_run(
     promise: Guarantee | None = None, *, rounds: int = 30, every: int = 1, **config: object
-) -> Run:
+) -> RunRecord:
     settings: dict[str, object] = {"dataset": "digits", "model": "softmax", "mechanism": "rqm"}
     settings["parameters"] = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
     settings |= {"rounds": rounds, **config}
@@ -47,7 +46,7 @@ def make_run(
         loss = 0.4 + 2 / index if evaluated else None
         metrics.append(RoundMetrics(index, accuracy, loss, 0.5, 14600, 0.3, 0.2, 0.1))
     summary = RunSummary(0.873, 0.41, 650, 365, 8 * 365 / 650, 75, promise, 182.4)
-    return Run(TrainConfig(**settings), metrics, summary)  # type: ignore[arg-type]
+    return RunRecord(TrainConfig(**settings), metrics, summary)  # type: ignore[arg-type]
 
 
 CURVE = EpsilonCurve([1.1, 2.0, 8.0, 64.0, 512.0], [0.4, 0.8, 2.0, 2.9, 3.1], 3.125)

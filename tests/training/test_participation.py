@@ -35,7 +35,12 @@ def test_it_draws_exactly_where_the_rounds_can_be_filled(population, rounds):
     for cohort in range(1, population + 1):
         for used in itertools.product(range(cap + 1), repeat=population):
             left = tuple(cap - calls for calls in used)
-            draw = {"round": 4 - rounds, "rounds": 3, "max_participations": cap, "seed": 5}
+            draw = {
+                "round": 4 - rounds,
+                "rounds": 3,
+                "max_participations": cap,
+                "key": Key.from_seed(5),
+            }
             if not fillable(left, cohort, rounds):
                 with pytest.raises(ValueError, match="max_participations"):
                     sample_capped(np.array(used), cohort, **draw)
@@ -53,7 +58,9 @@ def test_it_draws_exactly_where_the_rounds_can_be_filled(population, rounds):
 )
 @pytest.mark.parametrize("seed", range(5))
 def test_nobody_exceeds_the_cap_in_a_whole_run(population, cohort, rounds, cap, seed):
-    cohorts = list(capped_cohorts(population, cohort, rounds, max_participations=cap, seed=seed))
+    cohorts = list(
+        capped_cohorts(population, cohort, rounds, max_participations=cap, key=Key.from_seed(seed))
+    )
     assert [len(set(drawn)) for drawn in cohorts] == [cohort] * rounds
     assert all(drawn == sorted(drawn) for drawn in cohorts)
     calls = np.bincount(np.concatenate(cohorts), minlength=population)
@@ -61,17 +68,17 @@ def test_nobody_exceeds_the_cap_in_a_whole_run(population, cohort, rounds, cap, 
 
 
 def test_a_run_that_cannot_be_filled_fails_at_once():
-    cohorts = capped_cohorts(10, 4, 5, max_participations=1, seed=0)
+    cohorts = capped_cohorts(10, 4, 5, max_participations=1, key=Key.from_seed(0))
     with pytest.raises(ValueError, match="places for 10 are missing"):
         next(cohorts)
 
 
 def test_a_resumed_run_draws_the_same():
-    draw = {"rounds": 12, "max_participations": 5, "seed": 3}
-    cohorts = list(capped_cohorts(9, 3, 12, max_participations=5, seed=3))
+    draw = {"rounds": 12, "max_participations": 5, "key": Key.from_seed(3)}
+    cohorts = list(capped_cohorts(9, 3, 12, max_participations=5, key=Key.from_seed(3)))
     calls = np.bincount(np.concatenate(cohorts[:6]), minlength=9)
     assert sample_capped(calls, 3, round=7, **draw) == cohorts[6]
-    assert sample_capped(calls, 3, round=7, **{**draw, "seed": 4}) != cohorts[6]
+    assert sample_capped(calls, 3, round=7, **{**draw, "key": Key.from_seed(4)}) != cohorts[6]
 
 
 def test_a_loose_cap_draws_uniformly():
@@ -79,7 +86,7 @@ def test_a_loose_cap_draws_uniformly():
     cohorts = list(itertools.combinations(range(6), 3))
     calls = np.zeros(6, dtype=np.int64)
     drawn = [
-        sample_capped(calls, 3, round=1, rounds=1, max_participations=1, seed=seed)
+        sample_capped(calls, 3, round=1, rounds=1, max_participations=1, key=Key.from_seed(seed))
         for seed in range(4000)
     ]
     places = np.array([cohorts.index(tuple(one)) for one in drawn])
@@ -90,7 +97,7 @@ def test_a_loose_cap_draws_uniformly():
 def test_poisson_cohorts_have_independent_members_at_their_rate():
     taken = np.zeros((6000, 5), dtype=bool)
     for round in range(len(taken)):
-        taken[round, sample_poisson(5, 0.3, round, seed=1)] = True
+        taken[round, sample_poisson(5, 0.3, round, key=Key.from_seed(1))] = True
     assert chance.mean_is(taken.reshape(-1), 0.3, 1.0)
     assert not chance.mean_is(taken.reshape(-1), 0.33, 1.0)
     assert not np.array_equal(taken[0], taken[1]) or not np.array_equal(taken[1], taken[2])
@@ -107,13 +114,13 @@ def test_no_coin_falls_more_often_than_its_rate(rate, monkeypatch):
     words = np.array(chosen, dtype=np.uint64)
     monkeypatch.setattr(Key, "words", lambda self, count, start=0: words[:count])
     expected = [client for client, word in enumerate(chosen) if word < limit]
-    assert sample_poisson(5, rate, round=1, seed=0) == expected
+    assert sample_poisson(5, rate, round=1, key=Key.from_seed(0)) == expected
     assert 1 in expected
 
 
 def test_rounds_are_drawn_apart():
     """With nothing that forces the draw, as many different cohorts as chance makes."""
-    loose = {"rounds": 60, "max_participations": 60, "seed": 0}
+    loose = {"rounds": 60, "max_participations": 60, "key": Key.from_seed(0)}
     calls = np.zeros(6, dtype=np.int64)
     drawn = [tuple(sample_capped(calls, 3, round=number, **loose)) for number in range(1, 61)]
     cohorts = list(itertools.combinations(range(6), 3))
@@ -122,8 +129,8 @@ def test_rounds_are_drawn_apart():
 
 
 def test_everyone_takes_part_at_rate_one_and_hardly_anyone_near_zero():
-    assert sample_poisson(4, 1.0, 1, seed=0) == [0, 1, 2, 3]
-    assert sample_poisson(1000, 5e-324, 1, seed=0) == []
+    assert sample_poisson(4, 1.0, 1, key=Key.from_seed(0)) == [0, 1, 2, 3]
+    assert sample_poisson(1000, 5e-324, 1, key=Key.from_seed(0)) == []
 
 
 @pytest.mark.parametrize(
@@ -136,7 +143,6 @@ def test_everyone_takes_part_at_rate_one_and_hardly_anyone_near_zero():
         ({"round": 0}, ValueError),
         ({"round": 4}, ValueError),
         ({"max_participations": 0}, ValueError),
-        ({"seed": -1}, ValueError),
     ],
 )
 def test_wrong_arguments_are_named(changed, error):
@@ -146,17 +152,17 @@ def test_wrong_arguments_are_named(changed, error):
         "round": 1,
         "rounds": 3,
         "max_participations": 3,
-        "seed": 0,
+        "key": Key.from_seed(0),
     }
     assert len(sample_capped(**right)) == 2
     with pytest.raises(error, match="Expected"):
         sample_capped(**{**right, **changed})
     for rate in (0, 1.5):
         with pytest.raises(ValueError, match="rate"):
-            sample_poisson(4, rate, 1, 0)
+            sample_poisson(4, rate, 1, Key.from_seed(0))
 
 
 def test_who_has_taken_part_beyond_the_cap_takes_no_place_of_the_others():
     """A cap that was lowered while a run went on: what was too much is nobody else's loss."""
-    draw = {"rounds": 2, "max_participations": 2, "seed": 0}
+    draw = {"rounds": 2, "max_participations": 2, "key": Key.from_seed(0)}
     assert sample_capped(np.array([9, 0, 0]), 2, round=1, **draw) == [1, 2]

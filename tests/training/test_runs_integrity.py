@@ -30,7 +30,7 @@ from randquant.training.runs import (
     log as run_log,
 )
 from randquant.training.runs import (
-    rewrite as rebuild,
+    rewrite,
 )
 from randquant.training.runs import (
     status as run_status,
@@ -173,7 +173,7 @@ def test_a_run_may_end_with_the_last_round_that_was_sent(tmp_path):
     ended = runs.execute(folder, changes={"rounds": 7})
     assert ended.summary.rounds == 7
     assert ended.summary.accuracy == ended.metrics[-1].accuracy
-    assert rebuild.rebuild(folder).exists()
+    assert rewrite.rebuild(folder).exists()
 
 
 def test_the_round_under_way_counts_as_sent(finished, tmp_path, monkeypatch):
@@ -237,7 +237,7 @@ def test_a_finished_run_that_goes_on_is_not_finished_any_more(run):
     assert found.epsilon == found.metrics[-1].epsilon
     assert not (run / "report.html").exists()
     with pytest.raises(ValueError, match="--resume"):
-        rebuild.rebuild(run)
+        rewrite.rebuild(run)
     assert runs.execute(run).summary.rounds == 12
     assert run_folder.read_finished(run / "baseline").summary.rounds == 12
 
@@ -259,7 +259,7 @@ def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, monkeyp
     found = run_status.read(folder)
     assert (found.state, found.epsilon) == ("damaged", None)
     with pytest.raises(ValueError, match=r"cover all .* rounds that were sent"):
-        rebuild.rebuild(folder)
+        rewrite.rebuild(folder)
     assert spent[0] < runs.execute(folder).summary.guarantee.epsilon <= spent[1]
 
 
@@ -328,7 +328,7 @@ def test_a_channel_that_was_exchanged_is_noticed(tmp_path):
     config = dataclasses.replace(CONFIG, mechanism="channel-file", parameters={"path": str(path)})
     runs.create(folder, config, baseline=False, overwrite=False)
     save_channel(path, build("rqm", {"clip": 0.1, "margin": 0.1, "levels": 4, "keep": 0.4}))
-    with pytest.raises(ValueError, match="Expected the channel that the run"):
+    with pytest.raises(ValueError, match="Expected the mechanism that the run"):
         runs.execute(folder)
 
 

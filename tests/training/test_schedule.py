@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from randquant.aggregation.registry import update_mechanism
+from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.training.config import TrainConfig, check_config
@@ -44,7 +45,7 @@ def schedule_of(config: TrainConfig, dimension: int) -> Schedule:
         mechanism_of(config), dimension, delta=config.delta, neighboring=config.neighboring,
         limit=config.stop_at_epsilon,
     )  # fmt: skip
-    return Schedule(config, ledger)
+    return Schedule(config, ledger, Key.from_seed(config.seed or 0))
 
 
 def epsilon_of(config: TrainConfig, dimension: int, participations: int) -> float:
@@ -101,7 +102,7 @@ def test_without_limits_cohorts_are_those_of_earlier_versions():
     schedule, calls = schedule_of(config, 10), np.zeros(12, dtype=np.int64)
     for done in range(40):
         step = schedule.step(done, calls)
-        assert step.cohort == sample_cohort(12, 4, done + 1, 5)
+        assert step.cohort == sample_cohort(12, 4, done + 1, Key.from_seed(5))
         calls[step.cohort] += 1
     assert schedule.step(40, calls).cohort is None
     assert schedule.rounds() == 40

@@ -41,6 +41,7 @@ def build(config: Mapping[str, Any], client: int, data_dir: str = "") -> tuple[n
     """
     from randquant.training import models
     from randquant.training.client import Learner
+    from randquant.training.named import of_dataset
 
     population, seed = config["num-partitions"], config["seed"]
     if not 0 <= client < population:
@@ -48,7 +49,7 @@ def build(config: Mapping[str, Any], client: int, data_dir: str = "") -> tuple[n
     dataset, clients = _data(config["dataset"], data_dir or config["data-dir"], population, seed)
     shape = dataset.train_features.shape[1:]
     model = models.build(config["model"], shape, dataset.classes, seed)
-    return model, Learner(model, dataset, [clients[client]])
+    return model, Learner(of_dataset(model, dataset, [clients[client]]))
 
 
 @functools.lru_cache(maxsize=1)  # one process of a simulation computes many clients

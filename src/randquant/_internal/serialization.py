@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import json
 import math
 import os
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+
+from randquant._internal.disk import flush, sync_folder
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ def write_atomic(path: Path, data: bytes) -> None:
             with open(temporary, "wb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                flush(file.fileno())
             os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -93,18 +94,6 @@ def naming(path: Path) -> Iterator[None]:
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive a power failure, if its file system supports this."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(folder)
 
 
 def write_json(path: Path, record: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 import numbers
@@ -74,8 +75,22 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
     """Return `value` if it is one of `options`, or raise a ValueError that lists them."""
     options = list(options)
     if value not in options:
-        raise ValueError(f"Expected {name} to be one of {', '.join(options)}; got {value!r}.")
+        raise ValueError(
+            f"Expected {name} to be one of {', '.join(options)}; "
+            f"got {value!r}{nearest(value, options)}"
+        )
     return value
+
+
+def nearest(word: Any, options: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown word: the option that was meant, if any.
+
+    Example:
+        >>> nearest("clp", ["clip", "keep"]), nearest("x", ["clip"])
+        (': did you mean clip?', '.')
+    """
+    near = difflib.get_close_matches(str(word), list(options), n=1)
+    return f": did you mean {near[0]}?" if near else "."
 
 
 def kind(name: str, value: Any, wanted: type) -> None:
@@ -102,7 +117,10 @@ def call(name: str, constructor: Callable[..., T], parameters: Mapping[str, Any]
     accepted = inspect.signature(constructor).parameters
     for given in parameters:
         if given not in accepted:
-            raise ValueError(f"Expected {name} parameters {', '.join(accepted)}; got {given!r}.")
+            raise ValueError(
+                f"Expected {name} parameters {', '.join(accepted)}; "
+                f"got {given!r}{nearest(given, accepted)}"
+            )
     required = [p.name for p in accepted.values() if p.default is p.empty]
     missing = [parameter for parameter in required if parameter not in parameters]
     if missing:

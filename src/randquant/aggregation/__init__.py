@@ -6,6 +6,7 @@ Training and deployment see only `UpdateMechanism`.
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.mechanism import MechanismDefaults, UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.saved import from_record, load, save
@@ -20,6 +21,7 @@ __all__ = [
     "LocalGaussian",
     "MechanismDefaults",
     "SignSGD",
+    "StateLayout",
     "UpdateMechanism",
     "VectorMechanism",
     "all_mechanisms",

@@ -18,10 +18,9 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.aggregation.mechanism import MechanismDefaults
-from randquant.aggregation.payloads import counted, enough
+from randquant.aggregation.payloads import each, enough
 from randquant.aggregation.rotation import Rotation
 from randquant.channels import wire
-from randquant.channels.encoding.inputs import vector
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
 from randquant.mechanisms.noise.laws import NOISES
@@ -77,8 +76,7 @@ class AdditiveMechanism(MechanismDefaults):
         modulo 2**bits of at least `cohort` clients who all follow the protocol: the norm of the
         rounded update is checked in integers, so no earlier floating-point rounding matters, and
         the distance between the tables that noise is drawn from and its law is part of the release.
-        `mean` refuses fewer payloads than `cohort`, and duplicates where two clients would send
-        equal payloads with a probability below 1e-9. It adds the payloads itself, as a simulation
+        `mean` refuses fewer payloads than `cohort`. It adds the payloads itself, as a simulation
         may; a deployment must use secure aggregation modulo 2**bits instead.
         `mean` is unbiased for the mean of the clipped updates, up to two effects. Rounding is
         repeated until the norm is within its bound, which shifts a client's mean by at most
@@ -98,7 +96,7 @@ class AdditiveMechanism(MechanismDefaults):
         >>> mechanism = AdditiveMechanism("skellam", clip_norm=1.0, noise_multiplier=2.0, cohort=2)
         >>> update, root = np.full(5, 0.1, dtype=np.float32), Key.from_seed(0)
         >>> payloads = [mechanism.encode(update, root.fold_in(client)) for client in range(2)]
-        >>> mechanism.mean(payloads, 5, root).shape, mechanism.release(5, 1).trust
+        >>> mechanism.mean(payloads).shape, mechanism.release(5, 1).trust
         ((5,), 'aggregate')
     """
 
@@ -138,25 +136,36 @@ class AdditiveMechanism(MechanismDefaults):
         """Return the grid and the noise for updates of this dimension."""
         return _plan(self, dimension)
 
-    def encode(self, update: np.ndarray, key: Key) -> bytes:
+    def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Clip, rotate, round, add noise, reduce modulo 2**bits, pack."""
-        update = vector(update)
-        plan = self.plan(update.size)
-        steps = plan.rotation.forward(clip_to_norm(update, self.clip_norm)) * plan.scale
+        plan = self.plan(vector.size)
+        steps = plan.rotation.forward(clip_to_norm(vector, self.clip_norm)) * plan.scale
         key.claim()
         rounded = round_within(steps, plan.bound, key.fold_in("round"))
         noisy = rounded + plan.noise.draw(plan.rotation.size, key.fold_in("noise"))
         codes = noisy & ((1 << self.bits) - 1)
-        return wire.pack(self.format, codes.astype(np.uint8 if self.bits <= 8 else np.uint32))
+        codes = codes.astype(np.uint8 if self.bits <= 8 else np.uint32)
+        return wire.pack(self.format, codes, codes.size - vector.size)
 
-    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Sum the payloads' codes and decode."""
-        plan = self.plan(dimension)
-        counted(payloads, self.cohort, plan.rotation.size * self._log_equal(plan))
-        totals = np.zeros(plan.rotation.size, dtype=np.int64)
-        for payload in payloads:
-            wire.add(self.format, payload, totals)
+        size = self.size(dimension)
+        totals = np.zeros(size, dtype=np.int64)
+        form, padding = self.format, size - dimension
+        each(payloads, lambda payload: wire.add(form, payload, totals, padding))
         return self.decode(totals, len(payloads), dimension)
+
+    def dimension_of(self, payload: bytes) -> int:
+        """As its header states, padding not counted."""
+        return wire.dimension_of(self.format, payload)
+
+    def log_equal(self, dimension: int) -> float:
+        """As often as all codes are equal."""
+        return self.size(dimension) * self._log_equal(self.plan(dimension))
+
+    def payload_bytes(self, dimension: int) -> int:
+        """Packed codes, as many bytes as masked."""
+        return upload.coded(self.format, self.size(dimension))
 
     def size(self, dimension: int) -> int:
         """How many codes an update is sent as: its dimension, padded to a power of two."""

@@ -15,9 +15,9 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.aggregation.error import CoordinateError
+from randquant.aggregation.layout import Update, as_vector
 from randquant.aggregation.mechanism import MechanismDefaults, beyond, no_error
-from randquant.aggregation.payloads import finite, mean_of_floats
-from randquant.channels.encoding.inputs import vector
+from randquant.aggregation.payloads import finite, floats_in, mean_of_floats
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
 from randquant.mechanisms.record import CLIP, CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
@@ -57,24 +57,31 @@ class ClippedSGD(MechanismDefaults):
         """None: nothing is protected."""
         return None
 
-    def encode(self, update: np.ndarray, key: Key) -> bytes:
+    def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """The clipped update, 4 bytes a coordinate."""
-        update = vector(update)
         if self.clip_norm is not None:
-            return clip_to_norm(update, self.clip_norm, self.norm).astype("<f4").tobytes()
+            return clip_to_norm(vector, self.clip_norm, self.norm).astype("<f4").tobytes()
         assert self.clip is not None
         limit = np.float32(self.clip)
         if float(limit) > self.clip:  # rounded up: what is sent must not exceed clip
             limit = np.nextafter(limit, np.float32(0))
-        return np.clip(finite(update), -limit, limit).astype("<f4").tobytes()
+        return np.clip(finite(vector), -limit, limit).astype("<f4").tobytes()
 
-    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """The mean of the clipped updates."""
         return mean_of_floats(payloads, dimension).astype(np.float32)
 
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+    def dimension_of(self, payload: bytes) -> int:
+        """As many as there are floats."""
+        return floats_in(payload)
+
+    def payload_bytes(self, dimension: int) -> int:
         """4 bytes a coordinate."""
         return upload.floats(dimension)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """4 bytes a coordinate."""
+        return self.payload_bytes(dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
@@ -125,12 +132,17 @@ class CentralGaussian(MechanismDefaults):
         """The server sees raw updates."""
         return "central"
 
-    def encode(self, update: np.ndarray, key: Key) -> bytes:
+    def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """The clipped update, 4 bytes a coordinate: the server is trusted with it."""
-        return ClippedSGD(self.clip, self.clip_norm).encode(update, key)
+        return ClippedSGD(self.clip, self.clip_norm).encode_vector(vector, key)
 
-    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """The mean of the clipped updates plus noise drawn with the server's key."""
+        if key is None:
+            raise TypeError(
+                "Expected a key, got none: the server of a gaussian draws the noise, so give "
+                "mean(payloads, key=rq.Key.generate())."
+            )
         mean = mean_of_floats(payloads, dimension)
         if self.clip_norm is not None:
             distance = 2 * self.clip_norm
@@ -140,9 +152,17 @@ class CentralGaussian(MechanismDefaults):
         noise = self.noise_multiplier * distance / len(payloads) * _normals(dimension, key)
         return (mean + noise).astype(np.float32)
 
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+    def dimension_of(self, payload: bytes) -> int:
+        """As many as there are floats."""
+        return floats_in(payload)
+
+    def payload_bytes(self, dimension: int) -> int:
         """4 bytes a coordinate."""
         return upload.floats(dimension)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """4 bytes a coordinate."""
+        return self.payload_bytes(dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
@@ -208,9 +228,9 @@ class LocalGaussian(MechanismDefaults):
         """Standard deviation of each client's noise."""
         return self.noise_multiplier * 2 * self.clip_norm
 
-    def noisy(self, update: np.ndarray, key: Key) -> np.ndarray:
+    def noisy(self, update: Update, key: Key) -> np.ndarray:
         """The clipped update plus noise, (d,) float64."""
-        update = vector(update)
+        update = as_vector(update)
         return clip_to_norm(update, self.clip_norm) + self.deviation * _normals(update.size, key)
 
     @property
@@ -218,17 +238,32 @@ class LocalGaussian(MechanismDefaults):
         """The server sees each noisy update."""
         return "local"
 
-    def encode(self, update: np.ndarray, key: Key) -> bytes:
+    def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """The noisy update, 4 bytes a coordinate."""
-        return self.noisy(update, key).astype("<f4").tobytes()
+        return self.noisy(vector, key).astype("<f4").tobytes()
 
-    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """The mean of the noisy updates: unbiased for the mean of the clipped ones."""
         return mean_of_floats(payloads, dimension).astype(np.float32)
 
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+    def dimension_of(self, payload: bytes) -> int:
+        """As many as there are floats."""
+        return floats_in(payload)
+
+    def log_equal(self, dimension: int) -> float:
+        """As often as all floats are equal: one float's noise lies in an interval that narrow."""
+        # Within 40 deviations, all but e^-800, a float of 32 bits is one of an interval of at most
+        # 2**-23 · (clip_norm + 40 deviations); the density is below 1/(2 deviations).
+        width = 2.0**-23 * (self.clip_norm / self.deviation + 40)
+        return dimension * min(math.log(width), 0.0)
+
+    def payload_bytes(self, dimension: int) -> int:
         """4 bytes a coordinate."""
         return upload.floats(dimension)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """4 bytes a coordinate."""
+        return self.payload_bytes(dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"

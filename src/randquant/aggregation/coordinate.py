@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from randquant.aggregation.mechanism import MechanismDefaults
-from randquant.aggregation.payloads import counted, enough
+from randquant.aggregation.payloads import each, enough
 from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.batch import encode_payloads
@@ -43,8 +43,7 @@ class ChannelMechanism(MechanismDefaults):
         uneven values a sum of codes does not decode to a mean, and each client's codes are decoded.
         `mean` is unbiased for the mean of the clipped updates when the channel is unbiased.
         Under `aggregate` trust the bound of `release` holds for any updates of the other clients,
-        as long as at least `cohort` clients follow the protocol; `mean` refuses fewer payloads,
-        and duplicates where two clients would send equal codes with a probability below 1e-9. It
+        as long as at least `cohort` clients follow the protocol; `mean` refuses fewer payloads. It
         adds up the codes itself, as a simulation may.
 
     Raises:
@@ -66,9 +65,9 @@ class ChannelMechanism(MechanismDefaults):
                 "design.optimal(..., lattice=True), or use local trust."
             )
 
-    def encode(self, update: np.ndarray, key: Key) -> bytes:
+    def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Clip, draw codes, pack: the client's payload."""
-        return encode_payload(self.channel, update, key, threads=1)  # clients may share a machine
+        return encode_payload(self.channel, vector, key, threads=1)  # clients may share a machine
 
     def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
         """Encode all updates at once: the same payloads as one by one."""
@@ -79,23 +78,41 @@ class ChannelMechanism(MechanismDefaults):
         """The channel: nothing comes before it."""
         return self.channel
 
-    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
-        counted(payloads, self.cohort, dimension * log_equal_codes(self.channel))
+        return self.mean_of_codes(payloads, dimension, padding=0)
+
+    def mean_of_codes(self, payloads: Sequence[bytes], size: int, padding: int) -> np.ndarray:
+        """Decode the mean of payloads of `size` codes, of which so many are padding."""
         if self.channel.lattice is None:
-            total = np.zeros(dimension, dtype=np.float64)
-            for payload in payloads:
-                total += self.channel.values[wire.unpack(self.channel, payload, dimension)]
+            total = np.zeros(size, dtype=np.float64)
+
+            def add_values(payload: bytes) -> None:
+                nonlocal total
+                total += self.channel.values[wire.unpack(self.channel, payload, size, padding)]
+
+            each(payloads, add_values)
             return (total / len(payloads)).astype(np.float32)
-        totals = np.zeros(dimension, dtype=np.int64)
-        for payload in payloads:
-            wire.add(self.channel, payload, totals)
-        return self.decode(totals, len(payloads), dimension)
+        totals = np.zeros(size, dtype=np.int64)
+        each(payloads, lambda payload: wire.add(self.channel, payload, totals, padding))
+        return self.decode(totals, len(payloads), size)
+
+    def dimension_of(self, payload: bytes) -> int:
+        """As its header states."""
+        return wire.dimension_of(self.channel, payload)
+
+    def log_equal(self, dimension: int) -> float:
+        """As often as all codes are equal."""
+        return dimension * log_equal_codes(self.channel)
+
+    def payload_bytes(self, dimension: int) -> int:
+        """Packed codes."""
+        return upload.coded(self.channel, dimension)
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
         """Packed codes; under `aggregate` trust a vector masked for a sum over `clients`."""
         if self.trust == "local":
-            return upload.coded(self.channel, dimension)
+            return self.payload_bytes(dimension)
         bits = upload.sum_bits(self.channel.levels, clients or self.cohort)
         return upload.masked(dimension, bits)
 

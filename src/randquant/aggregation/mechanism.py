@@ -6,12 +6,14 @@ Planning, accounting, audit, training and engines use this protocol only, never 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from randquant.aggregation.error import CoordinateError, normal_coordinate
+from randquant.aggregation.layout import Update, as_vector
+from randquant.aggregation.payloads import counted, received
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release
@@ -24,8 +26,9 @@ BEYOND = 1024.0
 class UpdateMechanism(Protocol):
     """How updates become payloads, and a cohort's payloads a mean.
 
-    A mechanism of your own derives from `MechanismDefaults`, which implements everything below
-    `release`; the four properties and four methods above it are yours to write.
+    A mechanism of your own derives from `MechanismDefaults`, which implements everything but the
+    four properties, `upload_bytes` and `release`; `encode` and `mean` call its `encode_vector` and
+    `mean_vector`, which are yours to write too.
     """
 
     @property
@@ -48,12 +51,43 @@ class UpdateMechanism(Protocol):
         """The channel that the codes of a payload are drawn from; None if there is none."""
         ...
 
-    def encode(self, update: np.ndarray, key: Key) -> bytes:
-        """On a client: encode an update (d,) float32 as a payload, with a key used only once."""
+    def encode(self, update: Update, key: Key) -> bytes:
+        """On a client: encode an update as a payload.
+
+        Args:
+            update: (d,) floats of 16, 32 or 64 bits, of NumPy or torch on any device, or a state
+                dict's difference, which `StateLayout` flattens.
+            key: used for this one encoding only.
+
+        Raises:
+            ValueError: a number is NaN or infinite (the error names it), or the update is not a
+                vector, or the key was used before.
+            TypeError: the update is no dense array of floats.
+        """
         ...
 
-    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
-        """On the server: estimate the mean of the clipped updates, (d,) float32, from payloads."""
+    def mean(
+        self, payloads: Iterable[bytes], dimension: int | None = None, key: Key | None = None
+    ) -> np.ndarray:
+        """On the server: estimate the mean of the clipped updates.
+
+        Args:
+            payloads: one of each client.
+            dimension: coordinates of an update; None to read it from the payloads.
+            key: for a server that adds noise of its own (`central` trust); others need none.
+
+        Returns:
+            (d,) float32.
+
+        Guarantees:
+            The same payload twice is refused where n different clients' payloads would hold an
+            equal pair with a probability below 2**-40.
+
+        Raises:
+            ValueError: a payload is damaged, of another mechanism or dimension, or a duplicate (the
+                error names it by its index); or there are too few payloads.
+            TypeError: a payload is not bytes, or a key is needed and missing.
+        """
         ...
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
@@ -64,10 +98,33 @@ class UpdateMechanism(Protocol):
         """
         ...
 
+    def payload_bytes(self, dimension: int) -> int:
+        """Bytes of `encode`'s payload: what a client would send without secure aggregation."""
+        ...
+
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release | None:
         """The release of so many rounds, for accounting; None if nothing is protected."""
+        ...
+
+    def dimension_of(self, payload: bytes) -> int:
+        """Coordinates of the update that a payload was made of.
+
+        Raises:
+            ValueError: it is no payload of this mechanism, or payloads do not state it.
+        """
+        ...
+
+    def log_equal(self, dimension: int) -> float:
+        """Upper bound of the log probability that two clients send equal payloads.
+
+        Over all updates; 0 if nothing better is known. `mean` refuses duplicates by it.
+        """
+        ...
+
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
+        """Estimate the mean from payloads that `mean` has checked for copies."""
         ...
 
     def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
@@ -169,12 +226,15 @@ class MechanismDefaults(ABC):
         super().__init_subclass__(**options)
 
     @abstractmethod
-    def encode(self, update: np.ndarray, key: Key) -> bytes:
-        """See `UpdateMechanism`."""
+    def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
+        """Encode a vector (d,) float32 or float64 as a payload; `encode` converts to it."""
 
     @abstractmethod
-    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
-        """See `UpdateMechanism`."""
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
+        """Estimate the mean, (d,) float32, from at least one payload; `mean` checks for copies.
+
+        `payloads.each` names a bad payload by its index.
+        """
 
     @abstractmethod
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
@@ -185,6 +245,41 @@ class MechanismDefaults(ABC):
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release | None:
         """See `UpdateMechanism`."""
+
+    def encode(self, update: Update, key: Key) -> bytes:
+        """Convert the update to a vector (`layout.as_vector`) and encode that."""
+        return self.encode_vector(as_vector(update), key)
+
+    def mean(
+        self: UpdateMechanism,
+        payloads: Iterable[bytes],
+        dimension: int | None = None,
+        key: Key | None = None,
+    ) -> np.ndarray:
+        """Check that there are enough payloads, each once, and estimate the mean."""
+        listed = received(payloads)
+        if dimension is None:
+            try:
+                dimension = self.dimension_of(listed[0])
+            except ValueError as error:
+                raise ValueError(f"payload 0: {error}") from error
+        counted(listed, self.cohort, self.log_equal(dimension))
+        return self.mean_vector(listed, dimension, key)
+
+    def dimension_of(self, payload: bytes) -> int:
+        """Refuse: it is not known whether a payload states its dimension."""
+        raise ValueError(
+            f"Expected the dimension, got none, and payloads of a {type(self).__name__} do not "
+            "state theirs: give it as mean(payloads, dimension)."
+        )
+
+    def log_equal(self, dimension: int) -> float:
+        """0: payloads may be equal by chance, and copies are not noticed."""
+        return 0.0
+
+    def payload_bytes(self, dimension: int) -> int:
+        """As measured: the bytes of an encoded update of zeros."""
+        return len(self.encode_vector(np.zeros(dimension, np.float32), Key.from_seed(0)))
 
     def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
         """Encode one update after the other."""

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-BY_CHANCE = math.log(1e-9)
-"""Equal payloads whose log probability is below this are taken for duplicates."""
+BY_CHANCE = -40 * math.log(2)
+"""Equal payloads whose log probability is below this are taken for duplicates: of 2**40 calls of
+`mean` with payloads of different clients, at most one is refused by chance."""
 
 
-def some(payloads: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the payloads, or raise ValueError if there is none."""
-    if not payloads:
+def received(payloads: Iterable[bytes]) -> list[bytes]:
+    """Return the payloads as a list of bytes.
+
+    Raises:
+        ValueError: there is none.
+        TypeError: it is no list of payloads, or one of them is no bytes; the error names it.
+    """
+    if isinstance(payloads, bytes | bytearray | memoryview | str):
+        raise TypeError(
+            f"Expected a list of payloads, got {type(payloads).__name__}: put it in []."
+        )
+    listed = list(payloads)
+    if not listed:
         raise ValueError("Expected at least one payload to aggregate, got none.")
-    return payloads
+    for index, payload in enumerate(listed):
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"payload {index}: Expected bytes from encode, got {type(payload).__name__}."
+            )
+    return [bytes(payload) for payload in listed]
+
+
+def each(payloads: Sequence[bytes], use: Callable[[bytes], object]) -> None:
+    """Call `use` with each payload; an error names the payload by its index."""
+    for index, payload in enumerate(payloads):
+        try:
+            use(payload)
+        except ValueError as error:
+            raise ValueError(f"payload {index}: {error}") from error
 
 
 def enough(clients: int, cohort: int) -> None:
@@ -31,7 +56,9 @@ def counted(payloads: Sequence[bytes], cohort: int, log_equal: float) -> Sequenc
     """Return the payloads of a sum, after checking that enough different clients sent them.
 
     A duplicate adds no noise of its own, and its client would count twice. Duplicates are
-    recognised by their bytes, and so only if two clients hardly ever send equal payloads.
+    recognised by their bytes, and so only if two clients hardly ever send equal payloads: n
+    payloads hold an equal pair by chance with a probability of at most n (n - 1) / 2 times that of
+    one pair (`docs/theory/encoding.md`), which must be below 2**-40.
 
     Args:
         payloads: of one sum.
@@ -40,15 +67,18 @@ def counted(payloads: Sequence[bytes], cohort: int, log_equal: float) -> Sequenc
             all updates.
 
     Raises:
-        ValueError: there are fewer than `cohort`, or none; or one is a duplicate, although any two
-            would be equal with a log probability below BY_CHANCE.
+        ValueError: there are fewer than `cohort`; or one is a duplicate, although any two would be
+            equal with a log probability below BY_CHANCE.
     """
-    enough(len(some(payloads)), cohort)
+    enough(len(payloads), cohort)
     copies = len(payloads) - len(set(payloads))
-    if cohort > 1 and copies and log_equal + math.log(math.comb(len(payloads), 2)) < BY_CHANCE:
+    if copies and log_equal + math.log(math.comb(len(payloads), 2)) < BY_CHANCE:
+        first: dict[bytes, int] = {}
+        index = next(i for i, p in enumerate(payloads) if first.setdefault(p, i) != i)
         raise ValueError(
             f"Expected each client's payload once in a sum, got {copies} duplicates among "
-            f"{len(payloads)}: they add no noise, and the guarantee does not hold."
+            f"{len(payloads)}, payload {index} is payload {first[payloads[index]]} again: a "
+            "duplicate counts its client twice and adds no noise of its own."
         )
     return payloads
 
@@ -67,8 +97,19 @@ def finite(update: np.ndarray) -> np.ndarray:
 def mean_of_floats(payloads: Sequence[bytes], dimension: int) -> np.ndarray:
     """Mean of payloads of 32-bit floats, (dimension,) float64."""
     total = np.zeros(dimension, dtype=np.float64)
-    for payload in some(payloads):
+
+    def use(payload: bytes) -> None:
+        nonlocal total
         if len(payload) != 4 * dimension:
             raise ValueError(f"Expected a payload of {4 * dimension} bytes, got {len(payload)}.")
-        total += np.frombuffer(payload, dtype="<f4")
+        total += finite(np.frombuffer(payload, dtype="<f4"))
+
+    each(payloads, use)
     return total / len(payloads)
+
+
+def floats_in(payload: bytes) -> int:
+    """How many 32-bit floats a payload holds."""
+    if len(payload) % 4 or not payload:
+        raise ValueError(f"Expected a payload of 4 bytes a coordinate, got {len(payload)} bytes.")
+    return len(payload) // 4

@@ -12,7 +12,7 @@ from scipy.special import erf
 
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.mechanism import MechanismDefaults
-from randquant.aggregation.payloads import some
+from randquant.aggregation.payloads import each
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
@@ -74,21 +74,33 @@ class SignSGD(MechanismDefaults):
         """The server sees each client's signs."""
         return "local"
 
-    def encode(self, update: np.ndarray, key: Key) -> bytes:
+    def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """The packed signs: code 1 is +."""
-        signs = self._noise.noisy(update, key) >= 0
+        signs = self._noise.noisy(vector, key) >= 0
         return wire.pack(self.format, signs.astype(np.uint8))
 
-    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """The mean of the decoded signs."""
-        positive = np.zeros(dimension, dtype=np.int64)
-        for payload in some(payloads):
-            wire.add(self.format, payload, positive)
+        positive, form = np.zeros(dimension, dtype=np.int64), self.format
+        each(payloads, lambda payload: wire.add(form, payload, positive))
         return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
+
+    def dimension_of(self, payload: bytes) -> int:
+        """As its header states."""
+        return wire.dimension_of(self.format, payload)
+
+    def log_equal(self, dimension: int) -> float:
+        """As often as all signs are equal, if each coordinate is clip_norm and -clip_norm."""
+        far = float(erf(self.clip_norm / (self._noise.deviation * math.sqrt(2))))
+        return dimension * min(math.log((1 + far**2) / 2) + 1e-12, 0.0)
+
+    def payload_bytes(self, dimension: int) -> int:
+        """One bit a coordinate."""
+        return upload.coded(self.format, dimension)
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
         """One bit a coordinate."""
-        return upload.coded(self.format, dimension)
+        return self.payload_bytes(dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"

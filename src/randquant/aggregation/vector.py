@@ -19,7 +19,6 @@ from randquant.aggregation.mechanism import MechanismDefaults, error_of, no_erro
 from randquant.aggregation.rotation import Rotation
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import encode_payload
-from randquant.channels.encoding.inputs import vector
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import Norm, VectorRelease
@@ -44,9 +43,8 @@ class VectorMechanism(MechanismDefaults):
     Guarantees:
         The bound of `release` holds for what is sent. Under `aggregate` trust it holds against a
         server that sees the sum of the codes of at least `cohort` clients who follow the protocol,
-        for any updates of the others; `mean` then refuses fewer payloads, and duplicates (like
-        `ChannelMechanism`). It adds up the codes itself, as a simulation may; a deployment must
-        use secure aggregation instead.
+        for any updates of the others; `mean` then refuses fewer payloads. It adds up the codes
+        itself, as a simulation may; a deployment must use secure aggregation instead.
         If the channel is unbiased, `mean` is unbiased for the mean of the updates after clipping
         the norm, rotation and clipping to `channel.clip`. A coordinate of a rotated update is
         approximately normal with a standard deviation of at most clip_norm / sqrt(size): 6e-5 of
@@ -62,7 +60,7 @@ class VectorMechanism(MechanismDefaults):
         >>> mechanism = VectorMechanism(channel, clip_norm=1.0, trust="aggregate", cohort=2)
         >>> update, root = np.full(5, 0.1, dtype=np.float32), Key.from_seed(0)
         >>> payloads = [mechanism.encode(update, root.fold_in(client)) for client in range(2)]
-        >>> mechanism.mean(payloads, 5, root).shape, mechanism.release(5, 1).trust
+        >>> mechanism.mean(payloads).shape, mechanism.release(5, 1).trust
         ((5,), 'aggregate')
     """
 
@@ -86,17 +84,33 @@ class VectorMechanism(MechanismDefaults):
         """The rotation of updates of this dimension; None if they are not rotated."""
         return Rotation(dimension, self.rotation_seed) if self.norm == "l2" else None
 
-    def encode(self, update: np.ndarray, key: Key) -> bytes:
+    def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Clip the norm, rotate, clip coordinates, draw codes, pack: the client's payload."""
-        update = vector(update)
-        clipped = clip_to_norm(update, self.clip_norm, self.norm)
-        rotation = self.rotation(update.size)
+        clipped = clip_to_norm(vector, self.clip_norm, self.norm)
+        rotation = self.rotation(vector.size)
         sent = clipped if rotation is None else rotation.forward(clipped)
-        return encode_payload(self.channel, sent, key, threads=1)  # clients may share a machine
+        padding = sent.size - vector.size
+        # Clients may share a machine: one thread each.
+        return encode_payload(self.channel, sent, key, threads=1, padding=padding)
 
-    def mean(self, payloads: Sequence[bytes], dimension: int, key: Key) -> np.ndarray:
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Decode the mean of the codes and rotate it back."""
-        return self._back(self._coordinates.mean(payloads, self.size(dimension), key), dimension)
+        size = self.size(dimension)
+        return self._back(
+            self._coordinates.mean_of_codes(payloads, size, size - dimension), dimension
+        )
+
+    def dimension_of(self, payload: bytes) -> int:
+        """As its header states, padding not counted."""
+        return self._coordinates.dimension_of(payload)
+
+    def log_equal(self, dimension: int) -> float:
+        """As often as all codes are equal."""
+        return self._coordinates.log_equal(self.size(dimension))
+
+    def payload_bytes(self, dimension: int) -> int:
+        """Packed codes, those of the padding included."""
+        return self._coordinates.payload_bytes(self.size(dimension))
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
         """As `ChannelMechanism.upload_bytes`, for the coordinates of a rotated update."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
+import ast
 import importlib
+import importlib.util
+import inspect
 import json
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from cyclopts import App
+
+from randquant._internal.declared import about
 from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli import commands
+from randquant.cli.options import Chosen, Option, given, of_function, of_mechanism
+from randquant.mechanisms.record import MechanismRecord
+
+JSON = Option("json", Annotated[bool, about("print one JSON object", "files")], False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +50,118 @@ class Output:
 class Command:
     """One command: a file `commands/NAME.py` with `COMMAND = Command(...)` adds it.
 
+    The first line of the file's docstring says what it does: "`randquant NAME`: what it does."
+
     Attributes:
-        help: what it does, as one clause.
+        run: its action. The parameters, declared as `randquant._internal.declared` says, are the
+            options. With `mechanisms` the first parameter is the Chosen mechanism instead; with
+            `settings` it is a mapping of the given settings by name.
         example: a complete command line, shown by its help.
-        add_options: adds its options to a parser.
-        run: from the parsed options to the output.
+        mechanisms: the mechanisms that it takes, each as a command of its own; by name.
+        whole_update: whether channels take clip_norm, the threshold of a whole update, too.
+        settings: from the words of the command line to options beside those of `run`.
         resumable: whether `--resume` continues it after it was stopped.
     """
 
-    help: str
+    run: Callable[..., Output]
     example: str
-    add_options: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], Output]
+    mechanisms: Callable[[], Mapping[str, MechanismRecord]] | None = None
+    whole_update: bool = False
+    settings: Callable[[Sequence[str]], list[Option]] | None = None
     resumable: bool = False
+
+    def app(self, name: str, words: Sequence[str] = ()) -> App:
+        """Return the command as an application of cyclopts.
+
+        Args:
+            name: of the command.
+            words: what follows it on the command line; options may depend on them.
+        """
+        end = f"example: {self.example}"
+        app = App(name, help=purpose(name), help_epilogue=end, help_format="plaintext")
+        own = of_function(self.run)
+        if self.mechanisms is not None:
+            for each, record in self.mechanisms().items():
+                theirs = of_mechanism(record, whole_update=self.whole_update)
+                call = self._call(own[1:], theirs, lambda values, each=each: Chosen(each, values))
+                app.command(call, name=each, help=_summary(record), help_epilogue=end)
+        elif self.settings is not None:
+            app.default(self._call(own[1:], self.settings(words), dict))
+        else:
+            app.default(self._call(own, [], None))
+        return app
+
+    def _call(
+        self,
+        own: list[Option],
+        others: list[Option],
+        first: Callable[[dict[str, Any]], Any] | None,
+    ) -> Callable[..., Invocation]:
+        """A function with a parameter for every option, which cyclopts calls."""
+        taken = {option.name for option in own}
+        others = [option for option in others if option.name not in taken]
+        parameters = [option.parameter() for option in (*own, *others, JSON)]
+        parameters.sort(key=lambda parameter: parameter.kind)
+        names, signature = [option.name for option in others], inspect.Signature(parameters)
+
+        def call(*values: Any, **options: Any) -> Invocation:
+            as_json = options.pop("json", False)
+            extra = given(options, names)
+            options = {name: value for name, value in options.items() if name not in names}
+            values = values if first is None else (first(extra), *values)
+            return Invocation(self, values, options, as_json)
+
+        call.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+        call.__annotations__ = {}  # of the inner function, whose names may be options' too
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A command that was read from a command line and can be run.
+
+    Attributes:
+        command: what to run.
+        values, options: the arguments of its action.
+        as_json: whether `--json` was given.
+    """
+
+    command: Command
+    values: Sequence[Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    as_json: bool = False
+
+    def run(self) -> Output:
+        """Run the command."""
+        return self.command.run(*self.values, **self.options)
+
+
+def names() -> list[str]:
+    """Every command's name, in alphabetical order."""
+    return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+
+
+def named(name: str) -> Command:
+    """Import the command of that name."""
+    return importlib.import_module(f"{commands.__name__}.{name}").COMMAND
 
 
 def all_commands() -> dict[str, Command]:
     """Every command by its name, in alphabetical order."""
-    names = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
-    modules = {name: importlib.import_module(f"{commands.__name__}.{name}") for name in names}
-    return {name: module.COMMAND for name, module in modules.items()}
+    return {name: named(name) for name in names()}
+
+
+def purpose(name: str) -> str:
+    """Return what a command does, from its file's first line; the command is not imported."""
+    spec = importlib.util.find_spec(f"{commands.__name__}.{name}")
+    source = spec.loader.get_source(spec.name)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    line = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
+    text = " ".join(line.partition(": ")[2].split())
+    return text[:1].upper() + text[1:]
+
+
+def _summary(record: MechanismRecord) -> str:
+    return (inspect.getdoc(record.constructor) or record.name).partition("\n")[0]
 
 
 def written_page(output: str | None, page: Callable[[], str]) -> list[str]:

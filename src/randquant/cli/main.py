@@ -1,15 +1,17 @@
-"""The command line: parses options, runs one command, prints its lines or one JSON object."""
+"""The command line: reads options, runs one command, prints its lines or one JSON object."""
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, NoReturn
 
-from randquant.cli.command import all_commands
+from cyclopts import App, CycloptsError
+
+from randquant.cli import command, wrong
+from randquant.cli.command import Invocation
+
+REFUSED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, MemoryError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,54 +19,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     An audit that contradicts the stated guarantee returns 1.
     """
-    options = parser().parse_args(arguments)
-    command = all_commands()[options.command]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    called = " ".join(["randquant", *words[:1]])
+    invocation = None
     try:
-        output = command.run(options)
-        text = output.text(options.json)
-    except (ValueError, TypeError, OSError, ImportError, ArithmeticError, MemoryError) as error:
-        sentence = " ".join(str(error).split())
-        print(f"randquant {options.command}: {sentence}", file=sys.stderr)
+        invocation = parse(words)
+        if invocation is None:
+            return 0
+        output = invocation.run()
+        text = output.text(invocation.as_json)
+    except REFUSED as error:
+        print(f"{called}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        hint = "; continue with --resume and the same folder" * command.resumable
-        print(f"randquant {options.command}: stopped{hint}", file=sys.stderr)
+        resumable = invocation is not None and invocation.command.resumable
+        hint = "; continue with --resume and the same folder" * resumable
+        print(f"{called}: stopped{hint}", file=sys.stderr)
         return 130
     print(text)
     return output.code
 
 
-def parser() -> argparse.ArgumentParser:
-    """Build the parser of every command; the chosen one is in `options.command`."""
-    top = _Parser(
-        prog="randquant",
-        description="Private federated learning in a few random bits per coordinate.",
+def parse(words: Sequence[str]) -> Invocation | None:
+    """Read a command line; print and return None if it asks for help, version or completion.
+
+    Raises:
+        ValueError: a command, an option or a value is wrong.
+    """
+    top = app(words)
+    try:
+        wrong.check_commands(top, words)
+        function, bound, _ = top.parse_args(list(words), exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise ValueError(wrong.sentence(error, top, words)) from error
+    found = function(*bound.args, **bound.kwargs)
+    return found if isinstance(found, Invocation) else None
+
+
+def app(words: Sequence[str] = ()) -> App:
+    """Return the application of all commands; only the one that `words` begin with is imported.
+
+    With `--install-completion` all are, since the shell's script names all their options.
+    """
+    names = command.names()
+    top = App(
+        "randquant",
+        help="Private federated learning in a few random bits per coordinate.",
+        version=lambda: f"randquant {version('randquant')}",
+        help_format="plaintext",
+        result_action="return_value",
     )
-    top.add_argument("--version", action="version", version=f"randquant {version('randquant')}")
-    subparsers = top.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=_Parser
-    )
-    for name, command in all_commands().items():
-        subparser = subparsers.add_parser(
-            name,
-            help=command.help,
-            description=command.help[0].upper() + command.help[1:] + ".",
-            epilog=f"example: {command.example}",
-        )
-        subparser.add_argument("--json", action="store_true", help="print one JSON object")
-        command.add_options(subparser)
+    top.register_install_completion_command()
+    everything = words[:1] == ["--install-completion"]
+    for name in names:
+        if everything or words[:1] == [name]:
+            top.command(command.named(name).app(name, words[1:]))
+        else:
+            top.command(App(name, help=command.purpose(name)))
     return top
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong command line as one line on standard error, exit code 2."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options, allow_abbrev=False)
-        # By default argparse mistakes -1e-3 and -3,3 for options.
-        self._negative_number_matcher = re.compile(r"^-[\d.][-+.,\de]*$", re.I)
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message as one line and exit with code 2."""
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
-        raise SystemExit(2)

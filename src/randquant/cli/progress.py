@@ -17,7 +17,7 @@ from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
-from randquant.training.records import RoundMetrics, Run, RunSummary
+from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.folder import BASELINE, SUMMARY
 from randquant.training.runs.status import Status
@@ -127,7 +127,7 @@ class SweepDisplay:
             self._progress.stop()
 
 
-def result(folder: Path, run: Run) -> dict[str, Any]:
+def result(folder: Path, run: RunRecord) -> dict[str, Any]:
     """A finished run as the JSON object that `randquant train --json` prints."""
     baseline, summary = _baseline(folder), run.summary
     channel = _certificate(run.config)
@@ -142,12 +142,14 @@ def result(folder: Path, run: Run) -> dict[str, Any]:
     }
 
 
-def table(folder: Path, run: Run) -> list[str]:
+def table(folder: Path, run: RunRecord) -> list[str]:
     """A finished run as the short table that ends `randquant train`."""
     summary, config, baseline = run.summary, run.config, _baseline(folder)
-    beside = "" if baseline is None else f"   (without privacy {baseline.accuracy:.4f})"
+    other = None if baseline is None else baseline.accuracy
+    beside = "" if other is None else f"   (without privacy {other:.4f})"
+    accuracy = "not measured" if summary.accuracy is None else f"{summary.accuracy:.4f}"
     rows = [
-        ("test accuracy", f"{summary.accuracy:.4f}{beside}"),
+        ("test accuracy", f"{accuracy}{beside}"),
         (
             "upload",
             f"{summary.bytes_per_upload:,} bytes a client and round "

@@ -16,7 +16,7 @@ from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.mechanisms.bins import bins_of, two_bins
-from randquant.mechanisms.optm_programme import Problem, best, least_selectable
+from randquant.mechanisms.optm_programme import SelectionProblem, best, least_selectable
 from randquant.mechanisms.record import CLIP, DENSITY, EPSILON, REACH, VALUES, MechanismRecord
 from randquant.mechanisms.tuning import CoordinateFamily, few_margins
 from randquant.privacy.certificates.coordinate import certify
@@ -100,7 +100,7 @@ def _on_bins(
             f"Expected epsilon above {round_up(least)}, the least of any unbiased mechanism on "
             f"these bins, got epsilon={epsilon}: raise it, or move the outermost bins outward."
         )
-    problem = Problem.of(np.array(bins), samples, shared)
+    problem = SelectionProblem.of(np.array(bins), samples, shared)
     for slack in SLACKS:
         selections = best(problem, epsilon * (1 - slack))
         if selections is None:
@@ -154,7 +154,7 @@ def _on_searched_bins(
         bins = place(free)
         if min(np.diff(bins)) < 1e-3 or min(-bins[0], bins[-1]) < least * (1 + 1e-3):
             return 1e6
-        problem = Problem.of(bins, samples, shared)
+        problem = SelectionProblem.of(bins, samples, shared)
         selections = best(problem, epsilon, starts=2)
         return 1e6 if selections is None else problem.error(selections)
 

@@ -29,7 +29,7 @@ Selections = tuple[list[np.ndarray], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
-class Problem:
+class SelectionProblem:
     """The optimisation problem over selection probabilities on given bins.
 
     Attributes:
@@ -45,7 +45,9 @@ class Problem:
     shared: bool
 
     @classmethod
-    def of(cls, bins: np.ndarray, samples: tuple[float, ...] | None, shared: bool) -> Problem:
+    def of(
+        cls, bins: np.ndarray, samples: tuple[float, ...] | None, shared: bool
+    ) -> SelectionProblem:
         """The problem on these bins."""
         edges = [(max(low, -1.0), min(high, 1.0)) for low, high in itertools.pairwise(bins)]
         cells = [(j, low, high) for j, (low, high) in enumerate(edges) if low < high]
@@ -217,7 +219,7 @@ class Problem:
         return left, right
 
 
-def best(problem: Problem, epsilon: float, starts: int = STARTS) -> Selections | None:
+def best(problem: SelectionProblem, epsilon: float, starts: int = STARTS) -> Selections | None:
     """The selections of least error over several starts; None if none meets epsilon."""
     ratio, best = math.exp(epsilon), None
     for number in range(starts):
@@ -229,7 +231,7 @@ def best(problem: Problem, epsilon: float, starts: int = STARTS) -> Selections |
     return best
 
 
-def least_selectable(problem: Problem) -> float:
+def least_selectable(problem: SelectionProblem) -> float:
     """The least epsilon found from uniform selections, by lowering the target while it helps."""
     free = replace(problem, weights=[0 * weight for weight in problem.weights])
     selections = problem.start(1)
@@ -243,7 +245,7 @@ def least_selectable(problem: Problem) -> float:
     return epsilon
 
 
-def _descend(problem: Problem, selections: Selections, ratio: float) -> Selections:
+def _descend(problem: SelectionProblem, selections: Selections, ratio: float) -> Selections:
     """Successive linear programmes in boxes that grow after success and shrink after failure."""
     price = 50 * float(np.abs(problem.bins).max())
 

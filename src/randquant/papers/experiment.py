@@ -14,7 +14,7 @@ from scipy import stats
 
 from randquant._internal import validate
 from randquant._internal.html import formatting
-from randquant._internal.html.svg import Line, line_chart
+from randquant._internal.html.figures import Figure, line_chart
 from randquant.papers.result import Claim, Scale, Stated, Table, Verdict
 from randquant.privacy.guarantee import Interval
 from randquant.training.config import TrainConfig
@@ -124,7 +124,7 @@ class Curve:
 
     Attributes:
         label: in the legend.
-        style: style of the line, as in `svg.Line`.
+        style: style of the line, as in `figures.Line`.
         config: the run with the first seed.
         paper: the guarantee that the paper states for it, as printed, or None.
         why: what that guarantee covers, if there is one.
@@ -164,7 +164,7 @@ class Trained:
         epsilons = [run.epsilon for run in self.runs if run.epsilon is not None]
         return max(epsilons, default=None)
 
-    def line(self, name: str, factor: float = 1.0) -> Line:
+    def line(self, name: str, factor: float = 1.0) -> tuple[str, list[tuple[float, float]], str]:
         """`accuracy` or `loss` on test data over rounds, the mean over seeds."""
         rounds = zip(*(run.metrics for run in self.runs), strict=True)
         points = [
@@ -172,7 +172,7 @@ class Trained:
             for evaluated in rounds
             if getattr(evaluated[0], name) is not None
         ]
-        return Line(self.curve.label, points, self.curve.style)
+        return self.curve.label, points, self.curve.style
 
 
 def train(curves: Sequence[Curve], setting: Setting) -> list[Trained]:
@@ -228,7 +228,7 @@ def _finished(folder: Path) -> bool:
     return (folder / "config.json").exists() and run_status.read(folder).state == "finished"
 
 
-def charts(trained: Sequence[Trained], of: str = "") -> list[str]:
+def charts(trained: Sequence[Trained], of: str = "") -> list[Figure]:
     """Accuracy and loss on test data over rounds; `of` is a subtitle, if there are several."""
     accuracy = [result.line("accuracy", 100.0) for result in trained]
     loss = [result.line("loss") for result in trained]

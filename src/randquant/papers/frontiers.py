@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from randquant._internal.html import scatter as scatter_chart
+from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
@@ -196,30 +196,30 @@ def _error(mechanism: UpdateMechanism, dimension: int) -> float:
     return math.sqrt(float(squares)) / slope / mechanism.clip_norm
 
 
-def scatter(figure: Frontiers) -> str:
+def scatter(figure: Frontiers) -> ScatterPlot:
     """A scatter plot of every run, mean over seeds, with each mechanism's frontier."""
     series = []
     for kind, runs in figure.runs.items():
         points = [(result.accuracy, result.epsilon or math.inf) for result in runs]
         kept = frontier(points)
-        marks = [
-            scatter_chart.Mark(
+        marks = tuple(
+            Mark(
                 result.curve.label,
                 f"{result.curve.label}: accuracy {100 * result.accuracy:.2f} %",
-                epsilon,
+                epsilon if math.isfinite(epsilon) else None,
                 100 * accuracy,
                 index in kept,
             )
             for index, (result, (accuracy, epsilon)) in enumerate(zip(runs, points, strict=True))
-        ]
-        steps = [(points[k][1], 100 * points[k][0]) for k in kept]
-        series.append(scatter_chart.Series(kind.label, marks, steps))
-    return scatter_chart.scatter(
-        "Accuracy on test data and certified epsilon of whole runs",
-        series,
-        "epsilon of the whole run, upper bound (log scale)",
-        "accuracy, %",
+        )
+        steps = tuple((points[k][1], 100 * points[k][0]) for k in kept)
+        series.append(Series(kind.label, marks, steps))
+    return ScatterPlot(
+        title="Accuracy on test data and certified epsilon of whole runs",
         note="Full marks are on their mechanism's frontier (dashed), hollow ones are beaten.",
+        series=tuple(series),
+        x=Axis("epsilon of the whole run, upper bound (log scale)", log=True, bound=True),
+        y=Axis("accuracy, %"),
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
-from randquant._internal.html import scatter, svg, tables, template
+from randquant._internal.html import pages
+from randquant._internal.html.formatting import minus
+from randquant._internal.html.pages import DataTable
 from randquant.papers.result import Claim, Reproduction, Table, cells, labels, shown, shown_bound
 
 MARKS = {"holds": "holds", "does not hold": "fails", "cannot be told": "open"}
@@ -17,36 +18,36 @@ BROAD = 7
 PLURAL = {"holds": "hold", "does not hold": "do not hold", "cannot be told": "cannot be told"}
 
 
-def as_page(result: Reproduction, *, navigation: str = "") -> str:
+def as_page(
+    result: Reproduction,
+    *,
+    before: Reproduction | None = None,
+    after: Reproduction | None = None,
+    gallery: bool = False,
+) -> str:
     """A reproduction as one self-contained HTML page.
 
     Args:
         result: what to print.
-        navigation: HTML above the title, such as links to other pages.
+        before, after: its neighbours in a gallery, if it has any.
+        gallery: whether it is a page of a gallery: it has links, and the charts' script is beside.
 
-    Guarantees: equal reproductions give equal bytes; all words are escaped. Figures are HTML of
-    ours and are taken as they are.
+    Guarantees: equal reproductions give equal bytes; all words are escaped.
     """
-    body = [
-        navigation,
-        template.header(result.source, result.title, result.setting),
-        *marked(result),
-        counts(result.claims),
-        f'<pre class="command"><code>{escape(result.command)}</code></pre>',
-        f"<section>{_claims(result)}</section>",
-        *([f"<section>{_guarantees(result)}</section>"] if result.guarantees else []),
-        template.section("Figures", result.figures),
-        template.section("Numbers", [_numbers(table) for table in result.tables]),
-        template.footer(),
-    ]
-    plots = any(figure.startswith('<figure class="scatter"') for figure in result.figures)
-    style = scatter.STYLE if plots else ""
-    return template.page(f"randquant reproduce {result.name}", "\n".join(body), style=style)
-
-
-def marked(result: Reproduction) -> list[str]:
-    """The labels of a reproduction, as HTML that catches the eye."""
-    return [f'<p class="label"><strong>{escape(label)}</strong></p>' for label in labels(result)]
+    return pages.page(
+        "reproduction.html",
+        f"randquant reproduce {result.name}",
+        beside=gallery,
+        navigated=gallery,
+        before=before,
+        after=after,
+        result=result,
+        labels=labels(result),
+        counts=counts(result.claims),
+        claims=_claims(result),
+        guarantees=_guarantees(result),
+        tables=[_numbers(table) for table in result.tables],
+    )
 
 
 def counted(claims: Sequence[Claim]) -> dict[str, int]:
@@ -55,35 +56,33 @@ def counted(claims: Sequence[Claim]) -> dict[str, int]:
     return {verdict: verdicts.count(verdict) for verdict in MARKS}
 
 
-def counts(claims: Sequence[Claim]) -> str:
-    """How many claims have each verdict, as HTML; those with none are left out."""
-    items = "".join(
-        f'<li class="{MARKS[verdict]}">{count} {verdict if count == 1 else PLURAL[verdict]}</li>'
+def counts(claims: Sequence[Claim]) -> list[tuple[str, str]]:
+    """How many claims have each verdict, as CSS class and words; those with none are left out."""
+    return [
+        (MARKS[verdict], f"{count} {verdict if count == 1 else PLURAL[verdict]}")
         for verdict, count in counted(claims).items()
         if count
-    )
-    return f'<ul class="counts" aria-label="Claims by verdict">{items}</ul>' if items else ""
-
-
-def _claims(result: Reproduction) -> str:
-    rows = [
-        (c.text, c.paper or "-", svg.minus(shown(c.ours)), c.verdict, c.why) for c in result.claims
     ]
+
+
+def _claims(result: Reproduction) -> DataTable:
+    rows = [(c.text, c.paper or "-", minus(shown(c.ours)), c.verdict, c.why) for c in result.claims]
     columns = ("claim", "paper", "ours", "verdict", "why")
-    return tables.html("What the paper says, and what holds", columns, rows, "claims paper", MARKS)
+    title = "What the paper says, and what holds"
+    return DataTable(title, columns, rows, "claims paper", MARKS)
 
 
-def _guarantees(result: Reproduction) -> str:
+def _guarantees(result: Reproduction) -> DataTable:
     rows = [(g.what, g.paper or "-", shown_bound(g.certified), g.why) for g in result.guarantees]
     title = "Guarantees of one client's whole run, as stated and as certified"
     columns = ("of", "stated in the paper", "certified, at most", "unit")
-    return tables.html(title, columns, rows, "claims stated")
+    return DataTable(title, columns, rows, "claims stated")
 
 
-def _numbers(table: Table) -> str:
-    text = tables.html(table.title, table.columns, map(_typeset, cells(table)), "numbers")
-    return f'<div class="wide">{text}</div>' if len(table.columns) >= BROAD else text
+def _numbers(table: Table) -> DataTable:
+    rows = [_typeset(row) for row in cells(table)]
+    return DataTable(table.title, table.columns, rows, "numbers", wide=len(table.columns) >= BROAD)
 
 
 def _typeset(row: Sequence[str]) -> list[str]:
-    return [cell if cell[:1].isalpha() else svg.minus(cell) for cell in row]
+    return [cell if cell[:1].isalpha() else minus(cell) for cell in row]

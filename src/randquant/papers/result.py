@@ -10,6 +10,7 @@ from typing import Literal
 
 from randquant._internal import validate
 from randquant._internal.html import tables as text_tables
+from randquant._internal.html.figures import Figure
 from randquant._internal.rounding import round_up
 from randquant.privacy.guarantee import Interval
 
@@ -86,7 +87,7 @@ class Reproduction:
         source: the paper, and where in it.
         setting: the parameters, and what the paper leaves open.
         claims, tables: the results.
-        figures: charts as HTML.
+        figures: charts.
         command: what regenerates it; `randquant reproduce NAME` where nothing else is given.
         stand_in: the data used in place of the paper's, such as "Fashion-MNIST in place of
             EMNIST"; empty where the data are the paper's own, or none are needed.
@@ -104,7 +105,7 @@ class Reproduction:
     setting: str
     claims: Sequence[Claim]
     tables: Sequence[Table]
-    figures: Sequence[str] = field(repr=False)
+    figures: Sequence[Figure] = field(repr=False)
     command: str = ""
     stand_in: str = ""
     scale: Scale = "full"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from randquant._internal import serialization
-from randquant.papers import charts
+from randquant._internal.html import figures as charts
 from randquant.papers.result import Claim, Reproduction, Stated, Table, Value, Verdict
 from randquant.privacy.guarantee import Interval
 
@@ -21,7 +21,7 @@ def as_json(result: Reproduction, *, figures: bool = False) -> dict[str, Any]:
 
     Args:
         result: what to print.
-        figures: whether to carry the charts too, as HTML: `from_json` needs them.
+        figures: whether to carry the charts too: `from_json` needs them.
 
     Returns:
         Values as `serialization.to_json` makes them: intervals as {"lower", "upper"}, infinity
@@ -46,7 +46,9 @@ def as_json(result: Reproduction, *, figures: bool = False) -> dict[str, Any]:
         "guarantees": result.guarantees,
         "tables": result.tables,
     }
-    return serialization.to_json({**data, "figures": result.figures} if figures else data)
+    return serialization.to_json(
+        {**data, "figures": [charts.plain(each) for each in result.figures]} if figures else data
+    )
 
 
 def from_json(data: Any) -> Reproduction:
@@ -77,9 +79,7 @@ def from_json(data: Any) -> Reproduction:
         claims=_each("claims", fields["claims"], _claim),
         guarantees=_each("guarantees", fields["guarantees"], _stated),
         tables=_each("tables", fields["tables"], _table),
-        figures=_each(
-            "figures", fields["figures"], lambda chart: charts.checked(_text("a figure", chart))
-        ),
+        figures=_each("figures", fields["figures"], charts.checked),
     )
 
 

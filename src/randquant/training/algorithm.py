@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
-from randquant.training.server import Moments, Optimizer
+from randquant.training.optimizer import OptimizerState, ServerStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class State:
         round: rounds finished.
         parameters: (d,) float32, the global model.
         participations: (N,) int64, rounds that each client has taken part in.
-        moments: (d,) float32 each, the state of the server's optimiser.
+        optimizer: the state of the server's optimiser.
     """
 
     round: int
     parameters: np.ndarray
     participations: np.ndarray
-    moments: Moments = ()
+    optimizer: OptimizerState = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def distributed_sgd(
     mechanism: UpdateMechanism,
     *,
     population: int,
-    optimizer: Optimizer,
+    server: ServerStep,
     pool: Executor,
     workers: int,
 ) -> Algorithm:
@@ -79,17 +79,16 @@ def distributed_sgd(
         learner: computes the clients' updates.
         mechanism: protects and aggregates them.
         population: how many clients there are.
-        optimizer: the server's step.
+        server: the server's step.
         pool, workers: threads that clients are simulated on; they do not change the result.
 
     Returns:
         The algorithm as an (init, apply) pair.
     """
-    dimension = learner.dimension
 
     def init() -> State:
         participations = np.zeros(population, dtype=np.int64)
-        return State(0, learner.parameters(), participations, optimizer.init(dimension))
+        return State(0, learner.parameters(), participations, server.init())
 
     collect = collector(learner, mechanism, pool, workers)
 
@@ -101,11 +100,11 @@ def distributed_sgd(
         started = time.perf_counter()
         learner.load(state.parameters)
         collected = collect(cohort, key.fold_in(state.round + 1))
-        parameters, moments = _stepped(optimizer, state, collected.mean)
+        parameters, stepped = _stepped(server, state, collected.mean)
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started
-        return State(state.round + 1, parameters, participations, moments), Round(
+        return State(state.round + 1, parameters, participations, stepped), Round(
             train_loss=float(collected.losses.mean()),
             bytes_up=collected.bytes_up,
             seconds_gradient=min(collected.seconds_gradient, total),
@@ -115,9 +114,10 @@ def distributed_sgd(
     return Algorithm(init, apply)
 
 
-def _stepped(optimizer: Optimizer, state: State, mean: np.ndarray) -> tuple[np.ndarray, Moments]:
-    with np.errstate(over="ignore", invalid="ignore"):
-        stepped = optimizer.step(state.parameters, mean, state.moments, state.round + 1)
+def _stepped(
+    server: ServerStep, state: State, mean: np.ndarray
+) -> tuple[np.ndarray, OptimizerState]:
+    stepped = server.step(state.parameters, mean, state.optimizer)
     if not np.isfinite(stepped[0]).all():
         raise ValueError(
             "Expected finite parameters after the step, got NaN or infinity: training has "

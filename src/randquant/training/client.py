@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.channels.keys import Key
-from randquant.training.data.datasets import Dataset
+from randquant.training.copies import Copies
+from randquant.training.gathering import Gathering
+from randquant.training.local import ONE_GRADIENT, Evaluation, Local
+from randquant.training.problem import Loss, Problem
+from randquant.training.together import (
+    is_softmax_regression,
+    may_be_together,
+    softmax_gradients,
+    weighted_gradients,
+)
+from randquant.training.trial import seeded, work_mode
 
 LIGHT_GROUP, HEAVY_GROUP = 20, 5
 """Most clients that a worker gets at a time: many if each takes less than a millisecond, so that
@@ -32,89 +42,57 @@ EXAMPLES_AT_ONCE = 64
 """Gradients of single examples that are computed in one vectorised pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
-    """What a client computes in a round.
-
-    Attributes:
-        batch: samples of a step, drawn without repeats; None for all of the client's.
-        epochs: passes over its data, with learning_rate only.
-        learning_rate: step size of local SGD; the update is the model difference after it. None
-            to send one gradient.
-        example_norm: L2 threshold that each example's gradient is clipped to before the mean is
-            taken; None for no clipping. Not with learning_rate.
-    """
-
-    batch: int | None = None
-    epochs: int = 1
-    learning_rate: float | None = None
-    example_norm: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Accuracy in [0, 1] and mean cross-entropy in nats, on test data."""
-
-    accuracy: float
-    loss: float
-
-
 class Learner:
-    """Computes clients' updates: gradients of the mean cross-entropy over their local data.
+    """Computes clients' updates: gradients of the mean loss over their local data.
 
-    Softmax regression is vectorised over a group of clients. So are, on a CPU, models of linear
-    layers whose clients have little data, and on a GPU all models. The others run client by
-    client, which is faster for them (`benchmarks/cohort.py`).
+    Softmax regression is vectorised over a group of clients. So are, on a CPU, sequences of linear
+    layers whose clients have little data, and on a GPU all sequences of known layers
+    (`together.INDEPENDENT`). The others run client by client, which is faster for them on a CPU
+    (`benchmarks/cohort.py`). Models are in training mode for clients, in evaluation mode for tests.
 
     Args:
-        model: the model; its own weights are overwritten by each call.
-        dataset: the data.
-        clients: each client's training sample indices, at least one each.
+        problem: the model, the clients' data and the loss; none of it is changed.
         local: what a client computes.
         device: where the data and the model are: `cpu`, or a GPU as torch names it (`cuda`).
+
+    Guarantees:
+        If training draws random numbers, as dropout does, a client's depend on its key only, and
+        torch's own generator is as it was.
 
     Raises:
         ValueError: torch sees no such device.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        dataset: Dataset,
-        clients: Sequence[np.ndarray],
-        local: Local = Local(),
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, problem: Problem, local: Local = ONE_GRADIENT, device: str = "cpu") -> None:
         self._device = _checked_device(device)
         self.on_gpu = _is_gpu(self._device)
-        self._clients = [np.asarray(samples, dtype=np.int64) for samples in clients]
-        self._sizes = np.array([len(samples) for samples in clients])
-        # No copy of the data: each client's samples are gathered when needed and then dropped.
-        self._features = torch.from_numpy(dataset.train_features).to(self._device)
-        self._labels = torch.from_numpy(dataset.train_labels).to(self._device)
-        self._test_features = torch.from_numpy(dataset.test_features).to(self._device)
-        self._test_labels = torch.from_numpy(dataset.test_labels).to(self._device)
-        convolutional = any(isinstance(layer, nn.Conv2d) for layer in model.modules())
-        # Convolutions on a CPU are fastest in this layout.
-        here = convolutional and not self.on_gpu
+        self.problem, self._local = problem, local
+        self._places, self._sizes = problem.clients.places, problem.clients.sizes
+        known = may_be_together(problem)
+        convolutional = any(isinstance(layer, nn.Conv2d) for layer in problem.model.modules())
+        # Convolutions on a CPU are fastest in this layout; models of unknown layers may need the
+        # other one.
+        here = convolutional and known and not self.on_gpu
         self._layout = torch.channels_last if here else torch.contiguous_format
+        model = copy.deepcopy(problem.model)
         model = model.to(self._device, memory_format=self._layout)  # type: ignore[call-overload]
-        kinds = [type(layer) for layer in model.children()]
-        self._linear = kinds == [nn.Flatten, nn.Linear]
+        work_mode(model, problem.buffers)
+        self._copies = Copies(model, problem.parts)
+        self._loss = _on_device(problem.loss, self._device)
+        self._parameters = list(self._copies.trained().values())
+        self._data = Gathering(problem, self._device, self._layout)
+        self._linear = known and is_softmax_regression(model)
         samples = self._sizes.mean() if local.batch is None else local.batch
-        small = samples * self._features[0].numel() < SMALL
-        self._together = self.on_gpu or self._linear or (small and not convolutional)
-        self._model, self._local = model, local
-        self._parameters = list(model.parameters())
-        # functional_call puts weights into a model while it runs: each thread needs its own.
-        self._threads = threading.local()
-        largest = min(int(self._sizes.max()), local.batch or len(self._labels))
+        small = samples * self._data.numbers < SMALL and not convolutional
+        self._together = known and (self.on_gpu or self._linear or small)
+        largest = min(int(self._sizes.max()), local.batch or int(self._sizes.sum()))
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
-        self._group = max(1, min(most, room // (largest * self._features[0].numel())))
+        self._group = max(1, min(most, room // (largest * self._data.numbers)))
+        self._by_vmap = local.example_norm is not None and self._vmap_works()
 
     @property
     def dimension(self) -> int:
-        """Coordinates of an update: parameters of the model."""
+        """Coordinates of an update: trained parameters of the model."""
         return sum(parameter.numel() for parameter in self._parameters)
 
     @property
@@ -123,13 +101,18 @@ class Learner:
         fewest = int(self._sizes.min())
         return fewest if self._local.batch is None else min(fewest, self._local.batch)
 
+    @property
+    def one_thread(self) -> bool:
+        """Whether clients must be computed on one thread: they use torch's own generator."""
+        return self.problem.draws
+
     def parameters(self) -> np.ndarray:
-        """The model's current weights as one vector, (d,) float32."""
+        """The model's current trained weights as one vector, (d,) float32."""
         flat = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
         return flat.cpu().numpy()
 
     def load(self, parameters: np.ndarray) -> None:
-        """Set the model's weights from one vector, (d,) float32."""
+        """Set the model's trained weights from one vector, (d,) float32."""
         start = 0
         if self.on_gpu:
             flat = torch.from_numpy(parameters).to(self._device)
@@ -141,6 +124,16 @@ class Learner:
             weights = parameter.detach().numpy()
             weights[...] = parameters[start : start + weights.size].reshape(weights.shape)
             start += weights.size
+
+    def trained_model(self) -> nn.Module:
+        """A copy of the problem's model with the loaded weights, in evaluation mode."""
+        model = copy.deepcopy(self.problem.model)
+        with torch.no_grad():
+            for weight, loaded in zip(
+                self._copies.trained(model).values(), self._parameters, strict=True
+            ):
+                weight.copy_(loaded)
+        return model.eval()
 
     def groups(self, cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
         """Split the cohort into groups, each of which one thread computes at a time.
@@ -159,7 +152,8 @@ class Learner:
 
         Args:
             clients: which clients.
-            key: of the round, needed where batches are drawn; they depend on it and the client.
+            key: of the round, needed where batches or other random numbers are drawn; they depend
+                on it and the client.
 
         Returns:
             updates (n, d) float32, which the server's step subtracts, and losses (n,) float64, in
@@ -172,31 +166,31 @@ class Learner:
         self, clients: Sequence[int], key: Key | None = None
     ) -> tuple[torch.Tensor, np.ndarray]:
         """Like `updates`, but the result stays on the device that computed it."""
-        steps = [self._steps(client, key) for client in clients]
-        if self._local.example_norm is not None:
-            results = [self._clipped(samples, self._local.example_norm) for samples, *_ in steps]
-        elif self._together:
-            return self._vectorised(steps)
-        else:
-            results = [self._alone(client_steps) for client_steps in steps]
-        updates, losses = zip(*results, strict=True)
+        if self._together and self._local.example_norm is None:
+            return self._vectorised([self._steps(client, key) for client in clients])
+        updates, losses = zip(*(self._alone(client, key) for client in clients), strict=True)
         return torch.stack(updates), np.array(losses)
 
     def evaluate(self) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data."""
-        right, loss = 0, 0.0
-        with torch.inference_mode():
-            for start in range(0, len(self._test_labels), 1000):
-                labels = self._test_labels[start : start + 1000]
-                features = self._test_features[start : start + 1000]
-                logits = self._model(features.contiguous(memory_format=self._layout))
-                right += int((logits.argmax(dim=1) == labels).sum())
-                loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
-        return Evaluation(right / len(self._test_labels), loss / len(self._test_labels))
+        model, classes = self._copies.shared().eval(), self.problem.classes
+        right, labels, loss, count = 0, 0, 0.0, 0
+        with torch.inference_mode(), seeded(0, self._device):
+            for features, targets in self._data.tests():
+                output = model(features)
+                loss += float(self._loss(output, targets)) * len(targets)
+                count += len(targets)
+                if classes is not None:
+                    right += int((output.argmax(dim=1) == targets).sum())
+                    labels += targets.numel()
+        work_mode(model, self.problem.buffers)
+        if not count:
+            return Evaluation(None, None)
+        return Evaluation(right / labels if labels else None, loss / count)
 
     def _steps(self, client: int, key: Key | None) -> list[np.ndarray]:
         """The samples of each local step."""
-        samples, local = self._clients[client], self._local
+        samples, local = self._places[client], self._local
         if local.batch is None or (local.batch >= len(samples) and local.learning_rate is None):
             return [samples] * local.epochs
         assert key is not None
@@ -208,38 +202,37 @@ class Learner:
         return [order[at : at + local.batch] for order in orders
                 for at in range(0, len(order), local.batch)]  # fmt: skip
 
-    def _gather(self, samples: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features and labels of an array of samples, until this thread gathers again."""
-        count = samples.size * self._features[0].numel()
-        # New room each time would cost page faults.
-        if not hasattr(self._threads, "room") or self._threads.room.numel() < count:
-            self._threads.room = torch.empty(count, device=self._device)
-        features = self._threads.room[:count].view(samples.size, *self._features.shape[1:])
-        places = torch.from_numpy(samples).to(self._device)
-        # Three times as fast as by indexing.
-        torch.index_select(self._features, 0, places.view(-1), out=features)
-        features = features.contiguous(memory_format=self._layout)
-        return features.unflatten(0, samples.shape), self._labels[places]
+    def _alone(self, client: int, key: Key | None) -> tuple[Tensor, float]:
+        """One client's update and first loss, whatever the model."""
+        steps = self._steps(client, key)
+        if self._local.example_norm is not None:
+            return self._clipped(client, steps[0], self._local.example_norm, key)
+        with self._chance(key, client):
+            if self._local.learning_rate is not None:
+                return self._walk(client, steps)
+            return self._gradient(client, steps[0])
 
-    def _alone(self, steps: Sequence[np.ndarray]) -> tuple[torch.Tensor, float]:
-        if self._local.learning_rate is not None:
-            return self._walk(steps)
-        return self._gradient(steps)
+    def _chance(self, key: Key | None, *labels: int) -> AbstractContextManager[None]:
+        """Random numbers of a client's training step come from its key."""
+        if not self.problem.draws:
+            return nullcontext()
+        assert key is not None
+        return seeded(int(key.fold_in("draws", *labels).words(1)[0]), self._device)
 
-    def _gradient(self, steps: Sequence[np.ndarray]) -> tuple[torch.Tensor, float]:
-        parts, loss = self._backward(self._model, self._parameters, steps[0])
+    def _gradient(self, client: int, samples: np.ndarray) -> tuple[Tensor, float]:
+        parts, loss = self._backward(self._copies.shared(), self._parameters, client, samples)
         return torch.cat([part.reshape(-1) for part in parts]), loss
 
-    def _walk(self, steps: Sequence[np.ndarray]) -> tuple[torch.Tensor, float]:
+    def _walk(self, client: int, steps: Sequence[np.ndarray]) -> tuple[Tensor, float]:
         """Local SGD: the loaded weights minus those after the last step, and the first loss."""
-        rate, model, losses = self._local.learning_rate, self._own_model(), []
+        rate, model, losses = self._local.learning_rate, self._copies.own(), []
         assert rate is not None
-        weights = list(model.parameters())
+        weights = list(self._copies.trained(model).values())
         with torch.no_grad():
             for weight, start in zip(weights, self._parameters, strict=True):
                 weight.copy_(start)
         for samples in steps:
-            parts, loss = self._backward(model, weights, samples)
+            parts, loss = self._backward(model, weights, client, samples)
             losses.append(loss)
             with torch.no_grad():
                 for weight, part in zip(weights, parts, strict=True):
@@ -250,31 +243,80 @@ class Learner:
         ]
         return torch.cat([part.reshape(-1) for part in difference]), losses[0]
 
-    def _backward(self, model: nn.Module, weights: list, samples: np.ndarray):
-        features, labels = self._gather(samples)
-        loss = nn.functional.cross_entropy(model(features), labels)
-        return torch.autograd.grad(loss, weights), float(loss.detach())
+    def _backward(self, model: nn.Module, weights: list, client: int, samples: np.ndarray):
+        features, targets = self._data.of_client(client, samples)
+        loss = self._loss(model(features), targets)
+        # Parameters that this batch does not use have gradient zero.
+        parts = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+        return parts, float(loss.detach())
 
-    def _clipped(self, samples: np.ndarray, norm: float) -> tuple[torch.Tensor, float]:
+    def _clipped(
+        self, client: int, samples: np.ndarray, norm: float, key: Key | None
+    ) -> tuple[Tensor, float]:
         """The mean of clipped gradients of single examples; its norm is at most `norm`."""
-        weights, model = self._weights(), self._own_model()
-
-        def loss_of(weights, features, label):
-            logits = functional_call(model, weights, (features[None],))
-            return nn.functional.cross_entropy(logits, label[None])
-
-        gradients_of = vmap(grad_and_value(loss_of), (None, 0, 0), chunk_size=EXAMPLES_AT_ONCE)
-        parts, losses = gradients_of(weights, *self._gather(samples))
-        rows = torch.cat([parts[name].flatten(1) for name in weights], dim=1).cpu().numpy()
-        total = np.zeros(rows.shape[1])
-        for row in rows:
+        total, losses = np.zeros(self.dimension), []
+        for row, loss in self._each_example(client, samples, key):
             total += clip_to_norm(row, norm)
-        mean = torch.from_numpy((total / len(rows)).astype(np.float32))
-        return mean.to(self._device), float(losses.double().mean())
+            losses.append(loss)
+        mean = torch.from_numpy((total / len(losses)).astype(np.float32))
+        return mean.to(self._device), float(np.mean(losses))
+
+    def _each_example(
+        self, client: int, samples: np.ndarray, key: Key | None
+    ) -> Iterator[tuple[np.ndarray, float]]:
+        """Gradient (d,) and loss of each example.
+
+        An example's random numbers are its own: what one example draws must not change what
+        another one gives.
+        """
+        if self._by_vmap:
+            for start in range(0, len(samples), EXAMPLES_AT_ONCE):
+                yield from self._by_example(client, samples[start : start + EXAMPLES_AT_ONCE])
+            return
+        model = self._copies.shared()
+        for number in range(len(samples)):
+            with self._chance(key, client, number):
+                parts, loss = self._backward(
+                    model, self._parameters, client, samples[number : number + 1]
+                )
+            yield torch.cat([part.reshape(-1) for part in parts]).cpu().numpy(), loss
+
+    def _by_example(self, client: int, samples: np.ndarray) -> list[tuple[np.ndarray, float]]:
+        """Gradients and losses of some examples in one vectorised pass."""
+        weights, model = self._copies.weights(), self._copies.own()
+
+        def loss_of(weights: dict, features: Tensor, target: Tensor) -> Tensor:
+            output = functional_call(model, weights, (features[None],))
+            return self._loss(output, target[None])
+
+        gradients_of = vmap(grad_and_value(loss_of), (None, 0, 0))
+        parts, losses = gradients_of(weights, *self._data.of_client(client, samples))
+        rows = (
+            torch.cat([parts[name].reshape(len(samples), -1) for name in weights], dim=1)
+            .cpu()
+            .numpy()
+        )
+        return list(zip(rows, losses.tolist(), strict=True))
+
+    def _vmap_works(self) -> bool:
+        """Whether vmap computes single examples' gradients of this model.
+
+        It refuses what depends on the numbers (`if x.sum() > 0`), and for some operations there is
+        no rule: then it would loop itself, with a warning.
+        """
+        if self.problem.draws:
+            return False
+        with seeded(0, self._device), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                self._by_example(0, self._places[0][:2])
+            except (RuntimeError, ValueError, TypeError, NotImplementedError, UserWarning):
+                return False
+        return True
 
     def _vectorised(self, steps: Sequence[list[np.ndarray]]):
         """All clients' local steps at once; clients with fewer steps do nothing in the last."""
-        rate, start = self._local.learning_rate, self._weights()
+        rate, start = self._local.learning_rate, self._copies.weights()
         if rate is None:
             batches = [samples for samples, *_ in steps]
             update, losses = self._each_gradient(start, None, batches)
@@ -301,26 +343,10 @@ class Learner:
         index[real] = np.concatenate(batches)
         share = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
         weight = torch.from_numpy(share).to(self._device)
-        features, labels = self._gather(index)
+        features, labels = self._data.rows(index)
         if self._linear:
-            return _softmax_gradients(weights, features.flatten(2), labels[:, None], weight)
-        model = self._own_model()
-
-        def loss_of(weights, features, labels, weight):
-            logits = functional_call(model, weights, (features,))
-            return (nn.functional.cross_entropy(logits, labels, reduction="none") * weight).sum()
-
-        gradients_of = vmap(grad_and_value(loss_of), (shared, 0, 0, 0))
-        return gradients_of(weights, features, labels, weight)
-
-    def _weights(self) -> dict[str, torch.Tensor]:
-        return {name: p.detach() for name, p in self._model.named_parameters()}
-
-    def _own_model(self) -> nn.Module:
-        """This thread's own copy of the model."""
-        if not hasattr(self._threads, "model"):
-            self._threads.model = copy.deepcopy(self._model)
-        return self._threads.model
+            return softmax_gradients(weights, features.flatten(2), labels[:, None], weight)
+        return weighted_gradients(self._copies.own(), weights, shared, features, labels, weight)
 
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -341,22 +367,6 @@ def _is_gpu(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def _softmax_gradients(
-    weights: dict, features: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor
-) -> tuple[dict, torch.Tensor]:
-    """Softmax regression's gradients by formula: autograd would take longer than the arithmetic.
-
-    Classes come before samples, which makes both products and the softmax twice as fast.
-
-    Args:
-        weights: (c, f) and (c,), shared, or (n, c, f) and (n, c), of n clients.
-        features: (n, s, f); labels: (n, 1, s); weight: (n, s), each sample's weight.
-    """
-    (matrix_name, matrix), (bias_name, bias) = weights.items()
-    matrices = matrix.expand(len(features), *matrix.shape[-2:])
-    logits = torch.baddbmm(bias[..., None], matrices, features.mT)
-    logs = torch.log_softmax(logits, dim=1)
-    losses = -(logs.gather(1, labels)[:, 0] * weight).sum(1)
-    error = logs.exp_().scatter_add_(1, labels, -torch.ones_like(labels, dtype=logs.dtype))
-    error *= weight[:, None]
-    return {matrix_name: torch.bmm(error, features), bias_name: error.sum(2)}, losses
+def _on_device(loss: Loss, device: torch.device) -> Loss:
+    """The loss; if it is a module, a copy with its own tensors there."""
+    return copy.deepcopy(loss).to(device) if isinstance(loss, nn.Module) else loss

@@ -66,7 +66,8 @@ def collector(
 
     def by_payloads(cohort: Sequence[int], key: Key) -> Collected:
         groups = learner.groups(cohort, workers)
-        run = map if len(groups) == 1 or learner.on_gpu else pool.map
+        alone = len(groups) == 1 or learner.on_gpu or learner.one_thread
+        run = map if alone else pool.map
         replies = list(run(upload, groups, [key] * len(groups)))
         payloads = [payload for reply in replies for payload in reply[0]]
         mean = mechanism.mean(payloads, learner.dimension, key.fold_in("server"))

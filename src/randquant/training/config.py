@@ -6,135 +6,206 @@ training loss of a cohort: neither is covered by a run's guarantee (`docs/theory
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from randquant._internal import validate
-from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
+from msgspec import Meta
+
+from randquant._internal import declared, validate
+from randquant._internal.declared import about
+from randquant.privacy.guarantee import Neighboring, Trust
 
 FittedOn = Literal["public", "all"]
 """Which training examples features are fitted on, see `randquant.training.data.features`."""
 
 FITTED_ON: tuple[FittedOn, ...] = ("public", "all")
 
+Delta = Annotated[float, Meta(ge=0, lt=1)]
+OLD_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
+"""The server's optimisers as version 0.1.0 names them, and their classes in torch.optim."""
+
+Count = Annotated[int, Meta(ge=1)]
+Step = Annotated[float, Meta(gt=0, le=1e30)]
+NormName = Literal["l1", "l2"]
+
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
     """Everything that determines a training run (two runs with one config give equal bits).
 
-    Attributes:
-        dataset: name of a data set (`randquant.training.data.datasets.DATASETS`).
-        data_dir: folder of the data files; empty for data sets that scikit-learn ships.
-        model: name of a model (`randquant.training.models.MODELS`).
-        mechanism: what protects an update: the name of a channel mechanism, or of a baseline for
-            whole updates, such as `clipped-sgd` (no privacy).
-        parameters: the mechanism's parameters, by name.
-        population: how many clients the data is split over.
-        cohort: how many clients take part in each round.
-        rounds: how many rounds to train, at most.
-        partition: how data is split over clients: `iid`, `shards`, `dirichlet`, or `natural` (by
-            writer).
-        concentration: Dirichlet concentration (used by `dirichlet` only).
-        learning_rate: the server's step size.
-        delta: the delta of the printed guarantee.
-        seed: simulation seed: data split, initial weights, cohorts and simulated client keys.
-        checkpoint_every: rounds between checkpoints.
-        evaluate_every: rounds between evaluations on test data.
-        threads: torch and encoder threads (part of the configuration because rounding depends on
-            it).
-        trust: against whom the guarantee holds; None for the mechanism's own (`local` for
-            channels, which also work under `aggregate`).
-        clip_norm: threshold of a whole update's norm, for channels; None to clip each coordinate
-            alone. (Baselines have a parameter of their own.)
-        norm: the norm that an update is clipped in, `l2` or `l1`.
-        neighboring: the neighbouring relation, `replace_one` or `zero_out`.
-        stop_at_epsilon: end the run before the round after which epsilon would exceed this.
-        max_participations: most rounds that one client takes part in; None for no cap.
-        sampling: `fixed` (cohorts of that size) or `poisson` (each client independently, `cohort`
-            clients on average). No guarantee assumes it.
-        batch: samples of a local step, drawn at random; None for all of a client's.
-        local_epochs: passes over a client's data in a round, with local_learning_rate only.
-        local_learning_rate: step size of local SGD; the update is then the model difference after
-            it (DP-FedAvg). None to send one gradient at the global model.
-        server_optimizer: `sgd` or `adam`.
-        server_momentum: momentum of the server's SGD, 0 for none.
-        features: features to train on: empty for the data as they are, `scattering`, or `pca-K`
-            with K components (`randquant.training.data.features`).
-        fitted_on: data that components, means and deviations are fitted on: `public` examples
-            that no client holds, or `all` clients' data, which no guarantee covers.
-        unit: the privacy unit: a whole `client`, or one `example` of a client (each example's
-            gradient is then clipped to clip_norm, and the update is their mean).
-        device: where updates are computed: `cpu`, or `cuda` (or `cuda:1`, …), which then also
-            draws and sums a channel's codes.
+    Each field is declared once, with its type, bounds and meaning: the options of `randquant
+    train`, the settings of TOML files and their JSON Schema, and `check_config` are read from here.
     """
 
-    dataset: str
-    model: str
-    mechanism: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    data_dir: str = ""
-    population: int = 200
-    cohort: int = 40
-    rounds: int = 300
-    partition: str = "iid"
-    concentration: float = 0.3
-    learning_rate: float = 1.0
-    delta: float = 1e-5
-    seed: int = 0
-    checkpoint_every: int = 50
-    evaluate_every: int = 10
-    threads: int = 2
-    trust: Trust | None = None
-    clip_norm: float | None = None
-    norm: Literal["l1", "l2"] = "l2"
-    neighboring: Neighboring = "replace_one"
-    stop_at_epsilon: float | None = None
-    max_participations: int | None = None
-    sampling: Literal["fixed", "poisson"] = "fixed"
-    batch: int | None = None
-    local_epochs: int = 1
-    local_learning_rate: float | None = None
-    server_optimizer: Literal["sgd", "adam"] = "sgd"
-    server_momentum: float = 0.0
-    features: str = ""
-    fitted_on: FittedOn = "public"
-    unit: Literal["client", "example"] = "client"
-    device: str = "cpu"
+    dataset: Annotated[str, about("data set, see docs/train.md", "data")]
+    model: Annotated[str, about("softmax, mlp, mlp32, wide or cnn", "data")]
+    mechanism: Annotated[str, about("what protects an update", "mechanism")]
+    parameters: Annotated[
+        Mapping[str, Any], about("the mechanism's parameters, by name", "mechanism")
+    ] = field(default_factory=dict)
+    data_dir: Annotated[
+        str, about("folder of the data files; digits and breast-cancer need none", "data")
+    ] = ""
+    population: Annotated[Count, about("how many clients the data is split over", "clients")] = 200
+    cohort: Annotated[Count, about("how many clients take part in each round", "clients")] = 40
+    rounds: Annotated[Count, about("how many rounds, at most", "server")] = 300
+    partition: Annotated[
+        Literal["iid", "shards", "dirichlet", "natural"],
+        about("how data is split over clients; natural is by writer", "data"),
+    ] = "iid"
+    concentration: Annotated[float, about("Dirichlet concentration", "data")] = 0.3
+    learning_rate: Annotated[Step, about("the server's step size", "server")] = 1.0
+    delta: Annotated[Delta, about("delta of the printed guarantee", "privacy")] = 1e-5
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
+        about(
+            "simulation seed: data split, weights, cohorts, simulated keys; none to derive cohorts "
+            "and keys from a secret key in the run's folder",
+            "clients",
+        ),
+    ] = 0
+    checkpoint_every: Annotated[Count, about("rounds between checkpoints", "files")] = 50
+    evaluate_every: Annotated[Count, about("rounds between evaluations on test data", "server")] = (
+        10
+    )
+    threads: Annotated[
+        Annotated[int, Meta(ge=1, le=256)],
+        about("threads to simulate clients on; rounding depends on them", "clients"),
+    ] = 2
+    trust: Annotated[
+        Trust | None,
+        about(
+            "what the server sees: local (codes) or aggregate (sums only); by default the "
+            "mechanism's own",
+            "privacy",
+        ),
+    ] = None
+    clip_norm: Annotated[
+        float | None,
+        about(
+            "threshold of a whole update's norm, for every channel; none clips each coordinate "
+            "alone",
+            "mechanism",
+        ),
+    ] = None
+    norm: Annotated[NormName, about("norm that clip_norm bounds", "privacy")] = "l2"
+    neighboring: Annotated[
+        Neighboring,
+        about("neighbours: replace_one (another update) or zero_out (the zero update)", "privacy"),
+    ] = "replace_one"
+    stop_at_epsilon: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        about(
+            "end before the round that would take epsilon above this; inf for no such end",
+            "privacy",
+        ),
+    ] = None
+    max_participations: Annotated[
+        Annotated[int, Meta(ge=1, le=2**40)] | None,
+        about("most rounds that one client takes part in", "privacy"),
+    ] = None
+    sampling: Annotated[
+        Literal["fixed", "poisson"],
+        about("cohorts: fixed in size, or each client by a coin of its own", "clients"),
+    ] = "fixed"
+    batch: Annotated[
+        Count | None, about("samples of a local step; by default all of a client's", "clients")
+    ] = None
+    local_epochs: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000)],
+        about("passes over a client's data in a round", "clients"),
+    ] = 1
+    local_learning_rate: Annotated[
+        Step | None, about("step size of local SGD; without one a gradient is sent", "clients")
+    ] = None
+    server_optimizer: Annotated[
+        str, about("the server's optimiser: the name of a class in torch.optim", "server")
+    ] = "SGD"
+    server_options: Annotated[
+        Mapping[str, Any],
+        about("the optimiser's options by name, such as momentum=0.9", "server", "KEY=VALUE,..."),
+    ] = field(default_factory=dict)
+    features: Annotated[
+        str, about("what is trained on: empty for the data, scattering, or pca-K", "data")
+    ] = ""
+    fitted_on: Annotated[
+        FittedOn,
+        about(
+            "what pca-K and standardisation are fitted on: public (examples that no client holds) "
+            "or all (clients' data; no epsilon covers that)",
+            "data",
+        ),
+    ] = "public"
+    unit: Annotated[
+        Literal["client", "example"],
+        about("what the guarantee hides: a whole client, or one example of a client's", "privacy"),
+    ] = "client"
+    device: Annotated[
+        Annotated[str, Meta(pattern=r"^(cpu|cuda(:\d{1,3})?)$")],
+        about("where updates are computed: cpu, cuda or cuda:NUMBER", "clients"),
+    ] = "cpu"
+
+    loss: Annotated[
+        str,
+        about("what clients minimise: a name in torch.nn.functional, or module:function", "data"),
+    ] = "cross_entropy"
+    problem: Annotated[
+        str, about("digest of the model, the data and the loss of a run in Python", "data")
+    ] = ""
+    parts: Annotated[
+        tuple[str, ...] | None,
+        about("patterns of the names of the parameters that are trained; by default all", "data"),
+    ] = None
+    frozen: Annotated[
+        tuple[str, ...] | None,
+        about("patterns of the names of the parameters that are not trained", "data"),
+    ] = None
+    buffers: Annotated[
+        str, about("what becomes of running statistics, such as BatchNorm's", "data")
+    ] = "refuse"
 
     def __post_init__(self) -> None:
         if self.trust == "":  # as files of version 0.1.0 say it
             object.__setattr__(self, "trust", None)
+        if self.stop_at_epsilon == math.inf:  # no end
+            object.__setattr__(self, "stop_at_epsilon", None)
+        if self.server_optimizer in OLD_OPTIMIZERS:
+            object.__setattr__(self, "server_optimizer", OLD_OPTIMIZERS[self.server_optimizer])
+        for name in ("parts", "frozen"):  # lists in JSON and TOML
+            if isinstance(patterns := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(patterns))
+
+
+def upgraded(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration's fields as this version names them, from those of any older version.
+
+    Example:
+        >>> upgraded({"server_momentum": 0.9})
+        {'server_options': {'momentum': 0.9}}
+        >>> upgraded({"server_momentum": 0.0})
+        {}
+    """
+    fields = dict(record)
+    if momentum := fields.pop("server_momentum", 0.0):
+        fields["server_options"] = {"momentum": momentum}
+    return fields
 
 
 def check_config(config: TrainConfig) -> None:
-    """Refuse a configuration with invalid numbers.
+    """Refuse a configuration with settings that are not as declared, or that do not go together.
 
     Raises:
-        ValueError, TypeError: a number is out of bounds or of the wrong kind, or the population
+        ValueError, TypeError: a setting is out of bounds or of the wrong kind, or the population
             cannot fill every cohort within max_participations.
     """
-    validate.whole("rounds", config.rounds, low=1)
-    validate.whole("population", config.population, low=1)
-    validate.whole("cohort", config.cohort, low=1, high=config.population)
-    validate.whole("checkpoint_every", config.checkpoint_every, low=1)
-    validate.whole("evaluate_every", config.evaluate_every, low=1)
-    validate.whole("threads", config.threads, low=1, high=256)
-    validate.whole("seed", config.seed, low=0, high=2**63 - 1)
-    validate.real("learning_rate", config.learning_rate, above=0, high=1e30)
-    validate.real("delta", config.delta, low=0, below=1)
-    validate.choice("norm", config.norm, ("l1", "l2"))
-    validate.choice("neighboring", config.neighboring, NEIGHBORINGS)
-    validate.choice("fitted_on", config.fitted_on, FITTED_ON)
-    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", config.device):
-        raise ValueError(f"Expected device cpu, cuda or cuda:NUMBER, got {config.device!r}.")
+    declared.checked(config)
+    validate.whole("cohort", config.cohort, high=config.population)
     _check_local(config)
     _check_sampling(config)
-    if config.stop_at_epsilon is not None:
-        validate.real("stop_at_epsilon", config.stop_at_epsilon, above=0)
-    if config.max_participations is not None:
-        most = validate.whole("max_participations", config.max_participations, low=1, high=2**40)
+    most = config.max_participations
+    if most is not None:
         fitting = config.population * most // config.cohort
         if config.rounds > fitting:
             raise ValueError(
@@ -145,22 +216,18 @@ def check_config(config: TrainConfig) -> None:
 
 
 def _check_local(config: TrainConfig) -> None:
-    """Check the settings of the clients' and the server's steps."""
-    validate.whole("local_epochs", config.local_epochs, low=1, high=10_000)
-    if config.batch is not None:
-        validate.whole("batch", config.batch, low=1)
-    if config.local_learning_rate is not None:
-        validate.real("local_learning_rate", config.local_learning_rate, above=0, high=1e30)
-    elif config.local_epochs != 1:
+    """Check that the settings of the clients' and the server's steps go together."""
+    if config.local_learning_rate is None and config.local_epochs != 1:
         raise ValueError(
             f"Expected local_learning_rate with local_epochs={config.local_epochs}, got none: "
             "several steps need a step size; one epoch without it sends a gradient."
         )
-    validate.choice("server_optimizer", config.server_optimizer, ("sgd", "adam"))
-    validate.real("server_momentum", config.server_momentum, low=0, below=1)
-    if config.server_optimizer == "adam" and config.server_momentum:
-        raise ValueError("Expected server_momentum with server_optimizer sgd, got it with adam.")
-    validate.choice("unit", config.unit, ("client", "example"))
+    for name in ("lr", "params"):
+        if name in config.server_options:
+            raise ValueError(
+                f"Expected server_options without {name}, got one: the step size is learning_rate, "
+                "and the parameters are the model's."
+            )
     if config.unit == "example" and config.local_learning_rate is not None:
         raise ValueError(
             "Expected no local_learning_rate with unit example, got one: after a local step every "
@@ -169,7 +236,6 @@ def _check_local(config: TrainConfig) -> None:
 
 
 def _check_sampling(config: TrainConfig) -> None:
-    validate.choice("sampling", config.sampling, ("fixed", "poisson"))
     if config.sampling == "fixed":
         return
     if config.trust == "aggregate":

@@ -11,34 +11,35 @@ from randquant._internal import validate
 from randquant.channels.keys import Key
 
 
-def sample_poisson(population: int, rate: float, round: int, seed: int) -> list[int]:
+def sample_poisson(population: int, rate: float, round: int, key: Key) -> list[int]:
     """Draw the cohort of a round by Poisson sampling: each client independently.
 
     Args:
         population: how many clients there are.
         rate: probability of taking part, in (0, 1].
-        round, seed: the draw depends on nothing else.
+        round, key: the draw depends on nothing else.
 
     Returns:
         Clients in increasing order; their number varies, and may be 0.
 
     Guarantees:
         Each client takes part with a probability of at most `rate`, less than 2**-64 below it.
-        Like everything that follows from a seed, this is for simulation: amplification
-        (`sampled.Sampled`) needs random choices that the adversary does not know.
+        A seed's key is for simulation: amplification (`sampled.Sampled`) needs random choices that
+        the adversary does not know.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
 
     Example:
-        >>> sample_poisson(10, 0.3, round=1, seed=0) == sample_poisson(10, 0.3, round=1, seed=0)
+        >>> key = Key.from_seed(0)
+        >>> sample_poisson(10, 0.3, round=1, key=key) == sample_poisson(10, 0.3, round=1, key=key)
         True
     """
     validate.whole("population", population, low=1, high=2**31)
     rate = validate.real("rate", rate, above=0, high=1, why="it is a probability")
     if rate == 1:
         return list(range(population))
-    words = Key.from_seed(seed).fold_in("poisson cohort", round).words(population)
+    words = key.fold_in("poisson cohort", round).words(population)
     limit = np.uint64(Fraction(rate) * 2**64 // 1)
     return np.flatnonzero(words < limit).tolist()
 
@@ -50,7 +51,7 @@ def sample_capped(
     round: int,
     rounds: int,
     max_participations: int,
-    seed: int,
+    key: Key,
 ) -> list[int]:
     """Draw the cohort of a round so that no client exceeds its cap on participations.
 
@@ -60,7 +61,7 @@ def sample_capped(
         round: the round to draw for, from 1 to `rounds`.
         rounds: rounds of the whole run.
         max_participations: most rounds that one client may take part in.
-        seed: with `participations` and `round` it determines the draw; data does not matter.
+        key: with `participations` and `round` it determines the draw; data does not matter.
 
     Returns:
         `cohort` different clients in increasing order.
@@ -83,7 +84,7 @@ def sample_capped(
         >>> calls = np.zeros(10, dtype=np.int64)
         >>> for round in range(1, 6):
         ...     drawn = sample_capped(
-        ...         calls, 4, round=round, rounds=5, max_participations=2, seed=0
+        ...         calls, 4, round=round, rounds=5, max_participations=2, key=Key.from_seed(0)
         ...     )
         ...     calls[drawn] += 1
         >>> calls.tolist()
@@ -111,7 +112,7 @@ def sample_capped(
             "raise it, or lower cohort or rounds."
         )
     eager = np.flatnonzero(left >= remaining)
-    words = Key.from_seed(seed).fold_in("capped cohort", round).words(2)
+    words = key.fold_in("capped cohort", round).words(2)
     generator = np.random.Generator(np.random.Philox(key=words))
     # Each of them that is not selected uses up one spare place.
     first = generator.choice(eager, max(eager.size - spare, 0), replace=False)
@@ -121,7 +122,7 @@ def sample_capped(
 
 
 def capped_cohorts(
-    population: int, cohort: int, rounds: int, *, max_participations: int, seed: int
+    population: int, cohort: int, rounds: int, *, max_participations: int, key: Key
 ) -> Iterator[list[int]]:
     """Draw the cohorts of a whole run by `sample_capped`, from the first round on.
 
@@ -129,7 +130,8 @@ def capped_cohorts(
         ValueError, TypeError: as `sample_capped`, before the first cohort is drawn or never.
 
     Example:
-        >>> cohorts = list(capped_cohorts(6, 2, 9, max_participations=3, seed=1))
+        >>> key = Key.from_seed(1)
+        >>> cohorts = list(capped_cohorts(6, 2, 9, max_participations=3, key=key))
         >>> len(cohorts), sorted(client for drawn in cohorts for client in drawn)
         (9, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5])
     """
@@ -142,18 +144,18 @@ def capped_cohorts(
             round=round,
             rounds=rounds,
             max_participations=max_participations,
-            seed=seed,
+            key=key,
         )
         calls[drawn] += 1
         yield drawn
 
 
-def sample_cohort(population: int, cohort: int, round: int, seed: int) -> list[int]:
+def sample_cohort(population: int, cohort: int, round: int, key: Key) -> list[int]:
     """Draw who takes part in a round: `cohort` of `population` clients, uniformly, no repeats.
 
-    The draw depends on (seed, round) alone, never on data, so that who took part may be public.
+    The draw depends on (key, round) alone, never on data, so that who took part may be public.
     """
     validate.whole("cohort", cohort, low=1, high=population, why="the population is that small")
-    words = Key.from_seed(seed).fold_in("cohort", round).words(2)
+    words = key.fold_in("cohort", round).words(2)
     generator = np.random.Generator(np.random.Philox(key=words))
     return sorted(generator.choice(population, cohort, replace=False).tolist())

@@ -20,7 +20,8 @@ class RoundMetrics:
 
     Attributes:
         round: 1 for the first round.
-        accuracy, loss: on test data, or None on rounds without evaluation; loss in nats.
+        accuracy, loss: on test data, or None on rounds without evaluation; loss in nats for
+            cross-entropy. Accuracy is None where the task is no classification.
         train_loss: mean loss of the cohort's local data, in nats, before the step; None if a
             Poisson cohort is empty.
         bytes_up: bytes that all clients of the round uploaded, headers included; under
@@ -53,11 +54,13 @@ class Sent:
 
     Attributes:
         settings: digest of the settings that must not change during the run.
-        channel: fingerprint of its channel, in hexadecimal; empty if it uses none.
+        channel: fingerprint of its channel, or of its own mechanism, in hexadecimal; empty if it
+            uses none.
         round: rounds that were started.
         participations: rounds of the client called most often, including the current one.
         epsilon: proven upper bound of that client's epsilon; None without privacy.
         delta, neighboring: of that epsilon.
+        commitment: binds the run to its secret key without revealing it; empty for a seed.
     """
 
     settings: str
@@ -67,6 +70,7 @@ class Sent:
     epsilon: float | None
     delta: float
     neighboring: Neighboring
+    commitment: str = ""
 
     def __post_init__(self) -> None:
         validate.whole("round", self.round, low=0)
@@ -83,7 +87,8 @@ class RunSummary:
     """What a finished run achieved.
 
     Attributes:
-        accuracy, loss: of the final model on test data.
+        accuracy, loss: of the final model on test data; None without test data, accuracy also
+            where the task is no classification.
         dimension: coordinates of an update.
         bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`.
         bits_per_coordinate: the same in bits, per coordinate, header included.
@@ -96,8 +101,8 @@ class RunSummary:
             were used to fit features; 0 if nothing was fitted, or on all clients' data.
     """
 
-    accuracy: float
-    loss: float
+    accuracy: float | None
+    loss: float | None
     dimension: int
     bytes_per_upload: int
     bits_per_coordinate: float
@@ -122,7 +127,7 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunRecord:
     """A finished run: its configuration, what each round measured, and its results."""
 
     config: TrainConfig

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant._internal.rounding import round_up
+from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.training.config import TrainConfig
 from randquant.training.participation import sample_capped, sample_cohort, sample_poisson
@@ -37,6 +38,7 @@ class Schedule:
     Args:
         config: the run.
         ledger: what its participations cost; its limit is the configuration's.
+        key: of the run, which cohorts are drawn with.
 
     Guarantees:
         After every round that `step` allows, each client's epsilon is at most
@@ -49,6 +51,7 @@ class Schedule:
 
     config: TrainConfig
     ledger: Ledger
+    key: Key
 
     def __post_init__(self) -> None:
         if self.config.stop_at_epsilon is not None and self.ledger.epsilon(1) is None:
@@ -124,20 +127,51 @@ class Schedule:
         return done
 
     def _cohort(self, round: int, participations: np.ndarray) -> list[int]:
-        config = self.config
-        if config.sampling == "poisson":
-            rate = config.cohort / config.population
-            return sample_poisson(config.population, rate, round, config.seed)
-        if config.max_participations is None:
-            return sample_cohort(config.population, config.cohort, round, config.seed)
-        return sample_capped(
-            participations,
-            config.cohort,
-            round=round,
-            rounds=config.rounds,
-            max_participations=config.max_participations,
-            seed=config.seed,
-        )
+        return sample(self.config, round, participations, self.key)
+
+
+def sample(config: TrainConfig, round: int, participations: np.ndarray, key: Key) -> list[int]:
+    """Draw the cohort of a round as configured, in increasing order.
+
+    Args:
+        config: the run.
+        round: 1 for the first.
+        participations: (N,) whole numbers, rounds that each client has taken part in before.
+        key: of the run.
+    """
+    if config.sampling == "poisson":
+        rate = config.cohort / config.population
+        return sample_poisson(config.population, rate, round, key)
+    if config.max_participations is None:
+        return sample_cohort(config.population, config.cohort, round, key)
+    return sample_capped(
+        participations,
+        config.cohort,
+        round=round,
+        rounds=config.rounds,
+        max_participations=config.max_participations,
+        key=key,
+    )
+
+
+def most_participations(config: TrainConfig, key: Key) -> int:
+    """How often the client called most often takes part if all configured rounds are done.
+
+    Cohorts depend on no data, so they are known before the first round.
+
+    Example:
+        >>> config = TrainConfig("digits", "softmax", "rqm", population=10, cohort=4, rounds=5,
+        ...                      max_participations=2)
+        >>> most_participations(config, Key.from_seed(0))
+        2
+    """
+    places, most = config.rounds * config.cohort, config.max_participations
+    if most is not None and places > (most - 1) * config.population:
+        return most  # fewer each would not fill the places
+    participations = np.zeros(config.population, dtype=np.int64)
+    for round in range(1, config.rounds + 1):
+        participations[sample(config, round, participations, key)] += 1
+    return int(participations.max())
 
 
 def _shown(epsilon: float) -> str:

@@ -1,12 +1,32 @@
-"""The settings of training runs as flat names and values, and those in which runs differ."""
+"""The settings of training runs as flat names and values: checked, read from a file, compared."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
-from randquant.training.config import TrainConfig
+from msgspec import Meta
+
+from randquant._internal import declared, validate
+from randquant._internal.declared import about
+from randquant.aggregation.registry import all_mechanisms
+from randquant.training.config import TrainConfig, upgraded
+
+FIELDS = {name: hint for name, hint in declared.hints(TrainConfig).items() if name != "parameters"}
+"""The declarations of a run's settings by name; those of its mechanism are in its record."""
+
+OLD = {
+    "server_momentum": Annotated[
+        Annotated[float, Meta(ge=0, lt=1)],
+        about("momentum of the server's SGD, short for server_options", "server"),
+    ]
+}
+"""Settings of version 0.1.0 that are still read; see `randquant.training.config.upgraded`."""
+
+DEFAULTS = {name: value for name, value in declared.defaults(TrainConfig).items() if name in FIELDS}
 
 
 def flat(config: TrainConfig) -> dict[str, Any]:
@@ -51,3 +71,66 @@ def varied(configs: Sequence[TrainConfig]) -> list[str]:
     return list(
         dict.fromkeys(["mechanism", *(name for group in groups for name in differing(group))])
     )
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the settings of a run that a TOML file gives, by name, checked.
+
+    Args:
+        path: a file with fields of TrainConfig and parameters of its mechanism, `name = value`.
+
+    Raises:
+        ValueError, TypeError: it is no TOML, or a setting is unknown or of the wrong kind.
+        OSError: it cannot be read.
+    """
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise OSError(
+            f"Expected a run's settings in {path}, got no readable file: {error}."
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"Expected a run's settings as TOML in {path}: {error}.") from None
+    mechanism = given.get("mechanism")
+    try:
+        check(
+            {name: [value] for name, value in given.items()},
+            all_mechanisms() if mechanism is None else [mechanism],
+        )
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{error} (in {path})") from None
+    return {
+        name: declared.check(name, FIELDS[name], value) if name in FIELDS else value
+        for name, value in upgraded(given).items()
+    }
+
+
+def parameters_of(mechanism: Any) -> tuple[str, ...]:
+    """Return the names of a mechanism's own parameters.
+
+    Raises:
+        ValueError: there is no such mechanism.
+    """
+    known = all_mechanisms()
+    return known[validate.choice("mechanism", mechanism, known)].parameters
+
+
+def check(given: Mapping[str, Collection[Any]], mechanisms: Collection[Any]) -> None:
+    """Refuse settings that are unknown or not as declared.
+
+    Args:
+        given: possible values by name; each name must be a field of TrainConfig or a parameter of
+            one of the mechanisms.
+        mechanisms: names.
+    """
+    taken = {name for mechanism in mechanisms for name in parameters_of(mechanism)}
+    for name, values in given.items():
+        hint = FIELDS.get(name, OLD.get(name))
+        if hint is None and name not in taken:
+            known = ", ".join(FIELDS)
+            raise ValueError(
+                f"Expected parameters of {', '.join(sorted(mechanisms))}, or settings of a run "
+                f"({known}); got {name!r}{validate.nearest(name, [*FIELDS, *taken])}"
+            )
+        for value in values if hint is not None else ():
+            declared.check(name, hint, value)

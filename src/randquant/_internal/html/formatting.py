@@ -77,3 +77,8 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def minus(number: str) -> str:
+    """Replace a hyphen by a minus sign, as wide as a plus and without a line break after it."""
+    return number.replace("-", "−")

@@ -1,11 +1,9 @@
-"""A table, as text for a terminal and as HTML for a page."""
+"""A table as text for a terminal."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 NUMBER = re.compile(r"[-−+]?[\d.,]+(e[-+−]?\d+)?|infinite|-|")
 """Cells that are right-aligned in a terminal."""
@@ -36,38 +34,3 @@ def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in table
     ]
-
-
-def html(
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    style: str,
-    marks: Mapping[str, str] = MappingProxyType({}),
-) -> str:
-    """Lay a table out as HTML that scrolls sideways if it is too wide.
-
-    Args:
-        title: its caption.
-        columns: (k,) headings.
-        rows: (k,) cells each; the first cell names the row.
-        style: CSS class: `numbers`, `settings` or `claims`.
-        marks: CSS class by cell text, for cells whose whole text is one of the keys.
-    """
-    wide = " wide" * (len(columns) > 7)
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
-    body = ""
-    for first, *cells in rows:
-        data = "".join(f"<td{_class(marks.get(cell))}>{escape(cell)}</td>" for cell in cells)
-        body += f'<tr><th scope="row">{escape(first)}</th>{data}</tr>\n'
-    # The caption is outside the scrolling part, so that it stays readable on a phone.
-    name = escape(title)
-    return (
-        f'<div class="table{wide}"><p class="caption">{name}</p><div class="scroll">'
-        f'<table class="{style}" aria-label="{name}">\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
-    )
-
-
-def _class(name: str | None) -> str:
-    return "" if name is None else f' class="{name}"'

@@ -54,17 +54,20 @@ def encode(channel: Channel, x: Any, key: Key, *, threads: int | None = None) ->
     return codes.reshape(array.shape)
 
 
-def encode_payload(channel: Channel, x: Any, key: Key, *, threads: int | None = None) -> bytes:
+def encode_payload(
+    channel: Channel, x: Any, key: Key, *, threads: int | None = None, padding: int = 0
+) -> bytes:
     """Encode a vector directly as a payload of `wire`, without an array of codes.
 
     Args:
         channel, x, key, threads: as in `encode`; x is a vector (d,).
+        padding: how many of its coordinates an update was padded with, which the header states.
 
     Returns:
         bytes: 40 + `wire.body_bytes` of them, log2 m bits a code and at most 1 % more.
 
     Guarantees:
-        Equal to wire.pack(channel, encode(channel, x, key)); the guarantees of `encode` hold.
+        Equal to wire.pack(channel, encode(channel, x, key), padding); `encode`'s guarantees hold.
 
     Raises:
         ValueError, TypeError: as in `encode`; or x is not a vector.
@@ -74,7 +77,7 @@ def encode_payload(channel: Channel, x: Any, key: Key, *, threads: int | None = 
     one_vector(array)
     body = np.empty(wire.body_bytes(channel, array.size), dtype=np.uint8)
     _run(encoder, array, widen, body, threads)
-    return wire.frame(channel, array.size, body)
+    return wire.frame(channel, array.size, body, padding)
 
 
 def decode(channel: Channel, codes: np.ndarray) -> np.ndarray:

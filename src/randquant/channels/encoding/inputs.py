@@ -66,8 +66,8 @@ def one_vector(array: np.ndarray) -> np.ndarray:
     """The array; ValueError unless it is a vector."""
     if array.ndim != 1:
         raise ValueError(
-            f"Expected an update (d,), got shape {array.shape}: flatten it, and encode one "
-            "client's update at a time."
+            f"Expected an update (d,), got shape {array.shape}: flatten it, or give a "
+            "mechanism a state dict, and encode one client's update at a time."
         )
     return array
 

@@ -19,8 +19,12 @@ from randquant.channels.wire.block_codes import block, blocks, length
 if TYPE_CHECKING:
     from randquant.channels.encoding.thresholds import Tables
 
-CHUNK = 1 << 14  # coordinates per kernel call: its random words fit the second-level cache
-SEGMENT = 1 << 17  # fewest coordinates worth another thread; a multiple of CHUNK
+CHUNK = 1 << 14
+"""Coordinates per kernel call: its random words fit the second-level cache."""
+
+SEGMENT = 1 << 17
+"""Fewest coordinates that are worth another thread; a multiple of CHUNK."""
+
 _scratch = threading.local()
 _NO_WORDS = np.empty(0, dtype=np.uint64)
 

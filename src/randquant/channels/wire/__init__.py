@@ -4,6 +4,7 @@ from randquant.channels.wire.payload import (
     HEADER,
     HEADER_BYTES,
     MAGIC,
+    PADDED,
     TOTALS,
     VERSION,
     Coding,
@@ -12,9 +13,11 @@ from randquant.channels.wire.payload import (
     bare_header,
     body_bytes,
     checked_header,
+    dimension_of,
     frame,
     header,
     pack,
+    sizes,
     unpack,
 )
 
@@ -22,6 +25,7 @@ __all__ = [
     "HEADER",
     "HEADER_BYTES",
     "MAGIC",
+    "PADDED",
     "TOTALS",
     "VERSION",
     "Coding",
@@ -30,8 +34,10 @@ __all__ = [
     "bare_header",
     "body_bytes",
     "checked_header",
+    "dimension_of",
     "frame",
     "header",
     "pack",
+    "sizes",
     "unpack",
 ]

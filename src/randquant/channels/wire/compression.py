@@ -67,7 +67,7 @@ def compress(channel: Coding, payload: bytes, *, pad_to: int | None = None) -> b
     """
     _few(channel)
     # A payload that states more coordinates than it has codes is refused before unpacking.
-    stated = wire.HEADER.unpack_from(payload.ljust(wire.HEADER_BYTES, b"\0"))[4]
+    stated, _ = wire.sizes(payload)
     codes = wire.unpack(channel, payload, stated)
     codes_per_byte = _digits(channel.levels).shape[1]
     groups = np.zeros((-(-codes.size // codes_per_byte), codes_per_byte), dtype=np.uint8)
@@ -125,7 +125,7 @@ def decompress(channel: Coding, data: bytes, dimension: int) -> bytes:
         raise ValueError(
             "Expected zeros after the last code, got others: it was not written by `compress`."
         )
-    payload = wire.pack(channel, codes[:dimension])
+    payload = wire.pack(channel, codes[:dimension], wire.sizes(header)[1])
     if payload[: wire.HEADER_BYTES] != header:
         raise ValueError("Expected a payload whose checksum matches, got a damaged one: ask again.")
     return payload

@@ -6,10 +6,10 @@ there is no channel. The checksum detects damage, not forgery: authenticity is t
 
     offset  bytes  field
     0       4      magic "RQPL"
-    4       1      version, 2
+    4       1      version, 2; 3 if some codes are padding
     5       1      reserved, 0
     6       2      levels, modulo 2**16 (the fingerprint determines the rest)
-    8       8      dimension
+    8       8      how many codes; in version 3: how many codes (4), how many of them padding (4)
     16      16     fingerprint of the channel or format
     32      8      checksum: first bytes of SHA-256 over the 32 bytes above and the body
 """
@@ -27,10 +27,22 @@ from randquant._internal import validate
 from randquant.channels.wire.block_codes import block, blocks, length
 
 MAGIC = b"RQPL"
+"""First bytes of every payload."""
+
 VERSION = 2
+"""Version of the format; payloads of a version that is neither this nor `PADDED` are refused."""
+
+PADDED = 3
+"""Version of a payload whose last codes are padding, as a rotated update's are."""
+
 HEADER = struct.Struct("<4sBBHQ16s8s")
+"""Layout of the header, whose fields the module describes."""
+
 HEADER_BYTES = HEADER.size
+"""Length of the header."""
+
 TOTALS = ("int32", "int64", "uint32", "uint64")
+"""Integer types in which sums of codes may be kept."""
 
 
 class Coding(Protocol):
@@ -80,12 +92,13 @@ def body_bytes(channel: Coding, dimension: int) -> int:
     return (_body_bits(channel, dimension) + 7) // 8
 
 
-def pack(channel: Coding, codes: np.ndarray) -> bytes:
+def pack(channel: Coding, codes: np.ndarray, padding: int = 0) -> bytes:
     """Turn codes into a payload.
 
     Args:
         channel: the channel that the codes were drawn from, or their format.
         codes: (d,) uint8, each below channel.levels; uint32 for codes of more than 8 bits.
+        padding: how many of them the update was padded with, which the header states.
 
     Returns:
         bytes: 40 + `body_bytes` of them, log2 m bits a code and at most 1 % more.
@@ -117,33 +130,68 @@ def pack(channel: Coding, codes: np.ndarray) -> bytes:
     else:
         pack_codes = kernel.pack if channel.bits <= 8 else kernel.pack_wide
         pack_codes(codes, channel.bits, body)
-    return frame(channel, codes.size, body)
+    return frame(channel, codes.size, body, padding)
 
 
-def frame(channel: Coding, dimension: int, body: np.ndarray) -> bytes:
+def frame(channel: Coding, size: int, body: np.ndarray, padding: int = 0) -> bytes:
     """Put the header before a body of packed codes, (n,) uint8."""
-    digest = hashlib.sha256(bare_header(channel, dimension))
+    bare = bare_header(channel, size, padding)
+    digest = hashlib.sha256(bare)
     digest.update(body.data)
-    return b"".join((header(channel, dimension, digest.digest()), body.data))
+    return b"".join((bare, digest.digest()[: struct.calcsize("8s")], body.data))
 
 
-def bare_header(channel: Coding, dimension: int) -> bytes:
+def bare_header(channel: Coding, size: int, padding: int = 0) -> bytes:
     """The header without the checksum, 32 bytes: the checksum covers it and the body."""
-    fields = (MAGIC, VERSION, 0, channel.levels % 2**16, dimension, channel.fingerprint)
+    version, count = (VERSION, size) if padding == 0 else (PADDED, _both(size, padding))
+    fields = (MAGIC, version, 0, channel.levels % 2**16, count, channel.fingerprint)
     return HEADER.pack(*fields, b"")[: -struct.calcsize("8s")]
 
 
-def header(channel: Coding, dimension: int, digest: bytes) -> bytes:
+def header(channel: Coding, size: int, digest: bytes) -> bytes:
     """The header, given the SHA-256 of the bare header and the body."""
-    return bare_header(channel, dimension) + digest[: struct.calcsize("8s")]
+    return bare_header(channel, size) + digest[: struct.calcsize("8s")]
 
 
-def checked_header(channel: Coding, payload: bytes, dimension: int) -> bytes:
+def sizes(payload: bytes) -> tuple[int, int]:
+    """(codes, how many of them are padding), as a header states them; nothing is checked."""
+    _, version, _, _, count, _, _ = HEADER.unpack_from(
+        bytes(payload[:HEADER_BYTES]).ljust(HEADER_BYTES, b"\0")
+    )
+    return (count % 2**32, count >> 32) if version == PADDED else (count, 0)
+
+
+def dimension_of(channel: Coding, payload: bytes) -> int:
+    """Read from a payload how many coordinates the update has, without the padding.
+
+    Raises:
+        ValueError: it is no payload of this channel, or has another length than it states.
+
+    Example:
+        >>> coin = Format.of(2, "a coin")
+        >>> dimension_of(coin, pack(coin, np.zeros(1024, dtype=np.uint8), padding=374))
+        650
+    """
+    size, padding = sizes(payload)
+    _checked_length(channel, payload, size)
+    return size - padding
+
+
+def _both(size: int, padding: int) -> int:
+    if not 0 < padding <= size < 2**32:
+        raise ValueError(f"Expected padding of 0 to {size} codes, got {padding} of {size}.")
+    return size | padding << 32
+
+
+def checked_header(
+    channel: Coding, payload: bytes, dimension: int, padding: int | None = None
+) -> bytes:
     """The checksum in a header; ValueError unless the rest of the header is as expected."""
-    magic, version, reserved, levels, size, fingerprint, checksum = HEADER.unpack_from(payload)
+    magic, version, reserved, levels, _, fingerprint, checksum = HEADER.unpack_from(payload)
     if magic != MAGIC:
         raise ValueError(f"Expected a payload that starts with {MAGIC!r}, got {magic!r}.")
-    if version != VERSION or reserved != 0:
+    size, padded = sizes(payload)
+    if version != (PADDED if padded else VERSION) or reserved != 0:
         raise ValueError(
             f"Expected payload version {VERSION}, got {version}: client and server must run "
             "versions of randquant that share a format."
@@ -153,18 +201,25 @@ def checked_header(channel: Coding, payload: bytes, dimension: int) -> bytes:
             f"Expected a payload of channel {channel.fingerprint.hex()[:8]} with "
             f"{channel.levels} levels, got channel {fingerprint.hex()[:8]} with {levels}."
         )
-    if size != dimension:
+    if size != dimension or padded > size:
         raise ValueError(f"Expected a payload of {dimension} coordinates, got {size}.")
+    if padding is not None and padded != padding:
+        raise ValueError(
+            f"Expected a payload of {dimension - padding} coordinates, got {size - padded}."
+        )
     return checksum
 
 
-def unpack(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
+def unpack(
+    channel: Coding, payload: bytes, dimension: int, padding: int | None = None
+) -> np.ndarray:
     """Turn a payload back into codes.
 
     Args:
         channel: the channel or format that the receiver expects.
         payload: the received bytes.
-        dimension: number of coordinates that the receiver expects.
+        dimension: number of codes that the receiver expects.
+        padding: how many of them are padding; None for any number.
 
     Returns:
         (dimension,) uint8 codes, each below channel.levels; uint32 for codes of more than 8 bits.
@@ -178,11 +233,11 @@ def unpack(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
         ValueError: the payload is invalid; the message says how.
     """
     dimension = validate.whole("dimension", dimension, low=0)
-    body = _checked_body(channel, payload, dimension)
+    body = _checked_body(channel, payload, dimension, padding)
     return _codes(channel, body, dimension)
 
 
-def add(channel: Coding, payload: bytes, totals: np.ndarray) -> None:
+def add(channel: Coding, payload: bytes, totals: np.ndarray, padding: int | None = None) -> None:
     """Add a payload's codes to running totals.
 
     Args:
@@ -190,6 +245,7 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray) -> None:
         payload: the received bytes.
         totals: (dimension,) int32, int64, uint32 or uint64, changed in place, but not if the
             payload is refused.
+        padding: how many of the codes are padding; None for any number.
 
     Raises:
         ValueError: as in `unpack`.
@@ -202,7 +258,7 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray) -> None:
             f"Expected totals (d,) to add to, of dtype {', '.join(TOTALS)}; got shape "
             f"{totals.shape}, {totals.dtype}."
         )
-    body = _checked_body(channel, payload, totals.size)
+    body = _checked_body(channel, payload, totals.size, padding)
     if channel.bits > 8 or channel.levels < 1 << channel.bits:
         # Some bit patterns may not be codes: check all of them before adding.
         totals += _codes(channel, body, totals.size).astype(totals.dtype)
@@ -243,18 +299,28 @@ def _dtype(channel: Coding) -> np.dtype:
     return np.dtype(np.uint8 if channel.bits <= 8 else np.uint32)
 
 
-def _checked_body(channel: Coding, payload: bytes, dimension: int) -> np.ndarray:
+def _checked_length(
+    channel: Coding, payload: bytes, dimension: int, padding: int | None = None
+) -> bytes:
+    """The checksum in a header, after checking the rest of the header and the length."""
     expected = HEADER_BYTES + body_bytes(channel, dimension)
     if len(payload) < HEADER_BYTES:
         raise ValueError(
             f"Expected a payload of {expected} bytes, got {len(payload)}: it is truncated."
         )
-    checksum = checked_header(channel, payload, dimension)
+    checksum = checked_header(channel, payload, dimension, padding)
     if len(payload) != expected:
         kind = "truncated" if len(payload) < expected else "too long"
         raise ValueError(f"Expected a payload of {expected} bytes, got {len(payload)}: {kind}.")
+    return checksum
+
+
+def _checked_body(
+    channel: Coding, payload: bytes, dimension: int, padding: int | None
+) -> np.ndarray:
+    checksum = _checked_length(channel, payload, dimension, padding)
     body = np.frombuffer(payload, dtype=np.uint8, offset=HEADER_BYTES)
-    digest = hashlib.sha256(bare_header(channel, dimension))
+    digest = hashlib.sha256(payload[: HEADER_BYTES - len(checksum)])
     digest.update(body.data)
     if checksum != digest.digest()[: len(checksum)]:
         raise ValueError("Expected a payload whose checksum fits, got a damaged one: ask again.")

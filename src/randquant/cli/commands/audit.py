@@ -2,76 +2,72 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Annotated
 
+from randquant._internal.declared import about
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.channels.keys import Key
 from randquant.cli.command import Command, Output
-from randquant.cli.options import TRUST, mechanism_options, own_parameters
+from randquant.cli.options import (
+    Chosen,
+    DeltaOption,
+    Dimension,
+    NeighboringOption,
+    TrustOption,
+)
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    everything = all_mechanisms()
-    parser.add_argument("mechanism", metavar="MECHANISM", help=", ".join(everything))
-    mechanism_options(parser, everything)
-    parser.add_argument("--dimension", type=int, default=1, help="coordinates; default 1")
-    parser.add_argument("--trust", help=TRUST)
-    parser.add_argument("--cohort", type=int, default=2, help="clients in a cohort; default 2")
-    parser.add_argument(
-        "--neighboring",
-        default="replace_one",
-        help="replace_one (default), or zero_out: the other update is zero",
-    )
-    parser.add_argument(
-        "--x", type=float, help="every coordinate of the update; default the worst case"
-    )
-    parser.add_argument("--other", type=float, help="every coordinate of the other update")
-    parser.add_argument(
-        "--audit-trials", type=int, default=20_000, help="trials in each world; default 20,000"
-    )
-    parser.add_argument("--confidence", type=float, default=0.99, help="default 0.99")
-    parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all keys; default 0")
-
-
-def _run(options: argparse.Namespace) -> Output:
+def run(
+    chosen: Chosen,
+    *,
+    dimension: Dimension = 1,
+    trust: TrustOption = None,
+    cohort: Annotated[int, about("clients in a cohort", "clients")] = 2,
+    neighboring: NeighboringOption = "replace_one",
+    x: Annotated[
+        float | None,
+        about("every coordinate of the update; by default the worst case", "data"),
+    ] = None,
+    other: Annotated[float | None, about("every coordinate of the other update", "data")] = None,
+    audit_trials: Annotated[int, about("trials in each world", "search")] = 20_000,
+    confidence: Annotated[float, about("of the lower bound", "search")] = 0.99,
+    delta: DeltaOption = 1e-5,
+    seed: Annotated[int, about("seed of all keys", "search")] = 0,
+) -> Output:
+    """Attack a mechanism's real pipeline."""
     from randquant.audit.pipeline import audit, cohort_inputs
 
-    parameters, clip_norm = own_parameters(options.mechanism, options)
-    size, cohort = options.dimension, options.cohort
-    mechanism = update_mechanism(
-        options.mechanism, parameters, trust=options.trust, cohort=cohort, clip_norm=clip_norm
-    )
-    update, other, others = cohort_inputs(
-        mechanism, size, cohort, options.neighboring, options.x, options.other
-    )
+    name = chosen.name
+    parameters, clip_norm = chosen.split()
+    mechanism = update_mechanism(name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm)
+    update, against, others = cohort_inputs(mechanism, dimension, cohort, neighboring, x, other)
     finding = audit(
         mechanism,
         update,
-        other,
-        key=Key.from_seed(options.seed),
-        delta=options.delta,
-        confidence=options.confidence,
-        trials=options.audit_trials,
+        against,
+        key=Key.from_seed(seed),
+        delta=delta,
+        confidence=confidence,
+        trials=audit_trials,
         others=others,
-        neighboring=options.neighboring,
+        neighboring=neighboring,
     )
     result = {
-        "mechanism": options.mechanism,
+        "mechanism": name,
         "parameters": parameters,
-        "dimension": size,
+        "dimension": dimension,
         "cohort": cohort,
         "clip_norm": clip_norm,
-        "neighboring": options.neighboring,
+        "neighboring": neighboring,
         "x": float(update[0]),
-        "other": float(other[0]),
+        "other": float(against[0]),
         "epsilon": finding.epsilon_stated,
         "contradicted": finding.contradicted,
         **to_json(finding),
     }
     lines = [
-        f"{options.mechanism}, one release: {size} x {update[0]:g} against {size} x {other[0]:g}, "
+        f"{name}, one release: {dimension} x {update[0]:g} against {dimension} x {against[0]:g}, "
         f"{cohort} clients",
         *finding.lines(),
     ]
@@ -79,8 +75,8 @@ def _run(options: argparse.Namespace) -> Output:
 
 
 COMMAND = Command(
-    help="attack a mechanism's real pipeline and bound epsilon from below",
+    run,
     example="randquant audit rqm --clip 1.5 --margin 1.5 --levels 16 --keep 0.42 --delta 1e-5",
-    add_options=_add_options,
-    run=_run,
+    mechanisms=all_mechanisms,
+    whole_update=True,
 )

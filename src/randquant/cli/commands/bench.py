@@ -6,15 +6,15 @@ machine whose speed varies. The best repetition is reported for every contender.
 
 from __future__ import annotations
 
-import argparse
 import platform
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.declared import about
 from randquant.channels import wire
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.threads import cores
@@ -165,14 +165,14 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--coordinates", type=int, default=10_000_000, help="default 10 million")
-    parser.add_argument("--levels", type=int, default=16, help="RQM levels; default 16")
-    parser.add_argument("--repeats", type=int, default=5, help="the fastest counts; default 5")
-
-
-def _run(options: argparse.Namespace) -> Output:
-    result = bench(options.coordinates, options.levels, options.repeats)
+def run(
+    *,
+    coordinates: Annotated[int, about("of the update", "search")] = 10_000_000,
+    levels: Annotated[int, about("RQM levels", "mechanism")] = 16,
+    repeats: Annotated[int, about("the fastest counts", "search")] = 5,
+) -> Output:
+    """Measure encoding on this machine."""
+    result = bench(coordinates, levels, repeats)
     encode, unpack = result["encode_pack"], result["unpack_sum"]
     ratio = encode["ratio_to_naive"]
     lines = [
@@ -194,8 +194,6 @@ def _millions(rate: float) -> str:
 
 
 COMMAND = Command(
-    help="throughput on this machine, compared with plain torch",
+    run,
     example="randquant bench --coordinates 10000000 --json",
-    add_options=_add_options,
-    run=_run,
 )

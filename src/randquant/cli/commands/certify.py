@@ -2,49 +2,52 @@
 
 from __future__ import annotations
 
-import argparse
 import math
+from typing import Annotated
 
+from randquant._internal.declared import about
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
 from randquant.channels.wire.block_codes import bits_per_code
 from randquant.cli.command import Command, Output
-from randquant.cli.options import given_parameters, mechanism_options
+from randquant.cli.options import Chosen
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.certificates.sums.certificate import certify_sum
+from randquant.privacy.guarantee import Neighboring
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("mechanism", metavar="MECHANISM", help=", ".join(channel_mechanisms()))
-    mechanism_options(parser, channel_mechanisms())
-    parser.add_argument("--order", type=float, help="Renyi order in (1, inf]; default inf")
-    parser.add_argument(
-        "--pair", type=float, nargs=2, metavar=("X", "X'"), help="this pair of inputs only"
-    )
-    parser.add_argument(
-        "--clients", type=int, help="certify the sum of so many clients' codes instead"
-    )
-    parser.add_argument("--neighboring", help="with --clients: replace_one (default) or zero_out")
-
-
-def _run(options: argparse.Namespace) -> Output:
-    channel = build(options.mechanism, given_parameters(options))
-    order = math.inf if options.order is None else options.order
-    if options.clients is not None:
-        return _certify_sum(options, channel, order)
-    if options.neighboring is not None:
+def run(
+    chosen: Chosen,
+    *,
+    order: Annotated[float, about("Renyi order in (1, inf]", "privacy")] = math.inf,
+    pair: Annotated[
+        tuple[float, float] | None, about("this pair of inputs only", "privacy", "X X'")
+    ] = None,
+    clients: Annotated[
+        int | None, about("certify the sum of so many clients' codes instead", "clients")
+    ] = None,
+    neighboring: Annotated[
+        Neighboring | None,
+        about("with --clients: replace_one (default) or zero_out", "privacy"),
+    ] = None,
+) -> Output:
+    """Certify one coordinate, or a sum of codes."""
+    channel = build(chosen.name, chosen.parameters)
+    if clients is not None:
+        if pair is not None:
+            raise ValueError(
+                "Expected --pair or --clients, got both: a sum is certified for all pairs."
+            )
+        return _certify_sum(chosen, channel, clients, order, neighboring or "replace_one")
+    if neighboring is not None:
         raise ValueError("Expected --neighboring together with --clients, got no --clients.")
-    if options.pair is None:
-        certificate = certify(channel, order)
-    else:
-        x, other = options.pair
-        certificate = certify_pair(channel, x, other, order)
+    certificate = certify(channel, order) if pair is None else certify_pair(channel, *pair, order)
     measured = moments(channel)
     result = {
-        "mechanism": options.mechanism,
-        "parameters": given_parameters(options),
+        "mechanism": chosen.name,
+        "parameters": chosen.parameters,
         "order": certificate.order,
         "epsilon": certificate.epsilon,
         "witness": certificate.witness,
@@ -61,7 +64,7 @@ def _run(options: argparse.Namespace) -> Output:
         "fingerprint": channel.fingerprint.hex(),
     }
     lines = [
-        f"{options.mechanism}: {channel.levels} codes, "
+        f"{chosen.name}: {channel.levels} codes, "
         f"{bits_per_code(channel.levels):.4g} bits per coordinate",
         str(certificate),
         f"covers {certificate.covers} of inputs; for a whole run see `randquant account`",
@@ -71,16 +74,13 @@ def _run(options: argparse.Namespace) -> Output:
     return Output(result, lines)
 
 
-def _certify_sum(options: argparse.Namespace, channel: Channel, order: float) -> Output:
-    if options.pair is not None:
-        raise ValueError(
-            "Expected --pair or --clients, got both: a sum is certified for all pairs."
-        )
-    neighboring = options.neighboring or "replace_one"
-    certificate = certify_sum(channel, options.clients, order, neighboring)
+def _certify_sum(
+    chosen: Chosen, channel: Channel, clients: int, order: float, neighboring: Neighboring
+) -> Output:
+    certificate = certify_sum(channel, clients, order, neighboring)
     result = {
-        "mechanism": options.mechanism,
-        "parameters": given_parameters(options),
+        "mechanism": chosen.name,
+        "parameters": chosen.parameters,
         "clients": certificate.clients,
         "order": certificate.order,
         "epsilon": certificate.epsilon,
@@ -92,15 +92,14 @@ def _certify_sum(options: argparse.Namespace, channel: Channel, order: float) ->
         "fingerprint": channel.fingerprint.hex(),
     }
     lines = [
-        f"{options.mechanism}: {channel.levels} codes, {certificate.clients} clients",
+        f"{chosen.name}: {channel.levels} codes, {certificate.clients} clients",
         str(certificate),
     ]
     return Output(result, lines)
 
 
 COMMAND = Command(
-    help="worst pair of inputs, epsilon and moments of a mechanism",
+    run,
     example="randquant certify rqm --clip 1.5 --margin 1.5 --levels 16 --keep 0.42 --order 8",
-    add_options=_add_options,
-    run=_run,
+    mechanisms=channel_mechanisms,
 )

@@ -2,56 +2,61 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
+from typing import Annotated, Literal
 
+from randquant._internal.declared import about
 from randquant.cli.command import Command, Output, say, written_page
-from randquant.cli.values import channel, names, whole_numbers
+from randquant.cli.options import Names, Page, given_channel
 from randquant.mechanisms.record import CLIP
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clip", type=float, help=CLIP)
-    parser.add_argument("--bits", type=whole_numbers, metavar="B,...", help="bits per coordinate")
-    parser.add_argument("--epsilon", type=float, help="largest certified pure epsilon")
-    parser.add_argument("--mechanisms", type=names, metavar="A,B,...", help="default: all")
-    parser.add_argument("--objective", help="mae (default) or mse, input uniform")
-    parser.add_argument(
-        "--channel", type=channel, action="append", metavar="'NAME key=value ...'",
-        help="compare this given channel, such as 'pbm clip=1 theta=0.2 trials=3'; may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--order", type=float, default=2.0, help="Renyi order shown; default 2")
-    parser.add_argument("--output", metavar="FILE", help="also write a page with the figures")
-
-
-def _run(options: argparse.Namespace) -> Output:
+def run(
+    *,
+    clip: Annotated[float | None, about(CLIP, "mechanism")] = None,
+    bits: Annotated[list[int] | None, about("bits per coordinate", "mechanism", "B,...")] = None,
+    epsilon: Annotated[float | None, about("largest certified pure epsilon", "privacy")] = None,
+    mechanisms: Names = None,
+    objective: Annotated[
+        Literal["mae", "mse"] | None, about("mae (default) or mse, input uniform", "search")
+    ] = None,
+    channel: Annotated[
+        list[str] | None,
+        about(
+            "compare this given channel, such as 'pbm clip=1 theta=0.2 trials=3'; may be repeated",
+            "mechanism",
+            "'NAME key=value ...'",
+        ),
+    ] = None,
+    order: Annotated[float, about("Renyi order shown", "privacy")] = 2.0,
+    output: Page = None,
+) -> Output:
+    """Compare mechanisms at one epsilon, or given channels."""
     from randquant.planning import compare
     from randquant.planning.compare import page as compare_page
 
-    target = (options.clip, options.bits, options.epsilon)
-    if options.channel is not None:
-        if any(given is not None for given in (*target, options.mechanisms, options.objective)):
+    tuned = (clip, bits, epsilon, mechanisms, objective)
+    if channel is not None:
+        if any(given is not None for given in tuned):
             raise ValueError(
                 "Expected either --channel or a target, got both: given channels are not tuned."
             )
-        comparison = compare.of_channels(options.channel, options.order)
+        comparison = compare.of_channels([given_channel(text) for text in channel], order)
+    elif clip is None or bits is None or epsilon is None:
+        raise ValueError("Expected --clip, --bits and --epsilon, or at least one --channel.")
     else:
-        if any(given is None for given in target):
-            raise ValueError("Expected --clip, --bits and --epsilon, or at least one --channel.")
         comparison = compare.at_equal_epsilon(
-            *target, options.objective or "mae", options.order, options.mechanisms
+            clip, bits, epsilon, objective or "mae", order, mechanisms
         )
-        if options.output is not None:
-            curves = compare.tradeoffs(options.clip, options.bits, options.mechanisms, say)
+        if output is not None:
+            curves = compare.tradeoffs(clip, bits, mechanisms, say)
             comparison = replace(comparison, tradeoff=curves)
-    written = written_page(options.output, lambda: compare_page.as_page(comparison))
-    result = {**compare.as_json(comparison), "output": options.output}
+    written = written_page(output, lambda: compare_page.as_page(comparison))
+    result = {**compare.as_json(comparison), "output": output}
     return Output(result, [*compare.as_text(comparison), *written])
 
 
 COMMAND = Command(
-    help="mechanisms side by side, privacy against error",
+    run,
     example="randquant compare --clip 1 --bits 2 --epsilon 1 --output compare.html",
-    add_options=_add_options,
-    run=_run,
 )

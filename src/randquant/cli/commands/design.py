@@ -2,66 +2,83 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Annotated, Any, Literal
 
+from randquant._internal.declared import about
 from randquant._internal.rounding import round_up
 from randquant.channels.exact_moments import moments
 from randquant.channels.wire.block_codes import bits_per_code
 from randquant.cli.command import Command, Output, written_page
-from randquant.cli.values import numbers
+from randquant.cli.options import Page
+from randquant.mechanisms.design.solver import Design
 from randquant.mechanisms.record import CLIP, DENSITY, REACH
 from randquant.privacy.certificates.file import save_channel
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clip", type=float, required=True, help=CLIP)
-    parser.add_argument(
-        "--values", type=numbers, metavar="A,B,...", help="what the codes decode to"
-    )
-    parser.add_argument("--levels", type=int, help="search for so many levels instead, 2 to 32")
-    parser.add_argument("--epsilon", type=float, required=True, help="target per coordinate")
-    parser.add_argument("--objective", default="mae", help="mae (default), mse or worst_variance")
-    parser.add_argument(
-        "--constraint",
-        default="pure",
-        help="what epsilon bounds: pure (default), renyi, l1, l2 (in units of clip), fisher",
-    )
-    parser.add_argument("--order", type=float, help="Renyi order, for --constraint renyi")
-    parser.add_argument(
-        "--inputs", type=int, help="vertices; default 33, or 129 if levels are searched"
-    )
-    parser.add_argument("--density", type=numbers, metavar="A,B,...", help=DENSITY)
-    parser.add_argument("--reach", type=float, help=REACH)
-    parser.add_argument("--free", action="store_true", help="levels need not be symmetric")
-    parser.add_argument("--lattice", action="store_true", help="evenly spaced levels")
-    parser.add_argument("--save", metavar="FILE", help="write the channel and its certificate")
-    parser.add_argument("--output", metavar="FILE", help="also write a page with the figures")
-
-
-def _run(options: argparse.Namespace) -> Output:
+def run(
+    *,
+    clip: Annotated[float, about(CLIP, "mechanism")],
+    values: Annotated[list[float] | None, about("what the codes decode to", "mechanism")] = None,
+    levels: Annotated[
+        int | None, about("search for so many levels instead, 2 to 32", "mechanism")
+    ] = None,
+    epsilon: Annotated[float, about("target per coordinate", "privacy")],
+    objective: Annotated[
+        Literal["mae", "mse", "worst_variance"], about("what is least", "search")
+    ] = "mae",
+    constraint: Annotated[
+        Literal["pure", "renyi", "l1", "l2", "fisher"],
+        about("what epsilon bounds; l1 and l2 in units of clip", "privacy"),
+    ] = "pure",
+    order: Annotated[float | None, about("Renyi order, for --constraint renyi", "privacy")] = None,
+    inputs: Annotated[
+        int | None, about("vertices; default 33, or 129 if levels are searched", "search")
+    ] = None,
+    density: Annotated[list[float] | None, about(DENSITY, "data")] = None,
+    reach: Annotated[float | None, about(REACH, "search")] = None,
+    free: Annotated[bool, about("levels need not be symmetric", "search")] = False,
+    lattice: Annotated[bool, about("evenly spaced levels", "search")] = False,
+    save: Annotated[
+        str | None, about("write the channel and its certificate", "files", "FILE")
+    ] = None,
+    output: Page = None,
+) -> Output:
+    """Design the best unbiased channel."""
     from randquant.mechanisms import design
     from randquant.planning import compare
     from randquant.planning.compare import page as compare_page
 
     best = design.optimal(
-        options.clip,
-        options.values,
-        constraint=design.constraint_of(options.constraint, options.epsilon, options.order),
-        objective=options.objective,
-        inputs=options.inputs,
-        density=options.density,
-        levels=options.levels,
-        reach=options.reach,
-        symmetric=not options.free,
-        lattice=options.lattice,
+        clip,
+        values,
+        constraint=design.constraint_of(constraint, epsilon, order),
+        objective=objective,
+        inputs=inputs,
+        density=density,
+        levels=levels,
+        reach=reach,
+        symmetric=not free,
+        lattice=lattice,
     )
+    channel = best.channel
+    lines = _lines(best, searched=levels is not None)
+    if save is not None:
+        save_channel(save, channel, best.certificate)
+        lines.append(f"channel        {save}")
+    parameters = {"clip": clip, "values": channel.values.tolist()}
+    comparison = compare.Comparison([compare.entry_of("optimal", channel, parameters)], 2.0)
+    lines += written_page(output, lambda: compare_page.as_page(comparison))
+    return Output({**_result(best, constraint), "save": save, "output": output}, lines)
+
+
+def _result(best: Design, constraint: str) -> dict[str, Any]:
     channel, measured = best.channel, moments(best.channel)
-    result = {
+    return {
         "objective": best.objective,
         "value": best.value,
         "dual_bound": best.dual_bound,
         "gap": best.gap,
-        "constraint": options.constraint,
+        "constraint": constraint,
         "epsilon": best.certificate.epsilon,
         "bias_max": measured.bias_max,
         "variance_max": measured.variance_max,
@@ -73,29 +90,24 @@ def _run(options: argparse.Namespace) -> Output:
         "bits_per_coordinate": bits_per_code(channel.levels),
         "fingerprint": channel.fingerprint.hex(),
     }
-    searched = "" if options.levels is None else " (levels: the best of several local optima)"
-    lines = [
+
+
+def _lines(best: Design, searched: bool) -> list[str]:
+    channel, measured = best.channel, moments(best.channel)
+    note = " (levels: the best of several local optima)" * searched
+    return [
         f"optimal {best.objective}: {best.value:.7g}, at most "
         f"{round_up(max(best.gap, 0.0), 2)} above the best unbiased channel on these levels with "
-        f"{len(channel.inputs)} vertices{searched}",
+        f"{len(channel.inputs)} vertices{note}",
         "values " + ", ".join(f"{value:.6g}" for value in channel.values),
         str(best.certificate),
         f"bias at most {round_up(measured.bias_max, 3)}, MAE {measured.mae:.6g}, "
         f"MSE {measured.mse:.6g} (input uniform), variance at most "
         f"{round_up(measured.variance_max)}",
     ]
-    if options.save is not None:
-        save_channel(options.save, channel, best.certificate)
-        lines.append(f"channel        {options.save}")
-    parameters = {"clip": options.clip, "values": channel.values.tolist()}
-    comparison = compare.Comparison([compare.entry_of("optimal", channel, parameters)], 2.0)
-    lines += written_page(options.output, lambda: compare_page.as_page(comparison))
-    return Output({**result, "save": options.save, "output": options.output}, lines)
 
 
 COMMAND = Command(
-    help="the best unbiased channel on given levels",
+    run,
     example="randquant design --clip 1 --values -3,-0.5,0.5,3 --epsilon 1 --objective mae",
-    add_options=_add_options,
-    run=_run,
 )

@@ -2,69 +2,68 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Annotated, Literal
 
+from randquant._internal import declared
+from randquant._internal.declared import about
 from randquant.cli.command import Command, Output, say, written_page
-from randquant.cli.options import flag
-from randquant.cli.values import names
+from randquant.cli.options import (
+    DeltaOption,
+    Dimension,
+    Names,
+    NeighboringOption,
+    Page,
+)
 from randquant.mechanisms.record import CLIP_NORM
+from randquant.training.config import TrainConfig
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    for name, text in {
-        "dimension": "coordinates of an update",
-        "population": "how many clients there are",
-        "cohort": "how many clients take part in each round",
-        "rounds": "how many rounds",
-    }.items():
-        parser.add_argument(flag(name), type=int, required=True, help=text)
-    parser.add_argument(
-        "--epsilon", type=float, required=True, help="target for a client's whole participation"
-    )
-    parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
-    parser.add_argument("--bits", type=int, default=4, help="most bits of a code; default 4")
-    parser.add_argument(
-        "--trust", default="aggregate", help="what the server sees: aggregate (default) or local"
-    )
-    parser.add_argument("--clip-norm", type=float, default=1.0, help=CLIP_NORM)
-    parser.add_argument(
-        "--neighboring", default="replace_one", help="replace_one (default) or zero_out"
-    )
-    parser.add_argument(
-        "--max-participations", type=int,
-        help="most rounds a client takes part in; default: all equally often",
-    )  # fmt: skip
-    parser.add_argument("--mechanisms", type=names, metavar="A,B,...", help="default: all")
-    parser.add_argument("--output", metavar="FILE", help="also write a page with the figures")
-
-
-def _run(options: argparse.Namespace) -> Output:
+def run(
+    *,
+    dimension: Dimension,
+    population: Annotated[int, about("how many clients there are", "clients")],
+    cohort: Annotated[int, about("how many clients take part in each round", "clients")],
+    rounds: Annotated[int, about("how many rounds", "server")],
+    epsilon: Annotated[float, about("target for a client's whole participation", "privacy")],
+    delta: DeltaOption = 1e-5,
+    bits: Annotated[int, about("most bits of a code", "mechanism")] = 4,
+    trust: Annotated[
+        Literal["local", "aggregate"], declared.meta(TrainConfig, "trust")
+    ] = "aggregate",
+    clip_norm: Annotated[float, about(CLIP_NORM, "mechanism")] = 1.0,
+    neighboring: NeighboringOption = "replace_one",
+    max_participations: Annotated[
+        int | None,
+        about("most rounds a client takes part in; by default all equally often", "privacy"),
+    ] = None,
+    mechanisms: Names = None,
+    output: Page = None,
+) -> Output:
+    """Rank mechanisms that meet a target."""
     from randquant.planning.plan import page
     from randquant.planning.plan.planner import plan
 
     ranked = plan(
-        options.dimension,
-        options.population,
-        options.cohort,
-        options.rounds,
-        options.epsilon,
-        options.delta,
-        bits=options.bits,
-        trust=options.trust,
-        clip_norm=options.clip_norm,
-        neighboring=options.neighboring,
-        max_participations=options.max_participations,
-        mechanisms=options.mechanisms,
+        dimension,
+        population,
+        cohort,
+        rounds,
+        epsilon,
+        delta,
+        bits=bits,
+        trust=trust,
+        clip_norm=clip_norm,
+        neighboring=neighboring,
+        max_participations=max_participations,
+        mechanisms=mechanisms,
         say=say,
     )
-    written = written_page(options.output, lambda: page.as_page(ranked))
-    result = {**page.as_json(ranked), "output": options.output}
+    written = written_page(output, lambda: page.as_page(ranked))
+    result = {**page.as_json(ranked), "output": output}
     return Output(result, [*page.as_text(ranked), *written])
 
 
 COMMAND = Command(
-    help="which mechanism and parameters meet a target, ranked by error",
+    run,
     example="randquant plan --dimension 650 --population 200 --cohort 200 --rounds 50 --epsilon 8",
-    add_options=_add_options,
-    run=_run,
 )

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+from randquant._internal.declared import about
 from randquant._internal.serialization import write_atomic
 from randquant.cli.command import Command, Output
 from randquant.training.runs import status as run_status
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", metavar="RUN", nargs="+", help="folders of runs, or of a sweep")
-    parser.add_argument(
-        "--output", metavar="FILE",
-        help="the page (default: the run's own report.html; runs.html for several)",
-    )  # fmt: skip
-
-
-def _run(options: argparse.Namespace) -> Output:
-    folders = [Path(folder) for folder in options.folders]
-    output = None if options.output is None else Path(options.output)
-    written = _page(folders, output)
-    result = {"runs": [str(folder) for folder in folders], "report": str(written)}
+def run(
+    *folders: Annotated[str, about("folders of runs, or of a sweep", form="RUN")],
+    output: Annotated[
+        str | None,
+        about("the page; by default the run's own report.html, runs.html for several", "files"),
+    ] = None,
+) -> Output:
+    """Write a page of runs."""
+    if not folders:
+        raise ValueError("Expected folders of runs, or of a sweep, got none.")
+    paths = [Path(folder) for folder in folders]
+    written = _page(paths, None if output is None else Path(output))
+    result = {"runs": [str(folder) for folder in paths], "report": str(written)}
     return Output(result, [f"report         {written}"])
 
 
@@ -48,8 +49,6 @@ def _page(folders: Sequence[Path], output: Path | None) -> Path:
 
 
 COMMAND = Command(
-    help="a run's page again, or one page for several runs",
+    run,
     example="randquant report runs/demo runs/pbm --output both.html",
-    add_options=_add_options,
-    run=_run,
 )

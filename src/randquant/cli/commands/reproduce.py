@@ -2,81 +2,88 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from randquant._internal import declared, extras
+from randquant._internal.declared import about
 from randquant.cli.command import Command, Output, written_page
-from randquant.cli.options import DATA_DIR
+from randquant.cli.options import Page, Quiet, of_function
 from randquant.papers import registry
 from randquant.papers.gallery import gallery as site
 from randquant.papers.page import as_page
 from randquant.papers.registry import ENTRIES, EXPERIMENTS
 from randquant.papers.result import Reproduction, as_text
 from randquant.papers.saved import as_json
+from randquant.training.config import TrainConfig
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", help="what to reproduce; see --list")
-    parser.add_argument("--list", action="store_true", help="list all names")
-    parser.add_argument("--output", metavar="FILE", help="also write a page with the figures")
-    parser.add_argument(
-        "--gallery", metavar="FOLDER", help="add the result to this site of all reproductions"
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How an experiment of a paper is trained."""
+
+    data_dir: Annotated[str, declared.meta(TrainConfig, "data_dir")] = ""
+    stand_in: Annotated[
+        str, about("data set to train on if the paper's is not available", "data")
+    ] = ""
+    quick: Annotated[bool, about("train less than the papers do: minutes in all", "server")] = False
+    seeds: Annotated[int, about("how often each curve is trained", "server")] = 1
+    jobs: Annotated[int, about("runs at once", "server")] = 2
+    runs: Annotated[str, about("folder where runs are kept and continued", "files", "FOLDER")] = (
+        "runs/reproduce"
     )
-    parser.add_argument(
-        "--all", action="store_true", help="reproduce everything, into the site (default: gallery)"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="train less than the papers do: minutes in all"
-    )
-    parser.add_argument("--data-dir", metavar="DIR", help=DATA_DIR)
-    parser.add_argument(
-        "--stand-in", metavar="NAME", help="data set to train on if the paper's is not available"
-    )
-    parser.add_argument(
-        "--seeds", type=int, default=1, help="how often each curve is trained; default 1"
-    )
-    parser.add_argument("--jobs", type=int, default=2, help="runs at once; default 2")
-    parser.add_argument(
-        "--runs", metavar="FOLDER", default="runs/reproduce",
-        help="where runs are kept and continued; default runs/reproduce",
-    )  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    quiet: Quiet = False
 
 
-def _run(options: argparse.Namespace) -> Output:
-    if (options.name is not None) + options.list + options.all != 1:
+def run(
+    training: Mapping[str, Any],
+    name: Annotated[str | None, about("what to reproduce; see --list", form="NAME")] = None,
+    /,
+    *,
+    list: Annotated[bool, about("list all names", "search")] = False,
+    output: Page = None,
+    gallery: Annotated[
+        str | None, about("add the result to this site of all reproductions", "files", "FOLDER")
+    ] = None,
+    all: Annotated[
+        bool, about("reproduce everything, into the site, by default gallery", "search")
+    ] = False,
+) -> Output:
+    """Reproduce one table or figure, or all."""
+    how = Training(**training)
+    if (name is not None) + list + all != 1:
         raise ValueError(
             "Expected one of NAME, --list and --all: see randquant reproduce --list for names."
         )
-    if options.list:
+    if list:
         titles = registry.titles()
         width = max(map(len, titles))
         return Output(titles, [f"{name:<{width}}  {text}" for name, text in titles.items()])
-    if options.all:
-        return _all(options)
-    reproduction = _one(options.name, options)
-    written = written_page(options.output, lambda: as_page(reproduction))
-    if options.gallery is not None:
-        site.save(reproduction, Path(options.gallery))
-        written += [f"gallery        {site.build(Path(options.gallery))}"]
-    files = {"output": options.output, "gallery": options.gallery}
+    if all:
+        if output is not None:
+            raise ValueError("Expected --gallery FOLDER with --all, got --output: it is one page.")
+        return _all(Path(gallery or "gallery"), how)
+    reproduction = _one(str(name), how)
+    written = written_page(output, lambda: as_page(reproduction))
+    if gallery is not None:
+        site.save(reproduction, Path(gallery))
+        written += [f"gallery        {site.build(Path(gallery))}"]
+    files = {"output": output, "gallery": gallery}
     return Output({**as_json(reproduction), **files}, [*as_text(reproduction), *written])
 
 
-def _all(options: argparse.Namespace) -> Output:
+def _all(folder: Path, how: Training) -> Output:
     """Every entry into the gallery; one that cannot be reproduced does not stop the others."""
-    if options.output is not None:
-        raise ValueError("Expected --gallery FOLDER with --all, got --output: it is one page.")
-    folder = Path(options.gallery or "gallery")
     result: dict[str, Any] = {}
     lines, failed = [], 0
     for name in (*ENTRIES, *EXPERIMENTS):
-        if not options.quiet:
+        if not how.quiet:
             print(f"reproducing {name}", file=sys.stderr)
         try:
-            reproduction = _one(name, options)
+            reproduction = _one(name, how)
         except (ValueError, OSError, ImportError) as error:
             sentence = " ".join(str(error).split())
             result[name], failed = {"error": sentence}, failed + 1
@@ -100,25 +107,20 @@ def _all(options: argparse.Namespace) -> Output:
     return Output(result, [*lines, "", f"gallery  {index}"], code=int(failed > 0))
 
 
-def _one(name: str, options: argparse.Namespace) -> Reproduction:
+def _one(name: str, how: Training) -> Reproduction:
     if name not in EXPERIMENTS:
         return registry.reproduce(name)
-    try:
+    with extras.needed("training", "train", "experiments"):
         from randquant.cli import progress
         from randquant.papers.experiment import Setting
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"Expected the packages that training needs, {error.name} is missing: "
-            "install randquant with its train extra, pip install '.[train,experiments]'."
-        ) from error
-    with progress.SweepDisplay(quiet=options.quiet) as display:
+    with progress.SweepDisplay(quiet=how.quiet) as display:
         setting = Setting(
-            data_dir=options.data_dir or "",
-            stand_in=options.stand_in or "",
-            quick=options.quick,
-            seeds=options.seeds,
-            jobs=options.jobs,
-            folder=Path(options.runs),
+            data_dir=how.data_dir,
+            stand_in=how.stand_in,
+            quick=how.quick,
+            seeds=how.seeds,
+            jobs=how.jobs,
+            folder=Path(how.runs),
             on_round=display.round,
             on_begin=display.sweep,
             on_end=display.ended,
@@ -127,8 +129,7 @@ def _one(name: str, options: argparse.Namespace) -> Reproduction:
 
 
 COMMAND = Command(
-    help="a table or figure of a paper, beside the paper's numbers",
+    run,
     example="randquant reproduce rqm-fig8 --output rqm-fig8.html",
-    add_options=_add_options,
-    run=_run,
+    settings=lambda words: of_function(Training),
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import csv
+import csv as csv_files
 import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from randquant._internal.declared import about
 from randquant._internal.html import formatting, tables
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json, write_atomic
@@ -19,34 +19,31 @@ from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folders", metavar="FOLDER", nargs="*", help="runs to compare, or folders to look through"
-    )
-    parser.add_argument(
-        "--csv", metavar="FILE", help="also write one line per run, settings included"
-    )
-
-
-def _run(options: argparse.Namespace) -> Output:
-    folders = [Path(folder) for folder in options.folders]
-    named = len(folders) > 1 and all((folder / "config.json").exists() for folder in folders)
-    paths = folders if named else run_status.find(folders or [Path("runs")])
+def run(
+    *folders: Annotated[str, about("runs to compare, or folders to look through", form="FOLDER")],
+    csv: Annotated[
+        str | None, about("also write one line per run, settings included", "files", "FILE")
+    ] = None,
+) -> Output:
+    """List runs, or compare those that are named."""
+    given = [Path(folder) for folder in folders]
+    named = len(given) > 1 and all((folder / "config.json").exists() for folder in given)
+    paths = given if named else run_status.find(given or [Path("runs")])
     statuses = [run_status.read(folder) for folder in paths]
     configs = [status.config for status in statuses if status.config is not None]
     differ = settings.differing(configs) if configs else []
     result = {
         "runs": [_as_json(status) for status in statuses],
         "differing": differ,
-        "csv": options.csv,
+        "csv": csv,
     }
     lines = _compared(statuses, differ) if named else _listed(statuses)
     lines += run_status.fitted_notes(statuses)
     lines += [f"damaged  {s.folder}: {s.error}" for s in statuses if s.state == "damaged"]
     lines += [f"failed   {s.folder}: {s.error}" for s in statuses if s.state == "failed"]
-    if options.csv is not None:
-        write_atomic(Path(options.csv), _as_csv(statuses).encode())
-        lines += ["", f"written  {options.csv}"]
+    if csv is not None:
+        write_atomic(Path(csv), _as_csv(statuses).encode())
+        lines += ["", f"written  {csv}"]
     return Output(result, lines)
 
 
@@ -129,15 +126,13 @@ def _as_csv(statuses: Sequence[Status]) -> str:
         # `rounds` as configured and `rounds` done would otherwise have the same name.
         rows.append({**outcome, **{f"config.{name}": value for name, value in config.items()}})
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
+    writer = csv_files.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()
     writer.writerows(to_json(row) for row in rows)
     return text.getvalue()
 
 
 COMMAND = Command(
-    help="list training runs, or compare those that are named",
+    run,
     example="randquant runs runs/demo runs/pbm",
-    add_options=_add_options,
-    run=_run,
 )

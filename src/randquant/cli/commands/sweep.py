@@ -2,52 +2,59 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
-from randquant._internal import validate
+from msgspec import Meta
+
+from randquant._internal import extras
+from randquant._internal.declared import about
 from randquant.cli.command import Command, Output
+from randquant.cli.options import Quiet
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("spec", metavar="SPEC.toml", nargs="?", help="what to run: docs/sweeps.md")
-    parser.add_argument("--folder", help="folder of the sweep (default: runs/ and SPEC's name)")
-    parser.add_argument("--jobs", type=int, default=2, help="how many runs at once; default 2")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with what the folder holds, if anything"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress display")
-
-
-def _run(options: argparse.Namespace) -> Output:
-    try:
+def run(
+    spec: Annotated[str | None, about("what to run: docs/sweeps.md", form="SPEC.toml")] = None,
+    /,
+    *,
+    folder: Annotated[
+        str | None, about("folder of the sweep; by default runs/ and SPEC's name", "files")
+    ] = None,
+    jobs: Annotated[
+        Annotated[int, Meta(ge=1, le=256)], about("how many runs at once", "search")
+    ] = 2,
+    resume: Annotated[
+        bool, about("go on with what the folder holds, if anything", "files")
+    ] = False,
+    quiet: Quiet = False,
+) -> Output:
+    """Conduct a sweep."""
+    with extras.needed("training", "train", "sweep"):
         from randquant.cli import progress
         from randquant.training import sweep
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"Expected the packages that training needs, {error.name} is missing: "
-            "install randquant with its train extra, pip install '.[train,sweep]'."
-        ) from error
-    if options.spec is None and not (options.resume and options.folder):
+    if spec is None and not (resume and folder):
         raise ValueError("Expected a SPEC.toml, or --resume with --folder, got neither.")
-    spec = None if options.spec is None else Path(options.spec)
-    text = None if spec is None else spec.read_text(encoding="utf-8")
-    folder = Path(options.folder) if spec is None or options.folder else Path("runs") / spec.stem
-    jobs = validate.whole("jobs", options.jobs, low=1, high=256)
-    with progress.SweepDisplay(quiet=options.quiet) as display:
-        runs = sweep.conduct(folder, text, jobs=jobs, resume=options.resume, watcher=display)
+    text = None if spec is None else _text(Path(spec))
+    place = Path(folder) if folder else Path("runs") / Path(spec or "").stem
+    with progress.SweepDisplay(quiet=quiet) as display:
+        runs = sweep.conduct(place, text, jobs=jobs, resume=resume, watcher=display)
     found = sweep.results(runs)
-    sweep.write_page(folder, found)
+    sweep.write_page(place, found)
     finished = any(run.state == "finished" for run in runs)
-    return Output(
-        sweep.as_json(folder, found), sweep.as_text(folder, found), code=int(not finished)
-    )
+    return Output(sweep.as_json(place, found), sweep.as_text(place, found), code=int(not finished))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OSError(
+            f"Expected a sweep in {path}, got no readable file ({error}): see docs/sweeps.md."
+        ) from None
 
 
 COMMAND = Command(
-    help="many training runs: a grid, or a search for the best of them",
+    run,
     example="randquant sweep examples/sweep.toml --folder runs/sweep --jobs 2",
-    add_options=_add_options,
-    run=_run,
     resumable=True,
 )

@@ -171,16 +171,12 @@ class RunAccountant:
             same = (state["schema"], state["delta"], state["neighboring"])
             if same != (SCHEMA, self.delta, self.neighboring):
                 raise ValueError(f"it is of schema, delta and neighbours {same}")
-            offers = {str(n): Offer.from_text(text) for n, text in enumerate(state["offers"])}
-            if len(set(offers.values())) < len(offers):
-                raise ValueError("it has an offer twice")  # one of the two counts would be lost
+            if len(set(state["offers"])) < len(state["offers"]):
+                raise ValueError("it has an offer twice")
+            texts = enumerate(state["offers"])
+            offers = {str(n): Offer.from_text(text, former=True) for n, text in texts}
             spent = {
-                _client(client): Counter(
-                    {
-                        offers[n]: validate.whole("count", count, low=1, high=MOST)
-                        for n, count in counts.items()
-                    }
-                )
+                _client(client): _counted(offers, counts)
                 for client, counts in state["clients"].items()
             }
             releases = validate.whole("num_releases", state["num_releases"], low=0)
@@ -207,6 +203,14 @@ def _client(text: str) -> int:
     if str(int(text)) != text:
         raise ValueError(f"{text!r} is not a client's number")
     return int(text)
+
+
+def _counted(offers: Mapping[str, Offer], counts: Mapping[str, Any]) -> Counter[Offer]:
+    """How often each offer was answered; counts of former offers that now are equal add up."""
+    spent: Counter[Offer] = Counter()
+    for place, count in counts.items():
+        spent[offers[place]] += validate.whole("count", count, low=1, high=MOST)
+    return spent
 
 
 def _distinct(accounts: Collection[Counter[Offer]]) -> set[Spent]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from pathlib import Path
@@ -29,7 +29,14 @@ from randquant.integrations.flower.files import DamagedFile
 from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
 from randquant.integrations.flower.messages import Head
 from randquant.integrations.flower.offer import Offer
-from randquant.integrations.flower.updates import Layout
+from randquant.integrations.flower.updates import (
+    BUFFERS,
+    WAY_OUT,
+    Buffers,
+    Layout,
+    Patterns,
+    parts_of,
+)
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 SUM = "randquant.sum"
@@ -63,9 +70,10 @@ class QuantizeMod:
             threshold this number of clients could get around.
         threshold: least fraction of a client's neighbours that must answer to remove its mask; no
             server can ask for less.
-        buffers: names of arrays of floating-point numbers that are not trained, beside running
-            statistics (`docs/flower.md`): refuse offers of other buffers. None accepts the
-            offer's.
+        parts, frozen: patterns of the names of arrays, as `QuantizedStrategy` takes them: refuse
+            offers to train others than these. None accepts the offer's.
+        buffers: what is done about running statistics: refuse offers that say something else. None
+            accepts the offer's.
 
     A SuperNode's `--node-config` takes precedence over these arguments: `randquant-epsilon`,
     `randquant-delta`, `randquant-all-neighbours`, `randquant-threshold`. It may also name files of
@@ -88,7 +96,9 @@ class QuantizeMod:
     all_neighbours: bool = True
     colluders: int = 0
     threshold: float = TWO_THIRDS
-    buffers: Collection[str] | None = None
+    parts: Patterns = None
+    frozen: Patterns = None
+    buffers: Buffers | None = None
 
     def __post_init__(self) -> None:
         if self.epsilon != math.inf:
@@ -98,6 +108,8 @@ class QuantizeMod:
         validate.choice("trust", self.trust, ("local", "aggregate"))
         validate.whole("colluders", self.colluders, low=0)
         validate.real("threshold", self.threshold, above=0, high=1)
+        if self.buffers is not None:
+            validate.choice("buffers", self.buffers, BUFFERS)
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message; a refusal is an error reply with the reason and without data.
@@ -133,7 +145,10 @@ class QuantizeMod:
             if answer.has_error():
                 raise RuntimeError(answer.error.reason)
             new = _only_arrays(answer.content, "the train function's reply")
-            update = Layout.of(old, offer.buffers).update(old, new)
+            layout = Layout.of(old, offer.parts or None)
+            if offer.buffers == "frozen":
+                layout.check_frozen(old, new)
+            update = layout.update(old, new)
             payload = offer.mechanism.encode(update, Key.generate())
         except Exception as error:
             return _refusal(message, NOTHING, error)
@@ -228,21 +243,35 @@ class QuantizeMod:
 
     def _check_layout(self, offer: Offer, model: ArrayRecord) -> None:
         """Raise ProtocolError unless the model matches the offer."""
-        layout = Layout.of(model, offer.buffers)
+        layout = Layout.of(model, offer.parts or None)
+        own = layout.parts
+        if self.parts is not None or self.frozen is not None:
+            own = parts_of(model, self.parts, self.frozen)
+        if layout.parts != own:
+            raise ProtocolError(
+                f"Expected an offer to train the {len(own)} arrays that this client trains, got "
+                f"one of {len(layout.parts)} or of others."
+            )
         if layout.dimension != offer.dimension:
             raise ProtocolError(
                 f"Expected {offer.dimension} coordinates as offered, got {layout.dimension}."
             )
-        own = layout if self.buffers is None else Layout.of(model, self.buffers)
-        if not layout.buffers == own.buffers == offer.buffers:
+        if offer.buffers != (self.buffers or offer.buffers):
             raise ProtocolError(
-                f"Expected {len(own.buffers)} buffers that are not trained, as this client's "
-                f"model has, got an offer of {len(offer.buffers)} or of others."
+                f"Expected an offer with buffers={self.buffers!r}, as this client demands, got "
+                f"{offer.buffers!r}."
+            )
+        if layout.running and offer.buffers == "refuse":
+            raise ProtocolError(
+                "Expected a model without running statistics, as the offer says, got one with "
+                f"{len(layout.running)}: {WAY_OUT}."
             )
         if not layout.finite(model):
             raise ProtocolError("Expected finite numbers in the model, got others.")
-        if left_out := (*layout.counters, *layout.buffers):
-            log(INFO, "randquant: no update is sent of %s.", messages.logged(", ".join(left_out)))
+        if layout.kept:
+            log(
+                INFO, "randquant: no update is sent of %s.", messages.logged(", ".join(layout.kept))
+            )
 
     def _check_terms(self, offer: Offer, terms: Terms, context: Context) -> None:
         """Raise ProtocolError unless the sum hides as many clients as the offer assumes."""

@@ -14,10 +14,12 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.saved import from_record
 from randquant.channels.channel import Channel
 from randquant.channels.wire import upload
+from randquant.integrations.flower.updates import BUFFERS, Buffers
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 
-FORMAT = "randquant offer, version 2"
+FORMAT, FORMER = "randquant offer, version 3", "randquant offer, version 2"
+"""Version 2 said what is not trained. It is read in accounts, and never accepted in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,10 @@ class Offer:
         mechanism: how updates are protected, and the trust and cohort that this counts on; one
             that sends codes of a channel.
         dimension: coordinates of an update.
-        buffers: names of the model's floating-point arrays that are not part of an update.
+        parts: names of the arrays that are trained, encoded and counted, in the model's order;
+            empty for all of floating-point numbers other than running statistics.
+        buffers: what is done about running statistics: the model has none (`refuse`), clients leave
+            them as they are (`frozen`), or the server has its own (`server`). They are never sent.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or out of bounds.
@@ -46,7 +51,8 @@ class Offer:
 
     mechanism: UpdateMechanism
     dimension: int
-    buffers: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    buffers: Buffers = "refuse"
     _text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -56,11 +62,12 @@ class Offer:
                 "baselines are for simulation."
             )
         validate.whole("dimension", self.dimension, low=1, high=2**40)
-        validate.kind("buffers", self.buffers, tuple)
-        if not all(isinstance(name, str) for name in self.buffers):
-            raise TypeError("Expected buffers by their names, got something else.")
-        if len(set(self.buffers)) < len(self.buffers):
-            raise ValueError("Expected each buffer once, got one twice.")
+        validate.kind("parts", self.parts, tuple)
+        if not all(isinstance(name, str) for name in self.parts):
+            raise TypeError("Expected parts by their names, got something else.")
+        if len(set(self.parts)) < len(self.parts):
+            raise ValueError("Expected each part once, got one twice.")
+        validate.choice("buffers", self.buffers, BUFFERS)
         self.size  # noqa: B018 - checks the dimension: a rotation has an upper limit
         object.__setattr__(self, "_text", self._written())
 
@@ -99,28 +106,39 @@ class Offer:
         fields = self.mechanism.record()
         kind = fields.pop("mechanism")  # told from the other fields, in this version of the format
         if kind != _kind(fields):
-            raise TypeError(f"Expected a mechanism that version 2 can offer, got {kind!r}.")
-        own = {"format": FORMAT, "dimension": self.dimension, "buffers": self.buffers}
-        return json.dumps(to_json({**fields, **own}), sort_keys=True)
+            raise TypeError(f"Expected a mechanism that can be offered, got {kind!r}.")
+        own = {"format": FORMAT, "dimension": self.dimension}
+        trained = {"parts": self.parts, "buffers": self.buffers}
+        return json.dumps(to_json({**fields, **own, **trained}), sort_keys=True)
 
     @classmethod
-    def from_text(cls, text: str) -> Offer:
+    def from_text(cls, text: str, *, former: bool = False) -> Offer:
         """Undo `to_text`, and certify the channel again.
+
+        Args:
+            text: of an offer.
+            former: whether version 2 is read too, of which only what it costs is kept: it has no
+                names of parts.
 
         Raises:
             ValueError: it is not an offer, or its channel's certificate is not the stated one.
         """
         try:
             record: dict[str, Any] = json.loads(text)
-            if record.pop("format") != FORMAT:
+            version = record.pop("format")
+            if version != FORMAT and not (former and version == FORMER):
                 raise ValueError("its format is another")
             dimension, buffers = record.pop("dimension"), record.pop("buffers")
-            if not isinstance(buffers, list):
-                raise ValueError("its buffers are not a list of names")
+            if version == FORMER:
+                parts, buffers = [], "refuse"
+            else:
+                parts = record.pop("parts")
+            if not isinstance(parts, list):
+                raise ValueError("its parts are not a list of names")
             if "mechanism" in record or "channel" not in record:
                 raise ValueError("its fields are others")
             mechanism = from_record({**record, "mechanism": _kind(record)}, "in an offer")
-            return cls(mechanism, dimension, tuple(buffers))
+            return cls(mechanism, dimension, tuple(parts), buffers)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(

@@ -23,6 +23,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from randquant._internal import validate
+from randquant._internal.disk import make_folder
 from randquant._internal.serialization import write_atomic
 from randquant.integrations.flower.arrays import read
 
@@ -43,7 +44,7 @@ def save(path: Path, record: Mapping[str, Any], model: ArrayRecord, inner: Strat
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_atomic(path, b"".join([MAGIC, digest.digest(), *parts]))
 
 

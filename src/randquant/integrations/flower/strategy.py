@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from logging import ERROR, INFO, WARNING
+from collections.abc import Callable, Iterable, Mapping
+from logging import ERROR, INFO
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Result, Strategy
 
 from randquant._internal import locks, validate
+from randquant._internal.disk import make_folder
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations.flower import state
@@ -23,16 +24,25 @@ from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.eligible import EligibleGrid
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.sums import SESSION_BYTES, PlainSum, SecureSum, Sum
-from randquant.integrations.flower.updates import Layout
+from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, Patterns, parts_of
 from randquant.privacy.guarantee import Neighboring
 
 STATE_FILE = "server.state"
+
+EXAMPLES = "num-examples"
+"""Flower's name for the weight of a client."""
 
 LOOK_AT_EACH = (
     "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
     "QFedAvg",
 )  # fmt: skip
 """Strategies that need every client's update, which a private mean hides."""
+
+
+BYTES = (
+    "randquant: in round %d a client sent %d bytes in all its messages, %d of them its update; as "
+    "plain codes, which the server would see one by one, the update would be %d."
+)
 
 
 class RoundsFailed(RuntimeError):
@@ -63,8 +73,15 @@ class QuantizedStrategy(Strategy):
         folder: folder for the model, the strategy's moments and the account, which are written
             after every round and before clients are asked. A run started again with the same folder
             continues.
-        buffers: names of floating-point arrays that are not trained and not sent, in addition to
-            running statistics (`running_mean`, `running_var`), which are never sent.
+        parts: patterns such as `head.*`: arrays whose names match one are trained, sent and
+            counted; None for all of floating-point numbers. Running statistics never are.
+        frozen: patterns of arrays that are left out.
+        buffers: what to do about a model with running statistics (of a batch norm): `refuse` it,
+            train with `frozen` ones, which clients check, or let the `server` have its own: clients
+            may compute others, which they do not send.
+        statistics: with `buffers="server"`, called with the model after each step; what it returns
+            has the server's running statistics, from data of its own. None keeps those that the
+            model began with.
         directory: public keys of all clients' identities by node number, 32 bytes of Ed25519, as in
             the clients' `randquant-directory`: a client whose keys are not signed is left out of a
             sum, which it could otherwise stop.
@@ -101,11 +118,19 @@ class QuantizedStrategy(Strategy):
         step_timeout: float = 600.0,
         folder: str | Path | None = None,
         patience: int = 3,
-        buffers: Collection[str] = (),
+        parts: Patterns = None,
+        frozen: Patterns = None,
+        buffers: Buffers = "refuse",
+        statistics: Callable[[ArrayRecord], ArrayRecord] | None = None,
         directory: Mapping[int, bytes] | None = None,
     ) -> None:
         _check_inner(strategy)
-        self.buffers, self.directory = buffers, directory
+        validate.choice("buffers", buffers, BUFFERS)
+        if statistics is not None and buffers != "server":
+            raise ValueError(f"Expected buffers='server' with statistics, got buffers={buffers!r}.")
+        self.parts, self.frozen = parts, frozen
+        self.buffers: Buffers = buffers
+        self.statistics, self.directory = statistics, directory
         Offer(mechanism, 1)  # checks it
         self.strategy, self.mechanism = strategy, mechanism
         self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
@@ -168,7 +193,7 @@ class QuantizedStrategy(Strategy):
         if current is None:
             return None, None
         number, replies = server_round + self._done, list(replies)
-        layout = Layout.of(self._base, self.buffers)
+        layout = self._layout(self._base)
         try:
             good = current.add(replies)
             moved = layout.moved(self._base, current.mean())
@@ -176,17 +201,21 @@ class QuantizedStrategy(Strategy):
             self._fail(number, error)
             return None, None
         answer = next(reply for reply in replies if not reply.has_error())
-        weight = getattr(self.strategy, "weighted_by_key", "num-examples")
-        answer.content = RecordDict({"arrays": moved, "metrics": MetricRecord({weight: 1.0})})
+        equal = MetricRecord({EXAMPLES: 1.0})  # nothing of what clients' replies say about weights
+        answer.content = RecordDict({"arrays": moved, "metrics": equal})
         arrays, metrics = self.strategy.aggregate_train(number, [answer])
         if arrays is None:
             self._fail(number, RuntimeError("the strategy took no step"))
             return None, None
         layout.settled(self._base, arrays)
+        if self.statistics is not None:
+            layout.take_running(arrays, self.statistics(ArrayRecord(dict(arrays.items()))))
         self._failures = 0
         self._save(number, arrays)
         epsilon = self.accountant.get_epsilon(self.accountant.delta)
         own = {"clients": good, "dropped": self._asked - good, "epsilon": epsilon}
+        own |= current.measured()
+        log(INFO, BYTES, number, *current.measured().values())
         return arrays, MetricRecord({**(metrics or {}), **own})
 
     def configure_evaluate(
@@ -231,9 +260,9 @@ class QuantizedStrategy(Strategy):
         """
         with contextlib.ExitStack() as stack:
             if self._path is not None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self._path.parent)
                 stack.enter_context(locks.folder(self._path.parent))
-            _warn_of_statistics(Layout.of(initial_arrays, self.buffers))
+            self._layout(initial_arrays)  # checks it
             arrays = self._restore(initial_arrays)
             done = self._done
 
@@ -253,8 +282,14 @@ class QuantizedStrategy(Strategy):
             return result
 
     def _offer(self, arrays: ArrayRecord) -> Offer:
-        layout = Layout.of(arrays, self.buffers)
-        return Offer(self.mechanism, layout.dimension, layout.buffers)
+        layout = self._layout(arrays)
+        return Offer(self.mechanism, layout.dimension, layout.parts, self.buffers)
+
+    def _layout(self, arrays: ArrayRecord) -> Layout:
+        """Which arrays are trained; ValueError if there are running statistics to refuse."""
+        layout = Layout.of(arrays, parts_of(arrays, self.parts, self.frozen))
+        layout.check_running(self.buffers)
+        return layout
 
     def _begin(self, offer: Offer, clients: list[int], grid: Grid, kind: str, group: str) -> Sum:
         if self.mechanism.trust == "local":
@@ -327,18 +362,6 @@ class QuantizedStrategy(Strategy):
         return arrays
 
 
-def _warn_of_statistics(layout: Layout) -> None:
-    if running := layout.running:
-        log(
-            WARNING,
-            "randquant: running statistics are not parameters: no update of %s%s is sent, and the "
-            "model is evaluated with the initial ones. Use GroupNorm, or train with frozen "
-            "statistics (a batch norm in eval mode).",
-            running[0],
-            f" and {len(running) - 1} others" if len(running) > 1 else "",
-        )
-
-
 def _check_inner(strategy: Strategy) -> None:
     validate.kind("strategy", strategy, Strategy)
     refused = tuple(getattr(strategies, name) for name in LOOK_AT_EACH if hasattr(strategies, name))
@@ -347,6 +370,13 @@ def _check_inner(strategy: Strategy) -> None:
         raise ValueError(
             f"Expected a strategy that needs only the mean of updates, got {name}: it needs every "
             "update, which the server does not see."
+        )
+    weighted = getattr(strategy, "weighted_by_key", EXAMPLES)
+    if weighted != EXAMPLES:
+        raise ValueError(
+            f"Expected a strategy in which clients have equal weights, got {name} weighted by "
+            f"{weighted!r}: a client's own weight would tell the server about its data, and the "
+            "noise covers equal ones. Leave weighted_by_key out; it is not used."
         )
     if isinstance(strategy, QuantizedStrategy) or name.startswith("DifferentialPrivacy"):
         raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Protocol, TypeVar
@@ -11,12 +13,14 @@ from typing import Protocol, TypeVar
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common import log
+from flwr.common.serde import message_to_proto
 from flwr.serverapp import Grid
 
 from randquant.aggregation.secagg.server import Server
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.channels import wire
 from randquant.channels.keys import Key
+from randquant.channels.wire import upload
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import Head
 from randquant.integrations.flower.offer import Offer
@@ -32,6 +36,15 @@ class Sum(Protocol):
 
     refused: dict[int, str]
 
+    def measured(self) -> dict[str, int]:
+        """Bytes of this round, largest over the clients.
+
+        Returns:
+            `sent_bytes`, all messages of one client; `upload_bytes`, its update as it was sent,
+            masked under aggregate trust; `plain_bytes`, the same update as plain codes.
+        """
+        ...
+
     def requests(self) -> dict[int, dict[str, ConfigRecord]]:
         """For each client that has not dropped out, the records to add to its request."""
         ...
@@ -46,6 +59,34 @@ class Sum(Protocol):
 
 
 @dataclass
+class Bytes:
+    """Counts the bytes of clients' messages as they arrive."""
+
+    offer: Offer
+
+    def __post_init__(self) -> None:
+        self._sent: Counter[int] = Counter()
+        self._upload = 0
+
+    def counted(self, replies: Iterable[Message]) -> Iterator[Message]:
+        """Pass replies on, and count each as Flower serialises it."""
+        for reply in replies:
+            self._sent[reply.metadata.src_node_id] += message_to_proto(reply).ByteSize()
+            if not reply.has_error() and messages.PAYLOAD in reply.content:
+                with contextlib.suppress(ProtocolError):  # which is dropped later, with its reason
+                    self._upload = max(self._upload, len(messages.read_payload(reply.content)))
+            yield reply
+
+    def measured(self) -> dict[str, int]:
+        """See `Sum`."""
+        return {
+            "sent_bytes": max(self._sent.values(), default=0),
+            "upload_bytes": self._upload,
+            "plain_bytes": upload.coded(self.offer.channel, self.offer.size),
+        }
+
+
+@dataclass
 class PlainSum:
     """A sum of codes that the server sees one by one."""
 
@@ -56,6 +97,11 @@ class PlainSum:
     def __post_init__(self) -> None:
         self._session = os.urandom(SESSION_BYTES)
         self._payloads: dict[int, bytes] = {}
+        self._bytes = Bytes(self.offer)
+
+    def measured(self) -> dict[str, int]:
+        """See `Sum`."""
+        return self._bytes.measured()
 
     def requests(self) -> dict[int, dict[str, ConfigRecord]]:
         """The offer, for every client."""
@@ -69,9 +115,11 @@ class PlainSum:
             channel = self.offer.channel
             form = messages.upload_format(self.offer, self._session, client)
             codes = wire.unpack(form, messages.read_payload(content), self.offer.size)
-            self._payloads[client] = wire.pack(channel, codes)
+            padding = self.offer.size - self.offer.dimension
+            self._payloads[client] = wire.pack(channel, codes, padding)
 
-        known = _checked(replies, self.clients, messages.UPLOAD, self._session, take, self.refused)
+        asked, counted = self.clients, self._bytes.counted(replies)
+        known = _checked(counted, asked, messages.UPLOAD, self._session, take, self.refused)
         return len(known)
 
     def mean(self) -> np.ndarray:
@@ -107,7 +155,12 @@ class SecureSum:
 
     def __post_init__(self) -> None:
         self._server = Server(self.terms, self.directory)
+        self._bytes = Bytes(self.offer)
         self._server.refused = self.refused  # shared
+
+    def measured(self) -> dict[str, int]:
+        """See `Sum`."""
+        return self._bytes.measured()
 
     def requests(self) -> dict[int, dict[str, ConfigRecord]]:
         """Run the steps before the upload; return sealed shares for the remaining clients."""
@@ -129,7 +182,7 @@ class SecureSum:
     def add(self, replies: Iterable[Message]) -> int:
         """Add up masked vectors and close the sum; return the number of clients in it."""
         _checked(
-            replies,
+            self._bytes.counted(replies),
             self.terms.clients,
             messages.UPLOAD,
             self.terms.session,
@@ -185,7 +238,8 @@ class SecureSum:
         def take(client: int, content: RecordDict) -> None:
             inboxes[client] = messages.read_inbox(content)
 
-        _checked(replies, requests, head.step, head.session, take, self.refused)
+        counted = self._bytes.counted(replies)
+        _checked(counted, requests, head.step, head.session, take, self.refused)
         return inboxes
 
 

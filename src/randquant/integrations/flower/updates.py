@@ -1,18 +1,65 @@
-"""Converts updates of a model's arrays to one vector, and back."""
+"""Which arrays of a model are trained; converts their updates to one vector, and back."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from randquant.integrations.flower import arrays
 
-RUNNING = ("running_mean", "running_var")
-"""How the names of running statistics end in a state dict of torch."""
+RUNNING = ("running_mean", "running_var", "moving_mean", "moving_variance")
+"""How the names of running statistics end in state dicts of torch, and in weights of Keras."""
+
+Buffers = Literal["refuse", "frozen", "server"]
+BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
+"""What is done about running statistics: see `QuantizedStrategy`."""
+
+Patterns = str | Collection[str] | None
+
+WAY_OUT = (
+    "use GroupNorm or LayerNorm instead of BatchNorm, or set buffers='frozen' if the train "
+    "function leaves the statistics as they are (a batch norm in eval mode), or buffers='server' "
+    "if the server has statistics of its own"
+)
+
+
+def parts_of(
+    model: ArrayRecord, parts: Patterns = None, frozen: Patterns = None
+) -> tuple[str, ...]:
+    """Names of the arrays to train, in the model's order.
+
+    Args:
+        model: the model's arrays.
+        parts: patterns such as `head.*`: arrays whose names match one are trained, sent and
+            counted; None for all of floating-point numbers. Running statistics never are.
+        frozen: patterns of arrays that are left out.
+
+    Raises:
+        ValueError: a pattern matches no such array, or none is left.
+    """
+    names = [
+        name
+        for name, array in model.items()
+        if arrays.read(array).dtype.kind == "f" and not name.endswith(RUNNING)
+    ]
+    wanted, unwanted = _patterns("parts", parts, names), _patterns("frozen", frozen, names)
+    chosen = tuple(
+        name
+        for name in names
+        if (parts is None or _matches(name, wanted)) and not _matches(name, unwanted)
+    )
+    if not chosen:
+        raise ValueError(
+            "Expected an array of floating-point numbers to train, got none: all are left out by "
+            "parts and frozen, or the model has none."
+        )
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,51 +68,48 @@ class Layout:
 
     Attributes:
         trained: (name, shape, dtype) of floating-point arrays that are trained.
-        counters: names of arrays of integers or booleans, such as a batch norm's counter.
-        buffers: names of floating-point arrays that are not parameters: running statistics, and
-            those that were named. No update of counters and buffers is sent, and the server keeps
-            its own.
+        kept: names of all other arrays: counters and other integers, running statistics, and what
+            is frozen. No update of them is sent, and the server keeps its own.
+        running: names of those that are running statistics.
     """
 
     trained: tuple[tuple[str, tuple[int, ...], np.dtype], ...]
-    counters: tuple[str, ...]
-    buffers: tuple[str, ...]
+    kept: tuple[str, ...]
+    running: tuple[str, ...]
 
     @classmethod
-    def of(cls, model: ArrayRecord, buffers: Collection[str] = ()) -> Layout:
-        """The layout of a model; running statistics are always buffers.
+    def of(cls, model: ArrayRecord, parts: Collection[str] | None = None) -> Layout:
+        """The layout of a model of which the arrays with these names are trained; None for all.
 
         Raises:
-            ValueError: the model has nothing to train, an array is not of real numbers, or a named
-                buffer is not one of its floating-point arrays.
+            ValueError: the model has nothing to train, an array is not of real numbers, or one of
+                the names is not that of an array which can be trained.
         """
-        trained, counters, kept = [], [], []
-        for name, array in model.items():
-            value = arrays.read(array)
-            if value.dtype.kind != "f":
-                counters.append(name)
-            elif name in buffers or name.endswith(RUNNING):
-                kept.append(name)
-            else:
-                trained.append((name, value.shape, value.dtype))
-        if missing := sorted(set(buffers) - set(kept)):
-            raise ValueError(
-                f"Expected buffers among the model's arrays of floating-point numbers, got "
-                f"{missing[0]!r}."
-            )
+        values = {name: arrays.read(array) for name, array in model.items()}
+        names = parts_of(model) if parts is None else tuple(n for n in model if n in parts)
+        strangers = sorted(set(parts or ()) - set(names))
+        for name in [*strangers, *names]:
+            if name in strangers or values[name].dtype.kind != "f" or name.endswith(RUNNING):
+                raise ValueError(
+                    "Expected parts among the model's arrays of floating-point numbers other than "
+                    f"running statistics, got {name!r}."
+                )
+        trained = tuple((name, values[name].shape, values[name].dtype) for name in names)
         if not sum(math.prod(shape) for _, shape, _ in trained):
             raise ValueError("Expected an array of floating-point numbers to train, got none.")
-        return cls(tuple(trained), tuple(counters), tuple(kept))
+        kept = tuple(name for name in values if name not in names)
+        running = tuple(n for n in kept if n.endswith(RUNNING) and values[n].dtype.kind == "f")
+        return cls(trained, kept, running)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the arrays that are trained."""
+        return tuple(name for name, _, _ in self.trained)
 
     @property
     def dimension(self) -> int:
         """Coordinates of an update."""
         return sum(math.prod(shape) for _, shape, _ in self.trained)
-
-    @property
-    def running(self) -> tuple[str, ...]:
-        """Names of the buffers that are running statistics."""
-        return tuple(name for name in self.buffers if name.endswith(RUNNING))
 
     def finite(self, model: ArrayRecord) -> bool:
         """Whether all trained arrays are finite."""
@@ -110,10 +154,66 @@ class Layout:
             moved[name] = Array(value)
         return ArrayRecord(moved)
 
+    def check_running(self, buffers: Buffers) -> None:
+        """Refuse a model with running statistics, unless `buffers` says what becomes of them."""
+        if self.running and buffers == "refuse":
+            first, *others = self.running
+            more = f" and {len(others)} others" if others else ""
+            raise ValueError(
+                f"Expected a model without running statistics, got {first}{more}, which are no "
+                f"parameters, and which clipping and noise would destroy: {WAY_OUT}."
+            )
+
+    def check_frozen(self, old: ArrayRecord, new: ArrayRecord) -> None:
+        """Check that training has left the running statistics as they were.
+
+        Raises:
+            ValueError: it has changed one, or its reply lacks it.
+        """
+        for name in self.running:
+            same = name in new and np.array_equal(arrays.read(old[name]), arrays.read(new[name]))
+            if not same:
+                raise ValueError(
+                    f"Expected training that leaves running statistics as they are, got another "
+                    f"{name}: put the batch norm into eval mode in the train function, or let the "
+                    "server offer buffers='server'."
+                )
+
+    def take_running(self, model: ArrayRecord, other: ArrayRecord) -> None:
+        """Replace the running statistics of a model by another's.
+
+        Raises:
+            ValueError: the other model lacks one, or has another shape of it, or NaN.
+        """
+        for name in self.running:
+            value = arrays.read(other[name]) if name in other else None
+            old = arrays.read(model[name])
+            if value is None or value.shape != old.shape or not np.isfinite(value).all():
+                raise ValueError(f"Expected finite statistics {name!r} {old.shape}, got others.")
+            model[name] = Array(value.astype(old.dtype))
+
     def settled(self, old: ArrayRecord, new: ArrayRecord) -> None:
         """Restore dtypes, and arrays that are not trained, if the strategy did not keep them."""
         for name, _, dtype in self.trained:
             if (value := arrays.read(new[name])).dtype != dtype:
                 new[name] = Array(value.astype(dtype))
-        for name in (*self.counters, *self.buffers):
+        for name in self.kept:
             new[name] = old[name]
+
+
+def _patterns(what: str, patterns: Patterns, names: Collection[str]) -> tuple[str, ...]:
+    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"Expected {what} as patterns of names, got {pattern!r}.")
+        if not any(_matches(name, (pattern,)) for name in names):
+            shown = ", ".join([*names][:6]) + (", …" if len(names) > 6 else "")
+            raise ValueError(
+                f"Expected {what} to match names of the model's arrays that can be trained, got "
+                f"{pattern!r}, which matches none of {shown or 'no names'}."
+            )
+    return patterns
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

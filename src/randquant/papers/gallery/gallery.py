@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from html import escape
 from pathlib import Path
 
 from randquant._internal import sealed, serialization
+from randquant._internal.html import pages, runtime
 from randquant._internal.locks import exclusive
 from randquant.papers import registry
 from randquant.papers.gallery.index import index
@@ -46,7 +47,8 @@ def save(result: Reproduction, folder: Path) -> Path:
     path = folder / "results" / f"{result.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(folder / ".lock", wait=True):
-        sealed.write(path, data)
+        text = json.dumps(sealed.seal(data), separators=(",", ":"), allow_nan=False)
+        serialization.write_atomic(path, text.encode() + b"\n")
     return path
 
 
@@ -61,8 +63,9 @@ def build(folder: Path) -> Path:
 
     Guarantees:
         Results are in the order of `registry.ENTRIES`, others follow by name; entries without a
-        result are listed with their command. The pages run no script and request nothing. Each is
-        replaced atomically, and none if a result cannot be read. Equal results give equal bytes.
+        result are listed with their command. The pages request nothing but the script of their
+        charts, which is in one file beside them. Each file is replaced atomically, and none if a
+        result cannot be read. Equal results give equal bytes.
 
     Raises:
         ValueError: a file in FOLDER/results is damaged or not a result.
@@ -85,8 +88,9 @@ def build(folder: Path) -> Path:
         for place, result in enumerate(results):
             before = results[place - 1] if place else None
             after = results[place + 1] if place + 1 < len(results) else None
-            text = as_page(result, navigation=_navigation(before, after))
+            text = as_page(result, before=before, after=after, gallery=True)
             _write(folder / f"{result.name}.html", text)
+        _write(folder / pages.SHARED, runtime.script())
         _write(folder / "index.html", index(results, missing))
     return folder / "index.html"
 
@@ -113,15 +117,6 @@ def _named(result: Reproduction, name: str) -> Reproduction:
             f"hyphens, got {result.name!r}."
         )
     return result
-
-
-def _navigation(before: Reproduction | None, after: Reproduction | None) -> str:
-    links = ['<a href="index.html">All reproductions</a>']
-    for result, kind, arrow in ((before, "prev", "← {}"), (after, "next", "{} →")):
-        if result is not None:
-            text, title = escape(arrow.format(result.name)), escape(result.title)
-            links.append(f'<a rel="{kind}" href="{result.name}.html" title="{title}">{text}</a>')
-    return f'<nav aria-label="Gallery">{"".join(links)}</nav>'
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from randquant._internal.html.svg import Line, line_chart
+from randquant._internal.html.figures import Axis, line_chart
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
 from randquant.mechanisms.interpolated import imvu, imvu_fisher
@@ -20,14 +20,14 @@ STYLES = ("c1", "c2", "c3")
 def figure_1() -> Reproduction:
     """Figure 1: the expected value of MVU and of I-MVU over the input."""
     x = np.linspace(0, 1, 201)
-    lines = [Line("MVU, any epsilon", [(0.0, 0.0), (1.0, 1.0)], "c4 dashed")]
+    lines = [("MVU, any epsilon", [(0.0, 0.0), (1.0, 1.0)], "c4 dashed")]
     rows, noise = [], []
     for epsilon, style in zip(EPSILONS, STYLES, strict=True):
         interpolated = moments(_one_bit(epsilon))
         mean = x + interpolated.bias_at(x - 0.5)
-        lines.append(Line(f"I-MVU, epsilon {epsilon:g}", _points(x, mean), style))
+        lines.append((f"I-MVU, epsilon {epsilon:g}", _points(x, mean), style))
         share = np.abs(interpolated.bias_at(x - 0.5)) / np.sqrt(interpolated.variance_at(x - 0.5))
-        noise.append(Line(f"epsilon {epsilon:g}", _points(x, share), style))
+        noise.append((f"epsilon {epsilon:g}", _points(x, share), style))
         rows.append(
             (
                 epsilon,
@@ -58,7 +58,7 @@ def figure_1() -> Reproduction:
         ],
         figures=[
             line_chart("Expected value", lines, "x", "E[M(x)]"),
-            line_chart("I-MVU: bias over standard deviation", noise, "x", "ratio", from_zero=True),
+            line_chart("I-MVU: bias over standard deviation", noise, "x", Axis("ratio", zero=True)),
         ],
     )
 

@@ -135,8 +135,9 @@ def _femnist(setting: Setting) -> tuple[TrainConfig, Grid]:
     start = TrainConfig(
         **source, **FEMNIST_SIZE, mechanism="", model="cnn", unit="example",
         rounds=FEMNIST_QUICK_ROUNDS if setting.quick else FEMNIST_ROUNDS, max_participations=1,
-        partition="natural" if source["dataset"] == "femnist" else "iid", server_momentum=0.9,
-        threads=1, evaluate_every=10, clip_norm=1.0, neighboring="zero_out",
+        partition="natural" if source["dataset"] == "femnist" else "iid",
+        server_options={"momentum": 0.9}, threads=1, evaluate_every=10, clip_norm=1.0,
+        neighboring="zero_out",
     )  # fmt: skip
     return start, FEMNIST_QUICK if setting.quick else FEMNIST
 

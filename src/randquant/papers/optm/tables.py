@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from randquant._internal.html.svg import Line, line_chart
+from randquant._internal.html.figures import Axis, line_chart
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
@@ -264,10 +264,10 @@ def figure_3() -> Reproduction:
         title = f"Mean absolute error over the input, epsilon {epsilon:g}"
         tables.append(Table(title, ("x", *curves), rows[::20]))
         lines = [
-            Line(name, list(zip(x.tolist(), curve.tolist(), strict=True)), f"c{k + 1}")
+            (name, list(zip(x.tolist(), curve.tolist(), strict=True)), f"c{k + 1}")
             for k, (name, curve) in enumerate(curves.items())
         ]
-        figures.append(line_chart(title, lines, "x", "mean absolute error", from_zero=True))
+        figures.append(line_chart(title, lines, "x", Axis("mean absolute error", zero=True)))
     return Reproduction(
         name="optm-fig3",
         title="OPTM and ERM, figure 3: mean absolute error over the input",

@@ -18,6 +18,7 @@ from randquant.training import models
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets, features
+from randquant.training.named import of_dataset
 from randquant.training.runs import execution as runs
 from randquant.training.runs.status import Status
 
@@ -227,7 +228,7 @@ def training_accuracy(run: Status) -> float:
     data = features.load(*source, config.features, config.fitted_on)
     shown = replace(data, test_features=data.train_features, test_labels=data.train_labels)
     model = models.build(config.model, data.train_features.shape[1:], data.classes, 0)
-    learner = Learner(model, shown, [np.arange(len(data.train_labels))])
+    learner = Learner(of_dataset(model, shown, [np.arange(len(data.train_labels))]))
     learner.load(runs.load_parameters(run.folder))
     return learner.evaluate().accuracy
 

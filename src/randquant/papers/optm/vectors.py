@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, stats
 
-from randquant._internal.html.svg import Line, line_chart
+from randquant._internal.html.figures import Axis, Figure, line_chart
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import decode, encode
 from randquant.channels.exact_moments import moments
@@ -156,14 +156,16 @@ def _measured(epsilon: float, name: str, channel: Channel, vectors: np.ndarray) 
     )
 
 
-def chart(kind: Input, measured: Sequence[VectorErrors]) -> str:
+def chart(kind: Input, measured: Sequence[VectorErrors]) -> Figure:
     """Average error over epsilon, as in the figure."""
     lines = [
-        Line(name, [(m.epsilon, m.mean) for m in measured if m.name == name], style)
+        (name, [(m.epsilon, m.mean) for m in measured if m.name == name], style)
         for name, style in STYLES.items()
     ]
     title = f"Average error: {kind.title}"
-    return line_chart(title, lines, "epsilon per coordinate, nats", "Euclidean error")
+    return line_chart(
+        title, lines, Axis("epsilon per coordinate, nats", bound=True), "Euclidean error"
+    )
 
 
 def table(kind: Input, measured: Sequence[VectorErrors]) -> Table:

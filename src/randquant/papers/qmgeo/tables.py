@@ -7,9 +7,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from randquant._internal.html.svg import Line, line_chart
+from randquant._internal.html.figures import Axis, line_chart
 from randquant._internal.rounding import round_down, round_up
 from randquant.mechanisms.truncated_geometric import qmgeo
+from randquant.papers.axes import DIVERGENCE, ORDER
 from randquant.papers.result import Claim, Reproduction, Table, agrees
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.divergence import renyi
@@ -39,16 +40,16 @@ def figure_3() -> Reproduction:
     claims, rows, drawn, repaired = [], [], [], []
     for levels, style in ((4, "c1"), (8, "c2"), (16, "c3")):
         formula = [equation_21(levels, p) for p in grid]
-        drawn.append(Line(f"{levels} levels", list(zip(grid, formula, strict=True)), style))
+        drawn.append((f"{levels} levels", list(zip(grid, formula, strict=True)), style))
         finite = [(p, certify(qmgeo(1.0, levels, p, MIXING)).epsilon.upper) for p in grid]
-        repaired.append(Line(f"{levels} levels", finite, style))
+        repaired.append((f"{levels} levels", finite, style))
         for p in (0.1, 0.2, 0.5, 0.9):
             published = certify(qmgeo(1.0, levels, p)).epsilon
             mended = certify(qmgeo(1.0, levels, p, MIXING)).epsilon
             middle = _at_middles(levels, p, math.inf)
             rows.append((levels, p, equation_21(levels, p), middle, published, mended))
         claims.append(_pure_claim(levels))
-    axes = ("p", "epsilon, nats")
+    axes = ("p", Axis("epsilon, nats", zero=True, bound=True))
     columns = ("levels", "p", "equation 21", "at mid-points", "all pairs", f"mixing {MIXING}")
     return Reproduction(
         name="qmgeo-fig3",
@@ -63,10 +64,8 @@ def figure_3() -> Reproduction:
         claims=claims,
         tables=[Table("Pure epsilon, nats", columns, rows)],
         figures=[
-            line_chart("Equation 21, as in the paper", drawn, *axes, from_zero=True),
-            line_chart(
-                f"Repaired with mixing {MIXING}, certified", repaired, *axes, from_zero=True
-            ),
+            line_chart("Equation 21, as in the paper", drawn, *axes),
+            line_chart(f"Repaired with mixing {MIXING}, certified", repaired, *axes),
         ],
     )
 
@@ -110,10 +109,9 @@ def figure_4() -> Reproduction:
     columns = ("order", *list(curves)[:3], "all pairs", list(curves)[3])
     styles = ("c2", "c1", "c3 dashed", "c5")
     lines = [
-        Line(label, list(zip(orders, curve, strict=True)), style)
+        (label, list(zip(orders, curve, strict=True)), style)
         for (label, curve), style in zip(curves.items(), styles, strict=True)
     ]
-    axes = ("Rényi order (log scale)", "Rényi divergence, nats")
     title = "8 levels, p 0.5 (over all pairs the published mechanism is infinite)"
     return Reproduction(
         name="qmgeo-fig4",
@@ -134,7 +132,7 @@ def figure_4() -> Reproduction:
             Table("Rényi divergence of order alpha, nats", columns, rows),
             _sampling_table(levels, p),
         ],
-        figures=[line_chart(title, lines, *axes, log_x=True, from_zero=True)],
+        figures=[line_chart(title, lines, ORDER, DIVERGENCE)],
     )
 
 

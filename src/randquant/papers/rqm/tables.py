@@ -7,12 +7,13 @@ import math
 
 import numpy as np
 
-from randquant._internal.html.svg import Line, heat_map, line_chart
+from randquant._internal.html.figures import Axis, heat_map, line_chart
 from randquant._internal.rounding import round_down, round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
 from randquant.mechanisms.poisson_binomial import pbm as pbm_channel
 from randquant.mechanisms.randomized_quantization import rqm as rqm_channel
+from randquant.papers.axes import DIVERGENCE, ORDER
 from randquant.papers.result import Claim, Reproduction, Table, Verdict, agrees
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.divergence import renyi
@@ -55,11 +56,10 @@ def figure_2() -> Reproduction:
         ]
         tables.append(Table(f"Rényi divergence, nats: {name}", ("order", *curves), rows))
         lines = [
-            Line(label, [(o, e.upper) for o, e in zip(orders, curve, strict=True)], style)
+            (label, [(o, e.upper) for o, e in zip(orders, curve, strict=True)], style)
             for (label, curve), style in zip(curves.items(), ("c1", "c3 dashed", "c2"), strict=True)
         ]
-        axes = ("Rényi order (log scale)", "Rényi divergence, nats")
-        figures.append(line_chart(name, lines, *axes, log_x=True, from_zero=True))
+        figures.append(line_chart(name, lines, ORDER, DIVERGENCE))
     return Reproduction(
         name="rqm-fig2",
         title="RQM, figure 2: Rényi divergence over the order, beside PBM",
@@ -142,11 +142,14 @@ def figure_3() -> Reproduction:
         title = f"{levels} levels: Rényi divergence of order 1.5 in nats, MSE of one coordinate"
         tables.append(Table(title, columns, rows))
         lines = [
-            Line("RQM", [(row[0].upper, row[2]) for row in rows], "c1"),
-            Line("PBM", [(row[0].upper, row[4]) for row in rows], "c2 dashed"),
+            ("RQM", [(row[0].upper, row[2]) for row in rows], "c1"),
+            ("PBM", [(row[0].upper, row[4]) for row in rows], "c2 dashed"),
         ]
-        axes = ("Rényi divergence of order 1.5, nats", "MSE (log scale)")
-        figures.append(line_chart(f"{levels} levels", lines, *axes, log_y=True))
+        axes = (
+            Axis("Rényi divergence of order 1.5, nats", bound=True),
+            Axis("MSE (log scale)", log=True),
+        )
+        figures.append(line_chart(f"{levels} levels", lines, *axes))
     return Reproduction(
         name="rqm-fig3",
         title="RQM, figure 3: privacy against mean squared error, beside PBM",
@@ -263,8 +266,8 @@ def figure_8() -> Reproduction:
     drawn = [
         line_chart(
             f"x' = -clip, order {order:g}",
-            [Line("divergence", [(x, e.upper) for x, e in zip(places, curve, strict=True)], "c1")],
-            "x", "Rényi divergence, nats", from_zero=True,
+            [("divergence", [(x, e.upper) for x, e in zip(places, curve, strict=True)], "c1")],
+            "x", DIVERGENCE,
         )
         for order, curve in lines.items()
     ]  # fmt: skip

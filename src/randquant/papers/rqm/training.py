@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from randquant._internal.html.svg import Line, line_chart
+from randquant._internal.html.figures import Figure, line_chart
 from randquant._internal.rounding import round_down, round_up
 from randquant.papers import equal, experiment
+from randquant.papers.axes import DIVERGENCE, ORDER
 from randquant.papers.experiment import Curve, Setting, Trained
 from randquant.papers.result import Claim, Reproduction
 from randquant.papers.rqm.tables import ORDERS, PAPER
@@ -210,7 +211,7 @@ def _less_divergence(ours: Trained, pbm: Trained) -> Claim:
     )
 
 
-def _divergences(trained: Sequence[Trained]) -> str:
+def _divergences(trained: Sequence[Trained]) -> Figure:
     """The paper's right plot: one release of one coordinate."""
     lines = []
     for each in trained:
@@ -218,10 +219,9 @@ def _divergences(trained: Sequence[Trained]) -> str:
             continue
         channel = equal.channel(each.curve.config)
         points = [(order, certify(channel, order).epsilon.upper) for order in ORDERS]
-        lines.append(Line(each.curve.label, points, each.curve.style))
-    axes = ("Rényi order (log scale)", "Rényi divergence, nats")
+        lines.append((each.curve.label, points, each.curve.style))
     title = "One coordinate, one release"
-    return line_chart(title, lines, *axes, log_x=True, from_zero=True)
+    return line_chart(title, lines, ORDER, DIVERGENCE)
 
 
 def _setting(start: dict[str, Any], wanted: str) -> str:

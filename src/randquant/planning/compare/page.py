@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from randquant._internal.html import formatting, svg, tables, template
-from randquant._internal.html.svg import Line, minus
+from randquant._internal.html import formatting, pages
+from randquant._internal.html.figures import Axis, Figure, grouped_bars, line_chart
+from randquant._internal.html.formatting import minus
+from randquant._internal.html.pages import DataTable, Notes, Section
 from randquant.channels.exact_moments import Moments
 from randquant.planning.compare.compare import Comparison, Measured, caption, notes, rows
 from randquant.privacy.certificates.coordinate import certify
@@ -23,28 +25,23 @@ def as_page(comparison: Comparison) -> str:
     """A comparison as the text of one HTML page.
 
     Guarantees:
-        The page is self-contained: it refers to nothing outside itself and runs no script.
+        The page is self-contained: it refers to nothing outside itself, its policy allows no
+        script but its own, and it says everything without that script.
         A printed epsilon is never below the certified one.
     """
     columns, cells = rows(comparison)
     typeset = [[name, *map(minus, numbers), last] for name, *numbers, last in cells]
-    table = tables.html(caption(comparison), columns, typeset, "compared")
-    remarks = "".join(f'<p class="note">{note}</p>' for note in notes(comparison))
-    body = [
-        template.header("Mechanisms side by side", _title(comparison), _lead(comparison)),
-        f"<section>{table}{remarks}</section>",
-    ]
+    table = DataTable(caption(comparison), columns, typeset, "compared")
+    sections = [Section("", [table, Notes(notes(comparison))], columns=False)]
     for levels in _groups(comparison):
         drawn = _drawn(comparison, levels)
         several = f", {(levels - 1).bit_length()} bits" if len(_groups(comparison)) > 1 else ""
-        body += [
-            template.section(f"Privacy and error{several}", _curves(comparison, levels, drawn)),
-            template.section(
-                f"What is sent{several}", [_bars(name, e) for name, e in drawn.items()]
-            ),
+        sections += [
+            Section(f"Privacy and error{several}", _curves(comparison, levels, drawn)),
+            Section(f"What is sent{several}", [_bars(name, e) for name, e in drawn.items()]),
         ]
-    body.append(template.footer())
-    return template.page("randquant compare", "\n".join(body))
+    kind = "Mechanisms side by side"
+    return pages.report("randquant compare", kind, _title(comparison), _lead(comparison), sections)
 
 
 def _groups(comparison: Comparison) -> list[int]:
@@ -94,7 +91,7 @@ def _styles(names: list[str]) -> dict[str, str]:
     return {name: STYLES[k % count] + " dashed" * (k // count % 2) for k, name in enumerate(names)}
 
 
-def _curves(comparison: Comparison, levels: int, drawn: Mapping[str, Measured]) -> list[str]:
+def _curves(comparison: Comparison, levels: int, drawn: Mapping[str, Measured]) -> list[Figure]:
     names = [*drawn] if levels == 0 else [entry.mechanism for entry in comparison.entries]
     styles = _styles(list(dict.fromkeys(names)))
     if not drawn:
@@ -112,26 +109,30 @@ def _curves(comparison: Comparison, levels: int, drawn: Mapping[str, Measured]) 
 
 def _tradeoff(
     curves: Mapping[str, Sequence[tuple[float, float]]], styles: Mapping[str, str]
-) -> str:
-    lines = [Line(name, curves[name], style) for name, style in styles.items() if curves.get(name)]
-    return svg.line_chart(
+) -> Figure:
+    lines = [(name, curves[name], style) for name, style in styles.items() if curves.get(name)]
+    return line_chart(
         "Privacy against error: least MSE found at each ε",
-        lines, "certified pure ε, nats", "mean squared error (log scale)", log_y=True,
+        lines,
+        Axis("certified pure ε, nats", bound=True),
+        Axis("mean squared error (log scale)", log=True),
         note="Each corner of a line is a channel that was built and certified.",
-    )  # fmt: skip
+    )
 
 
-def _divergences(drawn: Mapping[str, Measured], styles: Mapping[str, str]) -> str:
+def _divergences(drawn: Mapping[str, Measured], styles: Mapping[str, str]) -> Figure:
     lines = []
     for name, measured in drawn.items():
         bounds = [certify(measured.channel, order).epsilon.upper for order in ORDERS]
-        lines.append(Line(name, list(zip(ORDERS, bounds, strict=True)), styles[name]))
+        lines.append((name, list(zip(ORDERS, bounds, strict=True)), styles[name]))
     infinite = [name for name, m in drawn.items() if math.isinf(m.certificate.epsilon.upper)]
-    return svg.line_chart(
+    return line_chart(
         "Rényi divergence of the worst pair, by order",
-        lines, "Rényi order (log scale)", "Rényi divergence, nats", log_x=True, from_zero=True,
+        lines,
+        Axis("Rényi order (log scale)", log=True),
+        Axis("Rényi divergence, nats", zero=True, bound=True),
         note=f"Infinite and not drawn: {', '.join(infinite)}." if infinite else "",
-    )  # fmt: skip
+    )
 
 
 def _over_inputs(
@@ -139,7 +140,7 @@ def _over_inputs(
     pick: Callable[[Moments], Callable[[np.ndarray], np.ndarray]],
     drawn: Mapping[str, Measured],
     styles: Mapping[str, str],
-) -> str:
+) -> Figure:
     lines, worst = [], max(m.moments.bias_max / m.channel.clip for m in drawn.values())
     note = f"All are unbiased: at most {worst:.1e} times clip." if worst < 1e-6 else ""
     for name, measured in drawn.items():
@@ -147,10 +148,10 @@ def _over_inputs(
         values = pick(measured.moments)(x)
         if kind == "bias":  # rounding is not bias
             values = np.where(np.abs(values) < 1e-9 * measured.channel.clip, 0.0, values)
-        lines.append(Line(name, list(zip(x.tolist(), values.tolist(), strict=True)), styles[name]))
+        lines.append((name, list(zip(x.tolist(), values.tolist(), strict=True)), styles[name]))
     title = f"{kind[0].upper()}{kind[1:]} over the input"
     note = note if kind == "bias" else ""
-    return svg.line_chart(title, lines, "x", kind, from_zero=True, note=note)
+    return line_chart(title, lines, "x", Axis(kind, zero=True), note=note)
 
 
 def _inputs(measured: Measured) -> np.ndarray:
@@ -161,12 +162,12 @@ def _inputs(measured: Measured) -> np.ndarray:
     return np.unique(np.concatenate([even, inner, np.nextafter(inner, -np.inf)]))
 
 
-def _bars(name: str, measured: Measured) -> str:
+def _bars(name: str, measured: Measured) -> Figure:
     channel = measured.channel
     labels = [minus(f"{value:.3g}") for value in channel.values]
     groups = {}
     for label, x in (("x = −clip", -channel.clip), ("x = 0", 0.0), ("x = clip", channel.clip)):
         weights, total = channel.mix(x)
         groups[label] = [float(weight / total) for weight in weights]
-    axes = ("value the code decodes to", "probability")
-    return svg.grouped_bars(f"{name}: codes sent for three inputs", labels, groups, *axes)
+    axes = ("value the code decodes to", Axis("probability", zero=True))
+    return grouped_bars(f"{name}: codes sent for three inputs", labels, groups, *axes)

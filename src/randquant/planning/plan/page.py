@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
-from randquant._internal.html import formatting, tables, template
-from randquant._internal.html.svg import minus
+from randquant._internal.html import formatting, pages, tables
+from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
+from randquant._internal.html.formatting import minus
+from randquant._internal.html.pages import DataTable, Notes, Paragraphs, Section
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.planning.plan.record import Candidate, DecodedError, Plan, code
@@ -53,27 +54,57 @@ def as_page(plan: Plan) -> str:
     """A plan as the text of one HTML page.
 
     Guarantees:
-        The page is self-contained: it refers to nothing outside itself and runs no script.
+        The page is self-contained: it refers to nothing outside itself, its policy allows no
+        script but its own, and it says everything without that script.
         A printed epsilon is never below the accountant's.
     """
     rows = [_typeset(_cells(entry)) for entry in plan.entries if entry.noise is not None]
     limits = [_typeset(_limit(limit.name, limit.noise)) for limit in plan.limits]
     missing = [(e.mechanism, e.remark) for e in plan.entries if e.noise is None]
-    body = [
-        template.header("A plan", _TITLES[plan.verdict], " ".join(plan.advice)),
-        f"<section>{_notes(_target(plan))}</section>",
-        f"<section>{tables.html('Mechanisms by error', COLUMNS, rows, 'compared')}</section>",
-        f"<section>{tables.html('Limits', COLUMNS[:5], [r[:5] for r in limits], 'compared')}"
-        f"{_notes(_meaning(plan))}</section>",
+    limited = DataTable("Limits", COLUMNS[:5], [row[:5] for row in limits], "compared")
+    reasons = DataTable("Out of reach", ("mechanism", "reason"), missing, "claims")
+    sections = [
+        Section("", [Notes(_target(plan))], columns=False),
+        Section("", [picture(plan)] if rows else [], columns=False),
+        Section("", [DataTable("Mechanisms by error", COLUMNS, rows, "compared")], columns=False),
+        Section("", [limited, Notes(_meaning(plan))], columns=False),
+        Section("", [reasons] if missing else [], columns=False),
     ]
-    if missing:
-        table = tables.html("Out of reach", ("mechanism", "reason"), missing, "claims")
-        body.append(f"<section>{table}</section>")
     if plan.recommended is not None:
-        line = escape(code(plan.recommended, plan.need))
-        body.append(f"<section><h2>Recommended</h2><p><code>{line}</code></p></section>")
-    body.append(template.footer())
-    return template.page("randquant plan", "\n".join(body))
+        line = Paragraphs([("", code(plan.recommended, plan.need))])
+        sections.append(Section("Recommended", [line], columns=False))
+    title = _TITLES[plan.verdict]
+    return pages.report("randquant plan", "A plan", title, " ".join(plan.advice), sections)
+
+
+def picture(plan: Plan) -> ScatterPlot:
+    """Error against bytes, with the limits; what is out of reach is named below.
+
+    A mark is filled if no other mechanism has both less error and fewer bytes.
+    """
+    placed = [(entry, entry.noise) for entry in plan.entries if entry.noise is not None]
+    series = []
+    for entry, noise in placed:
+        beaten = any(
+            other.bytes_up <= entry.bytes_up and own.deviation <= noise.deviation
+            for other, own in placed
+            if other is not entry
+        )
+        text = (
+            f"{entry.mechanism}: error {noise.deviation:.4g}, "
+            f"{formatting.size_of(entry.bytes_up)} a client and round"
+        )
+        mark = Mark(entry.mechanism, text, entry.bytes_up, noise.deviation, not beaten)
+        series.append(Series(entry.mechanism, (mark,)))
+    missing = ", ".join(entry.mechanism for entry in plan.entries if entry.noise is None)
+    return ScatterPlot(
+        title="Error of a round's decoded mean against bytes sent",
+        note=f"Out of reach: {missing}." if missing else "",
+        series=tuple(series),
+        x=Axis("bytes a client sends in a round (log scale)", log=True),
+        y=Axis("error of a coordinate (log scale)", log=True),
+        levels=tuple((limit.name, limit.noise.deviation) for limit in plan.limits),
+    )
 
 
 _TITLES = {
@@ -144,7 +175,3 @@ def _settings(entry: Candidate) -> str:
 def _typeset(cells: Sequence[str]) -> list[str]:
     name, *figures, last = cells
     return [name, *map(minus, figures), last]
-
-
-def _notes(lines: Sequence[str]) -> str:
-    return "".join(f'<p class="note">{escape(line)}</p>' for line in lines)

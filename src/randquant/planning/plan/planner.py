@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.layout import dimension_of
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.planning.limits import gaussian_multiplier, privunit
@@ -25,12 +26,12 @@ ALIKE = 1.01
 
 
 def plan(
-    dimension: int,
+    dimension: Any,
     population: int,
     cohort: int,
     rounds: int,
     epsilon: float,
-    delta: float,
+    delta: float = 1e-5,
     *,
     bits: int = 4,
     trust: Literal["local", "aggregate"] = "aggregate",
@@ -43,7 +44,8 @@ def plan(
     """Calibrate every mechanism to one guarantee, and rank them by the error of the decoded mean.
 
     Args:
-        dimension: coordinates of an update, 1 to 2**30.
+        dimension: coordinates of an update, 1 to 2**30; or what has them: a model with
+            `parameters()`, of which those that are trained count, or a state dict (`StateLayout`).
         population: how many clients there are.
         cohort: how many take part in a round.
         rounds: how many rounds.
@@ -69,13 +71,13 @@ def plan(
 
     Example:
         >>> found = plan(650, 200, 200, 50, 8.0, 1e-5, bits=16, mechanisms=["skellam"])
-        >>> found.verdict, found.entries[0].guarantee.epsilon <= 8
-        ('useful', True)
+        >>> found.verdict, found.entries[0].guarantee.epsilon <= 8, found.mechanism.bits
+        ('useful', True, 16)
     """
     need = _checked(
         Need(
-            dimension, population, cohort, rounds, bits, trust, clip_norm, epsilon, delta,
-            neighboring, 0,
+            dimension_of(dimension), population, cohort, rounds, bits, trust, clip_norm, epsilon,
+            delta, neighboring, 0,
         ),
         max_participations,
     )  # fmt: skip
@@ -143,6 +145,7 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
         _noise(need, deviation, multiplier),
         sent,
         sent * need.cohort * need.rounds,
+        mechanism.payload_bytes(need.dimension),
         baseline,
         remark,
     )

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
+from randquant.planning.tuning.update import tuned_mechanism
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
 Verdict = Literal["useful", "doubtful", "hopeless"]
@@ -84,6 +86,8 @@ class Candidate:
         bytes_up: what one client uploads in one round, header included; under `aggregate` trust a
             vector masked for a sum of the cohort.
         bytes_run: what all clients upload in all rounds.
+        bytes_plain: what one client would upload as plain codes, header included: the same under
+            `local` trust, less where codes are masked for a sum.
         baseline: whether it samples in floating point: for comparison, not for deployment.
         remark: why the target is out of reach, or what else to know.
     """
@@ -94,6 +98,7 @@ class Candidate:
     noise: DecodedError | None = None
     bytes_up: int = 0
     bytes_run: int = 0
+    bytes_plain: int = 0
     baseline: bool = False
     remark: str = ""
 
@@ -126,6 +131,24 @@ class Plan:
     verdict: Verdict
     advice: Sequence[str]
     recommended: Candidate | None
+
+    @property
+    def mechanism(self) -> UpdateMechanism:
+        """The recommended mechanism, to encode and average updates with.
+
+        Raises:
+            ValueError: no mechanism meets the target; the error says what would be needed.
+        """
+        if self.recommended is None:
+            raise ValueError(
+                f"Expected a target that can be met, got none: {' '.join(self.advice)}"
+            )
+        return built(self.recommended, self.need)
+
+
+def built(entry: Candidate, need: Need) -> UpdateMechanism:
+    """An entry's mechanism, from its parameters; of an entry that meets the target."""
+    return tuned_mechanism(entry.mechanism, need.setting, entry.parameters)
 
 
 def code(entry: Candidate, need: Need) -> str:

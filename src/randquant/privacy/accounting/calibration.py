@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
-from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
 from randquant.privacy.accounting.examples import of_one_example
-from randquant.privacy.accounting.release import Releasing
+from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
 M = TypeVar("M", bound=Releasing)
@@ -29,6 +29,10 @@ REACH = (1e-6, 1e12)
 
 STEPS = 48
 """Most points that one stage of the search evaluates."""
+
+
+JUMP = 100.0
+"""Two epsilons that differ by more are not joined by a curve worth a secant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ def calibrate(
     high = _six(validate.real("the largest noise", reach[1], low=low))
     start = _six(min(max(validate.real("start", start, above=0), low), high))
 
-    def check(noise: float) -> tuple[M, Guarantee]:
+    def released(noise: float) -> tuple[M, Release]:
         mechanism = build(noise)
         release = mechanism.release(dimension, rounds, neighboring)
         if release is None:
@@ -130,18 +134,70 @@ def calibrate(
             # theory/vector.md, Proposition 16.
             release = of_one_example(release, examples)
             assert release is not None
-        return mechanism, account([release], delta)
+        return mechanism, release
 
-    search = _NoiseSearch(check, epsilon, low, high)
+    start, order = _by_one_order(released, epsilon, delta, start, (low, high))
+    measured = _Accounted(epsilon, delta, order)
+    search = _NoiseSearch(lambda noise: released(noise)[1], measured, epsilon, low, high)
     noise = search.run(start)
     if noise is None:
         raise search.out_of_reach(delta, rounds)
     # Accounted again: the result rests on the accountant, not on the search.
-    mechanism, guarantee = check(noise)
+    mechanism, release = released(noise)
+    guarantee = measured.guarantee(release)
     if not guarantee.epsilon <= epsilon:
         raise ArithmeticError(f"noise = {noise:g} gives {guarantee}, and gave less before.")
     tight = guarantee.epsilon >= epsilon * (1 - TOLERANCE)
     return Calibration(noise, mechanism, guarantee, tight, len(search.tried))
+
+
+@dataclass(frozen=True, slots=True)
+class _Accounted:
+    """Epsilon by the accountant, which begins at the order that is good near the target."""
+
+    target: float
+    delta: float
+    near: float | None
+
+    def __call__(self, release: Release) -> float:
+        return self.guarantee(release).epsilon
+
+    def guarantee(self, release: Release) -> Guarantee:
+        """The accountant's; far from the target another order is best, which it looks for."""
+        if self.near is not None:
+            guarantee = account([release], self.delta, near=self.near)
+            if guarantee.epsilon <= 1.5 * self.target:
+                return guarantee
+        return account([release], self.delta)
+
+
+def _by_one_order(
+    released: Callable[[float], tuple[Releasing, Release]],
+    epsilon: float,
+    delta: float,
+    start: float,
+    reach: tuple[float, float],
+) -> tuple[float, float | None]:
+    """(noise, order): about the noise that meets the target, and the best Rényi order there.
+
+    One order alone bounds epsilon in a fraction of the accountant's time, and at the target the
+    best order is about that of Gaussian noise. (start, None) where other bounds than Rényi's count.
+    """
+    if delta == 0:
+        return start, None
+    order = gaussian_order(epsilon, delta)
+    plain = True
+
+    def at_order(release: Release) -> float:
+        nonlocal plain
+        plain &= release.coordinate_channel is None
+        return account_at([release], delta, order) if plain else math.inf
+
+    search = _NoiseSearch(lambda noise: released(noise)[1], at_order, epsilon, *reach)
+    noise = search.run(start)
+    if not plain:
+        return start, None
+    return (start, None) if noise is None else (noise, order)
 
 
 class _NoiseSearch:
@@ -149,12 +205,14 @@ class _NoiseSearch:
 
     def __init__(
         self,
-        check: Callable[[float], tuple[Releasing, Guarantee]],
+        release: Callable[[float], Release],
+        measure: Callable[[Release], float],
         target: float,
         low: float,
         high: float,
     ) -> None:
-        self.check, self.target, self.low, self.high = check, target, low, high
+        self.release, self.measure = release, measure
+        self.target, self.low, self.high = target, low, high
         self.tried: dict[float, float | None] = {}  # epsilon; None if no mechanism could be built
         self.reasons: dict[float, str] = {}
 
@@ -162,7 +220,7 @@ class _NoiseSearch:
         """Epsilon at this noise; None if there is no mechanism."""
         if noise not in self.tried:
             try:
-                self.tried[noise] = self.check(noise)[1].epsilon
+                self.tried[noise] = self.measure(self.release(noise))
             except (ValueError, ArithmeticError) as error:
                 # Errors tell where mechanisms can be built; their messages go into the final one.
                 self.tried[noise], self.reasons[noise] = None, str(error)
@@ -241,9 +299,10 @@ class _NoiseSearch:
             upper, lower = self.at(bad), self.at(good)
             if good == bad or self.tight(good):
                 break
-            # Every fourth step bisects, so that a sharply bent curve cannot stall the secant.
+            # Every fourth step bisects, so that a sharply bent curve cannot stall the secant, and
+            # every step where it jumps.
             part = 0.5
-            if upper is not None and lower and not math.isinf(upper) and step % 4 != 3:
+            if upper is not None and lower and upper < JUMP * lower and step % 4 != 3:
                 part = math.log(self.aim / lower) / math.log(upper / lower)
             middle = _six(good * (bad / good) ** min(max(part, 1e-3), 1 - 1e-3))
             if middle in (good, bad):

@@ -176,7 +176,7 @@ class VectorRelease(ReleaseDefaults):
             # theory/vector-sums.md.
             square = squared_distance(self.channel, apart, self.dimension)
             # Kappa grows with the order, as does its cost: once it is too large, it is skipped.
-            below = [step for step in LADDER if step < order]
+            below = [step for step in LADDER if 8 * step <= order]
             # theory/vector.md, Proposition 9: the bound at a smaller order is not larger.
             if all(self._kappa(step) * square < least for step in below):
                 least = min(least, self._kappa(order) * square)

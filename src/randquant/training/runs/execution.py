@@ -1,9 +1,10 @@
 """Training runs in folders: a killed run resumes and ends with the same bits.
 
-All randomness is derived from (seed, round), so a checkpoint holds the model, the round number, the
-participation counts, and nothing else. Rounds after the checkpoint that were sent before a kill are
-sent again with the same bits, which is no new release. A run neither ends before these rounds nor
-states less than they cost. The files in the folder are described in `folder`.
+All randomness is derived from (key, round), so a checkpoint holds the model, the state of the
+server's optimiser, the round number, the participation counts, and nothing else. Rounds after the
+checkpoint that were sent before a kill are sent again with the same bits, which is no new release.
+A run neither ends before these rounds nor states less than they cost. The files in the folder are
+described in `folder`.
 """
 
 from __future__ import annotations
@@ -19,25 +20,34 @@ import numpy as np
 import torch
 
 from randquant._internal import locks
+from randquant._internal.disk import make_folder
 from randquant.channels.keys import Key
 from randquant.training import records
 from randquant.training.algorithm import Algorithm, Round, State, distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.records import RoundMetrics, RunSummary, Sent
+from randquant.training.runs import binding, checkpoint, rewrite, secret
 from randquant.training.runs import folder as run_folder
-from randquant.training.runs import rewrite
 from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE, REPORT
 from randquant.training.runs.log import RunLog
-from randquant.training.runs.setup import Prepared, prepare, without_privacy
+from randquant.training.runs.secret import Secret
+from randquant.training.runs.setup import BY_NAME, Given, Prepared, prepare, without_privacy
 from randquant.training.schedule import Schedule, Step
-from randquant.training.server import Optimizer
 
 OnRound = Callable[[TrainConfig, RoundMetrics], None]
 """Called after each round, for progress displays."""
 
 
-def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool) -> None:
+def create(
+    folder: Path,
+    config: TrainConfig,
+    *,
+    baseline: bool,
+    overwrite: bool,
+    given: Given = BY_NAME,
+    own_secret: Secret | None = None,
+) -> None:
     """Make the folder of a new run.
 
     Args:
@@ -45,6 +55,9 @@ def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool
         config: the run's configuration.
         baseline: also train the same run without privacy.
         overwrite: delete an existing run.
+        given: what is passed as objects instead of by name.
+        own_secret: what the run's key is made of if its configuration has no seed; fresh by
+            default.
 
     Raises:
         ValueError: the configuration is not valid, or one round would exceed its
@@ -52,30 +65,45 @@ def create(folder: Path, config: TrainConfig, *, baseline: bool, overwrite: bool
         FileExistsError: the folder holds something that may not be overwritten.
     """
     check_config(config)
-    prepared = prepare(config)  # an invalid configuration must fail before anything is written
+    hidden = own_secret or Secret.fresh()
+    key = hidden.key if config.seed is None else Key.from_seed(config.seed)
+    # An invalid configuration must fail before anything is written.
+    prepared = prepare(config, key, given)
     rounds = prepared.schedule.rounds()
+    bound = binding.bind(prepared.problem, key)
     if folder.exists() and any(folder.iterdir()):
         run_folder.make_way(folder, overwrite)
+    make_folder(folder)
+    if config.seed is None:
+        hidden.write(folder)
+    binding.write(folder, bound)
     if baseline:
-        run_folder.begin(folder / BASELINE, without_privacy(config, rounds), "", None)
-    run_folder.begin(folder, config, prepared.fingerprint, prepared.schedule.ledger.epsilon(0))
+        beside = without_privacy(config, rounds, prepared.mechanism)
+        run_folder.begin(folder / BASELINE, beside)
+    nothing = prepared.schedule.ledger.epsilon(0)
+    commitment = secret.commitment(config, key)
+    run_folder.begin(folder, config, prepared.fingerprint, nothing, commitment)
 
 
 def execute(
     folder: Path,
     on_round: OnRound = lambda config, metrics: None,
     changes: Mapping[str, Any] | None = None,
-) -> records.Run:
+    given: Given = BY_NAME,
+    *,
+    report: bool = True,
+) -> records.RunRecord:
     """Train the run in `folder` to its end, from its last checkpoint if there is one.
 
     Args:
         folder: made by `create`.
         on_round: called after each round.
         changes: settings to continue with, by name, among `folder.FREE`; they are saved.
+        given: what the run was created with as objects instead of by name, again.
+        report: whether to write the run's page, with the baseline if there is one.
 
     Returns:
         The finished run: all rounds are done, or the next one would exceed its stop_at_epsilon.
-        The report, with the baseline if there is one, is in the folder.
 
     Guarantees:
         However often the process is killed and the run is resumed, the final parameters are the
@@ -85,32 +113,34 @@ def execute(
         than what was sent, including the current round.
 
     Raises:
-        ValueError: the folder holds no run, its files are damaged, or what was sent has exceeded
-            its rounds or stop_at_epsilon.
+        ValueError: the folder holds no run, its files are damaged, the model, loss, data or key
+            are others than it began with, or what was sent has exceeded its rounds or
+            stop_at_epsilon.
         BlockingIOError: another process is training this run.
     """
     run_folder.read_config(folder)  # do not create a lock where there is no run
     with locks.folder(folder):
         if changes:
-            _change(folder, changes)
+            _change(folder, changes, given)
         baseline = None
         if (folder / BASELINE).exists():
-            baseline = _execute_one(folder / BASELINE, on_round)
-        run = _execute_one(folder, on_round)
-    rewrite.write(folder / REPORT, run, baseline)
+            baseline = _execute_one(folder / BASELINE, on_round, given)
+        run = _execute_one(folder, on_round, given)
+    if report:
+        rewrite.write(folder / REPORT, run, baseline)
     return run
 
 
 def load_parameters(folder: Path) -> np.ndarray:
     """Return the parameters in a run's last checkpoint, (d,) float32."""
     sent = run_folder.read_sent(folder, run_folder.read_config(folder))
-    state = run_folder.load_checkpoint(folder / CHECKPOINT, sent.identity)
+    state = checkpoint.load(folder / CHECKPOINT, sent.identity)
     if state is None:
         raise ValueError(f"Expected a checkpoint in {folder}, found none: the run has not started.")
     return state.parameters
 
 
-def _change(folder: Path, changes: Mapping[str, Any]) -> None:
+def _change(folder: Path, changes: Mapping[str, Any], given: Given) -> None:
     """Change a run's settings; refuse changes that are no longer possible."""
     before = run_folder.read_config(folder)
     config = dataclasses.replace(before, **changes)
@@ -121,22 +151,40 @@ def _change(folder: Path, changes: Mapping[str, Any]) -> None:
             f"Expected changes of {', '.join(FREE)} (of rounds only without max_participations), "
             f"got {names}: the guarantee covers all rounds, so begin a new run."
         )
-    schedule = prepare(config).schedule
+    prepared = _prepared(folder, config, given)
+    schedule = prepared.schedule
     sent = run_folder.read_sent(folder, config)
     schedule.check_sent(sent.round, sent.participations)
     rounds = schedule.rounds()
     if (folder / BASELINE).exists():
         baseline = run_folder.read_config(folder / BASELINE)
         done = run_folder.read_sent(folder / BASELINE, baseline).round
-        baseline = without_privacy(config, max(rounds, done))
+        baseline = without_privacy(config, max(rounds, done), prepared.mechanism)
         run_folder.write_config(folder / BASELINE, baseline)
     run_folder.write_config(folder, config)
 
 
-def _execute_one(folder: Path, on_round: OnRound) -> records.Run:
+def _prepared(folder: Path, config: TrainConfig, given: Given) -> Prepared:
+    """What the run in a folder is trained with; ValueError if it is not what it began with."""
+    home = folder.parent if folder.name == BASELINE else folder  # a baseline has the run's key
+    key = secret.key_of(config, home)
+    sent = run_folder.read_sent(folder, config)
+    if home == folder and sent.commitment != secret.commitment(config, key):
+        raise ValueError(
+            f"Expected the secret key that the run in {folder} began with, got another: with it, "
+            "rounds that were sent would be sent a second time. Restore it or begin a new run."
+        )
+    if home != folder:
+        given = dataclasses.replace(given, mechanism=None)
+    prepared = prepare(config, key, given)
+    binding.check(home, binding.bind(prepared.problem, key))
+    return prepared
+
+
+def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRecord:
     config = run_folder.read_config(folder)
     torch.set_num_threads(config.threads)
-    prepared = prepare(config)
+    prepared = _prepared(folder, config, given)
     upload = _warm_up(prepared, config.cohort)
     with ThreadPoolExecutor(
         config.threads, initializer=torch.set_num_threads, initargs=(1,)
@@ -145,16 +193,14 @@ def _execute_one(folder: Path, on_round: OnRound) -> records.Run:
             prepared.learner,
             prepared.mechanism,
             population=config.population,
-            optimizer=Optimizer(
-                config.learning_rate, config.server_optimizer, config.server_momentum
-            ),
+            server=prepared.server,
             pool=pool,
             workers=config.threads,
         )
         state, log = _train(folder, prepared, algorithm, on_round)
     summary = _summary(config, prepared, state, log.metrics, upload)
     run_folder.write_summary(folder, summary, log.last)
-    return records.Run(config, log.metrics, summary)
+    return records.RunRecord(config, log.metrics, summary)
 
 
 def _train(
@@ -167,7 +213,7 @@ def _train(
     log = run_folder.open_log(folder, sent)
     state = _checkpoint(folder, sent, len(log.metrics)) or algorithm.init()
     sent = _restate(folder, log, sent, schedule)
-    key = Key.from_seed(config.seed).fold_in("updates")
+    key = schedule.key.fold_in("updates")
     step = schedule.step(state.round, state.participations)
     while step.cohort is not None:
         number = state.round + 1
@@ -186,14 +232,14 @@ def _train(
                 metrics = _evaluated(metrics, prepared.learner, state)
             log.append(metrics)
         if number % config.checkpoint_every == 0 or step.cohort is None:
-            run_folder.save_checkpoint(folder / CHECKPOINT, state, sent.identity)
+            checkpoint.save(folder / CHECKPOINT, state, sent.identity)
         on_round(config, metrics)
     if state.round < sent.round:
         raise ValueError(
             f"Expected settings that allow the {sent.round} rounds that were sent, got an end "
             f"{step.stopped}: what was sent cannot be taken back."
         )
-    if log.metrics[-1].accuracy is None:  # `rounds` was lowered to the number sent
+    if _lacks_evaluation(log.metrics[-1], prepared):  # `rounds` was lowered to the number sent
         last = _evaluated(log.metrics[-1], prepared.learner, state)
         log.replace([*log.metrics[:-1], last])
     return state, log
@@ -205,7 +251,7 @@ def _sent_before(folder: Path, prepared: Prepared) -> Sent:
     sent = run_folder.read_sent(folder, config)
     if sent.channel != prepared.fingerprint:
         raise ValueError(
-            f"Expected the channel that the run in {folder} began with, got another: "
+            f"Expected the mechanism that the run in {folder} began with, got another: "
             f"{config.mechanism} or a file it reads has changed; restore that or begin a new run."
         )
     prepared.schedule.check_sent(sent.round, sent.participations)
@@ -213,7 +259,7 @@ def _sent_before(folder: Path, prepared: Prepared) -> Sent:
 
 
 def _checkpoint(folder: Path, sent: Sent, rounds: int) -> State | None:
-    state = run_folder.load_checkpoint(folder / CHECKPOINT, sent.identity)
+    state = checkpoint.load(folder / CHECKPOINT, sent.identity)
     if state is not None and state.round > rounds:
         raise ValueError(
             f"Expected a checkpoint in {folder} of the {rounds} rounds in its log, got one of "
@@ -283,6 +329,10 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
     )
 
 
+def _lacks_evaluation(metrics: RoundMetrics, prepared: Prepared) -> bool:
+    return metrics.loss is None and prepared.problem.test is not None
+
+
 def _warm_up(prepared: Prepared, cohort: int) -> int:
     """Compile the encoder before the first round is timed; return the bytes of an upload."""
     dimension = prepared.learner.dimension
@@ -303,8 +353,6 @@ def _summary(
     participations = int(state.participations.max())
     guarantee = prepared.schedule.ledger.guarantee(participations)
     last = metrics[-1]  # the last round is always evaluated
-    assert last.accuracy is not None
-    assert last.loss is not None
     return RunSummary(
         accuracy=last.accuracy,
         loss=last.loss,
@@ -316,5 +364,5 @@ def _summary(
         seconds=sum(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate for m in metrics),
         rounds=state.round,
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
-        public_examples=prepared.public,
+        public_examples=prepared.problem.public,
     )

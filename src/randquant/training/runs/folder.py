@@ -1,6 +1,8 @@
 """The folder of a run: its lock and its files, which are checked when they are read.
 
     RUN/config.json             what determines the run
+    RUN/problem.json            digests of the model, the loss and the data that it began with
+    RUN/key                     its secret key, if it has no simulation seed
     RUN/sent.json               what was sent, including the current round
     RUN/metrics.jsonl           one line per finished round
     RUN/checkpoint.safetensors  the model and who took part, every few rounds
@@ -18,28 +20,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
-import safetensors
-import safetensors.numpy
+from typing import Any
 
 from randquant._internal import locks, sealed
-from randquant._internal.serialization import from_json, sync_folder, to_json, write_atomic
-from randquant.training.config import TrainConfig, check_config
+from randquant._internal.disk import make_folder
+from randquant._internal.serialization import from_json, sync_folder, to_json
+from randquant.training.config import OLD_OPTIMIZERS, TrainConfig, check_config, upgraded
 from randquant.training.data import features
-from randquant.training.records import Run, RunSummary, Sent
+from randquant.training.records import RunRecord, RunSummary, Sent
 from randquant.training.runs import log as run_log
 from randquant.training.runs.log import RESTORE, Lines, RunLog
 
-if TYPE_CHECKING:
-    from randquant.training.algorithm import State
-
 CONFIG, SENT, LOG = "config.json", "sent.json", "metrics.jsonl"
 CHECKPOINT, SUMMARY, REPORT = "checkpoint.safetensors", "summary.json", "report.html"
-BASELINE = "baseline"
+BASELINE, BINDING, SECRET = "baseline", "problem.json", "key"
+
+_FIRST = {SECRET, BINDING, LOG, SENT, CONFIG, BASELINE, "lock"}
+"""What is written before a run's configuration, which comes last."""
 
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
 """Settings that may change when a run is resumed: how long to train and what to print."""
@@ -48,7 +46,13 @@ OPTIONS = ", ".join("--" + name.replace("_", "-") for name in FREE)
 
 
 def make_way(folder: Path, overwrite: bool) -> None:
-    """Delete the run in a folder if `overwrite` is set; refuse a folder with other files."""
+    """Delete the run in a folder if `overwrite` is set; refuse a folder with other files.
+
+    What is left of a run whose first files were not all written is deleted: it sent nothing.
+    """
+    if not (folder / CONFIG).exists() and _unborn(folder):
+        locks.remove(folder)
+        return
     if not (folder / CONFIG).exists():
         raise FileExistsError(
             f"Expected a new folder for the run, got {folder}, which holds other files: "
@@ -59,23 +63,40 @@ def make_way(folder: Path, overwrite: bool) -> None:
             f"Expected a new folder for the run, got {folder}, which holds a run: choose "
             "another, add --overwrite to replace it, or --resume to continue it."
         )
-    with locks.folder(folder):
-        shutil.rmtree(folder)
+    locks.remove(folder)
 
 
-def begin(folder: Path, config: TrainConfig, fingerprint: str, epsilon: float | None) -> None:
+def _unborn(folder: Path) -> bool:
+    """Whether a folder holds nothing but the first files of a run that has not sent anything."""
+    names = {path.name.removesuffix(".partial") for path in folder.iterdir()}
+    return names <= _FIRST and (SECRET in names or SENT in names) and not has_sent(folder)
+
+
+def begin(
+    folder: Path,
+    config: TrainConfig,
+    fingerprint: str = "",
+    epsilon: float | None = None,
+    commitment: str = "",
+) -> None:
     """Write the first files of a run, which bind it to its settings before its first round.
 
     Args:
         folder: the run's folder; created if missing.
         config: the run's configuration.
-        fingerprint: of its channel, in hexadecimal; empty if it uses none.
+        fingerprint: of its mechanism, in hexadecimal; empty if it has none.
         epsilon: epsilon of zero rounds; None without privacy.
+        commitment: to its secret key; empty if it has a simulation seed.
     """
-    _make(folder)
+    make_folder(folder)
     run_log.begin(folder / LOG)
-    sent = Sent(settings(config), fingerprint, 0, 0, epsilon, config.delta, config.neighboring)
-    write_sent(folder, sent)
+    write_sent(
+        folder,
+        Sent(
+            settings(config), fingerprint, 0, 0, epsilon, config.delta, config.neighboring,
+            commitment,
+        ),
+    )  # fmt: skip
     write_config(folder, config)  # last: a folder with a configuration is a complete new run
 
 
@@ -102,7 +123,7 @@ def read_config(folder: Path) -> TrainConfig:
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"Expected a run in {folder}, found no {CONFIG} there.") from None
     try:
-        config = from_json(TrainConfig, record)
+        config = from_json(TrainConfig, upgraded(record))
         check_config(config)
         return config
     except (ValueError, TypeError) as error:
@@ -187,7 +208,7 @@ def reopen(folder: Path) -> None:
         sync_folder(folder)
 
 
-def read_finished(folder: Path) -> Run:
+def read_finished(folder: Path) -> RunRecord:
     """Return the finished run in a folder.
 
     Raises:
@@ -201,7 +222,7 @@ def read_finished(folder: Path) -> Run:
             f"Expected a finished run in {folder}, got one without a summary: continue it with "
             "randquant train --resume."
         )
-    return Run(config, lines.metrics, summary)
+    return RunRecord(config, lines.metrics, summary)
 
 
 def is_stated(summary: RunSummary, config: TrainConfig) -> bool:
@@ -219,6 +240,7 @@ def settings(config: TrainConfig) -> str:
     """
     fields = to_json(config)
     fields["trust"] = config.trust or ""  # as version 0.1.0 digests it
+    _as_before(fields)
     for name in FREE:
         if name != "rounds" or config.max_participations is None:
             del fields[name]
@@ -226,6 +248,26 @@ def settings(config: TrainConfig) -> str:
         del fields["fitted_on"]  # no features are fitted, so nothing depends on it
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
+
+def _as_before(fields: dict[str, Any]) -> None:
+    """Name settings as version 0.1.0 does where it has them, so that their digest is the same."""
+    if fields["server_options"].keys() <= {"momentum"}:
+        fields["server_momentum"] = fields.pop("server_options").get("momentum", 0.0)
+    older = {new: old for old, new in OLD_OPTIMIZERS.items()}
+    fields["server_optimizer"] = older.get(fields["server_optimizer"], fields["server_optimizer"])
+    for name, default in _ADDED.items():
+        if fields[name] == default:
+            del fields[name]
+
+
+_ADDED = {
+    "loss": "cross_entropy",
+    "problem": "",
+    "parts": None,
+    "frozen": None,
+    "buffers": "refuse",
+}
+"""Settings that version 0.1.0 does not have, and their defaults."""
 
 _ANEW = "Write it again: randquant train --resume {}."
 
@@ -246,63 +288,3 @@ def _check_length(folder: Path, lines: int, low: int, high: int) -> None:
             f"Expected {max(low - 1, 0)} to {high} rounds in {folder / LOG}, since {high} were "
             f"sent, got {lines}: lines are missing or doubled. {RESTORE}"
         )
-
-
-def _make(folder: Path) -> None:
-    """Create a folder so that it survives a loss of power."""
-    if not folder.exists():
-        _make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
-
-
-def save_checkpoint(path: Path, state: State, identity: str) -> None:
-    """Write the state of a run with that identity, atomically."""
-    tensors = {
-        "parameters": state.parameters,
-        "participations": state.participations,
-        "round": np.array([state.round], dtype=np.int64),
-        "identity": _bytes(identity),
-        **{f"moment {index}": moment for index, moment in enumerate(state.moments)},
-    }
-    tensors["checksum"] = _checksum(tensors)
-    write_atomic(path, safetensors.numpy.save(tensors))
-
-
-def load_checkpoint(path: Path, identity: str) -> State | None:
-    """Return the state of a run; None if it has no checkpoint yet."""
-    from randquant.training.algorithm import State
-
-    if not path.exists():
-        return None
-    try:
-        tensors = safetensors.numpy.load(path.read_bytes())
-        checksum = tensors.pop("checksum")
-    except (safetensors.SafetensorError, KeyError) as error:
-        raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None
-    if not np.array_equal(checksum, _checksum(tensors)):
-        raise ValueError(f"Expected a checkpoint in {path} with the right checksum: it is damaged.")
-    if not np.array_equal(tensors["identity"], _bytes(identity)):
-        raise ValueError(
-            f"Expected the configuration that {path} was made with, got another: its rounds "
-            "would not have the guarantee that is printed. Restore its run or begin a new one."
-        )
-    moments = [name for name in tensors if name.startswith("moment ")]
-    return State(
-        int(tensors["round"][0]),
-        tensors["parameters"],
-        tensors["participations"],
-        tuple(tensors[name] for name in sorted(moments)),
-    )
-
-
-def _bytes(identity: str) -> np.ndarray:
-    return np.frombuffer(bytes.fromhex(identity), dtype=np.uint8)
-
-
-def _checksum(tensors: dict[str, np.ndarray]) -> np.ndarray:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
-        digest.update(np.ascontiguousarray(tensor).data)
-    return np.frombuffer(digest.digest(), dtype=np.uint8)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from randquant._internal import sealed
+from randquant._internal.disk import flush
 from randquant._internal.serialization import from_json, naming, write_atomic
 from randquant.training.records import RoundMetrics
 
@@ -106,7 +107,7 @@ class RunLog:
         """Add a round; OSError names the file."""
         line, last = _line(metrics, self._last)
         with naming(self._path):
-            log = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+            log = os.open(self._path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
             try:
                 _write_all(log, line)
             finally:
@@ -143,7 +144,7 @@ def _write_all(log: int, data: bytes) -> None:
     try:
         while data:  # a write may be short, for example at a limit on file size
             data = data[os.write(log, data) :]
-        os.fsync(log)
+        flush(log)
     except OSError:
         with contextlib.suppress(OSError):
             os.ftruncate(log, before)

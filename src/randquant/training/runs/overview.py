@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import Any
 
-from randquant._internal.html import formatting, svg, template
-from randquant._internal.html import tables as text_tables
-from randquant._internal.html.svg import Line
+from randquant._internal.html import formatting, pages
+from randquant._internal.html.figures import Axis, Figure, line_chart
+from randquant._internal.html.pages import DataTable, Notes, Part, Section
 from randquant.training import settings
 from randquant.training.records import RoundMetrics
 from randquant.training.runs.page import EMPTY
@@ -29,7 +28,7 @@ def render(runs: Sequence[Status]) -> str:
         runs: finished or not; damaged ones are only listed.
 
     Returns:
-        A whole HTML document without scripts.
+        A whole HTML document.
 
     Guarantees:
         The page is self-contained, and all text of configurations is escaped.
@@ -44,15 +43,13 @@ def render(runs: Sequence[Status]) -> str:
     labels = _labels(known)
     title = f"{formatting.count(len(known), 'run')} side by side"
     datasets = ", ".join(sorted({run.config.dataset for run in known if run.config}))
-    body = [
-        template.header("Training runs compared", title, f"Data: {datasets}."),
-        template.section("Training", _charts(known, labels)),
-        template.section("Outcomes", [_outcomes(known, labels)]),
-        template.section("Settings", _settings(known, labels)),
-        template.section("Runs that cannot be read", _damaged(runs)),
-        template.footer(),
+    sections = [
+        Section("Training", _charts(known, labels)),
+        Section("Outcomes", _outcomes(known, labels)),
+        Section("Settings", _settings(known, labels)),
+        Section("Runs that cannot be read", _damaged(runs)),
     ]
-    return template.page(title, "\n".join(body))
+    return pages.report(title, "Training runs compared", title, f"Data: {datasets}.", sections)
 
 
 def _labels(runs: Sequence[Status]) -> list[str]:
@@ -64,34 +61,30 @@ def _labels(runs: Sequence[Status]) -> list[str]:
     return [str(run.folder) for run in runs]
 
 
-def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:
+def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
     styles = _styles(runs, labels)
 
-    def lines(pick: Callable[[RoundMetrics], float | None]) -> list[Line]:
-        drawn, told = [], set()
+    def lines(
+        pick: Callable[[RoundMetrics], float | None],
+    ) -> list[tuple[str, list[tuple[float, float]], str]]:
+        drawn = []
         for run, (label, style) in zip(runs, styles, strict=True):
             points = [(m.round, value) for m in run.metrics if (value := pick(m)) is not None]
             if points:
-                drawn.append(Line("" if label in told else label, points, style))
-                told.add(label)
+                drawn.append((label, points, style))
         return drawn
 
-    charts = [
-        svg.line_chart(
-            "Accuracy on test data, per round",
-            lines(lambda m: None if m.accuracy is None else 100 * m.accuracy),
-            "round",
-            "accuracy, %",
-        ),
-        svg.line_chart("Loss on test data, per round", lines(lambda m: m.loss), "round", "nats"),
+    accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
+    charts: list[Figure] = [
+        line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
+        line_chart("Loss on test data, per round", lines(lambda m: m.loss), "round", "loss, nats"),
     ]
     spent = lines(lambda m: m.epsilon)
-    if any(math.isfinite(y) for line in spent for _, y in line.points):
+    if any(math.isfinite(y) for _, points, _ in spent for _, y in points):
         note = "A proven upper bound for the client called most often, each at its run's δ."
         note = " ".join([note, *(f"{fitted}." for fitted in fitted_notes(runs))])
-        name = "Epsilon so far, per round"
-        axes = ("round", "epsilon (log scale)")
-        charts.append(svg.line_chart(name, spent, *axes, log_y=True, note=note))
+        up = Axis("epsilon (log scale)", log=True, bound=True)
+        charts.append(line_chart("Epsilon so far, per round", spent, "round", up, note=note))
     return charts
 
 
@@ -121,7 +114,7 @@ def _grouping(runs: Sequence[Status], flat: Sequence[dict[str, Any]]) -> str:
     return first[0] if first else "mechanism"
 
 
-def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
+def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
     columns = (
         "run", "accuracy, %", "ε ≤", "δ", "neighbours", "trust", "rounds", "bytes per upload",
         "state",
@@ -143,8 +136,10 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> str:
             )
         )
     title = "Each guarantee covers one run: for clients in several runs they add up"
-    notes = "".join(f'<p class="note">{escape(note)}.</p>' for note in fitted_notes(runs))
-    return text_tables.html(title, columns, rows, "numbers") + notes
+    return [
+        DataTable(title, columns, rows, "numbers"),
+        Notes([f"{note}." for note in fitted_notes(runs)]),
+    ]
 
 
 def _hidden(run: Status) -> str:
@@ -153,21 +148,21 @@ def _hidden(run: Status) -> str:
     return f"{run.guarantee.neighboring.replace('_', ' ')} {run.config.unit}"
 
 
-def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[str]:
+def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
     """Tables of the settings that differ and of those that are the same."""
     configs = [run.config for run in runs if run.config is not None]
     differ = settings.differing(configs)
     flat = [settings.flat(config) for config in configs]
-    tables = []
+    tables: list[Part] = []
     if differ:
         rows = [
             (label, *(_shown(name, run.get(name)) for name in differ))
             for label, run in zip(labels, flat, strict=True)
         ]
-        wide = text_tables.html("Settings that differ", ("run", *differ), rows, "numbers")
-        tables.append(f'<div class="wide">{wide}</div>')
+        columns = ("run", *differ)
+        tables.append(DataTable("Settings that differ", columns, rows, "numbers", wide=True))
     same = [(name, _shown(name, value)) for name, value in flat[0].items() if name not in differ]
-    tables.append(text_tables.html("Settings of all runs", ("setting", "value"), same, "settings"))
+    tables.append(DataTable("Settings of all runs", ("setting", "value"), same, "settings"))
     return tables
 
 
@@ -175,6 +170,6 @@ def _shown(name: str, value: Any) -> str:
     return EMPTY.get(name, "") if value in (None, "") else formatting.plain(value)
 
 
-def _damaged(runs: Sequence[Status]) -> list[str]:
+def _damaged(runs: Sequence[Status]) -> list[Part]:
     rows = [(str(run.folder), run.error) for run in runs if run.state == "damaged"]
-    return [text_tables.html("Why", ("run", "reason"), rows, "claims")] if rows else []
+    return [DataTable("Why", ("run", "reason"), rows, "claims")] if rows else []

@@ -1,4 +1,4 @@
-"""A finished run as one self-contained HTML page: text, tables and plots, no scripts.
+"""A finished run as one self-contained HTML page: text, tables and charts.
 
 Rendering only: every figure is an argument, and nothing about privacy or training is computed here.
 Equal runs give equal bytes, so a page can be compared and cached like any other result.
@@ -10,22 +10,31 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
-from randquant._internal.html import formatting, svg, tables, template
-from randquant._internal.html.svg import Bar, Line, minus
+from randquant._internal.html import formatting, pages
+from randquant._internal.html.figures import (
+    Axis,
+    Bar,
+    Figure,
+    HorizontalBars,
+    grouped_bars,
+    line_chart,
+)
+from randquant._internal.html.formatting import minus
+from randquant._internal.html.pages import DataTable, Paragraphs, Section
 from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
-from randquant.training.records import RoundMetrics, Run, RunSummary
+from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 
 LARGE_EPSILON = 20.0  # nats; above it the page says that the total by itself hides nothing
 TABLE_ROWS = 20
 
 Card = tuple[str, str, list[str]]  # name, figure, lines below it
 Pick = Callable[[RoundMetrics], float | None]
+Drawn = tuple[str, Sequence[tuple[float, float]], str]  # label, points, style of a line
 
 _OBSERVERS = {
     "local": "a server that sees every code",
@@ -63,7 +72,10 @@ class CodeShares:
 
 
 def render(
-    run: Run, baseline: Run | None, curve: EpsilonCurve | None, output: CodeShares | None
+    run: RunRecord,
+    baseline: RunRecord | None,
+    curve: EpsilonCurve | None,
+    output: CodeShares | None,
 ) -> str:
     """Turn a run into the text of one HTML page.
 
@@ -77,30 +89,34 @@ def render(
         A whole HTML document.
 
     Guarantees:
-        The page is self-contained: it refers to nothing outside itself and runs no script.
+        The page is self-contained: it refers to nothing outside itself, its policy allows no
+        script but its own, and it says everything without that script.
         The printed epsilon is never below the real one.
         All text of the configuration is escaped.
         Equal input gives equal bytes.
     """
     config = run.config
     title = f"{config.dataset} · {config.model} · {config.mechanism}"
-    body = [
-        _header(title, run),
-        _cards(run, baseline),
-        _meaning(run, curve),
-        template.section("Training", [*_training_charts(run, baseline), *_spent_chart(run)]),
-        template.section("One coordinate", _channel_charts(curve, output)),
-        template.section("Cost", _cost_charts(run)),
-        template.section("Details", [_config_table(config), _round_table(run)]),
-        template.footer(),
-    ]
-    return template.page(title, "\n".join(body))
+    return pages.report(
+        title,
+        "Federated training report",
+        title,
+        _lead(run),
+        [
+            Section("What the guarantee means", [_meaning(run, curve)], columns=False, text=True),
+            Section("Training", [*_training_charts(run, baseline), *_spent_chart(run)]),
+            Section("One coordinate", _channel_charts(curve, output)),
+            Section("Cost", _cost_charts(run)),
+            Section("Details", [_config_table(config), _round_table(run)]),
+        ],
+        cards=_cards(run, baseline),
+    )
 
 
 def write(
     path: Path,
-    run: Run,
-    baseline: Run | None,
+    run: RunRecord,
+    baseline: RunRecord | None,
     curve: EpsilonCurve | None,
     output: CodeShares | None,
 ) -> None:
@@ -110,9 +126,9 @@ def write(
     write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
 
 
-def _header(title: str, run: Run) -> str:
+def _lead(run: RunRecord) -> str:
     config = run.config
-    pairs = sorted(config.parameters.items())
+    pairs = sorted((k, v) for k, v in config.parameters.items() if not isinstance(v, dict))
     parameters = ", ".join(f"{name} {formatting.plain(value)}" for name, value in pairs)
     mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
     text = (
@@ -121,39 +137,31 @@ def _header(title: str, run: Run) -> str:
     )
     if run.summary.stopped:
         text += f" Stopped {run.summary.stopped}."
-    return template.header("Federated training report", title, text)
+    return text
 
 
-def _cards(run: Run, baseline: Run | None) -> str:
-    duration, rounds = (
-        formatting.duration(run.summary.seconds),
-        formatting.count(_rounds(run), "round"),
-    )
-    cards = [
-        _accuracy_card(run.summary.accuracy, baseline),
+def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
+    time, rounds = formatting.duration(run.summary.seconds), formatting.count(_rounds(run), "round")
+    return [
+        _accuracy_card(run, baseline),
         _upload_card(run),
         _guarantee_card(run),
-        ("Time", duration, [f"{rounds}, all clients on one machine"]),
+        ("Time", time, [f"{rounds}, all clients on one machine"]),
     ]
-    items = "".join(
-        f'<div class="card"><h2>{name}</h2><p class="figure">{escape(figure)}</p>'
-        + "".join(f"<p>{escape(line)}</p>" for line in lines)
-        + "</div>\n"
-        for name, figure, lines in cards
-    )
-    return f'<div class="cards">{items}</div>'
 
 
-def _accuracy_card(accuracy: float, baseline: Run | None) -> Card:
+def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
+    accuracy = run.summary.accuracy
+    if accuracy is None:
+        return "Test loss", formatting.number(run.summary.loss, 4) or "none", []
     lines = ["No run without privacy to compare with."]
-    if baseline is not None:
-        other = baseline.summary.accuracy
+    if baseline is not None and (other := baseline.summary.accuracy) is not None:
         difference = f"Difference {minus(f'{100 * (accuracy - other):+.2f}')} points"
         lines = [f"{100 * other:.2f}\u00a0% without privacy", difference]
     return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
 
 
-def _upload_card(run: Run) -> Card:
+def _upload_card(run: RunRecord) -> Card:
     summary = run.summary
     floats, sent = 4 * summary.dimension, summary.bytes_per_upload
     ratio, word = (floats / sent, "less") if sent <= floats else (sent / floats, "more")
@@ -167,7 +175,7 @@ def _upload_card(run: Run) -> Card:
     return "Upload per client and round", formatting.size_of(sent), lines
 
 
-def _guarantee_card(run: Run) -> Card:
+def _guarantee_card(run: RunRecord) -> Card:
     name, guarantee, unit = "Guarantee of the whole run", run.summary.guarantee, run.config.unit
     if guarantee is None:
         return name, "None", ["This run has no privacy mechanism."]
@@ -181,13 +189,13 @@ def _guarantee_card(run: Run) -> Card:
     )
 
 
-def _fitted(run: Run) -> list[str]:
+def _fitted(run: RunRecord) -> list[str]:
     """What features were fitted on, if on anything: printed beside every epsilon."""
     statement = features.statement(run.config, run.summary)
     return [f"{statement[0].upper()}{statement[1:]}."] if statement else []
 
 
-def _meaning(run: Run, curve: EpsilonCurve | None) -> str:
+def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
     summary, unit = run.summary, run.config.unit
     guarantee = summary.guarantee
     if guarantee is None:
@@ -205,9 +213,7 @@ def _meaning(run: Run, curve: EpsilonCurve | None) -> str:
             ("How large it is.", _size(guarantee.epsilon, observer)),
             ("Deployed and simulated.", _SIMULATION),
         ]
-    text = "".join(f"<p><b>{lead}</b> {escape(rest)}</p>\n" for lead, rest in paragraphs)
-    text = text.replace("e^ε", "e<sup>ε</sup>")
-    return f'<section class="text"><h2>What the guarantee means</h2>{text}</section>'
+    return Paragraphs(paragraphs)
 
 
 def _promise(guarantee: Guarantee, observer: str, unit: str) -> str:
@@ -253,87 +259,89 @@ def _size(epsilon: float, observer: str) -> str:
     )
 
 
-def _training_charts(run: Run, baseline: Run | None) -> list[str]:
-    def lines(pick: Pick) -> list[Line]:
-        drawn = [Line(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
+def _training_charts(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
+    def lines(pick: Pick) -> list[Drawn]:
+        drawn: list[Drawn] = [(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
         if baseline is not None:
-            drawn.append(Line("without privacy", _points(baseline, pick), "c2 dashed"))
+            drawn.append(("without privacy", _points(baseline, pick), "c2 dashed"))
         return drawn
 
     accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
-    training = Line("training data", _points(run, lambda m: m.train_loss), "c1 faint")
-    loss = [*lines(lambda m: m.loss), training]
+    loss = lines(lambda m: m.loss)
+    loss.append(("training data", _points(run, lambda m: m.train_loss), "c1 faint"))
     return [
-        svg.line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
-        svg.line_chart("Loss on test data, per round", loss, "round", "loss, nats"),
+        line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
+        line_chart("Loss on test data, per round", loss, "round", "loss, nats"),
     ]
 
 
-def _spent_chart(run: Run) -> list[str]:
+def _spent_chart(run: RunRecord) -> list[Figure]:
     """Epsilon so far, if the log has it and it is finite."""
     points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
     if not any(math.isfinite(epsilon) for _, epsilon in points):
         return []
-    lines = [Line("the client called most often", points, "c1")]
+    lines: list[Drawn] = [("the client called most often", points, "c1")]
     limit = run.config.stop_at_epsilon
     if limit is not None:
-        lines.append(Line("not to be exceeded", [(1, limit), (points[-1][0], limit)], "c2 dashed"))
+        ends = [(1.0, limit), (points[-1][0], limit)]
+        lines.append(("not to be exceeded", ends, "c2 dashed"))
     note = "A proven upper bound for everything sent up to that round, at the δ stated above."
     note = " ".join([note, *_fitted(run)])
-    title = "Epsilon so far, per round"
-    return [svg.line_chart(title, lines, "round", "epsilon", from_zero=True, note=note)]
+    up = Axis("epsilon", zero=True, bound=True)
+    return [line_chart("Epsilon so far, per round", lines, "round", up, note=note)]
 
 
-def _rounds(run: Run) -> int:
+def _rounds(run: RunRecord) -> int:
     return run.config.rounds if run.summary.rounds is None else run.summary.rounds
 
 
-def _points(run: Run, pick: Pick) -> list[tuple[float, float]]:
+def _points(run: RunRecord, pick: Pick) -> list[tuple[float, float]]:
     picked = ((metric.round, pick(metric)) for metric in run.metrics)
     return [(place, value) for place, value in picked if value is not None]
 
 
-def _channel_charts(curve: EpsilonCurve | None, output: CodeShares | None) -> list[str]:
+def _channel_charts(curve: EpsilonCurve | None, output: CodeShares | None) -> list[Figure]:
     charts = [] if curve is None else [_curve_chart(curve)]
     if output is not None:
         title = "What one coordinate sends, for a few inputs x"
         labels = [minus(f"{value:.3g}") for value in output.values]
-        axes = ("value the code decodes to", "probability")
-        charts.append(svg.grouped_bars(title, labels, output.rows, *axes))
+        axes = ("value the code decodes to", Axis("probability", zero=True))
+        charts.append(grouped_bars(title, labels, output.rows, *axes))
     return charts
 
 
-def _curve_chart(curve: EpsilonCurve) -> str:
+def _curve_chart(curve: EpsilonCurve) -> Figure:
     # Without a finite bound the second line is empty, and the legend says why.
     ends = [(order, curve.pure) for order in (curve.orders[0], curve.orders[-1])]
-    lines = [
-        Line("upper bound", list(zip(curve.orders, curve.epsilon, strict=True)), "c1"),
-        Line(f"order infinity: {formatting.bound(curve.pure)}", ends, "c2 dashed"),
+    lines: list[Drawn] = [
+        ("upper bound", list(zip(curve.orders, curve.epsilon, strict=True)), "c1"),
+        (f"order infinity: {formatting.bound(curve.pure)}", ends, "c2 dashed"),
     ]
     title = "How well one coordinate is protected, by Rényi order"
-    axes = ("Rényi order (log scale)", "Rényi divergence, nats")
+    across = Axis("Rényi order (log scale)", log=True)
+    up = Axis("Rényi divergence, nats", zero=True, bound=True)
     note = "For one coordinate in one round; the guarantee of the run is stated above."
-    return svg.line_chart(title, lines, *axes, log_x=True, from_zero=True, note=note)
+    return line_chart(title, lines, across, up, note=note)
 
 
-def _cost_charts(run: Run) -> list[str]:
+def _cost_charts(run: RunRecord) -> list[Figure]:
     sent, floats = run.summary.bytes_per_upload, 4 * run.summary.dimension
-    uploads = [
+    uploads = (
         Bar(f"this run ({run.config.mechanism})", sent, formatting.size_of(sent), "c1"),
         Bar("32-bit floats", floats, formatting.size_of(floats), "c4"),
-    ]
+    )
     names = ("gradient", "protect", "evaluate")
     spent = [math.fsum(getattr(m, f"seconds_{name}") for m in run.metrics) for name in names]
     # Set-up and checkpoints; the clock of a resumed run may have missed some rounds.
     spent.append(max(0.0, run.summary.seconds - math.fsum(spent)))
-    parts = [
+    parts = tuple(
         Bar(name, amount, f"{amount:,.1f} s", f"c{color}")
         for color, (name, amount) in enumerate(zip((*names, "other"), spent, strict=True), 1)
         if name != "other" or amount >= 0.05  # less is printed as zero
-    ]
+    )
     return [
-        svg.horizontal_bars("Bytes one client uploads in a round", uploads),
-        svg.stacked_bar("Where the time went", parts),
+        HorizontalBars(title="Bytes one client uploads in a round", bars=uploads),
+        HorizontalBars(title="Where the time went", bars=parts, stacked=True),
     ]
 
 
@@ -346,7 +354,7 @@ EMPTY = {
 """What an empty setting means, if it does not mean "none"."""
 
 
-def _config_table(config: TrainConfig) -> str:
+def _config_table(config: TrainConfig) -> DataTable:
     rows: list[tuple[str, str]] = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -358,11 +366,11 @@ def _config_table(config: TrainConfig) -> str:
             empty = value is None or value == ""
             shown = EMPTY.get(field.name, "(none)") if empty else formatting.plain(value)
             rows.append((field.name, shown))
-    return tables.html("Configuration", ("setting", "value"), rows, "settings")
+    return DataTable("Configuration", ("setting", "value"), rows, "settings")
 
 
-def _round_table(run: Run) -> str:
-    evaluated = [metric for metric in run.metrics if metric.accuracy is not None]
+def _round_table(run: RunRecord) -> DataTable:
+    evaluated = [metric for metric in run.metrics if metric.loss is not None]
     # Evenly spaced, including the first and the last; a set, because a short run repeats some.
     gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)
     shown = sorted({round(i * gap) for i in range(TABLE_ROWS)}) if evaluated else []
@@ -380,7 +388,7 @@ def _round_table(run: Run) -> str:
         for m in (evaluated[index] for index in shown)
     ]
     title = f"{len(shown)} of {formatting.count(len(evaluated), 'evaluated round')}"
-    return tables.html(title, names, rows, "numbers")
+    return DataTable(title, names, rows, "numbers")
 
 
 _SIMULATION = (

@@ -27,7 +27,7 @@ def rebuild(folder: Path, output: Path | None = None) -> Path:
     return path
 
 
-def write(path: Path, run: records.Run, baseline: records.Run | None) -> None:
+def write(path: Path, run: records.RunRecord, baseline: records.RunRecord | None) -> None:
     """Write the page of a finished run, with its baseline without privacy if there is one."""
     channel = channel_of(run.config)
     curve, output = (None, None) if channel is None else (_curve(channel), _output(channel))

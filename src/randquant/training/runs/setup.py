@@ -7,13 +7,35 @@ from dataclasses import dataclass
 
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
+from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
-from randquant.training import models
-from randquant.training.client import Learner, Local
+from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
-from randquant.training.configured import mechanism_of
-from randquant.training.data import datasets, features
+from randquant.training.configured import OWN, fingerprint_of, mechanism_of
+from randquant.training.local import Local
+from randquant.training.named import named_problem
+from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
+from randquant.training.problem import Problem
 from randquant.training.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a run is trained with that its configuration only names, if it was passed as objects.
+
+    Attributes:
+        problem: model, clients' data and loss; None to build them by the configuration's names.
+        mechanism: the mechanism; None to build it from the configuration.
+        optimizer: makes the server's optimiser; None for the configured class of torch.optim.
+    """
+
+    problem: Problem | None = None
+    mechanism: UpdateMechanism | None = None
+    optimizer: MakeOptimizer | None = None
+
+
+BY_NAME = Given()
+"""Nothing was passed as an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,45 +43,37 @@ class Prepared:
     """What a run is trained with; none of it depends on the run's progress.
 
     Attributes:
+        problem: model, clients' data and loss.
         learner: computes the clients' updates.
         mechanism: protects and aggregates them.
+        server: the server's step.
         schedule: draws the cohorts and ends the run.
-        public: number of public examples that features were fitted on.
+        fingerprint: of the mechanism, in hexadecimal; empty if the configuration says it all.
     """
 
+    problem: Problem
     learner: Learner
     mechanism: UpdateMechanism
+    server: ServerStep
     schedule: Schedule
-    public: int
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the channel that updates are sent through, in hexadecimal; empty for none."""
-        channel = self.mechanism.channel
-        return "" if channel is None else channel.fingerprint.hex()
+    fingerprint: str
 
 
-def prepare(config: TrainConfig) -> Prepared:
+def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     """Load a run's data and build its learner, mechanism and schedule.
+
+    Args:
+        config: the run's configuration.
+        key: the run's key.
+        given: what was passed as objects.
 
     Raises:
         ValueError: the configuration cannot be trained.
     """
-    mechanism = _mechanism(config)
-    dataset = features.load(
-        config.dataset, config.data_dir or None, config.features, config.fitted_on
-    )
-    clients = datasets.split(
-        dataset,
-        config.population,
-        config.partition,
-        concentration=config.concentration,
-        seed=config.seed,
-    )
-    model = models.build(
-        config.model, dataset.train_features.shape[1:], dataset.classes, config.seed
-    )
-    learner = Learner(model, dataset, clients, _local(config, mechanism), config.device)
+    mechanism = _mechanism(config) if given.mechanism is None else given.mechanism
+    _check_sums(config, mechanism)
+    problem = _problem(config) if given.problem is None else given.problem
+    learner = Learner(problem, _local(config, mechanism), config.device)
     ledger = Ledger(
         mechanism,
         learner.dimension,
@@ -68,7 +82,33 @@ def prepare(config: TrainConfig) -> Prepared:
         neighboring=config.neighboring,
         limit=config.stop_at_epsilon,
     )
-    return Prepared(learner, mechanism, Schedule(config, ledger), dataset.public)
+    fingerprint = fingerprint_of(config, mechanism)
+    server = server_step(config, problem, given.optimizer)
+    schedule = Schedule(config, ledger, key)
+    return Prepared(problem, learner, mechanism, server, schedule, fingerprint)
+
+
+def server_step(
+    config: TrainConfig, problem: Problem, make: MakeOptimizer | None = None
+) -> ServerStep:
+    """The server's step as configured, or with an optimiser of one's own.
+
+    Raises:
+        ValueError: the optimiser is unknown, or cannot take such steps.
+    """
+    if make is None:
+        make = torch_optimizer(config.server_optimizer, config.learning_rate, config.server_options)
+    parameters = dict(problem.model.named_parameters())
+    return ServerStep(make, [tuple(parameters[name].shape) for name in problem.parts])
+
+
+def _problem(config: TrainConfig) -> Problem:
+    if config.dataset == OWN or config.model == OWN:
+        raise ValueError(
+            "Expected the model and the clients of the run, which no file holds: go on with the "
+            "call of randquant.train that began it, with the same folder."
+        )
+    return named_problem(config)
 
 
 def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
@@ -83,21 +123,43 @@ def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
 
 def _mechanism(config: TrainConfig) -> UpdateMechanism:
     mechanism = mechanism_of(config)
-    if config.sampling == "poisson" and mechanism.trust == "aggregate":
+    _check_sums(config, mechanism)
+    return mechanism
+
+
+def _check_sums(config: TrainConfig, mechanism: UpdateMechanism) -> None:
+    if mechanism.trust != "aggregate":
+        return
+    if config.sampling == "poisson":
         raise ValueError(
             f"Expected sampling fixed with {config.mechanism} under aggregate trust, got poisson: "
             "its guarantee needs a fixed number of clients in a sum."
         )
-    return mechanism
+    if mechanism.cohort > config.cohort:
+        raise ValueError(
+            f"Expected cohort >= {mechanism.cohort}, whose noise in a sum the mechanism's "
+            f"guarantee relies on, got {config.cohort}: raise cohort, or build the mechanism for "
+            "that cohort."
+        )
 
 
-def without_privacy(config: TrainConfig, rounds: int) -> TrainConfig:
-    """The same run with the same clipping and updates sent as floats, for `rounds` rounds."""
-    channel = channel_of(config)
+def without_privacy(
+    config: TrainConfig, rounds: int, mechanism: UpdateMechanism | None = None
+) -> TrainConfig:
+    """The same run with the same clipping and updates sent as floats, for `rounds` rounds.
+
+    Args:
+        config: the run.
+        rounds: how many rounds.
+        mechanism: the run's mechanism; None to build it from the configuration.
+    """
+    mechanism = _mechanism(config) if mechanism is None else mechanism
     clip = {k: v for k, v in config.parameters.items() if k in ("clip", "clip_norm")}
-    if channel is not None:
-        whole = config.clip_norm
-        clip = {"clip": channel.clip} if whole is None else {"clip_norm": whole}
+    if mechanism.channel is not None or config.mechanism == OWN:
+        whole, channel = mechanism.clip_norm, mechanism.channel
+        clip = {"clip_norm": whole}
+        if whole is None and channel is not None:
+            clip = {"clip": channel.clip}
     return dataclasses.replace(
         config, mechanism="clipped-sgd", parameters=clip, trust=None, clip_norm=None,
         stop_at_epsilon=None, rounds=rounds,
@@ -106,4 +168,6 @@ def without_privacy(config: TrainConfig, rounds: int) -> TrainConfig:
 
 def channel_of(config: TrainConfig) -> Channel | None:
     """Return the channel that a run's updates are sent through, if one is."""
+    if config.mechanism == OWN and not config.parameters:
+        return None  # of a class from outside this package, which no file holds
     return _mechanism(config).channel

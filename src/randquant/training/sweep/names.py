@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import typing
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from randquant._internal import validate
+from randquant._internal import declared
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms
-from randquant.training.config import TrainConfig, check_config
+from randquant.training.config import TrainConfig, check_config, upgraded
 from randquant.training.configured import mechanism_of
-
-FIELDS = {f.name: f for f in dataclasses.fields(TrainConfig) if f.name != "parameters"}
-DEFAULTS = {name: f.default for name, f in FIELDS.items() if f.default is not dataclasses.MISSING}
-HINTS = typing.get_type_hints(TrainConfig)
+from randquant.training.settings import DEFAULTS, FIELDS, parameters_of
 
 
 def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainConfig:
@@ -33,11 +28,12 @@ def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainCo
     Raises:
         ValueError, TypeError: the mechanism is unknown, or a setting has the wrong type.
     """
+    settings = upgraded(settings)
     mechanism = settings["mechanism"]
     taken = parameters_of(mechanism)
     whole = all_mechanisms()[mechanism].whole_update
     of_run = {
-        name: _of_kind(name, value)
+        name: declared.check(name, FIELDS[name], value)
         for name, value in settings.items()
         if name in FIELDS and not (name == "clip_norm" and whole)
     }
@@ -76,54 +72,11 @@ def folder(config: TrainConfig) -> str:
     return f"{config.mechanism}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
-def parameters_of(mechanism: Any) -> tuple[str, ...]:
-    """Return the names of a mechanism's own parameters.
-
-    Raises:
-        ValueError: there is no such mechanism.
-    """
-    known = all_mechanisms()
-    return known[validate.choice("mechanism", mechanism, known)].parameters
-
-
 def require(given: Collection[str]) -> None:
     """Raise unless all settings that every run needs are given."""
     for name in FIELDS:
         if name not in DEFAULTS and name not in given:
             raise ValueError(f"Expected {name} in [train], got none: every run needs one.")
-
-
-def check(given: Mapping[str, Collection[Any]], mechanisms: Collection[Any]) -> None:
-    """Refuse settings that are unknown or of the wrong type.
-
-    Args:
-        given: possible values by name; each name must be a field of TrainConfig or a parameter of
-            one of the mechanisms.
-        mechanisms: names.
-    """
-    taken = {name for mechanism in mechanisms for name in parameters_of(mechanism)}
-    for name, values in given.items():
-        if name not in FIELDS and name not in taken:
-            known = ", ".join(FIELDS)
-            raise ValueError(
-                f"Expected parameters of {', '.join(sorted(mechanisms))}, or settings of a run "
-                f"({known}); got {name!r}."
-            )
-        for value in values if name in FIELDS else ():
-            _of_kind(name, value)
-
-
-def _of_kind(name: str, value: Any) -> Any:
-    """A field's value, with whole numbers converted to floats if the field is a float."""
-    hint = HINTS[name]
-    hints = typing.get_args(hint) or (hint,)
-    kinds = [hint if isinstance(hint, type) else str for hint in hints]  # a Literal holds strings
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not any(type(value) is kind for kind in kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
-        raise TypeError(f"Expected {name} to be of kind {wanted}, got {value!r}.")
-    return value
 
 
 def _plain(value: Any) -> Any:

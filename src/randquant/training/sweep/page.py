@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
-from randquant._internal.html import formatting, scatter, template
-from randquant._internal.html import tables as text_tables
-from randquant._internal.html.scatter import Mark
-from randquant._internal.html.svg import minus
+from randquant._internal.html import formatting, pages
+from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
+from randquant._internal.html.formatting import minus
+from randquant._internal.html.pages import DataTable, Group, Paragraphs, Section
 from randquant._internal.serialization import write_atomic
 from randquant.training import settings
 from randquant.training.runs.page import EMPTY
 from randquant.training.runs.status import Status, fitted_notes
-from randquant.training.sweep.script import SCRIPT, STYLE
 from randquant.training.sweep.summary import CAUTION, Results, cells, counted, series
 
 WITHOUT = "without privacy"
@@ -44,62 +42,66 @@ def render(name: str, outcome: Results) -> str:
         The printed epsilons are never below the real ones. All text of a sweep is escaped.
     """
     drawn = _drawn(outcome)
-    body = [
-        template.header(
-            "Sweep", name, f"{formatting.count(len(outcome.runs), 'run')}: {counted(outcome)}."
-        ),
-        template.section("Accuracy against epsilon", [_chart(drawn, outcome), _aside(outcome)]),
-        _reading(outcome),
-        template.section("Means over seeds", _averages_table(outcome)),
-        template.section("All finished runs", [_runs_table(drawn, outcome)])
-        if outcome.measured
-        else "",
-        template.section("What they share", _shared_tables(outcome)),
-        template.section("Runs that did not finish", _others_table(outcome)),
-        template.footer(),
+    sections = [
+        Section("Accuracy against epsilon", [_chart(drawn, outcome), _aside(outcome)]),
+        Section("How to read it", [_reading(outcome)], columns=False, text=True),
+        Section("Means over seeds", _averages_table(outcome)),
+        Section("All finished runs", [_runs_table(outcome)] if outcome.measured else []),
+        Section("What they share", _shared_tables(outcome)),
+        Section("Runs that did not finish", _others_table(outcome)),
     ]
-    return template.page(name, "\n".join(body), style=STYLE, script=SCRIPT)
+    lead = f"{formatting.count(len(outcome.runs), 'run')}: {counted(outcome)}."
+    return pages.report(name, "Sweep", name, lead, sections, style="sweep.css", script="sweep.js")
 
 
 def _drawn(outcome: Results) -> dict[str, list[Status]]:
     """Finished runs by their label in the legend; those without privacy last."""
     groups: dict[str, list[Status]] = {label: [] for label in outcome.best_of}
     for run in outcome.measured:
-        groups.setdefault(WITHOUT if run.epsilon is None else series(run), []).append(run)
+        groups.setdefault(_group(run), []).append(run)
     return groups
 
 
-def _chart(drawn: dict[str, list[Status]], outcome: Results) -> str:
+def _group(run: Status) -> str:
+    """The label of a run's series in the legend."""
+    return WITHOUT if run.epsilon is None else series(run)
+
+
+def _chart(drawn: dict[str, list[Status]], outcome: Results) -> ScatterPlot:
     best = {name for names in outcome.best_of.values() for name in names}
-    lines = [
-        scatter.Series(label, [_mark(run, outcome) for run in runs], _steps(runs, best))
-        for label, runs in drawn.items()
-    ]
     note = "Full marks are on the frontier of all runs, hollow ones are beaten by another run. "
     note += "Dashed: what one mechanism reached with at most that epsilon."
     if any(run.epsilon is None or math.isinf(run.epsilon) for run in outcome.measured):
         note += " Dotted lines: runs for which no finite epsilon is proven."
-    title = "Test accuracy and certified epsilon of whole runs"
-    axes = ("epsilon of the whole run, upper bound (log scale)", "accuracy, %")
-    return scatter.scatter(title, lines, *axes, note=note)
+    return ScatterPlot(
+        title="Test accuracy and certified epsilon of whole runs",
+        note=note,
+        series=tuple(
+            Series(label, tuple(_mark(run, outcome) for run in runs), _steps(runs, best))
+            for label, runs in drawn.items()
+        ),
+        x=Axis("epsilon of the whole run, upper bound (log scale)", log=True, bound=True),
+        y=Axis("accuracy, %"),
+    )
 
 
 def _mark(run: Status, outcome: Results) -> Mark:
+    known = run.epsilon is not None and math.isfinite(run.epsilon)
     return Mark(
         run.folder.name,
         f"{_described(run, outcome.varied)}: accuracy {_accuracy(run)} %, {_bound(run)}",
-        math.inf if run.epsilon is None else run.epsilon,
+        run.epsilon if known else None,
         100 * (run.accuracy or 0.0),
         run.folder.name in outcome.best,
     )
 
 
-def _steps(runs: Sequence[Status], best: set[str]) -> list[tuple[float, float]]:
+def _steps(runs: Sequence[Status], best: set[str]) -> tuple[tuple[float, float], ...]:
     kept = [run for run in runs if run.folder.name in best]
-    return [(run.epsilon or 0.0, 100 * (run.accuracy or 0.0)) for run in kept]
+    return tuple((run.epsilon or 0.0, 100 * (run.accuracy or 0.0)) for run in kept)
 
 
-def _aside(outcome: Results) -> str:
+def _aside(outcome: Results) -> Group:
     """Beside the chart: a panel for the selected run, and below it the frontier."""
     kept = [run for run in outcome.measured if run.folder.name in outcome.best]
     rows = [
@@ -111,13 +113,17 @@ def _aside(outcome: Results) -> str:
         for run in kept
     ]
     columns = ("ε ≤", "accuracy, %", "settings")
-    table = text_tables.html("The frontier of all runs", columns, rows, "numbers compared")
-    hint = "<p>Point at a run, tap it, or move through the runs with the arrow keys.</p>"
-    panel = f'<div id="panel" aria-live="polite" hidden>{hint}</div>'
-    return f"<div>{panel}{table if rows else ''}</div>"
+    table = DataTable("The frontier of all runs", columns, rows, "numbers compared")
+    return Group([PANEL, *([table] if rows else [])])
 
 
-def _reading(outcome: Results) -> str:
+PANEL = (
+    '<div id="panel" aria-live="polite" hidden>'
+    "<p>Point at a run, tap it, or move through the runs with the arrow keys.</p></div>"
+)
+
+
+def _reading(outcome: Results) -> Paragraphs:
     promised = next((run for run in outcome.measured if run.guarantee), None)
     paragraphs = []
     if promised is not None and promised.guarantee and promised.config:
@@ -141,43 +147,35 @@ def _reading(outcome: Results) -> str:
             "data, whose results are all shown, have spent the sum.",
         )
     )
-    text = "".join(f"<p><b>{lead}</b> {escape(rest)}</p>\n" for lead, rest in paragraphs)
-    return f'<section class="text"><h2>How to read it</h2>{text}</section>'
+    return Paragraphs(paragraphs)
 
 
-def _runs_table(drawn: dict[str, list[Status]], outcome: Results) -> str:
+def _runs_table(outcome: Results) -> DataTable:
     names = outcome.varied[1:]
     columns = ["mechanism", "accuracy, %", "ε ≤", *names]
     columns += ["bytes per upload", "rounds", "frontier", "run"]
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
-    place = {run.folder: k for k, runs in enumerate(drawn.values()) for run in runs}
     own = {name for names in outcome.best_of.values() for name in names}
-    body = ""
+    rows = []
     for run in outcome.measured:
         name = run.folder.name
-        on = "all" if name in outcome.best else "mechanism" if name in own else ""
-        shown = [
-            _accuracy(run),
-            formatting.spent(run.epsilon, run.covered),
-            *cells(run, names),
-            f"{run.bytes_per_upload:,}",
-            f"{run.rounds:,}",
-            on,
-            name,
-        ]
-        data = "".join(f"<td>{escape(text)}</td>" for text in shown)
-        body += (
-            f'<tr data-run="{escape(name)}" data-series="{place[run.folder]}">'
-            f'<th scope="row">{escape(cells(run, ["mechanism"])[0])}</th>{data}</tr>\n'
+        rows.append(
+            [
+                cells(run, ["mechanism"])[0],
+                _accuracy(run),
+                formatting.spent(run.epsilon, run.covered),
+                *cells(run, names),
+                f"{run.bytes_per_upload:,}",
+                f"{run.rounds:,}",
+                "all" if name in outcome.best else "mechanism" if name in own else "",
+                name,
+            ]
         )
-    return (
-        '<div class="table wide"><p class="caption">From the smallest epsilon to none</p>'
-        '<div class="scroll"><table class="numbers runs" aria-label="All finished runs">\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
-    )
+    said = [{"data-run": run.folder.name, "data-series": _group(run)} for run in outcome.measured]
+    title = "From the smallest epsilon to none"
+    return DataTable(title, columns, rows, "numbers runs", attributes=said, wide=True)
 
 
-def _averages_table(outcome: Results) -> list[str]:
+def _averages_table(outcome: Results) -> list[DataTable]:
     names = [name for name in outcome.varied if name != "seed"]
     rows = [
         (
@@ -194,10 +192,10 @@ def _averages_table(outcome: Results) -> list[str]:
     ]
     columns = ("settings", "seeds", "mean accuracy, %", "deviation of a run", "ε ≤", "frontier")
     title = "Runs that differ only in their seed, from the smallest epsilon to none"
-    return [text_tables.html(title, columns, rows, "numbers")] if rows else []
+    return [DataTable(title, columns, rows, "numbers")] if rows else []
 
 
-def _shared_tables(outcome: Results) -> list[str]:
+def _shared_tables(outcome: Results) -> list[DataTable]:
     """The settings that are the same in all runs, and those that are the same per mechanism."""
     by_mechanism: dict[str, dict[str, object]] = {}
     for run in outcome.runs:
@@ -213,10 +211,10 @@ def _shared_tables(outcome: Results) -> list[str]:
             shared.append((name, values[0]))
         else:
             own.append((name, *values))
-    tables = [text_tables.html("All runs", ("setting", "value"), shared, "settings")]
+    tables = [DataTable("All runs", ("setting", "value"), shared, "settings")]
     if own:
         columns = ("setting", *by_mechanism)
-        tables.append(text_tables.html("Runs of one mechanism", columns, own, "settings"))
+        tables.append(DataTable("Runs of one mechanism", columns, own, "settings"))
     return tables
 
 
@@ -227,11 +225,11 @@ def _setting(name: str, values: dict[str, object]) -> str:
     return EMPTY.get(name, "(none)") if value in (None, "") else formatting.plain(value)
 
 
-def _others_table(outcome: Results) -> list[str]:
+def _others_table(outcome: Results) -> list[DataTable]:
     rows = [
         (run.folder.name, run.state, run.error) for run in outcome.runs if run.state != "finished"
     ]
-    return [text_tables.html("Why", ("run", "state", "reason"), rows, "claims")] if rows else []
+    return [DataTable("Why", ("run", "state", "reason"), rows, "claims")] if rows else []
 
 
 def _described(run: Status, names: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from randquant._internal import validate
+from randquant.training import settings
 from randquant.training.config import TrainConfig
 from randquant.training.sweep import names
 
@@ -189,10 +190,10 @@ def _check(spec: Spec) -> None:
             )
         possible = case.possible()
         own = {name: values for name, values in possible.items() if name not in case.common}
-        names.check(own, case.mechanisms())
-        names.check({name: possible[name] for name in case.common}, everything)
+        settings.check(own, case.mechanisms())
+        settings.check({name: possible[name] for name in case.common}, everything)
     for setting in ("delta", "neighboring", "unit"):
-        default = [names.DEFAULTS[setting]]
+        default = [settings.DEFAULTS[setting]]
         if len({v for case in spec.cases for v in case.possible().get(setting, default)}) > 1:
             raise ValueError(
                 f"Expected one {setting} in a sweep, got several: epsilons at different ones "

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -129,7 +130,13 @@ class Workers:
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Processes started here ignore Ctrl-C, which reaches all processes of a terminal."""
+    """Processes started here ignore Ctrl-C, which reaches all processes of a terminal.
+
+    On Windows they do not, because it has no signal masks: there Ctrl-C ends them with the sweep.
+    """
+    if sys.platform == "win32":
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

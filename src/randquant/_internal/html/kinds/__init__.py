@@ -1,0 +1,1 @@
+"""Each kind of figure as layers of Vega-Lite."""

@@ -1,0 +1,145 @@
+"""Bars: grouped, below each other, or the parts of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from randquant._internal.html.figures import GroupedBars, HorizontalBars, digits
+from randquant._internal.html.kinds.scales import INK, Spec, color, cycle, tip, up
+
+SLOT = 3
+"""Least px of a bar beside others; narrower ones overlay each other, translucent."""
+
+
+def bars(figure: GroupedBars, alone: bool) -> Spec:
+    """Bars side by side, or overlaid if a slot is too narrow."""
+    names = [name for name, _ in figure.groups]
+    labels = _distinct(figure.labels)
+    overlaid = 330 / max(1, len(labels)) < SLOT * len(names)
+    rows = [
+        {"x": label, "y": digits(height, figure.y), "k": name}
+        for name, heights in figure.groups
+        for label, height in zip(labels, heights, strict=True)
+    ]
+    legend = {"title": None} if alone else None
+    side = {} if overlaid else {"xOffset": {"field": "k", "sort": None}}
+    return {
+        "data": {"values": rows},
+        "above": figure.y.label,
+        "moved": False,
+        "layer": [
+            {
+                "name": "plot",
+                "mark": {"type": "bar", "aria": False, "opacity": 0.5 if overlaid else 1},
+                "encoding": {
+                    "x": {
+                        "field": "x",
+                        "type": "ordinal",
+                        "sort": None,
+                        "axis": {
+                            "title": figure.x.label,
+                            "labelAngle": 0,
+                            "ticks": False,
+                            "labelOverlap": "parity",
+                            "labelSeparation": 6,
+                        },
+                        "scale": {"paddingInner": 0.16, "paddingOuter": 0.08},
+                    },
+                    "y": {**up(figure.y, [0.0, *(row["y"] for row in rows)]), "stack": None},
+                    "color": {
+                        "field": "k",
+                        "type": "nominal",
+                        "legend": legend,
+                        "sort": None,
+                        "scale": {"domain": names, "range": cycle(len(names))},
+                    },
+                    "tooltip": [
+                        tip("k", "bar", text=True),
+                        tip("x", figure.x.label, text=True),
+                        tip("y", figure.y.label),
+                    ],
+                    **side,
+                },
+            }
+        ],
+    }
+
+
+def amounts(figure: HorizontalBars, alone: bool) -> Spec:
+    """Bars below each other with their names above them, or the parts of one bar."""
+    most = math.fsum if figure.stacked else max
+    total = most(bar.amount for bar in figure.bars) if figure.bars else 0.0
+    rows = [
+        {
+            "k": bar.label,
+            "v": bar.amount,
+            "t": bar.text,
+            "row": 0 if figure.stacked else place,
+            "c": color(bar.style),
+            "i": place,
+        }
+        for place, bar in enumerate(figure.bars)
+    ]
+    paint = {
+        "field": "k",
+        "type": "nominal",
+        "sort": None,
+        "legend": {"title": None} if alone else None,
+        "scale": {"domain": [row["k"] for row in rows], "range": [row["c"] for row in rows]},
+    }
+    if not figure.stacked:
+        paint = {"field": "c", "type": "nominal", "scale": None, "legend": None}
+    across = {
+        "field": "v",
+        "type": "quantitative",
+        "axis": None,
+        "title": None,
+        "scale": {"domain": [0, total or 1.0], "nice": False},
+    }
+    place = {"field": "row", "type": "ordinal", "axis": None, "title": None}
+    layer: list[Spec] = [
+        {
+            "name": "plot",
+            "mark": {
+                "type": "bar",
+                "height": 18,
+                "aria": True,
+                "yOffset": 0 if figure.stacked else 8,
+            },
+            "encoding": {
+                "x": across,
+                "y": place,
+                "color": paint,
+                "order": {"field": "i"},
+                "tooltip": [tip("k", "bar", text=True), tip("t", "amount", text=True)],
+            },
+        }
+    ]
+    if not figure.stacked:
+        for name, at, align in (("k", 0, "left"), ("t", "width", "right")):
+            layer.append(
+                {
+                    "mark": {
+                        "type": "text",
+                        "align": align,
+                        "baseline": "bottom",
+                        "dy": -6,
+                        "fill": INK,
+                        "limit": 0,
+                    },
+                    "encoding": {"x": {"value": at}, "y": place, "text": {"field": name}},
+                }
+            )
+    tall = 34 if figure.stacked else 46 * len(rows) + 4
+    return {"data": {"values": rows}, "layer": layer, "moved": False, "tall": tall}
+
+
+def _distinct(labels: Sequence[str]) -> list[str]:
+    """Labels as different words that look as they did: repeated ones with invisible spaces."""
+    seen: dict[str, int] = {}
+    found = []
+    for label in labels:
+        found.append(label + "\u200b" * seen.setdefault(label, 0))
+        seen[label] += 1
+    return found

@@ -1,0 +1,124 @@
+"""Lines over shared axes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from randquant._internal.html.figures import Line, LineChart
+from randquant._internal.html.kinds.scales import Spec, across, color, tip, up
+
+
+def hovering(layer: Spec) -> bool:
+    """Whether a layer is only seen under a pointer."""
+    return layer.get("name") == "hover"
+
+
+def lines(figure: LineChart, alone: bool) -> Spec:
+    """Lines; the point nearest to the pointer is shown with its numbers."""
+    points = [(x, y) for line in figure.lines for x, y in line.points if y is not None]
+    rows = [
+        {"x": x, "y": y, "d": place}
+        for place, line in reversed([*enumerate(figure.lines)])  # the first line lies on top
+        for x, y in line.points
+    ]
+    labels = json.dumps([line.label for line in figure.lines])
+    named = {line.label: line.style for line in reversed(figure.lines)}
+    keys = [line.label for line in figure.lines if line.label]
+    keys = [*dict.fromkeys(keys), *([""] if "" in named else [])]
+    styles = [named[key] for key in keys]
+    legend = {"title": None, "symbolType": "stroke", "values": [k for k in keys if k]}
+    shared = legend if alone and any(keys) else None
+
+    def scale(pick: Any) -> Spec:
+        return {
+            "field": "k",
+            "type": "nominal",
+            "legend": shared,
+            "scale": {"domain": keys, "range": [pick(style) for style in styles]},
+        }
+
+    tips = [tip("k", "line"), tip("x", figure.x.label), tip("y", figure.y.label)]
+    return {
+        "data": {"values": rows},
+        "transform": [{"calculate": f"{labels}[datum.d]", "as": "k"}],
+        "above": figure.y.label,
+        "moved": bool(points),
+        "encoding": {
+            "x": across(figure.x, [x for x, _ in points]),
+            "y": up(figure.y, [y for _, y in points]),
+        },
+        "layer": [
+            {
+                "name": "plot",
+                "mark": {
+                    "type": "line",
+                    "clip": True,
+                    "strokeCap": "round",
+                    "strokeJoin": "round",
+                    "invalid": "break-paths-show-path-domains",
+                    "aria": False,
+                },
+                "encoding": {
+                    "color": scale(color),
+                    "detail": {"field": "d"},
+                    "strokeDash": scale(_dash),
+                    "strokeWidth": _among(figure, _thick),
+                    "opacity": _among(figure, _opaque),
+                },
+            },
+            {
+                "name": "hover",
+                "mark": {"type": "point", "clip": True, "filled": True, "size": 48, "aria": False},
+                "encoding": {
+                    "color": {**scale(color), "legend": None},
+                    "opacity": {
+                        "value": 0,
+                        "condition": {"param": "near", "value": 1, "empty": False},
+                    },
+                    "tooltip": tips if any(keys) else tips[1:],
+                },
+            },
+        ],
+        "params": [_NEAR] if points else [],
+    }
+
+
+def _among(figure: LineChart, pick: Any) -> Spec:
+    """A value of each line's style, by the line's place."""
+    places: dict[float, list[int]] = {}
+    for place, line in enumerate(figure.lines):
+        places.setdefault(pick(line.style), []).append(place)
+    rest, *others = sorted(places, key=lambda value: -len(places[value])) or [1.0]
+    tests = [{"test": f"indexof({places[v]}, datum.d) >= 0", "value": v} for v in others]
+    return {"value": rest, "condition": tests} if tests else {"value": rest}
+
+
+def _dash(style: str) -> list[int]:
+    return [5, 4] if "dashed" in style else [1, 0]
+
+
+def _thick(style: str) -> float:
+    return 1.0 if "faint" in style else 1.2 if "thin" in style else 1.8
+
+
+def _opaque(style: str) -> float:
+    return 0.5 if "faint" in style else 0.8 if "thin" in style else 1.0
+
+
+_NEAR = {
+    "name": "near",
+    "select": {
+        "type": "point",
+        "on": "pointermove,pointerdown",
+        "nearest": True,
+        "clear": "pointerout",
+    },
+    "views": ["hover"],
+}
+
+
+def legend(lines: Sequence[Line]) -> list[tuple[str, str]]:
+    """Label and style of each line that a legend names."""
+    return [*{line.label: (line.label, line.style) for line in lines if line.label}.values()]

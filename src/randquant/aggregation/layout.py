@@ -1,0 +1,217 @@
+"""Updates as users have them (arrays, tensors, state dicts) and as mechanisms take them: vectors.
+
+The only place where mechanisms for whole updates convert; it imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.channels.encoding.inputs import floats, vector
+
+Update = Any
+"""An update: an array, tensor or list (d,) of floats, or a mapping of names to arrays or tensors
+of any shape, such as the difference of two state dicts."""
+
+RUNNING = ("running_mean", "running_var", "num_batches_tracked")
+"""Last part of the names of a normalisation layer's running statistics."""
+
+
+def as_vector(update: Update) -> np.ndarray:
+    """Convert an update exactly to a vector, (d,) float32 or float64.
+
+    Args:
+        update: (d,) float16, float32, float64 or bfloat16, of NumPy or torch on any device, or a
+            list of floats; or a mapping of names to such arrays of any shape, which `StateLayout`
+            flattens.
+
+    Raises:
+        TypeError: it is none of these: integers, complex numbers, sparse tensors.
+        ValueError: it is not a vector, or a mapping without any floats.
+
+    Example:
+        >>> as_vector({"weight": np.ones((2, 2)), "steps": np.array(7)})
+        array([1., 1., 1., 1.])
+    """
+    if isinstance(update, Mapping):
+        return StateLayout.of(update).flatten(update)
+    return vector(update)
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayout:
+    """Which arrays of a state dict an update consists of, and where each is in the vector.
+
+    Left out are arrays of integers (counters), and running statistics of normalisation layers, by
+    their names (`RUNNING`): they are no gradients, and clipping and noise would spoil them.
+
+    Attributes:
+        names: of the arrays that are sent, in the order of the state dict.
+        shapes: of each of them.
+        left_out: names of the arrays that are not sent.
+
+    Guarantees:
+        unflatten(flatten(state)) has the same numbers under the same names in the same shapes.
+
+    Example:
+        >>> state = {"weight": np.ones((2, 3)), "bn.running_mean": np.zeros(3), "steps": 7}
+        >>> layout = StateLayout.of(state)
+        >>> layout.names, layout.left_out, layout.dimension
+        (('weight',), ('bn.running_mean', 'steps'), 6)
+        >>> layout.unflatten(layout.flatten(state))["weight"].shape
+        (2, 3)
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> StateLayout:
+        """Return the layout of a state dict, or of a difference of two.
+
+        Args:
+            state: arrays or tensors by name, for example `model.state_dict()`.
+
+        Raises:
+            TypeError: state is no mapping, or holds something other than arrays of numbers.
+            ValueError: it holds no array of floats.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(
+                f"Expected a mapping of names to arrays, got {type(state).__name__}: give "
+                "model.state_dict()."
+            )
+        shapes = {name: _shape(name, x) for name, x in state.items() if _sent(name, x)}
+        if not shapes:
+            raise ValueError(
+                f"Expected at least one array of floats in a state dict, got {len(state)} entries "
+                "without any: give the parameters' differences by name."
+            )
+        rest = tuple(name for name in state if name not in shapes)
+        return cls(tuple(shapes), tuple(shapes.values()), rest)
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of the vector."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def flatten(self, state: Mapping[str, Any]) -> np.ndarray:
+        """Concatenate a state dict's arrays, in this layout's order.
+
+        Returns:
+            (dimension,) float32, or float64 if one of the arrays is.
+
+        Raises:
+            ValueError: a name is missing or unknown, a shape differs, or a number is not finite;
+                the error names it.
+            TypeError: an entry is no dense array of floats.
+        """
+        sent = {name for name, x in state.items() if _sent(name, x)}
+        for name in sent.symmetric_difference(self.names):
+            kind = "another" if name in sent else "none"
+            raise ValueError(
+                f"Expected a state dict with the arrays of its layout, got {kind} called "
+                f"{name!r}: make the layout from the same model."
+            )
+        parts = [
+            _part(name, state[name], shape)
+            for name, shape in zip(self.names, self.shapes, strict=True)
+        ]
+        return np.concatenate(parts)
+
+    def unflatten(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """Cut a vector, such as a decoded mean, into the arrays of a state dict.
+
+        Args:
+            vector: (dimension,) floats.
+
+        Returns:
+            Arrays by name, of the vector's dtype: views of it. What was left out is missing.
+
+        Raises:
+            ValueError: it is not a vector of this dimension.
+        """
+        flat = np.asarray(vector)
+        if flat.shape != (self.dimension,):
+            raise ValueError(
+                f"Expected a vector ({self.dimension},) to unflatten, got shape {flat.shape}: "
+                "is it of another model?"
+            )
+        arrays, start = {}, 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            count = math.prod(shape)
+            arrays[name] = flat[start : start + count].reshape(shape)
+            start += count
+        return arrays
+
+
+def dimension_of(model: Any) -> int:
+    """Count the coordinates of an update of a model.
+
+    Args:
+        model: the number itself; or a state dict (what `StateLayout` leaves out is not counted);
+            or an object with `parameters()`, such as a torch module: those that are trained.
+
+    Raises:
+        TypeError: model is none of these.
+        ValueError: it has no parameters that are trained.
+
+    Example:
+        >>> dimension_of(650), dimension_of({"weight": np.ones((3, 4)), "steps": np.array(1)})
+        (650, 12)
+    """
+    if isinstance(model, Mapping):
+        return StateLayout.of(model).dimension
+    parameters = getattr(model, "parameters", None)
+    if not callable(parameters):
+        return validate.whole("dimension", model, low=1, why="it is a number of parameters")
+    count = sum(int(p.numel()) for p in parameters() if p.requires_grad)
+    if count == 0:
+        raise ValueError(
+            f"Expected a model with parameters to train, got a {type(model).__name__} without any: "
+            "set requires_grad."
+        )
+    return count
+
+
+def _sent(name: str, x: Any) -> bool:
+    """Whether an entry is part of an update: floats that are no running statistics."""
+    dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
+    kind = str(dtype).removeprefix("torch.")
+    return not kind.startswith(("int", "uint", "bool")) and name.split(".")[-1] not in RUNNING
+
+
+def _shape(name: str, x: Any) -> tuple[int, ...]:
+    return _of(name, lambda: floats(x)[0].shape)
+
+
+def _part(name: str, x: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """One entry, (size,) float32 or float64."""
+    array, widen = _of(name, lambda: floats(x))
+    if array.shape != shape:
+        raise ValueError(f"Expected {name!r} of shape {shape}, got {array.shape}.")
+    part = widen(array)
+    bad = np.argwhere(~np.isfinite(part))
+    if len(bad):
+        at = tuple(bad[0])
+        where = ", ".join(str(i) for i in at)
+        raise ValueError(
+            f"Expected finite values to encode, got {part[at]} in {name!r} at index [{where}]: "
+            "drop or repair this update."
+        )
+    return part.reshape(-1)
+
+
+def _of(name: str, read: Any) -> Any:
+    """What `read` returns; its error names the entry."""
+    try:
+        return read()
+    except TypeError as error:
+        raise TypeError(f"In {name!r}: {error}") from None

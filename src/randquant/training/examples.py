@@ -1,0 +1,224 @@
+"""Examples as people have them: tensors or arrays in memory, or a Dataset read item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+
+TARGETS = ("label", "labels", "target", "targets", "y")
+"""Names of a column that are understood as the targets."""
+
+FEATURES = ("image", "images", "img", "features", "feature", "inputs", "input", "x")
+"""Names of a column that are understood as the features if there are more than two columns."""
+
+Columns = tuple[str, str]
+"""Names of the features' and the targets' column."""
+
+FORMS = (
+    "a tuple (features, targets) of tensors or arrays, a torch Dataset of such pairs, or columns "
+    "by name"
+)
+
+
+class Examples(Protocol):
+    """Features and targets of some examples, by place: float32 or int64 tensors on the CPU."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, places: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Features (k, *shape) and targets (k, …) of the examples at these places, (k,) int64."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredExamples:
+    """Examples in memory.
+
+    Attributes:
+        features: (n, *shape) float32 or int64.
+        targets: (n, …) float32 or int64.
+    """
+
+    features: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def take(self, places: np.ndarray) -> tuple[Tensor, Tensor]:
+        """See `Examples`."""
+        index = torch.from_numpy(places)
+        return self.features[index], self.targets[index]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadExamples:
+    """Examples that are read when they are needed, one after the other.
+
+    Attributes:
+        source: `source[i]` gives (features, target), or a mapping with these columns.
+        columns: names of the two columns; None where `source` gives pairs.
+    """
+
+    source: Any
+    columns: Columns | None = None
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def take(self, places: np.ndarray) -> tuple[Tensor, Tensor]:
+        """See `Examples`."""
+        pairs = [self._pair(int(place)) for place in places]
+        try:
+            features, targets = default_collate(pairs)
+        except RuntimeError as error:
+            shapes = sorted({str(tuple(pair[0].shape)) for pair in pairs})
+            raise ValueError(
+                f"Expected examples of one shape, got {', '.join(shapes)}: resize or pad them."
+            ) from error
+        return features, targets
+
+    def _pair(self, place: int) -> tuple[Tensor, Tensor]:
+        item = self.source[place]
+        if self.columns is not None:
+            item = tuple(item[column] for column in self.columns)
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise TypeError(
+                f"Expected examples (features, target), got {_kind(item)} as example {place}: "
+                "give a Dataset of pairs, or name its two columns."
+            )
+        return as_features(item[0]), as_targets(item[1])
+
+
+def examples_of(data: Any, columns: Columns | None = None) -> Examples:
+    """Return someone's examples, whatever they came as.
+
+    Args:
+        data: a tuple (features, targets) of tensors or arrays, n >= 1 rows each; a map-style torch
+            Dataset of pairs; or columns: a mapping of arrays, or a Hugging Face `Dataset`, such as
+            flwr-datasets' partitions are.
+        columns: names of the features' and the targets' column, where they have names. By default
+            the targets' is one of TARGETS, and the features' the only other one or one of FEATURES.
+
+    Returns:
+        Floating-point numbers as float32 and integers as int64, on the CPU. Tensors and arrays are
+        held in memory; everything else is read when it is needed.
+
+    Raises:
+        TypeError: the data are in another form, or of another kind than numbers.
+        ValueError: there are no examples, or features and targets differ in length; or features
+            are uint8, as pixels that nobody scaled are.
+    """
+    if isinstance(data, DataLoader | IterableDataset):
+        raise TypeError(
+            f"Expected a Dataset that is read by index, got {_kind(data)}: give the DataLoader's "
+            "dataset, or gather a stream in tensors; batches are drawn here."
+        )
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, Mapping):
+        data = tuple(data[name] for name in _columns(list(data), columns))
+    if isinstance(data, tuple):
+        return _stored(data)
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or _is_array(data):
+        raise TypeError(f"Expected {FORMS}, got {_kind(data)}.")
+    names = getattr(data, "column_names", None)
+    if not len(data):
+        raise ValueError("Expected at least one example, got none: leave it out.")
+    if names is None and isinstance(data[0], Mapping):
+        names = list(data[0])
+    return ReadExamples(data, None if names is None else _columns(list(names), columns))
+
+
+def as_features(value: Any) -> Tensor:
+    """Return features as a float32 or int64 tensor on the CPU, or refuse."""
+    tensor = _tensor(value)
+    if tensor.dtype == torch.uint8:
+        raise ValueError(
+            "Expected features in float32, got uint8, as pixels come: divide them by 255 and "
+            "convert them to float32."
+        )
+    return _ready(tensor)
+
+
+def as_targets(value: Any) -> Tensor:
+    """Return targets as a float32 or int64 tensor on the CPU, or refuse."""
+    return _ready(_tensor(value))
+
+
+def _stored(data: tuple) -> StoredExamples:
+    if len(data) != 2:
+        raise TypeError(f"Expected {FORMS}, got a tuple of {len(data)}.")
+    examples = StoredExamples(as_features(data[0]), as_targets(data[1]))
+    if not examples.features.ndim or not examples.targets.ndim:
+        raise TypeError(f"Expected {FORMS}, got a tuple of numbers.")
+    if len(examples.features) != len(examples.targets):
+        raise ValueError(
+            f"Expected as many targets as features, got {len(examples.targets)} targets for "
+            f"{len(examples.features)} features: give one target for each example."
+        )
+    if not len(examples):
+        raise ValueError("Expected at least one example, got none: leave it out.")
+    return examples
+
+
+def _columns(names: list[str], columns: Columns | None) -> Columns:
+    """The features' and the targets' column among these."""
+    listed = ", ".join(map(str, names))
+    if columns is not None:
+        missing = [name for name in columns if name not in names]
+        if missing or len(columns) != 2:
+            raise ValueError(f"Expected two columns among {listed}, got {', '.join(columns)}.")
+        return columns[0], columns[1]
+    targets = [name for name in names if name in TARGETS]
+    others = [name for name in names if name not in targets]
+    features = others if len(others) == 1 else [name for name in others if name in FEATURES]
+    if len(targets) != 1 or len(features) != 1:
+        raise ValueError(
+            f"Expected one column of features and one of targets, got columns {listed}: say "
+            'which two with columns=("image", "label").'
+        )
+    return features[0], targets[0]
+
+
+def _tensor(value: Any) -> Tensor:
+    if type(value).__module__.partition(".")[0] == "PIL":
+        raise TypeError(
+            "Expected features as numbers, got a PIL image: convert images when they are read, "
+            "for example with torchvision's ToTensor() as the data set's transform."
+        )
+    if isinstance(value, Tensor):
+        if value.is_meta:
+            raise ValueError("Expected tensors that hold numbers, got one on the meta device.")
+        return value.detach().cpu()
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise TypeError("Expected rows of equal length, got ragged ones: pad them.") from error
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"Expected numbers, got {_kind(value)} of {array.dtype}: convert them.")
+    if not array.dtype.isnative or not array.flags.writeable or any(s < 0 for s in array.strides):
+        array = array.astype(array.dtype.newbyteorder("="), copy=True)
+    return torch.from_numpy(array)
+
+
+def _ready(tensor: Tensor) -> Tensor:
+    if tensor.dtype == torch.bool or tensor.is_complex():
+        raise TypeError(
+            f"Expected real numbers, got {tensor.dtype}: convert them to float32 or int64."
+        )
+    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+
+
+def _is_array(data: Any) -> bool:
+    return isinstance(data, Tensor | np.ndarray)
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"

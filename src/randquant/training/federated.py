@@ -1,0 +1,395 @@
+"""The front door: from a model and its clients' data to a trained model with a guarantee."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from torch import nn
+
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.channels.keys import Key
+from randquant.privacy.guarantee import Neighboring
+from randquant.training import display
+from randquant.training.client import Learner
+from randquant.training.config import TrainConfig, check_config
+from randquant.training.configured import OWN, record_of
+from randquant.training.local import Local
+from randquant.training.optimizer import MakeOptimizer
+from randquant.training.problem import Buffers, Loss, Problem, problem_of
+from randquant.training.records import RoundMetrics
+from randquant.training.runs import execution, secret
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs.secret import Secret
+from randquant.training.runs.setup import Given, server_step
+from randquant.training.schedule import most_participations
+from randquant.training.target import Target, choose
+from randquant.training.trained import Run
+
+OnRound = Callable[[RoundMetrics], None]
+"""Called after each round with what it measured."""
+
+LARGEST_COHORT = 1000
+"""Clients a round by default, if there are as many."""
+
+LOCAL_RATE = 0.1
+"""Default step size of local SGD."""
+
+
+def train(
+    model: nn.Module,
+    clients: Any,
+    *,
+    loss: Loss = F.cross_entropy,
+    test: Any = None,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    bits: int = 1,
+    trust: Literal["aggregate", "local"] = "aggregate",
+    mechanism: UpdateMechanism | None = None,
+    neighboring: Neighboring = "replace_one",
+    unit: Literal["client", "example"] = "client",
+    rounds: int = 50,
+    cohort: int | None = None,
+    sampling: Literal["fixed", "poisson"] = "fixed",
+    max_participations: int | None = None,
+    clip_norm: float = 1.0,
+    local_epochs: int = 1,
+    batch: int | None = None,
+    local_learning_rate: float | None = None,
+    learning_rate: float | None = None,
+    server_optimizer: str | MakeOptimizer = "SGD",
+    parts: Sequence[str] | None = None,
+    frozen: Sequence[str] | None = None,
+    buffers: Buffers = "refuse",
+    columns: tuple[str, str] | None = None,
+    folder: str | Path | None = None,
+    seed: int | None = None,
+    baseline: bool = False,
+    device: str = "cpu",
+    threads: int = 2,
+    evaluate_every: int | None = None,
+    checkpoint_every: int = 5,
+    on_round: OnRound | Sequence[OnRound] = (),
+    progress: bool = True,
+) -> Run:
+    """Train a model on the data of many clients, with a proven guarantee for each of them.
+
+    By default each client computes a few steps of local SGD and sends the model difference: clipped
+    to `clip_norm` as a whole, rotated, and rounded at random to one bit per coordinate. The server
+    learns the sum of a cohort's bits only (`trust="aggregate"`; this simulation adds them up
+    itself) and moves the model by the decoded mean. The random rounding is calibrated so that the
+    whole run meets (epsilon, delta) for one client's whole participation, before any data is
+    looked at.
+
+    Args:
+        model: any module that maps a batch of features (n, *shape) to one tensor. It stays as it
+            is: a copy is trained.
+        clients: every client's data: a mapping from names, or a sequence, of (features, targets)
+            as tensors or arrays, torch Datasets of such pairs, or columns by name, as partitions
+            of flwr-datasets have.
+        loss: from (output, targets) of a batch to its mean loss.
+        test: data to measure accuracy and loss on, in the same forms; None to measure nothing.
+        epsilon: the target, in nats. With `mechanism` it is a limit: the run ends before the round
+            that would exceed it. None for no limit.
+        delta: of the target and of the guarantee.
+        bits: most bits of one code.
+        trust: against whom the guarantee holds: `aggregate`, a server that sees only sums (secure
+            aggregation), or `local`, a server that sees what each client sends.
+        mechanism: a mechanism of your own, from `randquant.plan` or any `UpdateMechanism`, instead
+            of one that is calibrated to the target.
+        neighboring: the neighbouring relation, `replace_one` or `zero_out`.
+        unit: what is protected: a whole `client`, or one `example` of a client; each example's
+            gradient is then clipped to clip_norm.
+        rounds: how many rounds, at most.
+        cohort: clients a round; by default all, but at most LARGEST_COHORT. Larger cohorts give
+            better models at one epsilon.
+        sampling: `fixed` cohorts, or `poisson`: each client independently (under local trust only).
+        max_participations: most rounds that a client takes part in; by default as few as there can
+            be, so that all take part equally often. As many as `rounds` for no cap.
+        clip_norm: L2 threshold of a client's update, or of an example's gradient.
+        local_epochs, batch: passes over a client's data in a round, and samples of a step (None for
+            all of the client's).
+        local_learning_rate: step size of local SGD; LOCAL_RATE by default. 0 to send one gradient
+            instead of a model difference, which is the default for `unit="example"`.
+        learning_rate: the server's step size; 1 by default.
+        server_optimizer: the name of a class in torch.optim, or what makes an optimiser of
+            parameters: `lambda p: torch.optim.Adam(p, lr=0.01)`.
+        parts, frozen: patterns of names of parameters that are trained, or are not.
+        buffers: what to do about running statistics, such as BatchNorm's: `refuse`, or `frozen`.
+        columns: names of the features' and the targets' column, where data have names.
+        folder: where the run's files are kept. The same call with the same folder goes on from the
+            last checkpoint, to the same bits; a folder of another run is refused. None for a
+            temporary folder, which disappears with the returned object.
+        seed: a simulation seed, with which everything can be repeated, and the noise undone by
+            whoever knows it. None to draw a secret key, which is kept in the folder only.
+        baseline: also train the same run without privacy, for the report.
+        device: where updates are computed, `cpu` or `cuda`.
+        threads: threads that clients are simulated on; the last bits of the result depend on it.
+        evaluate_every: rounds between evaluations; by default a tenth of the rounds.
+        checkpoint_every: rounds between checkpoints.
+        on_round: called after each round with its RoundMetrics, one function or several:
+            `lambda m: mlflow.log_metrics({"epsilon": m.epsilon}, step=m.round)`. What it raises
+            stops the run, which can be continued.
+        progress: show a bar on a terminal or in a notebook, if rich is installed.
+
+    Returns:
+        A Run: the trained model, its guarantee, the history, and a report.
+
+    Guarantees:
+        The guarantee is proven for everything a client sends in the whole run, and its epsilon is
+        at most `epsilon`. It is the accountant's for the rounds that the client called most often
+        really took part in; who takes part depends on no data.
+        However often the run is interrupted and called again, the model is the same, bit for bit.
+        The model that is passed in, and torch's global random state, stay as they are.
+
+    Raises:
+        TypeError, ValueError: an argument cannot be trained with; a client is named where it is
+            one's data. A target that is out of reach is an `OutOfReach`, which says what would be
+            needed.
+        FileExistsError: the folder holds other files.
+        KeyboardInterrupt: the run was stopped; the message says how to go on.
+
+    References:
+        McMahan et al. 2017 (federated averaging); Reddi et al. 2021 (the server's optimiser).
+
+    Example:
+        >>> import randquant as rq, torch
+        >>> x = torch.randn(200, 20, 4, generator=torch.Generator().manual_seed(0))
+        >>> clients = {f"phone {k}": (part, (part[:, 0] > 0).long()) for k, part in enumerate(x)}
+        >>> run = rq.train(torch.nn.Linear(4, 2), clients, epsilon=8, rounds=5)
+        >>> run.guarantee.epsilon <= 8, run.upload_bytes, run.model
+        (True, 33, Linear(in_features=4, out_features=2, bias=True))
+    """
+    problem = problem_of(
+        model, clients, loss=loss, test=test, parts=parts, frozen=frozen, buffers=buffers,
+        columns=columns,
+    )  # fmt: skip
+    population = len(problem.clients)
+    config = TrainConfig(
+        dataset=OWN, model=OWN, mechanism="", population=population,
+        cohort=min(population, LARGEST_COHORT) if cohort is None else cohort, rounds=rounds,
+        partition=OWN, learning_rate=_rate(learning_rate, server_optimizer), delta=delta,
+        seed=seed, checkpoint_every=checkpoint_every,
+        evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
+        threads=threads, trust=trust, clip_norm=clip_norm, neighboring=neighboring,
+        stop_at_epsilon=epsilon, max_participations=max_participations, sampling=sampling,
+        batch=batch, local_epochs=local_epochs,
+        local_learning_rate=_local(unit, local_learning_rate),
+        unit=unit, device=device, loss=_named(loss), problem=problem.digest, parts=_tuple(parts),
+        frozen=_tuple(frozen), buffers=buffers,
+    )  # fmt: skip
+    request = Request(problem, config, mechanism, bits, server_optimizer)
+    callbacks = (on_round,) if callable(on_round) else tuple(on_round)
+    return _trained(request, folder, callbacks, baseline, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for: a configuration without a mechanism, and the objects given.
+
+    Attributes:
+        problem: model, clients' data and loss.
+        config: everything but the mechanism and the server's optimiser.
+        mechanism: one's own; None to calibrate one to the target.
+        bits: most bits of a code.
+        server_optimizer: the name of a class in torch.optim, or what makes an optimiser.
+    """
+
+    problem: Problem
+    config: TrainConfig
+    mechanism: UpdateMechanism | None
+    bits: int
+    server_optimizer: str | MakeOptimizer
+
+    @property
+    def given(self) -> Given:
+        """What the run is trained with as objects."""
+        make = self.server_optimizer
+        return Given(self.problem, self.mechanism, None if isinstance(make, str) else make)
+
+    def complete(self, key: Key) -> TrainConfig:
+        """The configuration with its mechanism and optimiser; the key determines the cohorts."""
+        config = self._capped()
+        if self.mechanism is not None:
+            config = dataclasses.replace(
+                config, mechanism=OWN, parameters=record_of(self.mechanism),
+                trust=self.mechanism.trust, clip_norm=self.mechanism.clip_norm,
+            )  # fmt: skip
+        check_config(config)
+        config = _with_optimizer(config, self)
+        if self.mechanism is not None:
+            return config
+        chosen = choose(self._target(config, key))
+        return dataclasses.replace(
+            config, mechanism=chosen.mechanism, parameters=chosen.parameters,
+            clip_norm=chosen.clip_norm,
+        )  # fmt: skip
+
+    def _capped(self) -> TrainConfig:
+        """With a fixed size, all clients take part equally often unless said otherwise."""
+        config = self.config
+        if config.sampling == "poisson" or config.max_participations is not None:
+            return config
+        balanced = -(-config.rounds * config.cohort // config.population)
+        return dataclasses.replace(config, max_participations=balanced)
+
+    def _target(self, config: TrainConfig, key: Key) -> Target:
+        if config.stop_at_epsilon is None or config.clip_norm is None:
+            raise ValueError(
+                "Expected epsilon, or a mechanism of your own, got neither: give epsilon=8, or "
+                "mechanism=ClippedSGD(clip_norm=1.0) for a run without privacy."
+            )
+        assert config.trust in ("aggregate", "local")
+        local = Local(config.batch, config.local_epochs, config.local_learning_rate)
+        learner = Learner(self.problem, local)
+        return Target(
+            config.stop_at_epsilon, config.delta, config.neighboring, self.bits, config.trust,
+            config.clip_norm, learner.dimension, config.population, config.cohort, config.rounds,
+            most_participations(config, key),
+            learner.examples if config.unit == "example" else None,
+        )  # fmt: skip
+
+
+def _trained(
+    request: Request,
+    folder: str | Path | None,
+    callbacks: Sequence[OnRound],
+    baseline: bool,
+    progress: bool,
+) -> Run:
+    if folder is not None:
+        return _in_folder(request, Path(folder), callbacks, baseline, progress)
+    home = Path(tempfile.mkdtemp(prefix="randquant-"))
+    try:
+        return _in_folder(request, home, callbacks, baseline, progress, temporary=True)
+    except BaseException:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+
+
+def _in_folder(
+    request: Request,
+    home: Path,
+    callbacks: Sequence[OnRound],
+    baseline: bool,
+    progress: bool,
+    *,
+    temporary: bool = False,
+) -> Run:
+    changes: dict[str, Any] = {}
+    if (home / run_folder.CONFIG).exists():
+        changes = _changes(home, request)
+    else:
+        own = Secret.fresh()
+        seed = request.config.seed
+        config = request.complete(own.key if seed is None else Key.from_seed(seed))
+        execution.create(
+            home, config, baseline=baseline, overwrite=False, given=request.given, own_secret=own
+        )
+    with _advised(home, temporary), display.bar(request.config.rounds, progress) as show:
+
+        def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
+            if config.mechanism == "clipped-sgd":
+                return  # the baseline's
+            for each in (show, *callbacks):
+                each(metrics)
+
+        record = execution.execute(home, on_round, changes, request.given, report=not temporary)
+    local = Local(record.config.batch, record.config.local_epochs)
+    learner = Learner(request.problem, local)
+    learner.load(execution.load_parameters(home))
+    return Run(learner.trained_model(), record, home, temporary=temporary)
+
+
+def _changes(home: Path, request: Request) -> dict[str, Any]:
+    """The settings that the run in a folder goes on with; ValueError if it is another run."""
+    begun = run_folder.read_config(home)
+    if begun.seed != request.config.seed:
+        raise _other(home, ["seed"])
+    asked = request.complete(secret.key_of(begun, home))
+    differing = [
+        field.name
+        for field in dataclasses.fields(TrainConfig)
+        if getattr(asked, field.name) != getattr(begun, field.name)
+    ]
+    if run_folder.settings(asked) != run_folder.settings(begun):
+        raise _other(home, differing)
+    return {name: getattr(asked, name) for name in differing}
+
+
+def _other(home: Path, names: Sequence[str]) -> ValueError:
+    words = {"parameters": "mechanism", "problem": "model or names of clients"}
+    what = ", ".join(dict.fromkeys(words.get(name, name) for name in names))
+    return ValueError(
+        f"Expected the run in {home} to be continued as it began, got another {what}: choose "
+        "another folder for a new run."
+    )
+
+
+@contextlib.contextmanager
+def _advised(home: Path, temporary: bool) -> Iterator[None]:
+    """Say how to go on when a run is stopped."""
+    how = (
+        "give folder= to be able to continue a run that was stopped"
+        if temporary
+        else f"what was sent is on record in {home}: the same call goes on from the last checkpoint"
+    )
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"The run was stopped; {how}.") from None
+    except Exception as error:
+        error.add_note(f"The run was stopped; {how}.")
+        raise
+
+
+def _with_optimizer(config: TrainConfig, request: Request) -> TrainConfig:
+    make = request.server_optimizer
+    if isinstance(make, str):
+        config = dataclasses.replace(config, server_optimizer=make)
+        server_step(config, request.problem)
+        return config
+    name, options = server_step(config, request.problem, make).described()
+    rate = options.pop("lr", config.learning_rate)
+    plain = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in options.items()
+        if value is None or isinstance(value, bool | int | float | str | tuple)
+    }
+    return dataclasses.replace(
+        config, server_optimizer=name, server_options=plain, learning_rate=float(rate)
+    )
+
+
+def _rate(given: float | None, server_optimizer: str | MakeOptimizer) -> float:
+    if given is not None and not isinstance(server_optimizer, str):
+        raise ValueError(
+            f"Expected the learning rate in server_optimizer's own lr, got learning_rate={given} "
+            "too: leave it out."
+        )
+    return 1.0 if given is None else given
+
+
+def _local(unit: str, rate: float | None) -> float | None:
+    if rate is None:
+        return LOCAL_RATE if unit == "client" else None
+    return rate or None
+
+
+def _named(loss: Loss) -> str:
+    name = getattr(loss, "__name__", type(loss).__name__)
+    return name if getattr(F, name, None) is loss else f"{loss.__module__}:{name}"
+
+
+def _tuple(patterns: Sequence[str] | None) -> tuple[str, ...] | None:
+    if patterns is None:
+        return None
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)

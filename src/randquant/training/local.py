@@ -1,0 +1,41 @@
+"""What a client computes in a round, and what a test measures: settings and results, no data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What a client computes in a round.
+
+    Attributes:
+        batch: samples of a step, drawn without repeats; None for all of the client's.
+        epochs: passes over its data, with learning_rate only.
+        learning_rate: step size of local SGD; the update is the model difference after it. None
+            to send one gradient.
+        example_norm: L2 threshold that each example's gradient is clipped to before the mean is
+            taken; None for no clipping. Not with learning_rate.
+    """
+
+    batch: int | None = None
+    epochs: int = 1
+    learning_rate: float | None = None
+    example_norm: float | None = None
+
+
+ONE_GRADIENT = Local()
+"""The gradient of the mean loss over all of a client's data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Accuracy in [0, 1] and mean loss on test data.
+
+    Attributes:
+        accuracy: None where the task is no classification, or there are no test data.
+        loss: None where there are no test data.
+    """
+
+    accuracy: float | None
+    loss: float | None

@@ -1,0 +1,224 @@
+"""The server's step with a round's mean update: any optimiser of torch, as a pure function."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from randquant._internal import validate
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+"""From the trained parameters to an optimiser of them."""
+
+OptimizerState = Mapping[str, Any]
+"""What an optimiser's `state_dict` returns."""
+
+
+def torch_optimizer(name: str, learning_rate: float, options: Mapping[str, Any]) -> MakeOptimizer:
+    """Return what makes an optimiser of torch.optim.
+
+    Args:
+        name: of a class in torch.optim, such as `SGD` or `Adam`.
+        learning_rate: its step size.
+        options: its other options, by name.
+
+    Raises:
+        ValueError: there is no such class.
+
+    Example:
+        >>> make = torch_optimizer("SGD", 0.5, {"momentum": 0.9})
+        >>> make([nn.Parameter(torch.zeros(2))]).defaults["momentum"]
+        0.9
+    """
+    kind = getattr(torch.optim, name, None)
+    if not (inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)) or (
+        kind is torch.optim.Optimizer
+    ):
+        known = sorted(
+            other
+            for other, value in vars(torch.optim).items()
+            if inspect.isclass(value)
+            and issubclass(value, torch.optim.Optimizer)
+            and value is not torch.optim.Optimizer
+        )
+        validate.choice("server_optimizer", name, known)
+    own = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
+
+    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        assert kind is not None
+        return kind(parameters, lr=learning_rate, **own)
+
+    return make
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStep:
+    """The step of an optimiser as a pure function of parameters, state and the mean update.
+
+    Args:
+        make: from parameters to their optimiser.
+        shapes: of the trained parameters, in the model's order.
+
+    Guarantees:
+        A step is the optimiser's own on parameters of these shapes whose gradient is the mean
+        update; what was passed to `step` stays as it was.
+        It depends only on the means of this and past rounds: it is post-processing, and costs no
+        privacy.
+
+    Raises:
+        ValueError: the optimiser cannot be made, or needs more than gradients, as LBFGS does.
+
+    References:
+        Reddi et al. 2021 (adaptive federated optimisation); Hsu, Qi and Brown 2019 (FedAvgM).
+
+    Example:
+        >>> server = ServerStep(torch_optimizer("SGD", 0.5, {"momentum": 0.9}), [(1,)])
+        >>> parameters, state = np.zeros(1, np.float32), server.init()
+        >>> for _ in range(2):
+        ...     parameters, state = server.step(parameters, np.ones(1, np.float32), state)
+        >>> parameters
+        array([-1.45], dtype=float32)
+    """
+
+    make: MakeOptimizer
+    shapes: Sequence[tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        optimizer = self._made(np.zeros(self.dimension, dtype=np.float32))
+        name = type(optimizer).__name__
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise ValueError(
+                f"Expected a server_optimizer that steps with a gradient, got {name}, which "
+                "evaluates the loss again in a step: the server has no data; take SGD or Adam."
+            )
+        # An optimiser that cannot take such steps must fail before anything is trained.
+        zeros = np.zeros(self.dimension, dtype=np.float32)
+        try:
+            _, state = self.step(zeros, zeros, self.init())
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ValueError(
+                f"Expected a server_optimizer for dense gradients, got {name}, which refuses one: "
+                f"{error}"
+            ) from error
+        to_tensors(state)
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of an update."""
+        return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
+
+    def init(self) -> OptimizerState:
+        """The state before the first round."""
+        return self._made(np.zeros(self.dimension, dtype=np.float32)).state_dict()
+
+    def described(self) -> tuple[str, dict[str, Any]]:
+        """The name of the optimiser's class, and its options by name, with the learning rate."""
+        optimizer = self._made(np.zeros(self.dimension, dtype=np.float32))
+        kind = type(optimizer)
+        name = kind.__name__
+        if getattr(torch.optim, name, None) is not kind:
+            name = f"{kind.__module__}:{kind.__qualname__}"
+        return name, dict(optimizer.defaults)
+
+    def step(
+        self, parameters: np.ndarray, mean: np.ndarray, state: OptimizerState
+    ) -> tuple[np.ndarray, OptimizerState]:
+        """Return new parameters, (d,) float32, and the new state."""
+        tensors = self._split(parameters)
+        optimizer = _make(self.make, tensors)
+        if state:
+            optimizer.load_state_dict(copy.deepcopy(dict(state)))  # loading may keep its tensors
+        for tensor, part in zip(tensors, self._split(mean), strict=True):
+            tensor.grad = part.detach()
+        optimizer.step()
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        return flat.numpy(), optimizer.state_dict()
+
+    def _made(self, parameters: np.ndarray) -> torch.optim.Optimizer:
+        return _make(self.make, self._split(parameters))
+
+    def _split(self, vector: np.ndarray) -> list[nn.Parameter]:
+        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
+        parts = torch.from_numpy(vector.copy()).split(sizes)
+        return [
+            nn.Parameter(part.reshape(shape))
+            for part, shape in zip(parts, self.shapes, strict=True)
+        ]
+
+
+def _make(make: MakeOptimizer, tensors: list[nn.Parameter]) -> torch.optim.Optimizer:
+    try:
+        optimizer = make(tensors)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Expected a server_optimizer that torch can make, but: {str(error).rstrip('.')}."
+        ) from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            "Expected server_optimizer to return a torch optimiser of the parameters, got "
+            f"{type(optimizer).__name__}: give for example lambda p: torch.optim.Adam(p, lr=0.01)."
+        )
+    return optimizer
+
+
+def to_tensors(state: OptimizerState) -> tuple[dict[str, np.ndarray], str]:
+    """An optimiser's state as arrays by name, and JSON text for all the rest.
+
+    Guarantees: `from_tensors` inverts it exactly.
+
+    Raises:
+        TypeError: the state holds something that is no number, text or tensor.
+
+    Example:
+        >>> arrays, text = to_tensors({"step": torch.tensor(2.0), "betas": (0.9, 0.99)})
+        >>> list(arrays), from_tensors(arrays, text)
+        (['optimizer 0'], {'step': tensor(2.), 'betas': (0.9, 0.99)})
+    """
+    arrays: dict[str, np.ndarray] = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            name = f"optimizer {len(arrays)}"
+            arrays[name] = value.detach().cpu().numpy().copy()
+            return {"tensor": name}
+        if isinstance(value, Mapping):
+            return {"mapping": [[key, plain(part)] for key, part in value.items()]}
+        if isinstance(value, tuple):
+            return {"tuple": [plain(part) for part in value]}
+        if isinstance(value, list):
+            return [plain(part) for part in value]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise TypeError(
+            "Expected a server_optimizer whose state is numbers and tensors, got one with a "
+            f"{type(value).__name__}: it could not be resumed."
+        )
+
+    return arrays, json.dumps(plain(state))
+
+
+def from_tensors(arrays: Mapping[str, np.ndarray], text: str) -> OptimizerState:
+    """Invert `to_tensors`."""
+
+    def value(plain: Any) -> Any:
+        if isinstance(plain, list):
+            return [value(part) for part in plain]
+        if not isinstance(plain, dict):
+            return plain
+        ((kind, content),) = plain.items()
+        if kind == "tensor":
+            return torch.from_numpy(arrays[content].copy())
+        if kind == "tuple":
+            return tuple(value(part) for part in content)
+        return {key: value(part) for key, part in content}
+
+    return value(json.loads(text))

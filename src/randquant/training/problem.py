@@ -1,0 +1,246 @@
+"""What is trained and on whose data, with every check that this allows before a run begins."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from randquant._internal import validate
+from randquant.training.clients import ClientSet, check_alike, check_finite, client_set, named
+from randquant.training.examples import Columns, Examples, StoredExamples, examples_of
+from randquant.training.trial import check_labels, tried
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""The mean loss over a batch, from the model's output and the targets."""
+
+Buffers = Literal["refuse", "frozen", "server"]
+"""What is done about layers that keep running statistics, see `problem_of`."""
+
+BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """A model, its clients' data and its loss; nothing in it changes.
+
+    Attributes:
+        model: a copy with the initial weights, on the CPU.
+        clients: all clients' data.
+        loss: the mean loss over a batch.
+        test: examples that the model is evaluated on; None for no evaluation.
+        parts: names of the parameters that are trained, sent and counted, in the model's order.
+        buffers: what is done about running statistics.
+        classes: how many classes, for the accuracy; None where the task is no classification.
+        public: how many public examples features were fitted on.
+        draws: whether a training step draws random numbers, as dropout does.
+        statistics: public examples that the server computes running statistics on.
+    """
+
+    model: nn.Module
+    clients: ClientSet
+    loss: Loss
+    test: Examples | None
+    parts: tuple[str, ...]
+    buffers: Buffers = "refuse"
+    classes: int | None = None
+    public: int = 0
+    draws: bool = False
+    statistics: Examples | None = None
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of an update: the trained parameters' numbers."""
+        parameters = dict(self.model.named_parameters())
+        return sum(parameters[name].numel() for name in self.parts)
+
+    @property
+    def labels(self) -> int | None:
+        """How many labels the loss takes, from 0; None if it takes others than class numbers."""
+        return self.classes if self.loss is nn.functional.cross_entropy else None
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal SHA-256 of what is public: model, initial weights, parts, loss, names.
+
+        No example enters it, nor how many a client has: whoever reads a record with a hash of
+        private data can test guesses of the data.
+        """
+        found = hashlib.sha256()
+        facts = (self.parts, self.buffers, _called(self.loss), self.clients.names, self.classes)
+        found.update(repr(facts).encode())
+        found.update(re.sub(r" at 0x[0-9a-f]+", "", repr(self.model)).encode())
+        for name, tensor in self.model.state_dict().items():
+            found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            found.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+        return found.hexdigest()
+
+
+def problem_of(
+    model: nn.Module,
+    clients: Any,
+    *,
+    loss: Loss = nn.functional.cross_entropy,
+    test: Any = None,
+    parts: Sequence[str] | None = None,
+    frozen: Sequence[str] | None = None,
+    buffers: Buffers = "refuse",
+    columns: Columns | None = None,
+) -> Problem:
+    """Check a model, its clients' data and a loss, and put them together.
+
+    Args:
+        model: any module that maps a batch of features (n, *shape) to one tensor. It is copied.
+        clients: a mapping or sequence of clients' data, see `examples_of` for their forms.
+        loss: from (output, targets) to the mean loss over a batch.
+        test: examples to evaluate the model on, in the same forms.
+        parts: patterns such as `head.*`: parameters whose names match one are trained, sent and
+            counted; None for all. Those with requires_grad=False are left out, tied ones are
+            counted once.
+        frozen: patterns of parameters that are left out.
+        buffers: what to do about layers that keep running statistics of clients' data, as BatchNorm
+            does: `refuse` the model, or keep them `frozen` as they are.
+        columns: names of the features' and the targets' column, where they have names.
+
+    Guarantees:
+        Nothing but the parameters in `parts` is changed by training, or sent.
+
+    Raises:
+        TypeError: an argument is of another kind.
+        ValueError: nothing can be trained with these; the client is named where it is one's data.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"Expected model to be a torch nn.Module, got a {type(model).__name__}.")
+    if not callable(loss):
+        raise TypeError(f"Expected loss to be a function, got a {type(loss).__name__}.")
+    validate.choice("buffers", buffers, BUFFERS)
+    names = parts_of(model, parts, frozen)
+    everyone = client_set(clients, columns)
+    tested = None if test is None else _tested(test, columns, everyone)
+    copied = copy.deepcopy(model).cpu()
+    loss = _plain(loss)
+    trial = tried(copied, names, everyone, loss, buffers)
+    problem = Problem(
+        copied, everyone, loss, tested, names, buffers, trial.classes, draws=trial.draws
+    )
+    _check_labels(problem)
+    return problem
+
+
+def parts_of(
+    model: nn.Module, parts: Sequence[str] | None = None, frozen: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Names of the parameters to train, in the model's order.
+
+    Args:
+        model: the model.
+        parts, frozen: patterns as for `problem_of`. A pattern may match any name of a tied
+            parameter.
+
+    Raises:
+        ValueError: a pattern matches nothing, nothing is left to train, or a parameter is not
+            float32.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+        >>> parts_of(model, parts=("2.*",))
+        ('2.weight', '2.bias')
+    """
+    aliases: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        aliases.setdefault(id(parameter), []).append(name)
+    if not aliases:
+        raise ValueError(
+            f"Expected a model with parameters, got a {type(model).__name__} with none: there is "
+            "nothing to train."
+        )
+    wanted, unwanted = _patterns("parts", parts, aliases), _patterns("frozen", frozen, aliases)
+    chosen = []
+    for name, parameter in model.named_parameters():
+        own = aliases[id(parameter)]
+        if not parameter.requires_grad or any(_matches(each, unwanted) for each in own):
+            continue
+        if parts is not None and not any(_matches(each, wanted) for each in own):
+            continue
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ValueError(
+                f"Expected parameters with numbers, got the uninitialised {name}: run one batch "
+                "through the model first."
+            )
+        if parameter.dtype != torch.float32:
+            raise ValueError(
+                f"Expected parameters in float32, got {name} in {parameter.dtype}: call "
+                "model.float(); updates are sent in a few bits anyway."
+            )
+        chosen.append(name)
+    if not chosen:
+        raise ValueError(
+            "Expected a parameter to train, got none: all have requires_grad=False or are left "
+            "out by parts and frozen."
+        )
+    return tuple(chosen)
+
+
+def _patterns(
+    what: str, patterns: Sequence[str] | None, aliases: dict[int, list[str]]
+) -> tuple[str, ...]:
+    every = [name for names in aliases.values() for name in names]
+    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
+    for pattern in patterns:
+        if not any(_matches(name, (pattern,)) for name in every):
+            shown = ", ".join(every[:6]) + (", …" if len(every) > 6 else "")
+            raise ValueError(
+                f"Expected {what} to match parameters' names, got {pattern!r}, which matches "
+                f"none of {shown}."
+            )
+    return patterns
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _tested(test: Any, columns: Columns | None, clients: ClientSet) -> Examples:
+    with named("data", "Test "):
+        examples = examples_of(test, columns)
+        check_alike(examples, clients)
+        if isinstance(examples, StoredExamples):
+            check_finite(examples.features, examples.targets)
+    return examples
+
+
+def _check_labels(problem: Problem) -> None:
+    """Labels of all examples in memory; others are checked when they are read."""
+    if problem.labels is None:
+        return
+    table = problem.clients.table
+    if table is not None:
+        for name, places in zip(problem.clients.names, problem.clients.places, strict=True):
+            with named(name):
+                check_labels(table.targets[places], problem.labels)
+    if isinstance(problem.test, StoredExamples):
+        with named("data", "Test "):
+            check_labels(problem.test.targets, problem.labels)
+
+
+def _plain(loss: Loss) -> Loss:
+    """cross_entropy itself for a CrossEntropyLoss that computes it."""
+    module: Any = loss
+    if type(loss) is not nn.CrossEntropyLoss or module.weight is not None:
+        return loss
+    options = (module.reduction, module.ignore_index, module.label_smoothing)
+    return nn.functional.cross_entropy if options == ("mean", -100, 0.0) else loss
+
+
+def _called(loss: Loss) -> str:
+    """A name of the loss that is the same in every process."""
+    if isinstance(loss, nn.Module):
+        return repr(loss)
+    return f"{getattr(loss, '__module__', '')}.{getattr(loss, '__qualname__', type(loss).__name__)}"

@@ -1,0 +1,112 @@
+"""What a run was begun with: model, loss and data, so that no other can take their place.
+
+Only public facts are hashed as they are. Hashes of data are keyed with the run's key: from a hash
+of its own, guesses of a client's data could be checked.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from randquant._internal import sealed
+from randquant._internal.serialization import from_json
+from randquant.channels.keys import Key
+from randquant.training.examples import Examples, StoredExamples
+from randquant.training.problem import Problem
+from randquant.training.runs.folder import BINDING
+from randquant.training.runs.log import RESTORE
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Digests of what a run is about, in hexadecimal.
+
+    Attributes:
+        model: names, shapes and initial weights of the model, and which of them are trained.
+        loss: the name of the loss.
+        clients: names, sizes and data of all clients; of data that is read from elsewhere during
+            training, names and sizes.
+        test: the test data.
+    """
+
+    model: str
+    loss: str
+    clients: str
+    test: str
+
+
+_NAMED = {
+    "model": "model, initial weights and trained parts",
+    "loss": "loss",
+    "clients": "clients' data",
+    "test": "test data",
+}
+
+
+def bind(problem: Problem, key: Key) -> Binding:
+    """The binding of a run with this key to its problem."""
+    secret = key.fold_in("binding").words(4).tobytes()
+
+    def digest(*parts: object) -> str:
+        found = hmac.new(secret, digestmod="sha256")
+        for part in parts:
+            content = part if isinstance(part, memoryview) else memoryview(repr(part).encode())
+            found.update(len(content).to_bytes(8, "big"))
+            found.update(content)
+        return found.hexdigest()
+
+    clients = problem.clients
+    tensors = [
+        part
+        for name, tensor in problem.model.state_dict().items()
+        for part in (name, str(tensor.dtype), tuple(tensor.shape), _content(tensor))
+    ]
+    loss = problem.loss
+    name = getattr(loss, "__qualname__", None) or repr(loss)
+    return Binding(
+        digest(problem.parts, problem.buffers, *tensors),
+        digest(getattr(loss, "__module__", ""), name),
+        digest(
+            clients.names, *_data(clients.table), *(memoryview(rows) for rows in clients.places)
+        ),
+        digest(*_data(problem.test)),
+    )
+
+
+def write(folder: Path, binding: Binding) -> None:
+    """Write the binding of a new run."""
+    sealed.write(folder / BINDING, binding)
+
+
+def check(folder: Path, binding: Binding) -> None:
+    """Refuse another problem than that of the run in a folder.
+
+    Raises:
+        ValueError: it has another model, loss, or data; the error says which.
+    """
+    try:
+        begun = from_json(Binding, sealed.read(folder / BINDING, RESTORE))
+    except FileNotFoundError:
+        return  # of version 0.1.0
+    for field in fields(Binding):
+        if getattr(begun, field.name) != getattr(binding, field.name):
+            raise ValueError(
+                f"Expected the {_NAMED[field.name]} that the run in {folder} began with, got "
+                "another: give the same again, or choose another folder for a new run."
+            )
+
+
+def _data(examples: Examples | None) -> list[object]:
+    if not isinstance(examples, StoredExamples):
+        return [None if examples is None else len(examples)]
+    return [_content(examples.features), _content(examples.targets), examples.features.shape]
+
+
+def _content(tensor: torch.Tensor) -> memoryview:
+    array = np.ascontiguousarray(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+    return memoryview(array)

@@ -1,0 +1,74 @@
+"""Checkpoints: where a run stands, in one safetensors file with a checksum."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from randquant._internal.serialization import write_atomic
+from randquant.training.algorithm import State
+from randquant.training.optimizer import from_tensors, to_tensors
+
+
+def save(path: Path, state: State, identity: str) -> None:
+    """Write the state of a run with that identity, atomically."""
+    arrays, text = to_tensors(state.optimizer)
+    tensors = {
+        "parameters": state.parameters,
+        "participations": state.participations,
+        "round": np.array([state.round], dtype=np.int64),
+        "identity": _bytes(identity),
+        "optimizer": np.frombuffer(text.encode(), dtype=np.uint8),
+        **arrays,
+    }
+    tensors["checksum"] = _checksum(tensors)
+    write_atomic(path, safetensors.numpy.save(tensors))
+
+
+def load(path: Path, identity: str) -> State | None:
+    """Return the state of a run; None if it has no checkpoint yet.
+
+    Raises:
+        ValueError: the file is damaged, of another run, or of a version whose optimisers were
+            others.
+    """
+    if not path.exists():
+        return None
+    try:
+        tensors = safetensors.numpy.load(path.read_bytes())
+        checksum = tensors.pop("checksum")
+    except (safetensors.SafetensorError, KeyError) as error:
+        raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None
+    if not np.array_equal(checksum, _checksum(tensors)):
+        raise ValueError(f"Expected a checkpoint in {path} with the right checksum: it is damaged.")
+    if not np.array_equal(tensors["identity"], _bytes(identity)):
+        raise ValueError(
+            f"Expected the configuration that {path} was made with, got another: its rounds "
+            "would not have the guarantee that is printed. Restore its run or begin a new one."
+        )
+    if "optimizer" not in tensors:
+        raise ValueError(
+            f"Expected a checkpoint with the state of a torch optimiser in {path}, got one of "
+            "randquant 0.1.0, whose optimisers were its own: finish the run with that version, or "
+            "begin a new one."
+        )
+    optimizer = from_tensors(tensors, bytes(tensors["optimizer"]).decode())
+    return State(
+        int(tensors["round"][0]), tensors["parameters"], tensors["participations"], optimizer
+    )
+
+
+def _bytes(identity: str) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex(identity), dtype=np.uint8)
+
+
+def _checksum(tensors: dict[str, np.ndarray]) -> np.ndarray:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
+        digest.update(np.ascontiguousarray(tensor).data)
+    return np.frombuffer(digest.digest(), dtype=np.uint8)

@@ -1,0 +1,150 @@
+"""A mechanism that meets a run's target (epsilon, delta), calibrated before data is seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from randquant._internal import validate
+from randquant._internal.rounding import round_up
+from randquant.aggregation.registry import all_mechanisms
+from randquant.mechanisms.tuning import UpdateSetting
+from randquant.planning.limits import gaussian_multiplier
+from randquant.planning.plan.planner import plan
+from randquant.planning.tuning.update import tune_update
+from randquant.privacy.accounting.calibration import OutOfReach
+from randquant.privacy.guarantee import Neighboring
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one client's whole participation may cost, and in which run.
+
+    Attributes:
+        epsilon, delta: the target.
+        neighboring: the neighbouring relation.
+        bits: most bits of a code.
+        trust: `aggregate` or `local`.
+        clip_norm: L2 threshold of an update, or of an example's gradient.
+        dimension: coordinates of an update.
+        population, cohort, rounds: clients, clients a round, rounds.
+        participations: rounds of the client called most often.
+        examples: for example-level privacy, the fewest examples that an update is the mean of.
+    """
+
+    epsilon: float
+    delta: float
+    neighboring: Neighboring
+    bits: int
+    trust: Literal["aggregate", "local"]
+    clip_norm: float
+    dimension: int
+    population: int
+    cohort: int
+    rounds: int
+    participations: int
+    examples: int | None = None
+
+    @property
+    def setting(self) -> UpdateSetting:
+        """The part of it that mechanisms are tuned to."""
+        return UpdateSetting(
+            self.dimension, self.cohort, self.bits, self.trust, self.clip_norm, self.neighboring
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A mechanism by name, as a configuration has it.
+
+    Attributes:
+        mechanism: its name.
+        parameters: its own parameters.
+        clip_norm: threshold of a channel's updates; None if it is among the parameters.
+    """
+
+    mechanism: str
+    parameters: dict[str, Any]
+    clip_norm: float | None
+
+
+def choose(target: Target) -> Chosen:
+    """Calibrate a mechanism to a target.
+
+    With one bit in a secure sum this is stochastic rounding of the rotated update to two levels;
+    otherwise what `planning.plan` recommends.
+
+    Guarantees:
+        The accountant's guarantee of the mechanism for so many participations is at most the
+        target. Nothing depends on data.
+
+    Raises:
+        ValueError: the target is out of reach; the message says what would be needed.
+
+    Example:
+        >>> choose(Target(8, 1e-5, "replace_one", 1, "aggregate", 1.0, 650, 200, 200, 20, 20))
+        Chosen(mechanism='stochastic-rounding', parameters={...}, clip_norm=1.0)
+    """
+    validate.real("epsilon", target.epsilon, above=0, high=1e6)
+    validate.real("delta", target.delta, low=0, below=1)
+    if (target.trust == "aggregate" and target.bits == 1) or target.examples is not None:
+        name = "stochastic-rounding"
+        return Chosen(name, _tuned(name, target), target.clip_norm)
+    found = plan(
+        target.dimension, target.population, target.cohort, target.rounds, target.epsilon,
+        target.delta, bits=target.bits, trust=target.trust, clip_norm=target.clip_norm,
+        neighboring=target.neighboring, max_participations=target.participations,
+    )  # fmt: skip
+    if found.recommended is None:
+        raise _out_of_reach(target, "")
+    name = found.recommended.mechanism
+    whole = all_mechanisms()[name].whole_update
+    return Chosen(name, found.recommended.parameters, None if whole else target.clip_norm)
+
+
+def _tuned(name: str, target: Target, participations: int | None = None) -> dict[str, Any]:
+    rounds = participations or target.participations
+    multiplier = gaussian_multiplier(target.epsilon, target.delta, rounds)
+    share = math.sqrt(target.cohort) if target.trust == "aggregate" else 1.0
+    start = multiplier if math.isfinite(multiplier) else rounds * target.dimension / target.epsilon
+    distance = 2.0 if target.examples is None else 2.0 / target.examples
+    try:
+        tuned = tune_update(
+            name, target.setting, target.epsilon, target.delta, rounds,
+            deviation=start * distance * target.clip_norm / share, examples=target.examples,
+        )  # fmt: skip
+    except OutOfReach as error:
+        if participations is not None:
+            raise
+        raise _out_of_reach(target, _possible(name, target), error.nearest) from error
+    return tuned.parameters
+
+
+def _possible(name: str, target: Target) -> str:
+    """How many rounds the target allows, if fewer do."""
+    fewer = target.participations // 2
+    while fewer:
+        try:
+            _tuned(name, target, fewer)
+        except OutOfReach:
+            fewer //= 2
+        else:
+            rounds = fewer * target.population // target.cohort
+            return f"at most about {max(rounds, 1)} rounds, "
+    return ""
+
+
+def _out_of_reach(target: Target, fewer: str, nearest: float = math.inf) -> OutOfReach:
+    larger = f"epsilon >= {round_up(nearest)}, " if math.isfinite(nearest) else ""
+    wider = ""
+    if target.cohort < target.population and target.trust == "aggregate":
+        wider = f"a cohort larger than {target.cohort}, "
+    looser = "delta > 0, " if target.delta == 0 else ""
+    return OutOfReach(
+        f"Expected a target that {target.participations} rounds of a client can meet, got "
+        f"epsilon={target.epsilon} at delta={target.delta}: it would need {larger}{looser}{fewer}"
+        f"{wider}or secure sums (trust='aggregate') of more clients.",
+        nearest,
+        None,
+    )

@@ -1,0 +1,80 @@
+"""What `randquant.train` returns: the model, its guarantee, and what each round measured."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+
+from randquant._internal.rounding import round_up
+from randquant.privacy.guarantee import Guarantee
+from randquant.training.config import TrainConfig
+from randquant.training.records import RoundMetrics, RunRecord, RunSummary
+from randquant.training.runs import rewrite
+
+
+class Run:
+    """A finished run.
+
+    Attributes:
+        model: the trained model, in evaluation mode on the CPU.
+        guarantee: of one client's whole participation; None without privacy.
+        history: what each round measured, the first round first.
+        summary: what the run achieved, with accuracy and loss on test data.
+        config: everything that determines the run, without its key.
+        folder: where its files are; a temporary folder disappears with this object.
+
+    Guarantees:
+        The guarantee holds for everything that clients sent in all rounds, so also for the model
+        and the history, except `train_loss` (`docs/theory/accounting.md`).
+    """
+
+    def __init__(
+        self, model: nn.Module, record: RunRecord, folder: Path, *, temporary: bool = False
+    ) -> None:
+        self.model = model
+        self.folder = folder
+        self.history: Sequence[RoundMetrics] = tuple(record.metrics)
+        self.summary: RunSummary = record.summary
+        self.config: TrainConfig = record.config
+        if temporary:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What is proven about one client's whole participation; None without privacy."""
+        return self.summary.guarantee
+
+    @property
+    def upload_bytes(self) -> int:
+        """Bytes that a client sends in one round it takes part in, under the trust in force.
+
+        Headers are included. Under `aggregate` trust this is a vector masked for a secure sum;
+        the other messages of that protocol are not included.
+        """
+        return self.summary.bytes_per_upload
+
+    def report(self, path: str | Path) -> Path:
+        """Write the run's page, one HTML file that opens without a network; return its path."""
+        return rewrite.rebuild(self.folder, Path(path))
+
+    def __repr__(self) -> str:
+        summary, guarantee = self.summary, self.guarantee
+        parts = [f"{summary.rounds} rounds"]
+        if summary.accuracy is not None:
+            parts.insert(0, f"accuracy {summary.accuracy:.4f}")
+        elif summary.loss is not None:
+            parts.insert(0, f"loss {summary.loss:.4g}")
+        parts.append(
+            "no privacy"
+            if guarantee is None
+            else f"epsilon <= {round_up(guarantee.epsilon)} at delta = {guarantee.delta} "
+            f"({guarantee.neighboring}, {guarantee.trust} trust)"
+        )
+        parts.append(f"{self.upload_bytes:,} bytes a client and round")
+        if self.config.seed is not None:
+            parts.append(f"simulation seed {self.config.seed}: its noise can be undone")
+        return f"Run({', '.join(parts)})"

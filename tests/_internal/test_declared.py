@@ -1,0 +1,101 @@
+"""Values as they are declared: read from a command line, checked, in one voice."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+from msgspec import Meta
+
+from randquant._internal import declared
+from randquant._internal.declared import about
+
+Count = Annotated[int, Meta(ge=1)]
+
+
+@dataclass(frozen=True)
+class Record:
+    rounds: Annotated[Count, about("how many rounds", "server")] = 1
+    step: Annotated[Annotated[float, Meta(gt=0, le=2)] | None, about("a step")] = None
+    limit: Annotated[float, Meta(gt=0)] = 1.0
+    norm: Literal["l1", "l2"] = "l2"
+    bins: Annotated[int | list[float], about("a count or values")] = 3
+    parts: tuple[str, ...] | None = None
+    device: Annotated[str, Meta(pattern="^cpu$")] = "cpu"
+    options: dict[str, float | bool] | None = None
+
+
+HINTS = declared.hints(Record)
+
+
+def test_numbers_are_read_from_a_file_as_from_the_line(tmp_path):
+    (tmp_path / "numbers.txt").write_text("0.5 1,\n-2e-3\n")
+    from_file = declared.read("--bins", list[float], f"@{tmp_path / 'numbers.txt'}")
+    assert from_file == declared.read("--bins", list[float], "0.5,1,-2e-3") == [0.5, 1.0, -0.002]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(OSError, match=r"nowhere\.txt"):
+        declared.read("--bins", list[float], f"@{tmp_path / 'nowhere.txt'}")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises((TypeError, OSError), match="--bins"):
+        declared.read("--bins", list[float], f"@{tmp_path / 'bytes'}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("rounds", "5", 5),
+        ("step", "1e-5", 1e-5),
+        ("limit", "inf", float("inf")),
+        ("norm", "l1", "l1"),
+        ("bins", "4", 4),
+        ("bins", "-2,0.5", [-2.0, 0.5]),
+        ("parts", "head.*, body", ["head.*", "body"]),
+        ("options", "momentum=0.9,nesterov=true", {"momentum": 0.9, "nesterov": True}),
+    ],
+)
+def test_a_text_is_read_as_its_declaration_says(name, text, value):
+    found = declared.read(name, HINTS[name], text)
+    assert (found, type(found)) == (value, type(value))
+    declared.check(name, HINTS[name], found)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "sentence"),
+    [
+        ("rounds", 0, ValueError, "Expected rounds >= 1, got rounds=0."),
+        ("rounds", 1.5, TypeError, "Expected rounds to be a whole number, got 1.5."),
+        ("rounds", True, TypeError, "Expected rounds to be a whole number, got True."),
+        ("rounds", None, TypeError, "Expected rounds to be a whole number, got None."),
+        ("step", 3, ValueError, "Expected step > 0 and <= 2, got step=3."),
+        ("step", float("inf"), ValueError, "Expected step to be a finite number, got step=inf."),
+        ("limit", float("nan"), ValueError, "Expected limit to be a finite number, got limit=nan."),
+        ("norm", "l3", ValueError, "Expected norm to be one of l1, l2; got 'l3'."),
+        ("bins", "x", TypeError, "Expected bins to be a whole number, got 'x'."),
+        ("bins", ["x"], TypeError, "Expected bins to be a number, got 'x'."),
+        ("parts", "head", TypeError, "Expected parts to be a list, got 'head'."),
+        ("device", "gpu", ValueError, "Expected device to match ^cpu$, got 'gpu'."),
+        ("options", 3, TypeError, "Expected options to be a table, got 3."),
+    ],
+)
+def test_what_is_not_as_declared_is_one_sentence(name, value, kind, sentence):
+    with pytest.raises(kind) as caught:
+        declared.check(name, HINTS[name], value)
+    assert str(caught.value) == sentence
+
+
+def test_what_is_as_declared_has_its_kind():
+    assert declared.check("step", HINTS["step"], 1) == 1.0
+    assert type(declared.check("step", HINTS["step"], 1)) is float
+    assert declared.check("step", HINTS["step"], None) is None
+    assert declared.check("parts", HINTS["parts"], ["a"]) == ("a",)
+    declared.checked(Record())
+    with pytest.raises(ValueError, match="rounds"):
+        declared.checked(Record(rounds=-1))
+
+
+def test_a_declaration_says_what_help_shows():
+    assert declared.meaning(HINTS["rounds"]) == declared.Meaning("how many rounds", "server", "INT")
+    assert declared.choices(HINTS["norm"]) == ("l1", "l2")
+    assert declared.choices(HINTS["rounds"]) == ()
+    assert declared.defaults(Record)["bins"] == 3

@@ -1,0 +1,158 @@
+"""State dicts: what is sent, what is left out, and that it comes back where it belongs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.layout import StateLayout, as_vector, dimension_of
+from randquant.channels.keys import Key
+
+STATE = {
+    "conv.weight": np.arange(12, dtype=np.float32).reshape(2, 2, 3),
+    "bn.weight": np.full(2, 0.5, np.float16),
+    "bn.running_mean": np.full(2, 100.0, np.float32),
+    "bn.running_var": np.full(2, 1e6, np.float32),
+    "bn.num_batches_tracked": np.array(17),
+    "steps": np.array([3, 4], np.int32),
+    "mask": np.array([True]),
+    "scale": np.array(2.5, np.float64),
+}
+SENT = ("conv.weight", "bn.weight", "scale")
+COIN = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
+
+
+def test_counters_and_running_statistics_are_left_out_by_name():
+    layout = StateLayout.of(STATE)
+    assert layout.names == SENT
+    assert set(layout.left_out) == STATE.keys() - set(SENT)
+    assert layout.shapes == ((2, 2, 3), (2,), ())
+    assert layout.dimension == dimension_of(STATE) == 15
+    assert layout.flatten(STATE).tolist() == [*range(12), 0.5, 0.5, 2.5]
+
+
+def test_a_vector_comes_back_under_the_same_names_and_shapes():
+    layout = StateLayout.of(STATE)
+    back = layout.unflatten(layout.flatten(STATE))
+    assert tuple(back) == SENT
+    for name in SENT:
+        assert back[name].shape == STATE[name].shape
+        assert np.array_equal(back[name], STATE[name])
+
+
+def test_the_layouts_order_counts_not_the_dicts():
+    layout = StateLayout.of(STATE)
+    backwards = dict(reversed(STATE.items()))
+    assert np.array_equal(layout.flatten(backwards), layout.flatten(STATE))
+    assert not np.array_equal(as_vector(backwards), as_vector(STATE))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "match"),
+    [
+        ({"new": np.zeros(2)}, ValueError, "got another called 'new'"),
+        ({"bn.weight": None}, ValueError, "got none called 'bn.weight'"),
+        ({"bn.weight": np.zeros(3)}, ValueError, r"'bn.weight' of shape \(2,\), got \(3,\)"),
+        (
+            {"bn.weight": np.array([0, np.nan])},
+            ValueError,
+            r"got nan in 'bn.weight' at index \[1\]",
+        ),
+        ({"scale": np.array(np.inf)}, ValueError, r"got inf in 'scale' at index \[\]"),
+        ({"bn.weight": np.zeros(2, complex)}, TypeError, "In 'bn.weight': .* got complex128"),
+    ],
+)
+def test_another_state_dict_is_refused_for_the_true_reason(change, kind, match):
+    state = {**STATE, **change}
+    if change.get("bn.weight", 0) is None:
+        del state["bn.weight"]
+    with pytest.raises(kind, match=match):
+        StateLayout.of(STATE).flatten(state)
+
+
+def test_what_is_no_state_dict_is_refused():
+    with pytest.raises(TypeError, match=r"mapping of names to arrays, got list: .*state_dict\(\)"):
+        StateLayout.of([np.zeros(3)])
+    with pytest.raises(ValueError, match=r"at least one array of floats .* got 1 entries"):
+        StateLayout.of({"steps": np.array(3)})
+    with pytest.raises(ValueError, match=r"vector \(15,\) to unflatten, got shape \(14,\)"):
+        StateLayout.of(STATE).unflatten(np.zeros(14))
+    for wrong in ("650", 0.5, True, None):
+        with pytest.raises(TypeError, match="Expected dimension to be a whole number"):
+            dimension_of(wrong)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        rq.VectorMechanism(COIN, clip_norm=1.0),
+        rq.ChannelMechanism(COIN),
+        AdditiveMechanism("skellam", 1.0, 1.0, cohort=2),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_mechanisms_encode_state_dicts_as_the_flat_vector(mechanism):
+    payload = mechanism.encode(STATE, Key.from_seed(1))
+    assert payload == mechanism.encode(as_vector(STATE), Key.from_seed(1))
+    other = mechanism.encode(STATE, Key.from_seed(2))
+    mean = StateLayout.of(STATE).unflatten(mechanism.mean([payload, other]))
+    assert {name: part.shape for name, part in mean.items()} == {
+        name: STATE[name].shape for name in SENT
+    }
+
+
+def test_a_torch_models_difference_is_encoded_and_its_mean_loaded():
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 2))
+    model[0].weight.requires_grad_(False)
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    after = {name: x + 1 for name, x in before.items()}
+    layout = StateLayout.of(model.state_dict())
+    assert set(layout.left_out) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert layout.dimension == sum(p.numel() for p in model.parameters())
+    assert dimension_of(model) == layout.dimension - 12  # those that are trained
+    mechanism = rq.VectorMechanism(rq.stochastic_rounding(30.0, 256, 1.0), clip_norm=100.0)
+    difference = {name: after[name] - before[name] for name in before}
+    payloads = [mechanism.encode(difference, Key.from_seed(n)) for n in range(3)]
+    mean = layout.unflatten(mechanism.mean(payloads))
+    new = {name: before[name] + torch.from_numpy(part) for name, part in mean.items()}
+    model.load_state_dict(new, strict=False)
+    assert float((model[3].bias.detach() - before["3.bias"] - 1).abs().max()) < 0.5
+    assert torch.equal(model[1].running_mean, before["1.running_mean"])
+    half = {name: x.bfloat16() for name, x in difference.items() if x.is_floating_point()}
+    assert mechanism.encode(half, Key.from_seed(1)) == payloads[1]
+    with pytest.raises(TypeError, match=r"In '0.weight': .* got torch.float32, torch.sparse"):
+        mechanism.encode({**difference, "0.weight": torch.zeros(3).to_sparse()}, Key.from_seed(1))
+    with pytest.raises(ValueError, match="model with parameters to train, got a ReLU without"):
+        dimension_of(nn.ReLU())
+
+
+SERVER = """
+import sys
+sys.modules["torch"] = None  # importing it fails
+import numpy as np, randquant as rq
+mechanism = rq.load(sys.argv[1])
+layout = rq.StateLayout.of({"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32)})
+update = {"w": np.full((2, 3), 0.1, np.float32), "b": np.zeros(3, np.float32)}
+payloads = [mechanism.encode(update, rq.Key.generate()) for _ in range(3)]
+mean = layout.unflatten(mechanism.mean(payloads))
+print(sorted((name, part.shape) for name, part in mean.items()))
+print(rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], bits=16).mechanism.cohort)
+"""
+
+
+def test_a_server_needs_numpy_only(tmp_path):
+    rq.save(rq.VectorMechanism(COIN, clip_norm=1.0), tmp_path / "mechanism.json")
+    done = subprocess.run(
+        [sys.executable, "-c", SERVER, str(tmp_path / "mechanism.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "[('b', (3,)), ('w', (2, 3))]\n10\n", done.stderr

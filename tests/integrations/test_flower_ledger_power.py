@@ -1,0 +1,221 @@
+"""Power cuts: at no reachable state of the disk does an account state less than was released."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import struct
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flower_rounds import noisy
+from flwr.app import Array, ArrayRecord, Context, RecordDict
+from flwr.serverapp.strategy import FedAdam
+from power import Trace, reachable, restore
+
+from randquant._internal import disk, serialization
+from randquant.integrations.flower import state
+from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.files import DamagedFile
+from randquant.integrations.flower.ledger import OWN, ClientLedger
+from randquant.integrations.flower.offer import Offer
+
+OFFER = Offer(noisy("local"), 5)
+MODEL = ArrayRecord({"w": Array(np.zeros(2))})
+
+
+def answered(path):
+    """(answers, steps) of the account in a file."""
+    context = Context(1, 1, {"randquant-ledger": str(path)}, RecordDict(), {})
+    ledger = ClientLedger(RunAccountant(1e-5), context)
+    with ledger.held():
+        return ledger.accountant.answers(OWN), len(ledger._taken)
+
+
+def answer(path, number):
+    """Count an answer and take a step, as a client does before it sends anything."""
+    context = Context(1, 1, {"randquant-ledger": str(path)}, RecordDict(), {})
+    ledger = ClientLedger(RunAccountant(1e-5), context)
+    with ledger.held():
+        ledger.take(b"%d" % number, "upload")
+        ledger.accountant.compose(RoundEvent(OFFER, frozenset({OWN})))
+        ledger.save()
+
+
+def client_trace(tmp_path, monkeypatch, answers=3):
+    """What a client writes: each answer is noted when it may be sent."""
+    (tmp_path / "client").mkdir()
+    with monkeypatch.context() as patch:
+        trace = Trace(tmp_path / "client", patch)
+        for number in range(answers):
+            answer(tmp_path / "client" / "account", number)
+            trace.note("answer")
+    return trace.events
+
+
+def server_trace(tmp_path, monkeypatch, rounds=2):
+    """What a server writes into a new folder of a new folder: rounds are noted when asked for."""
+    accountant = RunAccountant(1e-5)
+    (tmp_path / "server").mkdir()
+    with monkeypatch.context() as patch:
+        trace = Trace(tmp_path / "server", patch)
+        for number in range(rounds):
+            accountant.compose(RoundEvent(OFFER, frozenset({1, 2})))
+            record = {"rounds": number, "accountant": accountant.state_dict()}
+            state.save(tmp_path / "server" / "runs" / "one" / "server.state", record, MODEL,
+                       FedAdam())  # fmt: skip
+            trace.note("asked")
+    return trace.events
+
+
+def of_client(folder):
+    answers, steps = answered(folder / "account")
+    assert answers == steps
+    return answers
+
+
+def of_server(folder):
+    path = folder / "runs" / "one" / "server.state"
+    if not path.exists():
+        return 0
+    accountant = RunAccountant(1e-5)
+    record, _ = state.load(path, FedAdam())
+    accountant.load_state_dict(record["accountant"])
+    return accountant.answers(1)
+
+
+def judged(events, read, tmp_path):
+    """For each reachable state: (released before the cut, what the account states or None)."""
+    found = []
+    for number, (noted, files) in enumerate(reachable(events)):
+        folder = restore(files, tmp_path / f"{read.__name__}{number}")
+        try:
+            found.append((len(noted), read(folder)))
+        except (DamagedFile, ValueError):
+            found.append((len(noted), None))
+    return found
+
+
+@pytest.mark.parametrize(("write", "read"), [(client_trace, of_client), (server_trace, of_server)])
+def test_no_power_cut_makes_an_account_state_less_than_was_released(
+    write, read, tmp_path, monkeypatch
+):
+    found = judged(write(tmp_path, monkeypatch), read, tmp_path)
+    assert len(found) > 20
+    assert all(stated is not None for _, stated in found), "an account is damaged"
+    assert all(released <= stated <= released + 1 for released, stated in found)
+    assert {stated - released for released, stated in found} == {0, 1}
+
+
+def forgets_the_names(monkeypatch):
+    monkeypatch.setattr(serialization, "sync_folder", lambda folder: None)
+
+
+def forgets_the_bytes(monkeypatch):
+    monkeypatch.setattr(serialization, "flush", lambda file: None)
+
+
+def renames_first(monkeypatch):
+    def flush(file):
+        name = Path(os.readlink(f"/proc/self/fd/{file}"))
+        os.replace(name, name.with_name(name.name.removesuffix(".partial")))
+        disk.flush(file)
+        os.replace(name.with_name(name.name.removesuffix(".partial")), name)
+
+    monkeypatch.setattr(serialization, "flush", flush)
+
+
+def writes_in_place(monkeypatch):
+    def write(path, data):
+        with serialization.open(path, "wb") as file:  # type: ignore[attr-defined]
+            file.write(data)
+            file.flush()
+            disk.flush(file.fileno())
+        disk.sync_folder(path.parent)
+
+    for module in ("ledger", "state"):
+        monkeypatch.setattr(f"randquant.integrations.flower.{module}.write_atomic", write)
+
+
+def forgets_new_folders(monkeypatch):
+    monkeypatch.setattr(
+        state, "make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "write", "read"),
+    [
+        *((fault, client_trace, of_client)
+          for fault in (forgets_the_names, forgets_the_bytes, renames_first, writes_in_place)),
+        (forgets_new_folders, server_trace, of_server),
+        (forgets_the_names, server_trace, of_server),
+    ],
+)  # fmt: skip
+def test_a_write_that_does_less_is_found_out(fault, write, read, tmp_path, monkeypatch):
+    """The enumeration can fail: each of these loses or damages an account in some state."""
+    with monkeypatch.context() as patch:
+        fault(patch)
+        events = write(tmp_path, patch)
+    found = judged(events, read, tmp_path)
+    assert any(stated is None or stated < released for released, stated in found)
+
+
+def test_no_half_file_of_an_account_is_taken_for_an_account(tmp_path):
+    """Even if a disk lies about what it has flushed: every beginning, and every tail of garbage."""
+    path = tmp_path / "account"
+    for number in range(3):
+        answer(path, number)
+    whole, rng = path.read_bytes(), random.Random(5)
+    for cut in [*range(0, len(whole), 5), *range(60), *range(len(whole) - 60, len(whole))]:
+        tails = [b"", b"\0" * (len(whole) - cut), rng.randbytes(len(whole) - cut)]
+        for tail in tails[: 3 if cut % 7 == 0 else 1]:
+            path.write_bytes(whole[:cut] + tail)
+            if path.read_bytes() == whole:
+                continue
+            with pytest.raises(DamagedFile):
+                answered(path)
+    path.write_bytes(whole)
+    assert answered(path) == (3, 3)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_killed_server_has_counted_the_rounds_that_it_has_asked_for(tmp_path):
+    """SIGKILL at any time: the state has what was reported, and at most one round more."""
+    path, rng, told = tmp_path / "runs" / "one" / "server.state", random.Random(6), 0
+    for _ in range(8):
+        read, write = os.pipe()
+        process = os.fork()
+        if not process:
+            with contextlib.suppress(BaseException):
+                os.close(read)
+                work(path, write)
+            os._exit(0)
+        os.close(write)
+        told += len(os.read(read, 8)) // 8  # it has begun
+        time.sleep(rng.uniform(0, 0.02))
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        with open(read, "rb") as pipe:
+            told += len(pipe.read()) // 8
+        found = of_server(tmp_path)
+        assert told <= found <= told + 1
+        told = found
+    assert told >= 8
+
+
+def work(path, write):
+    """Save rounds for ever, and report each one that is saved."""
+    accountant, rounds = RunAccountant(1e-5), 0
+    if path.exists():
+        record, _ = state.load(path, FedAdam())
+        accountant.load_state_dict(record["accountant"])
+    while True:
+        rounds += 1
+        accountant.compose(RoundEvent(OFFER, frozenset({1, 2})))
+        state.save(path, {"accountant": accountant.state_dict()}, MODEL, FedAdam())
+        os.write(write, struct.pack("<q", rounds))

@@ -1,0 +1,280 @@
+"""Updates of any model, loss and data are those of torch's own straightforward training."""
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from randquant.aggregation.baselines import ClippedSGD
+from randquant.aggregation.clipping import clip_to_norm
+from randquant.channels.keys import Key
+from randquant.training.client import Learner
+from randquant.training.cohort import collector
+from randquant.training.local import Evaluation, Local
+from randquant.training.problem import problem_of
+
+KEY = Key.from_seed(5)
+SIZES = (6, 3, 9, 1)
+
+
+class Words(nn.Module):
+    """Integer features: the mean of embeddings, tied to the output's matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.between = nn.Embedding(7, 4), nn.Linear(4, 4)
+        self.output = nn.Linear(4, 7, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.output(self.between(self.embedding(x).mean(dim=1)).tanh())
+
+
+class Residual(nn.Module):
+    """A forward pass of its own; one layer that it never uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.flatten, self.linear = nn.Flatten(), nn.Linear(16, 5)
+        self.unused, self.scale = nn.Linear(2, 2), nn.Parameter(torch.tensor(0.5))
+        self.register_buffer("factor", torch.tensor(0.5))
+
+    def forward(self, x):
+        x = self.flatten(x)
+        return self.linear(x + self.scale * x.tanh()) * self.factor
+
+
+class Branching(nn.Module):
+    """What it computes depends on the numbers, which vmap refuses."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(16, 5), nn.Linear(16, 5)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return torch.stack([self.left(r) if r.sum() > 0 else self.right(r) for r in x])
+
+
+def images():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 5),
+    )  # fmt: skip
+
+
+def per_pixel():
+    return nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.SiLU(), nn.Conv2d(6, 3, 1))
+
+
+def normalised():
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.BatchNorm1d(6), nn.Linear(6, 5))
+
+
+def plain(outputs=5):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, outputs))
+
+
+def pictures(rng, count):
+    return rng.normal(size=(count, 1, 4, 4)).astype(np.float32)
+
+
+def integers(classes, *shape):
+    return lambda rng, count: rng.integers(0, classes, (count, *shape))
+
+
+def numbers(*shape):
+    return lambda rng, count: rng.normal(size=(count, *shape)).astype(np.float32)
+
+
+def bits(rng, count):
+    return rng.integers(0, 2, (count, 5)).astype(np.float32)
+
+
+CROSS = functional.cross_entropy
+TASKS = {
+    "words": (Words, integers(7, 3), integers(7), CROSS, {}),
+    "residual": (Residual, pictures, integers(5), CROSS, {}),
+    "branching": (Branching, pictures, integers(5), CROSS, {}),
+    "images": (images, pictures, integers(5), CROSS, {}),
+    "per pixel": (per_pixel, pictures, integers(3, 4, 4), CROSS, {}),
+    "regression": (lambda: plain(2), pictures, numbers(2), functional.mse_loss, {}),
+    "many labels": (plain, pictures, bits, functional.binary_cross_entropy_with_logits, {}),
+    "smoothed": (plain, pictures, integers(5), nn.CrossEntropyLoss(label_smoothing=0.2), {}),
+    "head": (plain, pictures, integers(5), CROSS, {"parts": ("3.*",)}),
+    "body frozen": (images, pictures, integers(5), CROSS, {"frozen": ("0.*", "1.*")}),
+    "frozen": (normalised, pictures, integers(5), CROSS, {"buffers": "frozen"}),
+}
+
+
+def task(name):
+    """A problem, and each client's tensors."""
+    build, features, targets, loss, options = TASKS[name]
+    rng = np.random.default_rng(3)
+    torch.manual_seed(1)
+    model = build()
+    clients = [(features(rng, size), targets(rng, size)) for size in SIZES]
+    return problem_of(model, clients, loss=loss, test=clients[2], **options), clients
+
+
+def oracle(problem, pair, rate, epochs):
+    """Local SGD by torch.optim, on all of a client's examples; the update as one vector."""
+    model = copy.deepcopy(problem.model).train()
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm1d):
+            layer.eval()
+    weights = dict(model.named_parameters())
+    before = {name: weight.detach().clone() for name, weight in weights.items()}
+    optimizer = torch.optim.SGD([weights[name] for name in problem.parts], lr=rate)
+    losses = []
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        loss = problem.loss(model(torch.from_numpy(pair[0])), torch.from_numpy(pair[1]))
+        loss.backward()
+        losses.append(float(loss.detach()))
+        optimizer.step()
+    parts = [(before[name] - weights[name].detach()).reshape(-1) for name in problem.parts]
+    left = set(weights) - set(problem.parts)
+    assert all(torch.equal(before[name], weights[name]) for name in left)
+    return torch.cat(parts).numpy(), losses[0]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_gradients_and_local_epochs_are_those_of_torch(name):
+    problem, clients = task(name)
+    for local, rate, epochs in ((Local(), 1.0, 1), (Local(epochs=3, learning_rate=0.1), 0.1, 3)):
+        learner = Learner(problem, local)
+        updates, losses = learner.updates([2, 0, 3])
+        assert updates.shape == (3, problem.dimension)
+        for client, update, loss in zip([2, 0, 3], updates, losses, strict=True):
+            expected, first = oracle(problem, clients[client], rate, epochs)
+            assert np.abs(update - expected).max() < 2e-6
+            assert loss == pytest.approx(first, rel=1e-5)
+            assert np.abs(update).max() > 1e-4
+    state = dict(learner._copies.shared().state_dict())
+    assert all(torch.equal(t, state[n]) for n, t in problem.model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_examples_are_clipped_one_by_one(name):
+    problem, clients = task(name)
+    lengths, norm = [], 0.3
+    for by_vmap in (True, False):
+        learner = Learner(problem, Local(example_norm=norm))
+        assert learner._by_vmap == (name != "branching")
+        learner._by_vmap &= by_vmap
+        for client in (0, 3):
+            update, loss = (each[0] for each in learner.updates([client]))
+            pairs = [(x[None], y[None]) for x, y in zip(*clients[client], strict=True)]
+            rows, losses = zip(*(oracle(problem, pair, 1.0, 1) for pair in pairs), strict=True)
+            expected = np.mean([clip_to_norm(row, norm) for row in rows], axis=0)
+            assert np.abs(update - expected).max() < 2e-6
+            assert loss == pytest.approx(np.mean(losses), rel=1e-4)
+            lengths += [np.linalg.norm(row) for row in rows]
+    assert max(lengths) > norm
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_evaluation_is_that_of_torch(name):
+    problem, clients = task(name)
+    features, targets = (torch.from_numpy(part) for part in clients[2])
+    model = problem.model.eval()
+    with torch.no_grad():
+        output = model(features)
+    found = Learner(problem).evaluate()
+    assert found.loss == pytest.approx(float(problem.loss(output, targets)), rel=1e-5)
+    if name in ("regression", "many labels"):
+        assert found.accuracy is None
+    else:
+        assert found.accuracy == float((output.argmax(1) == targets).double().mean())
+    nothing = problem_of(problem.model, clients, loss=problem.loss, buffers=problem.buffers)
+    assert Learner(nothing).evaluate() == Evaluation(None, None)
+
+
+def test_a_forward_pass_of_ones_own_is_not_taken_for_softmax_regression():
+    class Scaled(nn.Sequential):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    rng = np.random.default_rng(0)
+    data = [(pictures(rng, 4), rng.integers(0, 5, 4)) for _ in range(3)]
+    layers = nn.Flatten(), nn.Linear(16, 5)
+    hooked = nn.Sequential(*copy.deepcopy(layers))
+    hooked.register_forward_hook(lambda module, inputs, output: 2 * output)
+    for model in (Scaled(*layers), hooked, nn.Sequential(nn.Flatten(2), nn.Flatten(), layers[1])):
+        problem = problem_of(model, data)
+        update = Learner(problem).updates([1])[0][0]
+        assert np.abs(update - oracle(problem, data[1], 1.0, 1)[0]).max() < 1e-6
+
+
+class Dropping(nn.Module):
+    """Dropout as a function, in the middle of a network."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 12), nn.Linear(12, 5)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1)).relu()
+        return self.last(functional.dropout(x, 0.5, training=self.training))
+
+
+def dropping():
+    rng = np.random.default_rng(3)
+    torch.manual_seed(1)
+    clients = [(pictures(rng, size), rng.integers(0, 5, size)) for size in SIZES]
+    return problem_of(Dropping(), clients, test=clients[2])
+
+
+@pytest.mark.parametrize(
+    "local", [Local(), Local(epochs=2, learning_rate=0.1, batch=2), Local(example_norm=0.2)]
+)
+def test_random_numbers_of_a_client_come_from_its_key(local):
+    problem = dropping()
+    assert problem.draws
+    learner = Learner(problem, local)
+    assert learner.one_thread
+    state = torch.get_rng_state()
+    first = learner.updates([0, 1, 2], KEY)[0]
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(77)
+    again = np.stack([learner.updates([client], KEY)[0][0] for client in (2, 1, 0)])[::-1]
+    assert np.array_equal(first, again)
+    assert not np.allclose(first, learner.updates([0, 1, 2], KEY.fold_in(2))[0])
+    assert learner.evaluate() == learner.evaluate()
+
+
+def test_clients_with_equal_data_draw_different_numbers():
+    pair = dropping().clients.table.take(np.arange(6))
+    problem = problem_of(Dropping(), [pair, pair])
+    one, other = Learner(problem).updates([0, 1], KEY)[0]
+    assert not np.allclose(one, other)
+
+
+def test_one_example_changes_nothing_that_another_draws():
+    """At example level: what stays the same must give the same, up to the clipped gradient."""
+    rng = np.random.default_rng(3)
+    x, y = pictures(rng, 6), rng.integers(0, 5, 6)
+    torch.manual_seed(1)
+    model, changed = Dropping(), x.copy()
+    changed[2] *= -30
+    updates = [
+        Learner(problem_of(model, [(each, y)]), Local(example_norm=0.01)).updates([0], KEY)[0][0]
+        for each in (x, changed)
+    ]
+    apart = np.linalg.norm(updates[0].astype(float) - updates[1])
+    assert 0 < apart <= 2 * 0.01 * (1 / 6 + 2.0**-20)
+
+
+def test_a_round_of_a_model_that_draws_does_not_depend_on_the_workers():
+    found = []
+    for workers in (1, 3):
+        learner = Learner(dropping())
+        with ThreadPoolExecutor(workers) as pool:
+            collect = collector(learner, ClippedSGD(1e30), pool, workers)
+            found.append(collect([3, 1, 0, 2], KEY).mean)
+    assert np.array_equal(*found)

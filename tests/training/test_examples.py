@@ -1,0 +1,192 @@
+"""Data in every form that people have them in give the same examples."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from randquant.channels.keys import Key
+from randquant.training.client import Learner
+from randquant.training.examples import ReadExamples, StoredExamples, examples_of
+from randquant.training.local import Local
+from randquant.training.problem import problem_of
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(12, 4)).astype(np.float32), RNG.integers(0, 3, 12)
+PARTS = (slice(0, 5), slice(5, 9), slice(9, 12))
+
+
+class Pairs(Dataset):
+    """As torch's own data sets give examples: a tensor and a Python number."""
+
+    def __init__(self, part):
+        self.x, self.y = torch.from_numpy(X[part]), Y[part].tolist()
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, place):
+        return self.x[place], self.y[place]
+
+
+class Partition:
+    """What a Hugging Face Dataset answers: rows as dicts, the names of its columns."""
+
+    def __init__(self, part, features="image", target="label", convert=np.ndarray.tolist, **more):
+        self.columns = {features: convert(X[part]), target: Y[part].tolist(), **more}
+        self.column_names = list(self.columns)
+
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, place):
+        if isinstance(place, str):
+            return self.columns[place]
+        return {name: column[place] for name, column in self.columns.items()}
+
+
+def fake_picture():
+    return type("Image", (), {"__module__": "PIL.PngImagePlugin"})()
+
+
+FORMS = {
+    "arrays": lambda part: (X[part], Y[part]),
+    "tensors": lambda part: (torch.from_numpy(X[part]), torch.from_numpy(Y[part])),
+    "needing gradients": lambda part: (torch.from_numpy(X[part]).requires_grad_(), Y[part]),
+    "lists": lambda part: (X[part].tolist(), Y[part].tolist()),
+    "columns": lambda part: {"x": X[part], "y": Y[part]},
+    "tensor data set": lambda part: TensorDataset(*map(torch.from_numpy, (X[part], Y[part]))),
+    "data set": Pairs,
+    "subset": lambda part: Subset(Pairs(slice(None)), range(12)[part]),
+    "list of pairs": lambda part: list(zip(X[part], Y[part], strict=True)),
+    "list of rows": lambda part: [{"x": x, "y": y} for x, y in zip(X[part], Y[part], strict=True)],
+    "partition": Partition,
+    "partition of tensors": lambda part: Partition(part, convert=torch.from_numpy),
+    "other names": lambda part: Partition(part, "img", "labels"),
+    "more columns": lambda part: Partition(part, writer=["a"] * 12),
+}
+READ = set(list(FORMS)[6:])
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_updates(form):
+    clients = {f"c{number}": FORMS[form](part) for number, part in enumerate(PARTS)}
+    problem = problem_of(model(), clients, test=FORMS[form](slice(None)))
+    plain = problem_of(model(), [(X[part], Y[part]) for part in PARTS], test=(X, Y))
+    assert problem.clients.sizes.tolist() == [5, 4, 3]
+    assert (problem.clients.table is None) == (form in READ)
+    assert (problem.classes, problem.draws) == (3, False)
+    for local in (Local(), Local(2, 2, 0.1), Local(example_norm=0.1)):
+        ours, theirs = (Learner(each, local) for each in (problem, plain))
+        updates = [each.updates([2, 0], Key.from_seed(1))[0] for each in (ours, theirs)]
+        assert np.abs(updates[0] - updates[1]).max() < 1e-6
+        assert np.abs(updates[0]).max() > 1e-3
+    assert ours.evaluate().accuracy == theirs.evaluate().accuracy
+    assert ours.evaluate().loss == pytest.approx(theirs.evaluate().loss, rel=1e-6)
+
+
+def test_a_data_set_is_read_when_it_is_needed():
+    read = []
+
+    class Noted(Pairs):
+        def __getitem__(self, place):
+            read.append(place)
+            return super().__getitem__(place)
+
+    examples = examples_of(Noted(slice(None)))
+    assert isinstance(examples, ReadExamples)
+    read.clear()
+    features, targets = examples.take(np.array([7, 2]))
+    assert read == [7, 2]
+    assert np.array_equal(features, X[[7, 2]])
+    assert targets.tolist() == Y[[7, 2]].tolist()
+
+
+def test_columns_are_named_where_they_must_be():
+    rows = Partition(slice(None), "vector", "digit", writer=["a"] * 12)
+    with pytest.raises(ValueError, match=r"got columns vector, digit, writer: say which two"):
+        examples_of(rows)
+    features, targets = examples_of(rows, ("vector", "digit")).take(np.arange(12))
+    assert np.array_equal(features, X)
+    assert targets.tolist() == Y.tolist()
+    with pytest.raises(ValueError, match="two columns among vector, digit, writer, got picture"):
+        examples_of(rows, ("picture", "digit"))
+    swapped = examples_of({"label": X, "x": Y}, ("label", "x"))
+    assert isinstance(swapped, StoredExamples)
+    assert np.array_equal(swapped.features, X)
+
+
+BAD = {
+    "pictures": (lambda: Partition(slice(None), convert=lambda x: [fake_picture()] * 12), TypeError,
+                 "Client 0: Expected features as numbers, got a PIL image: convert .* ToTensor"),
+    "pixels": (lambda: Partition(slice(None), convert=lambda x: x.astype(np.uint8)), ValueError,
+               "Client 0: Expected features in float32, got uint8"),
+    "words": (lambda: Partition(slice(None), convert=lambda x: ["a word"] * 12), TypeError,
+              "Client 0: Expected numbers, got a str"),
+    "not pairs": (lambda: list(X), TypeError,
+                  "Client 0: Expected examples .* got a ndarray as example 0"),
+    "three": (lambda: [(x, 0, 1) for x in X], TypeError, "Client 0: Expected examples"),
+    "none": (list, ValueError, "Client 0: Expected at least one example, got none"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_data_sets(name):
+    build, kind, sentence = BAD[name]
+    with pytest.raises(kind, match=sentence):
+        problem_of(model(), [build(), FORMS["partition"](PARTS[0])])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda d: d.x[4].fill_(np.nan), "Client late: Expected finite features"),
+        (lambda d: d.y.__setitem__(4, 3), "Client late: Expected labels from 0 to 2, .* got 3"),
+        (lambda d: d.y.__setitem__(4, -1), "Client late: Expected labels from 0 to 2, .* got -1"),
+        (lambda d: setattr(d, "x", [*d.x[:4], torch.zeros(5)]), r"Client late: .*\(4,\), \(5,\)"),
+    ],
+)
+def test_what_is_wrong_is_said_when_it_is_read(spoil, sentence):
+    data = Pairs(PARTS[0])
+    data.x = data.x.clone()
+    spoil(data)
+    problem = problem_of(model(), {"early": Pairs(PARTS[1]), "late": data}, test=data)
+    learner = Learner(problem)
+    learner.updates([0])
+    with pytest.raises(ValueError, match=sentence):
+        learner.updates([1])
+    with pytest.raises(ValueError, match=sentence.replace("Client late", "Test data")):
+        learner.evaluate()
+
+
+class Augmented(Pairs):
+    """Noise on each example, from torch's generator."""
+
+    def __getitem__(self, place):
+        x, y = super().__getitem__(place)
+        return x + 0.1 * torch.randn(4), y
+
+
+@pytest.mark.parametrize("local", [Local(), Local(2, 2, 0.1), Local(example_norm=0.1)])
+def test_augmentation_follows_from_the_key(local):
+    problem = problem_of(model(), [Augmented(part) for part in PARTS], test=Augmented(PARTS[0]))
+    assert problem.draws
+    learner, key = Learner(problem, local), Key.from_seed(1)
+    first = learner.updates([0, 1, 2], key)[0]
+    torch.manual_seed(4)
+    assert np.array_equal(first[2], learner.updates([2], key)[0][0])
+    assert not np.allclose(first, learner.updates([0, 1, 2], key.fold_in(1))[0])
+    assert learner.evaluate() == learner.evaluate()
+
+
+def test_clients_in_memory_and_on_disk_go_together():
+    mixed = [FORMS["arrays"](PARTS[0]), Pairs(PARTS[1]), Partition(PARTS[2])]
+    plain = problem_of(model(), [(X[part], Y[part]) for part in PARTS])
+    ours, theirs = Learner(problem_of(model(), mixed)), Learner(plain)
+    assert np.abs(ours.updates([0, 1, 2])[0] - theirs.updates([0, 1, 2])[0]).max() < 1e-6

@@ -1,0 +1,396 @@
+"""`train` with a model and clients of one's own, from import to a guarantee."""
+
+import functools
+import json
+import os
+import stat
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from randquant.aggregation.baselines import ClippedSGD
+from randquant.aggregation.registry import update_mechanism
+from randquant.channels.keys import Key
+from randquant.privacy.accounting.accountant import account
+from randquant.training import federated
+from randquant.training.configured import mechanism_of
+from randquant.training.federated import train
+from randquant.training.runs import execution, secret
+from randquant.training.runs import folder as run_folder
+from randquant.training.schedule import sample
+
+FEATURES, CLASSES, CLIENTS = 6, 3, 30
+RULE = torch.tensor(np.random.default_rng(3).normal(size=(FEATURES, CLASSES)), dtype=torch.float32)
+
+CHEAP = {"rounds": 6, "cohort": 10, "progress": False, "checkpoint_every": 2, "evaluate_every": 3}
+"""A short run."""
+
+
+def examples(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(count, FEATURES, generator=generator)
+    return features, (features @ RULE).argmax(1)
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return {f"phone {k}": examples(8 + k % 3, k) for k in range(CLIENTS)}
+
+
+@pytest.fixture(scope="module")
+def test_data():
+    return examples(200, 1000)
+
+
+def a_model():
+    torch.manual_seed(1)
+    return nn.Linear(FEATURES, CLASSES)
+
+
+def noisy(multiplier=2.0, cohort=10):
+    """A mechanism of one's own, which needs no search."""
+    return update_mechanism(
+        "stochastic-rounding", {"clip": 0.5, "levels": 2, "margin": multiplier},
+        trust="aggregate", cohort=cohort, clip_norm=1.0,
+    )  # fmt: skip
+
+
+def weights(run):
+    return torch.cat([p.detach().reshape(-1) for p in run.model.parameters()]).numpy()
+
+
+def participations(run, key):
+    """How often the client called most often really took part."""
+    counts = np.zeros(run.config.population, dtype=np.int64)
+    for round in range(1, run.summary.rounds + 1):
+        counts[sample(run.config, round, counts, key)] += 1
+    return int(counts.max())
+
+
+def accounted(run, most):
+    """The accountant's own guarantee for so many participations."""
+    release = mechanism_of(run.config).release(run.summary.dimension, most, run.config.neighboring)
+    assert release is not None
+    return account([release], run.config.delta)
+
+
+def test_own_model_and_clients_from_import_to_report(clients, test_data, tmp_path):
+    model = a_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    started = time.process_time()
+    run = train(model, clients, test=test_data, mechanism=noisy(), seed=0, **CHEAP)
+    assert time.process_time() - started < 10
+    assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+    assert isinstance(run.model, nn.Linear)
+    assert run.model is not model
+    assert not np.array_equal(weights(run), torch.cat([b.reshape(-1) for b in before]).numpy())
+    assert [metrics.round for metrics in run.history] == list(range(1, 7))
+    assert run.upload_bytes == noisy().upload_bytes(run.summary.dimension, 10)
+    assert run.guarantee == run.summary.guarantee
+    features, labels = test_data
+    right = (run.model(features).argmax(1) == labels).float().mean()
+    assert run.summary.accuracy == pytest.approx(float(right))
+    assert "<html" in run.report(tmp_path / "page.html").read_text()
+    assert "simulation seed 0" in repr(run)
+
+
+def test_the_target_is_met_for_the_participations_that_really_happened(clients, test_data):
+    run = train(a_model(), clients, test=test_data, epsilon=8, seed=0, **CHEAP)
+    most = participations(run, Key.from_seed(0))
+    assert most == 2  # 6 rounds of 10 of 30 clients, balanced
+    assert run.guarantee is not None
+    assert 7.9 < run.guarantee.epsilon <= 8
+    assert run.guarantee == accounted(run, most)
+    assert (run.guarantee.delta, run.guarantee.trust) == (1e-5, "aggregate")
+    assert run.summary.rounds == 6
+    assert not run.summary.stopped
+
+
+@pytest.mark.parametrize(
+    ("settings", "least"),
+    [({"max_participations": 6}, 3), ({"max_participations": 4}, 3)],
+)
+def test_a_schedule_without_balance_is_simulated(clients, settings, least):
+    run = train(a_model(), clients, epsilon=8, seed=4, **CHEAP, **settings)
+    most = participations(run, Key.from_seed(4))
+    assert most >= least
+    assert run.summary.participations == most
+    assert run.guarantee is not None
+    assert 7.9 < run.guarantee.epsilon <= 8
+    assert run.guarantee == accounted(run, most)
+
+
+def test_poisson_cohorts_meet_a_local_target(clients):
+    mechanism = update_mechanism("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 3.0})
+    run = train(
+        a_model(), clients, mechanism=mechanism, epsilon=6, sampling="poisson", seed=1, **CHEAP
+    )
+    assert run.guarantee is not None
+    assert run.guarantee.epsilon <= 6
+    assert run.guarantee == accounted(run, participations(run, Key.from_seed(1)))
+
+
+def test_a_limit_ends_a_run_with_ones_own_mechanism(clients):
+    free = train(a_model(), clients, mechanism=noisy(), seed=0, max_participations=6, **CHEAP)
+    assert free.guarantee is not None
+    limit = free.guarantee.epsilon * 0.7
+    run = train(
+        a_model(), clients, mechanism=noisy(), epsilon=limit, seed=0, max_participations=6, **CHEAP
+    )
+    assert run.guarantee is not None
+    assert run.guarantee.epsilon <= limit
+    assert run.summary.rounds is not None
+    assert run.summary.rounds < 6
+    assert f"above {limit}" in run.summary.stopped
+
+
+def test_an_epsilon_out_of_reach_says_what_would_be_needed(clients):
+    with pytest.raises(ValueError, match=r"epsilon >= .* which one round costs"):
+        train(a_model(), clients, mechanism=noisy(), epsilon=0.01, **CHEAP)
+    with pytest.raises(ValueError, match=r"it would need .*delta > 0"):
+        train(a_model(), clients, epsilon=1e-15, delta=0.0, **CHEAP)
+
+
+def test_neither_target_nor_mechanism_is_refused(clients):
+    with pytest.raises(ValueError, match="Expected epsilon, or a mechanism of your own"):
+        train(a_model(), clients, **CHEAP)
+
+
+def test_without_privacy_there_is_no_guarantee(clients, test_data):
+    run = train(a_model(), clients, test=test_data, mechanism=ClippedSGD(clip_norm=1.0), **CHEAP)
+    assert run.guarantee is None
+    assert "no privacy" in repr(run)
+
+
+def test_without_test_data_nothing_is_measured(clients, tmp_path):
+    run = train(a_model(), clients, mechanism=noisy(), baseline=True, **CHEAP)
+    assert run.summary.accuracy is None
+    assert run.summary.loss is None
+    assert "<html" in run.report(tmp_path / "page.html").read_text()
+
+
+def test_a_regression_has_a_loss_and_no_accuracy(tmp_path):
+    clients = []
+    for seed in range(12):
+        features, _ = examples(9, seed)
+        clients.append((features, (features @ RULE[:, :1])))
+    run = train(
+        nn.Linear(FEATURES, 1), clients[1:], test=clients[0], loss=nn.functional.mse_loss,
+        mechanism=noisy(0.5, 5), **{**CHEAP, "cohort": 5},
+    )  # fmt: skip
+    assert run.summary.accuracy is None
+    assert run.summary.loss is not None
+    assert run.summary.loss > 0
+    assert "loss" in repr(run)
+    assert "<html" in run.report(tmp_path / "page.html").read_text()
+
+
+class Interrupted(BaseException):
+    """As a kill."""
+
+
+def stop_after(rounds, error=Interrupted):
+    def on_round(metrics):
+        if metrics.round == rounds:
+            raise error
+
+    return on_round
+
+
+@pytest.mark.parametrize("stopped", [1, 2, 3, 5, 6])
+def test_an_interrupted_cell_goes_on_to_the_same_bits(stopped, clients, test_data, tmp_path):
+    cell = functools.partial(
+        train, a_model(), clients, test=test_data, mechanism=noisy(), seed=2,
+        server_optimizer=functools.partial(torch.optim.Adam, lr=0.05), **CHEAP,
+    )  # fmt: skip
+    whole = cell(folder=tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        cell(folder=tmp_path / "cell", on_round=stop_after(stopped))
+    seen = []
+    run = cell(folder=tmp_path / "cell", on_round=seen.append)
+    assert weights(run).tobytes() == weights(whole).tobytes()
+    assert [replaced(m) for m in run.history] == [replaced(m) for m in whole.history]
+    assert seen[0].round == stopped // 2 * 2 + 1 if stopped < 6 else not seen
+    again = cell(folder=tmp_path / "cell", on_round=stop_after(1))  # finished: nothing is trained
+    assert weights(again).tobytes() == weights(whole).tobytes()
+
+
+def replaced(metrics):
+    """What is measured, without times."""
+    names = ("round", "accuracy", "loss", "train_loss", "bytes_up", "participations", "epsilon")
+    return [getattr(metrics, name) for name in names]
+
+
+def test_a_secret_key_is_fresh_in_every_folder_and_kept_in_it(clients, tmp_path):
+    first, second = (
+        train(a_model(), clients, mechanism=noisy(), folder=tmp_path / name, **CHEAP)
+        for name in ("a", "b")
+    )
+    assert weights(first).tobytes() != weights(second).tobytes()
+    with pytest.raises(Interrupted):
+        train(
+            a_model(), clients, mechanism=noisy(), folder=tmp_path / "c", on_round=stop_after(5),
+            **CHEAP,
+        )  # fmt: skip
+    held = secret.read(tmp_path / "c")
+    third = train(a_model(), clients, mechanism=noisy(), folder=tmp_path / "c", **CHEAP)
+    hand = execution_by_hand(clients, tmp_path / "d", held)
+    assert weights(third).tobytes() == hand.tobytes()
+
+
+def execution_by_hand(clients, folder, held):
+    """The same run, never stopped, from the same secret key."""
+    original = secret.Secret.fresh
+    try:
+        secret.Secret.fresh = classmethod(lambda cls: held)
+        return weights(train(a_model(), clients, mechanism=noisy(), folder=folder, **CHEAP))
+    finally:
+        secret.Secret.fresh = original
+
+
+def test_the_key_is_only_in_its_file_which_only_the_user_can_read(clients, tmp_path):
+    folder = tmp_path / "run"
+    run = train(a_model(), clients, mechanism=noisy(), folder=folder, baseline=True, **CHEAP)
+    run.report(folder / "page.html")
+    assert stat.S_IMODE(os.stat(folder / "key").st_mode) == 0o600
+    content = (folder / "key").read_text().strip()
+    assert len(bytes.fromhex(content)) == 32
+    others = [path for path in folder.rglob("*") if path.is_file() and path.name != "key"]
+    assert len(others) > 8
+    for path in others:
+        data = path.read_bytes()
+        assert content.encode() not in data
+        assert bytes.fromhex(content) not in data
+    assert content not in repr(run)
+    assert run.config.seed is None
+
+
+def test_another_key_is_refused(clients, tmp_path):
+    cell = functools.partial(
+        train, a_model(), clients, mechanism=noisy(), folder=tmp_path / "run", **CHEAP
+    )
+    with pytest.raises(Interrupted):
+        cell(on_round=stop_after(3))
+    good = (tmp_path / "run" / "key").read_bytes()
+    (tmp_path / "run" / "key").write_text("00" * 32)
+    with pytest.raises(ValueError, match="Expected the secret key that the run"):
+        cell()
+    (tmp_path / "run" / "key").unlink()
+    with pytest.raises(ValueError, match=r"Expected the run's secret key in .*, found none"):
+        cell()
+    (tmp_path / "run" / "key").write_bytes(good)
+    assert cell().summary.rounds == 6
+
+
+def test_another_problem_or_setting_is_refused_by_name(clients, test_data, tmp_path):
+    cell = functools.partial(train, mechanism=noisy(), folder=tmp_path / "run", seed=0, **CHEAP)
+    cell(a_model(), clients, test=test_data)
+    changed = {**clients, "phone 3": examples(8, 99)}
+    other = a_model()
+    with torch.no_grad():
+        other.bias += 1
+    for model, data, settings, sentence in [
+        (a_model(), changed, {"test": test_data}, "clients' data"),
+        (other, clients, {"test": test_data}, "model"),
+        (a_model(), clients, {"test": examples(50, 7)}, "test data"),
+        (a_model(), clients, {"test": test_data, "loss": nn.functional.nll_loss}, "loss"),
+        (a_model(), clients, {"test": test_data, "cohort": 9, "mechanism": noisy(2, 9)}, "cohort"),
+        (a_model(), clients, {"test": test_data, "delta": 1e-3, "seed": 1}, "seed"),
+        (a_model(), clients, {"test": test_data, "mechanism": noisy(1.0)}, "mechanism"),
+        (a_model(), clients, {"test": test_data, "learning_rate": 0.2}, "learning_rate"),
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            cell(model, data, **settings)
+    # How often to evaluate may change, and delta, which is stated anew.
+    again = cell(a_model(), clients, test=test_data, evaluate_every=2)
+    assert again.summary.rounds == 6
+
+
+def test_callbacks_see_every_round_and_may_stop_the_run(clients, test_data, tmp_path):
+    first, second = [], []
+    run = train(
+        a_model(), clients, test=test_data, mechanism=noisy(), baseline=True,
+        on_round=[first.append, second.append], **CHEAP,
+    )  # fmt: skip
+    assert first == second == list(run.history)
+    with pytest.raises(RuntimeError, match="broken") as caught:
+        train(
+            a_model(), clients, mechanism=noisy(), folder=tmp_path / "run",
+            on_round=stop_after(4, RuntimeError("broken")), **CHEAP,
+        )  # fmt: skip
+    assert "the same call goes on" in caught.value.__notes__[0]
+
+
+def test_an_interrupt_says_how_to_go_on(clients, tmp_path):
+    for folder, sentence in [(tmp_path / "run", "the same call goes on"), (None, "give folder=")]:
+        with pytest.raises(KeyboardInterrupt, match=sentence):
+            train(
+                a_model(), clients, mechanism=noisy(), folder=folder,
+                on_round=stop_after(2, KeyboardInterrupt), **CHEAP,
+            )  # fmt: skip
+
+
+def test_a_temporary_folder_disappears_with_the_run(clients, monkeypatch, tmp_path):
+    monkeypatch.setattr(federated.tempfile, "tempdir", str(tmp_path))
+    run = train(a_model(), clients, mechanism=noisy(), **CHEAP)
+    folder = run.folder
+    assert (folder / "key").exists()
+    del run
+    assert not folder.exists()
+    with pytest.raises(Interrupted):
+        train(a_model(), clients, mechanism=noisy(), on_round=stop_after(2), **CHEAP)
+    assert not list(tmp_path.iterdir())
+
+
+WRITE = run_folder.sealed.write
+
+
+def dying(left, path, *arguments):
+    """Write as many files as are left, then die."""
+    if next(left, None) is None:
+        raise Interrupted
+    WRITE(path, *arguments)
+
+
+def test_a_folder_that_was_begun_and_not_finished_is_begun_again(clients, tmp_path, monkeypatch):
+    """A kill between the first file and the configuration leaves nothing that was sent."""
+    for number in range(3):
+        folder, left = tmp_path / str(number), iter(range(number))
+        with monkeypatch.context() as patched:
+            patched.setattr(run_folder.sealed, "write", functools.partial(dying, left))
+            with pytest.raises(Interrupted):
+                train(a_model(), clients, mechanism=noisy(), folder=folder, **CHEAP)
+        run = train(a_model(), clients, mechanism=noisy(), folder=folder, **CHEAP)
+        assert run.summary.rounds == 6
+
+
+def test_a_folder_with_other_files_is_refused(clients, tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(FileExistsError, match="holds other files"):
+        train(a_model(), clients, mechanism=noisy(), folder=tmp_path, **CHEAP)
+
+
+def test_examples_as_the_privacy_unit(clients):
+    run = train(a_model(), clients, epsilon=4, unit="example", seed=0, **CHEAP)
+    assert run.guarantee is not None
+    assert run.guarantee.epsilon <= 4
+    assert run.config.local_learning_rate is None
+    per_client = accounted(run, 2)
+    assert per_client.epsilon > 2 * run.guarantee.epsilon  # a client holds eight examples or more
+
+
+def test_a_mechanism_for_more_clients_than_a_cohort_is_refused(clients):
+    with pytest.raises(ValueError, match="Expected cohort >= 20"):
+        train(a_model(), clients, mechanism=noisy(2.0, 20), **CHEAP)
+
+
+def test_what_a_run_is_about_is_on_record(clients, tmp_path):
+    run = train(a_model(), clients, mechanism=noisy(), folder=tmp_path / "run", seed=0, **CHEAP)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["dataset"], config["model"], config["loss"]) == ("own", "own", "cross_entropy")
+    assert mechanism_of(run.config) == noisy()
+    with pytest.raises(ValueError, match=r"go on with the call of randquant.train"):
+        execution.execute(tmp_path / "run")

@@ -1,0 +1,114 @@
+"""The server's step is the optimiser's own, and its state survives a file."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from randquant.training.optimizer import ServerStep, from_tensors, to_tensors, torch_optimizer
+
+SHAPES = [(3, 4), (5,), (2, 1, 2)]
+DIMENSION = 21
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.3),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.3, betas=(0.8, 0.99)),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.3, weight_decay=0.1, amsgrad=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.3, lr_decay=0.01),
+    "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+    "groups": lambda p: torch.optim.SGD([{"params": p[:1], "lr": 0.1}, {"params": p[1:]}], lr=0.3),
+}
+
+
+def by_hand(make, means, start):
+    """torch's own loop: one optimiser that lives through all steps."""
+    sizes = [int(np.prod(shape)) for shape in SHAPES]
+    tensors = [
+        nn.Parameter(part.clone().reshape(shape))
+        for part, shape in zip(torch.from_numpy(start).split(sizes), SHAPES, strict=True)
+    ]
+    optimizer = make(tensors)
+    for mean in means:
+        parts = torch.from_numpy(mean).split(sizes)
+        for tensor, part, shape in zip(tensors, parts, SHAPES, strict=True):
+            tensor.grad = part.clone().reshape(shape)
+        optimizer.step()
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).numpy()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_are_torchs_own_bit_for_bit_and_survive_files(name):
+    rng = np.random.default_rng(0)
+    start = rng.standard_normal(DIMENSION).astype(np.float32)
+    means = [rng.standard_normal(DIMENSION).astype(np.float32) for _ in range(8)]
+    server = ServerStep(OPTIMIZERS[name], SHAPES)
+    parameters, state = start.copy(), server.init()
+    for mean in means:
+        arrays, text = to_tensors(state)  # as in a checkpoint
+        before = {key: array.copy() for key, array in arrays.items()}
+        kept = parameters.copy()
+        new = server.step(parameters, mean, from_tensors(arrays, text))
+        also = server.step(parameters, mean, state)
+        assert np.array_equal(parameters, kept)  # what was passed stays as it was
+        now, same = to_tensors(state)
+        assert same == text
+        assert all(np.array_equal(now[key], before[key]) for key in before)
+        assert np.array_equal(new[0], also[0])
+        parameters, state = new
+    assert parameters.tobytes() == by_hand(OPTIMIZERS[name], means, start).tobytes()
+    assert not np.array_equal(parameters, start)
+
+
+def test_names_of_torch_optim_make_the_same():
+    make = torch_optimizer("AdamW", 0.3, {"weight_decay": 0.1, "betas": [0.8, 0.9]})
+    (group,) = make([nn.Parameter(torch.zeros(2))]).param_groups
+    assert (group["lr"], group["weight_decay"], group["betas"]) == (0.3, 0.1, (0.8, 0.9))
+    server = ServerStep(make, SHAPES)
+    name, options = server.described()
+    assert name == "AdamW"
+    assert options["weight_decay"] == 0.1
+
+
+@pytest.mark.parametrize("name", ["lion", "Optimizer", "lr_scheduler", "__name__"])
+def test_unknown_names_are_refused(name):
+    with pytest.raises(ValueError, match="SGD"):
+        torch_optimizer(name, 0.1, {})
+
+
+class Odd(torch.optim.SGD):
+    """Keeps what no file can hold."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["odd"] = object()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "sentence"),
+    [
+        (lambda p: torch.optim.LBFGS(p, lr=0.1), ValueError, "LBFGS, which evaluates the loss"),
+        (lambda p: torch.optim.SparseAdam(p, lr=0.1), ValueError, "dense gradients"),
+        (lambda p: torch.optim.SGD(p, lr=-1.0), ValueError, "Invalid learning rate"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, speed=2), ValueError, "speed"),
+        (lambda p: None, TypeError, "Expected server_optimizer to return"),
+        (
+            lambda p: Odd(p, lr=0.1),
+            TypeError,
+            "state is numbers and tensors, got one with a object",
+        ),
+    ],
+)
+def test_what_cannot_step_is_refused_before_anything_is_trained(make, error, sentence):
+    with pytest.raises(error, match=sentence):
+        ServerStep(make, SHAPES)
+
+
+def test_adam_divides_by_the_root_and_then_adds_its_floor():
+    """Where the second moment is as small as the floor; by hand, after one step of 1e-8."""
+    mean = np.full(1, 1e-8, dtype=np.float32)
+    server = ServerStep(torch_optimizer("Adam", 1.0, {}), [(1,)])
+    after, _ = server.step(np.zeros(1, np.float32), mean, server.init())
+    assert after[0] == pytest.approx(-0.5, rel=1e-4)
