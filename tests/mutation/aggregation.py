@@ -7,7 +7,7 @@ ROTATION = ("tests/aggregation/test_rotation.py",)
 LIMITS = ("tests/planning/test_limits.py",)
 COHORTS = ("tests/training/test_participation.py",)
 ROUND = ("tests/training/test_algorithm.py", "tests/training/test_cohort.py")
-OPTIMIZER = ("tests/training/test_optimizer.py",)
+STEP = ("tests/training/test_optimizer.py",)
 LEDGER = ("tests/privacy/test_ledger.py", "tests/training/test_client.py")
 
 MUTANTS = [
@@ -578,6 +578,13 @@ MUTANTS = [
     ("training/algorithm.py", "learner.load(state.parameters)\n", "pass\n", "old weights", ROUND),
     (
         "training/algorithm.py",
+        "server.step(state.parameters, mean, state.optimizer)",
+        "server.step(state.parameters, mean, {})",
+        "the optimiser begins anew in every round",
+        ROUND,
+    ),
+    (
+        "training/algorithm.py",
         "return replace(state, round=state.round + 1), Round(None",
         "return state, Round(None",
         "a round without clients does not count",
@@ -606,7 +613,7 @@ MUTANTS = [
     ),
     (
         "training/cohort.py",
-        "_check(update, client)",
+        "finite(update)",
         "pass",
         "whose update is no number",
         ROUND,
@@ -686,36 +693,50 @@ MUTANTS = [
         "training/optimizer.py",
         "copy.deepcopy(dict(state))",
         "dict(state)",
-        "a step changes the state that it is given",
-        OPTIMIZER,
-    ),
-    (
-        "training/optimizer.py",
-        "tensor.grad = part.detach()",
-        "tensor.grad = -part.detach()",
-        "uphill",
-        OPTIMIZER,
+        "a step changes the state that it began with",
+        STEP,
     ),
     (
         "training/optimizer.py",
         "        if state:\n",
-        "        if False:\n",
-        "momentum is forgotten",
-        OPTIMIZER,
-    ),
-    (
-        "training/optimizer.py",
-        "return flat.numpy(), optimizer.state_dict()",
-        "return flat.numpy(), state",
-        "the state stays what it was at first",
-        OPTIMIZER,
+        "        if not state:\n",
+        "no state from round to round",
+        STEP,
     ),
     (
         "training/optimizer.py",
         "torch.from_numpy(vector.copy())",
         "torch.from_numpy(vector)",
-        "a step changes the parameters that it is given",
-        OPTIMIZER,
+        "a step changes the parameters that it began with",
+        STEP,
+    ),
+    (
+        "training/optimizer.py",
+        "        optimizer.step()\n",
+        "        optimizer.step()\n        optimizer.step()\n",
+        "two steps a round",
+        STEP,
+    ),
+    (
+        "training/optimizer.py",
+        "return tuple(value(part) for part in content)",
+        "return [value(part) for part in content]",
+        "pairs come back from a file as lists",
+        STEP,
+    ),
+    (
+        "training/optimizer.py",
+        "closure.default is inspect.Parameter.empty",
+        "False",
+        "optimisers that want the data",
+        STEP,
+    ),
+    (
+        "training/optimizer.py",
+        "lr=learning_rate, **own",
+        "lr=1.0, **own",
+        "steps of 1 whatever was set",
+        STEP,
     ),
     # The ledger ----------------------------------------------------------------------------------
     (

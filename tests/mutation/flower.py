@@ -642,7 +642,7 @@ MUTANTS = [
         "pairs do not count",
         of(
             "aggregation/test_payloads",
-            "copies_are_refused_where_chance_makes_one_in_a_billion_sums_have_them",
+            "copies_are_refused_where_chance_makes_one_in_a_trillion_sums_have_them",
         ),
     ),
     (

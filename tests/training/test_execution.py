@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 
 from randquant._internal import locks, sealed
+from randquant._internal.html import formatting
 from randquant._internal.serialization import to_json
 from randquant.channels.keys import Key
 from randquant.cli import progress
@@ -22,6 +23,7 @@ from randquant.training.participation import sample_cohort
 from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs import log as run_log
+from randquant.training.runs import rewrite
 
 CONFIG = TrainConfig(
     dataset="digits",
@@ -74,6 +76,7 @@ def test_the_guarantee_covers_the_client_called_most_often(finished):
     assert run.summary.participations == counts.max()
     assert run.summary.guarantee == account([release], 1e-5)
     assert run.summary.bytes_per_upload == 40 + -(-run.summary.dimension // 2)
+    assert run.summary.bytes_as_codes == run.summary.bytes_per_upload
 
 
 def test_the_same_configuration_gives_the_same_bits(finished, tmp_path):
@@ -193,6 +196,22 @@ def test_settings_have_the_digest_that_version_0_1_0_gave_them():
     config = TrainConfig("digits", "softmax", "rqm", CONFIG.parameters)
     digest = "37afa570e5e0cfbfc0f6f023fe84bc090ffab2868d65e1aaeaaddb6faf289ab2"
     assert run_folder.settings(config) == digest
+
+
+def test_a_run_of_version_0_1_0_can_be_read_and_not_continued(finished, tmp_path):
+    """Its optimisers rounded otherwise: what was sent would be sent again with other bits."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    (folder / "problem.json").unlink()
+    for path in (folder / "config.json", folder / "baseline" / "config.json"):
+        config = json.loads(path.read_text())
+        for name in ("loss", "problem", "parts", "frozen", "buffers", "server_options", "checksum"):
+            del config[name]
+        sealed.write(path, {**config, "server_optimizer": "sgd", "server_momentum": 0.0})
+    assert run_folder.read_finished(folder).summary == finished[1].summary
+    assert rewrite.rebuild(folder).exists()
+    with pytest.raises(ValueError, match=r"got one of randquant 0\.1\.0"):
+        runs.execute(folder, changes={"rounds": 41})
 
 
 def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):
@@ -344,6 +363,9 @@ def test_whole_updates_through_a_channel(norm, size, tmp_path):
     assert run.summary.guarantee == account([release], 1e-5)
     assert run.summary.guarantee.epsilon == run.metrics[-1].epsilon
     assert run.summary.bytes_per_upload == 40 + -(-5 * size // 8)  # a sum of 20 bits takes 5
+    assert run.summary.bytes_as_codes == 40 + -(-size // 8)
+    text = (folder / "report.html").read_text()
+    assert formatting.size_of(run.summary.bytes_as_codes) in text
     assert "updates of zeros" in (folder / "report.html").read_text()
     twin = json.loads((folder / "baseline" / "config.json").read_text())
     assert twin["mechanism"] == "clipped-sgd"
