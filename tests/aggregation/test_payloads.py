@@ -221,28 +221,6 @@ def test_copies_within_a_simulation_of_one_key_are_noticed():
     assert wire.unpack(COIN, payloads[0], 1024).shape == (1024,)
 
 
-<<<<<<< HEAD
-def test_payloads_of_floats_have_the_bytes_of_all_coordinates():
-    good = np.array([1.5, -2.0, 0.25, 3.0, 7.0], dtype="<f4")
-    more = np.array([0.5, 0.0, 0.25, -3.0, 1.0], dtype="<f4")
-    mean = mean_of_floats([good.tobytes(), more.tobytes()], 5)
-    assert mean.dtype == np.float64
-    np.testing.assert_array_equal(mean, [1.0, -1.0, 0.25, 0.0, 4.0])
-    for size in (0, 4, 8, 16, 19, 24):
-        with pytest.raises(ValueError, match=f"Expected a payload of 20 bytes, got {size}"):
-            mean_of_floats([good.tobytes(), bytes(size)], 5)
-
-
-def test_of_values_that_cannot_be_sent_the_first_is_named():
-    update = np.array([0.5, math.nan, math.inf, -math.inf])
-    with pytest.raises(ValueError, match=r"got nan at index \[1\]"):
-        finite(update)
-    with pytest.raises(ValueError, match=r"got inf at index \[0\]"):
-        finite(update[2:])
-
-
-=======
->>>>>>> frontdoor
 def test_signs_are_not_equal_more_often_than_is_said():
     """Of two coordinates of norm 1, for all pairs of updates on a grid."""
     mechanism = SignSGD(1.0, 0.4)
@@ -335,8 +313,6 @@ def test_updates_of_one_padded_size_are_not_mixed(of_five):
         payloads = [*some_payloads(each), *some_payloads(each, 1, dimension=6)]
         with pytest.raises(ValueError, match=r"payload 3: Expected .* of 5 coordinates, got 6"):
             each.mean(payloads, of_five)
-<<<<<<< HEAD
-=======
 
 
 def test_payloads_of_floats_have_the_bytes_of_all_coordinates():
@@ -356,4 +332,3 @@ def test_of_values_that_cannot_be_sent_the_first_is_named():
         finite(update)
     with pytest.raises(ValueError, match=r"got inf at index \[0\]"):
         finite(update[2:])
->>>>>>> frontdoor

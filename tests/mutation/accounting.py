@@ -296,7 +296,7 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/sampled.py",
-        "    _check_release(absent)\n",
+        '    _check_release("absent", absent)\n',
         "",
         "absent release of many or no rounds",
         (),
