@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import json
 
 import pytest
 from mutation import record
@@ -169,3 +170,13 @@ def test_tests_that_killed_others_of_the_module_come_first():
     assert ordered(mechanical, killers).tests == (*first[:QUICK], *mechanical.tests)
     assert ordered(planted("one", "wire", "mechanical"), killers).tests == ()
     assert ordered(planted("one"), killers).tests == ()
+
+
+def test_the_page_states_what_was_measured():
+    page = (ROOT / "docs" / "how-it-is-checked.md").read_text()
+    saved = json.loads(record.FILE.read_text())
+    for name, total in saved["totals"].items():
+        what = {"handmade": "made by hand", "mechanical": "mechanical"}[name]
+        counts = [total[column] for column in ("killed", "survived", "equivalent")]
+        assert f"| {what} | {' | '.join(map(str, counts))} |" in page
+    assert saved["totals"] == record.totals(saved["modules"])
