@@ -62,7 +62,9 @@ def followed_by_output(page: str, language: str) -> list[tuple[str, str]]:
 
 
 EXAMPLES = {
-    f"{name}-{place}": example
+    f"{name}-{place}": pytest.param(
+        *example, marks=[pytest.mark.slow] * ("rq.train(" in example[0])
+    )
     for name, page in RUN.items()
     for place, example in enumerate(followed_by_output(page, "python"))
 }
@@ -93,7 +95,8 @@ def test_the_index_lists_every_page():
 
 
 @pytest.mark.parametrize(("code", "expected"), EXAMPLES.values(), ids=EXAMPLES.keys())
-def test_the_python_of_the_docs_prints_what_they_say(code, expected):
+def test_the_python_of_the_docs_prints_what_they_say(code, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert len(code.splitlines()) <= 24
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -105,7 +108,7 @@ def test_the_python_of_the_docs_prints_what_they_say(code, expected):
 
 def test_every_page_with_examples_is_among_them():
     assert {name.rsplit("-", 1)[0] for name in EXAMPLES} == {
-        "README.md", "own-loop.md", "account-for-a-run.md", "certify.md",
+        "README.md", "own-loop.md", "account-for-a-run.md", "certify.md", "train.md",
     }  # fmt: skip
 
 

@@ -117,7 +117,7 @@ def test_the_site_is_built_without_a_warning_and_opens_offline(tmp_path):
 
         page.goto((site / "index.html").as_uri())
         page.wait_for_url("**/docs/README.html")
-        assert "Documentation" in page.title()
+        assert page.get_by_role("heading", name="Documentation").is_visible()
         page.get_by_role("link", name="Your own mechanism", exact=True).first.click()
         outputs = page.locator(".cell_output").all_inner_texts()
         assert any(text.startswith("order inf: epsilon <= 0.998528831") for text in outputs)

@@ -8,6 +8,7 @@ nothing but the standard library. Versions that are not found are named, and are
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,16 @@ COMMANDS = {
 }
 
 
+def interpreter(version: str) -> str | None:
+    """A Python of this version that runs: on the path, or one that pyenv installed."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    for each in (f"python{version}", *sorted(pyenv.glob(f"{version}.*/bin/python"))):
+        found = shutil.which(each)
+        if found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:
+            return found
+    return None
+
+
 def install(python: str, wheel: Path, folder: Path, extra: str) -> Path:
     """Make an environment with the wheel; return its folder of programs."""
     subprocess.run([python, "-m", "venv", folder], check=True)
@@ -51,12 +62,11 @@ def main() -> int:
     parser.add_argument("--extra", default="", choices=COMMANDS, help="extra to install as well")
     chosen = parser.parse_args()
     (wheel,) = sorted(chosen.folder.resolve().glob("*.whl"))
-    missing = [version for version in VERSIONS if not shutil.which(f"python{version}")]
-    for version in VERSIONS:
-        if version in missing:
-            continue
+    found = {version: interpreter(version) for version in VERSIONS}
+    missing = [version for version, python in found.items() if python is None]
+    for python in filter(None, found.values()):
         with tempfile.TemporaryDirectory() as folder:
-            programs = install(f"python{version}", wheel, Path(folder, "env"), chosen.extra)
+            programs = install(python, wheel, Path(folder, "env"), chosen.extra)
             subprocess.run([programs / "python", "-c", CORE], check=True, cwd=folder)
             subprocess.run(
                 [programs / "randquant", *COMMANDS[chosen.extra]], check=True, cwd=folder

@@ -51,6 +51,7 @@ napoleon_custom_sections = [("Guarantees", "Guarantees")]
 add_module_names = False
 python_maximum_signature_line_length = 90
 
+smartquotes = False  # the prime of x' is no quotation mark
 html_theme = "furo"
 html_title = f"randquant {release}"
 html_static_path = ["static"]
@@ -58,6 +59,7 @@ html_css_files = ["site.css"]
 templates_path = ["templates"]
 html_additional_pages = {"index": "to_the_front.html"}
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False
 html_show_search_summary = False  # it would be fetched, which a page opened from a file may not
 html_show_sourcelink = False

@@ -168,7 +168,8 @@ def _room(room: str, root: Path) -> str:
         f"   * - :doc:`{each.shown} <{name}>`\n     - {each.summary}\n"
         for name, each in here.items()
     )
-    entries = "".join(f"   {each.shown} <{name}>\n" for name, each in here.items())
+    short = {name: each.address.rpartition(".")[2] for name, each in here.items()}
+    entries = "".join(f"   {shown} <{name}>\n" for name, shown in short.items())
     module = importlib.import_module("randquant" if room == "_internal" else f"randquant.{room}")
     purpose = inspect.getdoc(module)
     return (

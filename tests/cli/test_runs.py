@@ -247,5 +247,5 @@ def test_without_tensorboard_nothing_is_trained(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     line = ["train", "--rounds", "2", "--run", str(tmp_path / "run"), "--tensorboard", "--quiet"]
     assert cli.main(line) == 2
-    assert "tensorboard extra" in capsys.readouterr().err
+    assert "[train,tensorboard]" in capsys.readouterr().err
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == b""

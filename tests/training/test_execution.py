@@ -23,6 +23,7 @@ from randquant.training.participation import sample_cohort
 from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs import log as run_log
+from randquant.training.runs import rewrite
 
 CONFIG = TrainConfig(
     dataset="digits",
@@ -195,6 +196,22 @@ def test_settings_have_the_digest_that_version_0_1_0_gave_them():
     config = TrainConfig("digits", "softmax", "rqm", CONFIG.parameters)
     digest = "37afa570e5e0cfbfc0f6f023fe84bc090ffab2868d65e1aaeaaddb6faf289ab2"
     assert run_folder.settings(config) == digest
+
+
+def test_a_run_of_version_0_1_0_can_be_read_and_not_continued(finished, tmp_path):
+    """Its optimisers rounded otherwise: what was sent would be sent again with other bits."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    (folder / "problem.json").unlink()
+    for path in (folder / "config.json", folder / "baseline" / "config.json"):
+        config = json.loads(path.read_text())
+        for name in ("loss", "problem", "parts", "frozen", "buffers", "server_options", "checksum"):
+            del config[name]
+        sealed.write(path, {**config, "server_optimizer": "sgd", "server_momentum": 0.0})
+    assert run_folder.read_finished(folder).summary == finished[1].summary
+    assert rewrite.rebuild(folder).exists()
+    with pytest.raises(ValueError, match=r"got one of randquant 0\.1\.0"):
+        runs.execute(folder, changes={"rounds": 41})
 
 
 def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):

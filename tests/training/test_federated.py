@@ -22,6 +22,8 @@ from randquant.training.runs import execution, secret
 from randquant.training.runs import folder as run_folder
 from randquant.training.schedule import sample
 
+pytestmark = pytest.mark.filterwarnings("ignore:No mechanism gives useful accuracy")
+
 FEATURES, CLASSES, CLIENTS = 6, 3, 30
 RULE = torch.tensor(np.random.default_rng(3).normal(size=(FEATURES, CLASSES)), dtype=torch.float32)
 
@@ -154,6 +156,11 @@ def test_an_epsilon_out_of_reach_says_what_would_be_needed(clients):
         train(a_model(), clients, epsilon=1e-15, delta=0.0, **CHEAP)
 
 
+def test_noise_that_hides_everything_is_warned_of(clients):
+    with pytest.warns(UserWarning, match="It would take at most .* parameters, or about"):
+        train(a_model(), clients, epsilon=0.05, seed=0, **CHEAP)
+
+
 def test_neither_target_nor_mechanism_is_refused(clients):
     with pytest.raises(ValueError, match="Expected epsilon, or a mechanism of your own"):
         train(a_model(), clients, **CHEAP)
@@ -200,11 +207,22 @@ def stop_after(rounds, error=Interrupted):
     return on_round
 
 
-@pytest.mark.parametrize("stopped", [1, 2, 3, 5, 6])
-def test_an_interrupted_cell_goes_on_to_the_same_bits(stopped, clients, test_data, tmp_path):
+@pytest.mark.parametrize(
+    ("stopped", "optimizer"),
+    [
+        (1, functools.partial(torch.optim.Adagrad, lr=0.05)),
+        (2, lambda p: torch.optim.SGD(p, lr=0.5)),
+        (3, lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9)),
+        (5, functools.partial(torch.optim.Adam, lr=0.05)),
+        (6, "AdamW"),
+    ],
+)
+def test_an_interrupted_cell_goes_on_to_the_same_bits(
+    stopped, optimizer, clients, test_data, tmp_path
+):
     cell = functools.partial(
         train, a_model(), clients, test=test_data, mechanism=noisy(), seed=2,
-        server_optimizer=functools.partial(torch.optim.Adam, lr=0.05), **CHEAP,
+        server_optimizer=optimizer, **CHEAP,
     )  # fmt: skip
     whole = cell(folder=tmp_path / "whole")
     with pytest.raises(Interrupted):

@@ -166,6 +166,8 @@ def audit(
         >>> found.event
         'decoded value -2'
     """
+    wanted = "a mechanism for whole updates, such as ChannelMechanism(channel)"
+    validate.answers("mechanism", mechanism, wanted, "trust", "cohort", "encode", "mean")
     validate.kind("key", key, Key)
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     confidence = validate.real("confidence", confidence, low=0.5, below=1)
@@ -324,7 +326,7 @@ def _bodies(payloads: list[bytes]) -> np.ndarray:
 
 
 def _vector(name: str, update: np.ndarray) -> np.ndarray:
-    array = np.asarray(update)
+    array = _floats(name, update)
     if array.ndim != 1 or not array.size or array.dtype.kind != "f":
         raise ValueError(
             f"Expected {name} to be a vector (d,) of floats, got shape {array.shape}, "
@@ -333,8 +335,15 @@ def _vector(name: str, update: np.ndarray) -> np.ndarray:
     return array.astype(np.float32)
 
 
+def _floats(name: str, value: np.ndarray) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise TypeError(f"Expected {name} as one array, got rows of uneven lengths.") from None
+
+
 def _cohort(others: np.ndarray) -> np.ndarray:
-    array = np.asarray(others)
+    array = _floats("others", others)
     if array.ndim != 2 or array.dtype.kind != "f":
         raise ValueError(
             f"Expected others to be (n - 1, d) floats, got shape {array.shape}, {array.dtype}."

@@ -105,6 +105,26 @@ class MechanismRecord:
         return self.help.get(parameter, "see the mechanism's documentation")
 
 
+def hint_of(parameter: inspect.Parameter) -> Any:
+    """Return the kind of a constructor's parameter, whose annotation may be a class or its name.
+
+    Returns:
+        int, float, str or bool; int | float without an annotation; otherwise a list of numbers, or
+        a count and a list.
+
+    Example:
+        >>> def constructor(clip: float, bins: "int | Sequence[float]"): ...
+        >>> [hint_of(each) for each in inspect.signature(constructor).parameters.values()]
+        [<class 'float'>, int | list[float]]
+    """
+    annotation = parameter.annotation
+    name = getattr(annotation, "__name__", str(annotation)).removesuffix(" | None")
+    known = {"int": int, "float": float, "str": str, "bool": bool, "_empty": int | float}
+    if name in known:
+        return known[name]
+    return int | list[float] if name.startswith("int |") else list[float]
+
+
 CLIP = "per-coordinate clipping threshold, > 0"
 CLIP_NORM = (
     "clipping threshold of a whole update's norm, > 0; train and account take it for every channel"

@@ -38,22 +38,16 @@ def torch_optimizer(name: str, learning_rate: float, options: Mapping[str, Any])
         >>> make([nn.Parameter(torch.zeros(2))]).defaults["momentum"]
         0.9
     """
-    kind = getattr(torch.optim, name, None)
-    if not (inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)) or (
-        kind is torch.optim.Optimizer
-    ):
-        known = sorted(
-            other
-            for other, value in vars(torch.optim).items()
-            if inspect.isclass(value)
-            and issubclass(value, torch.optim.Optimizer)
-            and value is not torch.optim.Optimizer
-        )
-        validate.choice("server_optimizer", name, known)
+    known = {
+        other: value
+        for other, value in vars(torch.optim).items()
+        if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer)
+    }
+    known.pop("Optimizer")  # the abstract class
+    kind: Any = known[validate.choice("server_optimizer", name, sorted(known))]
     own = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
 
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        assert kind is not None
         return kind(parameters, lr=learning_rate, **own)
 
     return make

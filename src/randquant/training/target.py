@@ -8,11 +8,14 @@ from typing import Any, Literal
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
+from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan.planner import plan
-from randquant.planning.tuning.update import tune_update
+from randquant.planning.plan.record import Candidate, DecodedError, Need
+from randquant.planning.plan.verdict import judge
+from randquant.planning.tuning.update import TunedUpdate, tune_update
 from randquant.privacy.accounting.calibration import OutOfReach
 from randquant.privacy.guarantee import Neighboring
 
@@ -47,6 +50,11 @@ class Target:
     examples: int | None = None
 
     @property
+    def balanced(self) -> int:
+        """Rounds that a client takes part in if all do equally often."""
+        return -(-self.rounds * self.cohort // self.population)
+
+    @property
     def setting(self) -> UpdateSetting:
         """The part of it that mechanisms are tuned to."""
         return UpdateSetting(
@@ -62,11 +70,13 @@ class Chosen:
         mechanism: its name.
         parameters: its own parameters.
         clip_norm: threshold of a channel's updates; None if it is among the parameters.
+        warning: why nothing will be learnt with so much noise; empty if something may be.
     """
 
     mechanism: str
     parameters: dict[str, Any]
     clip_norm: float | None
+    warning: str = ""
 
 
 def choose(target: Target) -> Chosen:
@@ -84,33 +94,53 @@ def choose(target: Target) -> Chosen:
 
     Example:
         >>> choose(Target(8, 1e-5, "replace_one", 1, "aggregate", 1.0, 650, 200, 200, 20, 20))
-        Chosen(mechanism='stochastic-rounding', parameters={...}, clip_norm=1.0)
+        Chosen(mechanism='stochastic-rounding', parameters={...}, clip_norm=1.0, warning='')
     """
     validate.real("epsilon", target.epsilon, above=0, high=1e6)
     validate.real("delta", target.delta, low=0, below=1)
     if (target.trust == "aggregate" and target.bits == 1) or target.examples is not None:
         name = "stochastic-rounding"
-        return Chosen(name, _tuned(name, target), target.clip_norm)
+        tuned = _tuned(name, target)
+        warning = _warning(target, name, tuned.calibration.mechanism)
+        return Chosen(name, tuned.parameters, target.clip_norm, warning)
     found = plan(
         target.dimension, target.population, target.cohort, target.rounds, target.epsilon,
         target.delta, bits=target.bits, trust=target.trust, clip_norm=target.clip_norm,
-        neighboring=target.neighboring, max_participations=target.participations,
+        neighboring=target.neighboring,
+        max_participations=max(target.participations, target.balanced),
     )  # fmt: skip
     if found.recommended is None:
         raise _out_of_reach(target, "")
     name = found.recommended.mechanism
     whole = all_mechanisms()[name].whole_update
-    return Chosen(name, found.recommended.parameters, None if whole else target.clip_norm)
+    warning = " ".join(found.advice) if found.verdict == "hopeless" else ""
+    return Chosen(name, found.recommended.parameters, None if whole else target.clip_norm, warning)
 
 
-def _tuned(name: str, target: Target, participations: int | None = None) -> dict[str, Any]:
+def _warning(target: Target, name: str, mechanism: UpdateMechanism) -> str:
+    """The plan's verdict on the noise, if it is that nothing can be learnt."""
+    if target.examples is not None:
+        return ""  # the verdict's thresholds were measured for updates of whole clients
+    deviation = mechanism.expected_error(target.dimension).deviation(target.cohort)
+    length = deviation * math.sqrt(target.dimension) / target.clip_norm
+    noise = DecodedError(deviation, None, length, length / math.sqrt(target.rounds))
+    need = Need(
+        target.dimension, target.population, target.cohort, target.rounds, target.bits,
+        target.trust, target.clip_norm, target.epsilon, target.delta, target.neighboring,
+        target.participations,
+    )  # fmt: skip
+    verdict, advice = judge(need, Candidate(name, {}, noise=noise), [])
+    return " ".join(advice) if verdict == "hopeless" else ""
+
+
+def _tuned(name: str, target: Target, participations: int | None = None) -> TunedUpdate:
     rounds = participations or target.participations
     multiplier = gaussian_multiplier(target.epsilon, target.delta, rounds)
     share = math.sqrt(target.cohort) if target.trust == "aggregate" else 1.0
     start = multiplier if math.isfinite(multiplier) else rounds * target.dimension / target.epsilon
     distance = 2.0 if target.examples is None else 2.0 / target.examples
     try:
-        tuned = tune_update(
+        return tune_update(
             name, target.setting, target.epsilon, target.delta, rounds,
             deviation=start * distance * target.clip_norm / share, examples=target.examples,
         )  # fmt: skip
@@ -118,7 +148,6 @@ def _tuned(name: str, target: Target, participations: int | None = None) -> dict
         if participations is not None:
             raise
         raise _out_of_reach(target, _possible(name, target), error.nearest) from error
-    return tuned.parameters
 
 
 def _possible(name: str, target: Target) -> str:

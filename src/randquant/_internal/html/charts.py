@@ -7,6 +7,7 @@ notebooks and papers, `svg` and `live` to vl-convert for pages.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 import re
@@ -20,6 +21,7 @@ from randquant._internal.html.figures import (
     LineChart,
     ScatterPlot,
     StackedAreas,
+    plain,
 )
 from randquant._internal.html.kinds import areas, bars, lines, marks
 from randquant._internal.html.kinds.scales import COLORS, INK, PAPER
@@ -33,7 +35,10 @@ MISSING = (
 )
 
 SOFT, RULE = "#5a626c", "#e0e2e5"
-FONT = "Arial, 'Liberation Sans', 'Helvetica Neue', Helvetica, sans-serif"
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", Arial, sans-serif'
+"""As in the style sheet: the room that labels need is measured with it."""
+
+PRINTED = "Arial, 'Liberation Sans', 'Helvetica Neue', Helvetica, sans-serif"
 
 VARIABLES = {
     **{color: f"var(--{name})" for name, color in COLORS.items()},
@@ -99,11 +104,22 @@ def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
     found = _PLACES.sub(functools.partial(_shorter, decimals=fine), found)
     for unseen in _UNSEEN:
         found = unseen.sub("", found)
+    found = _own_names(found, figure)
     if isinstance(figure, HeatMap) and not alone:  # the style sheet fills the cells
         found = found.replace(f' fill="{COLORS["blue"]}" stroke-width="0.5"', "")
     if not alone:  # HTML knows what an SVG is, and its style sheet has the font
         found = re.sub(r' (?:xmlns|font-family)="[^"]*"', "", found)
     return found if alone else coloured(found)
+
+
+def _own_names(drawn: str, figure: Figure) -> str:
+    """A picture whose clips have names of its own: the library numbers them through."""
+    known = list(dict.fromkeys(re.findall(r' id="([^"]*)"', drawn)))
+    digest = hashlib.sha256(json.dumps(plain(figure)).encode()).hexdigest()[:8]
+    for place, name in enumerate(known):
+        drawn = drawn.replace(f' id="{name}"', f' id="c{digest}-{place}"')
+        drawn = drawn.replace(f"url(#{name})", f"url(#c{digest}-{place})")
+    return drawn
 
 
 def coloured(drawn: str) -> str:
@@ -178,7 +194,7 @@ def specification(
         "width": width,
         "height": round(height * width / WIDTH),
         "description": figure.title,
-        "config": _CONFIG,
+        "config": {**_CONFIG, "font": PRINTED if alone else FONT},
         "background": "white" if alone else None,
         "padding": {"left": 12, "right": 12, "top": 8, "bottom": 8} if alone else 2,
         **drawn,
@@ -219,7 +235,6 @@ _ZOOM = {
 """Drag to move, Shift and the wheel to zoom, a double click to return; the page still scrolls."""
 
 _CONFIG = {
-    "font": FONT,
     "view": {"stroke": None},
     "aria": True,
     "title": {
@@ -229,7 +244,8 @@ _CONFIG = {
     "axis": {
         "labelColor": SOFT, "titleColor": SOFT, "labelFontSize": 12, "titleFontSize": 12,
         "titleFontWeight": "normal", "gridColor": RULE, "domainColor": SOFT, "tickColor": SOFT,
-        "tickSize": 4, "labelPadding": 5, "titlePadding": 8, "labelOverlap": "greedy", "labelSeparation": 8,
+        "tickSize": 4, "labelPadding": 5, "titlePadding": 8, "labelOverlap": "greedy",
+        "labelSeparation": 12,
     },
     "axisX": {"grid": False},
     "axisY": {"domain": False, "ticks": False, "title": None, "labelPadding": 7},
@@ -237,7 +253,7 @@ _CONFIG = {
         "labelFontSize": 12, "titleFontSize": 12, "labelColor": INK, "titleColor": SOFT,
         "titleFontWeight": "normal", "labelLimit": 0, "symbolStrokeWidth": 1.8, "orient": "right",
     },
-    "text": {"font": FONT, "fontSize": 12, "fill": SOFT},
+    "text": {"fontSize": 12, "fill": SOFT},
 }  # fmt: skip
 
 

@@ -74,6 +74,13 @@ class Paragraphs:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeLine:
+    """A line to run."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Parts below each other in one column."""
 
@@ -81,7 +88,7 @@ class Group:
     name: str = ""
 
 
-Part = DataTable | Notes | Paragraphs | Group | Figure | str
+Part = DataTable | CodeLine | Notes | Paragraphs | Group | Figure | str
 """What a section may hold; a string is HTML of ours."""
 
 
@@ -233,6 +240,8 @@ def shown(part: Part, *, live: bool = False) -> Any:
             return macros.table(
                 {name: getattr(part, name) for name in part.__slots__} | {"wide": wide}
             )
+        case CodeLine():
+            return macros.command(part.text)
         case Notes():
             return macros.notes(part.lines)
         case Paragraphs():

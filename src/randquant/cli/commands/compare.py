@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from randquant._internal.declared import about
-from randquant.cli.command import Command, Output, say, written_page
+from randquant.cli.command import Command, Output, written_page
 from randquant.cli.options import Names, Page, given_channel
 from randquant.mechanisms.record import CLIP
 
@@ -38,9 +38,6 @@ def run(
     from randquant.planning import compare
     from randquant.planning.compare import page as compare_page
 
-    def report(what: str, *_: int) -> None:
-        say(what)
-
     tuned = (clip, bits, epsilon, mechanisms, objective)
     if channel is not None:
         if any(given is not None for given in tuned):
@@ -52,10 +49,10 @@ def run(
         raise ValueError("Expected --clip, --bits and --epsilon, or at least one --channel.")
     else:
         comparison = compare.at_equal_epsilon(
-            clip, bits, epsilon, objective or "mae", order, mechanisms, report
+            clip, bits, epsilon, objective or "mae", order, mechanisms
         )
         if curves:
-            tradeoff = compare.tradeoffs(clip, bits, mechanisms, report)
+            tradeoff = compare.tradeoffs(clip, bits, mechanisms)
             comparison = replace(comparison, tradeoff=tradeoff)
     written = written_page(output, lambda: compare_page.as_page(comparison))
     result = {**compare.as_json(comparison), "output": output}

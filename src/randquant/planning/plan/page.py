@@ -7,7 +7,7 @@ from typing import Any
 
 from randquant._internal.html import formatting, pages, tables
 from randquant._internal.html.formatting import minus
-from randquant._internal.html.pages import DataTable, Notes, Paragraphs, Section
+from randquant._internal.html.pages import CodeLine, DataTable, Notes, Section
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.planning.plan.record import Candidate, DecodedError, Plan, code
@@ -72,7 +72,7 @@ def as_page(plan: Plan) -> str:
         Section("", [reasons] if missing else [], columns=False),
     ]
     if plan.recommended is not None:
-        line = Paragraphs([("", code(plan.recommended, plan.need))])
+        line = CodeLine(code(plan.recommended, plan.need))
         sections.append(Section("Recommended", [line], columns=False))
     title = _TITLES[plan.verdict]
     return pages.report("randquant plan", "A plan", title, " ".join(plan.advice), sections)

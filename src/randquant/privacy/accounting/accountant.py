@@ -16,7 +16,7 @@ from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.rule import compose
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, rounded_up
 
@@ -72,7 +72,10 @@ def account(
         raise TypeError(
             f"Expected a list of releases, got {type(releases).__name__}: put it in []."
         )
-    releases = list(releases)  # an iterator could be read only once
+    releases = validate.listed("releases", releases)  # an iterator could be read only once
+    for release in releases:
+        check_release("each release", release)
+    quick = validate.flag("quick", quick)
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     trust = _one("trust", [release.trust for release in releases])
     neighboring = _one("neighboring", [release.neighboring for release in releases])

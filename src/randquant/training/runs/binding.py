@@ -71,9 +71,7 @@ def bind(problem: Problem, key: Key) -> Binding:
     return Binding(
         digest(problem.parts, problem.buffers, *tensors),
         digest(getattr(loss, "__module__", ""), name),
-        digest(
-            clients.names, *_data(clients.table), *(memoryview(rows) for rows in clients.places)
-        ),
+        digest(clients.names, *_data(clients.table), *(_bytes(rows) for rows in clients.places)),
         digest(*_data(problem.test)),
     )
 
@@ -87,12 +85,17 @@ def check(folder: Path, binding: Binding) -> None:
     """Refuse another problem than that of the run in a folder.
 
     Raises:
-        ValueError: it has another model, loss, or data; the error says which.
+        ValueError: it has another model, loss, or data; the error says which. Or the run was begun
+            with version 0.1.0.
     """
     try:
         begun = from_json(Binding, sealed.read(folder / BINDING, RESTORE))
     except FileNotFoundError:
-        return  # of version 0.1.0
+        # Its optimisers rounded otherwise: rounds that were sent would be sent with other bits.
+        raise ValueError(
+            f"Expected a run of this version in {folder}, got one of randquant 0.1.0: continue it "
+            "with that version, or begin a new run. Its report can still be written."
+        ) from None
     for field in fields(Binding):
         if getattr(begun, field.name) != getattr(binding, field.name):
             raise ValueError(
@@ -108,5 +111,8 @@ def _data(examples: Examples | None) -> list[object]:
 
 
 def _content(tensor: torch.Tensor) -> memoryview:
-    array = np.ascontiguousarray(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
-    return memoryview(array)
+    return _bytes(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).data.cast("B")

@@ -33,8 +33,7 @@ def load(path: Path, identity: str) -> State | None:
     """Return the state of a run; None if it has no checkpoint yet.
 
     Raises:
-        ValueError: the file is damaged, of another run, or of a version whose optimisers were
-            others.
+        ValueError: the file is damaged, or of another run.
     """
     if not path.exists():
         return None
@@ -50,13 +49,8 @@ def load(path: Path, identity: str) -> State | None:
             f"Expected the configuration that {path} was made with, got another: its rounds "
             "would not have the guarantee that is printed. Restore its run or begin a new one."
         )
-    if "optimizer" not in tensors:
-        raise ValueError(
-            f"Expected a checkpoint with the state of a torch optimiser in {path}, got one of "
-            "randquant 0.1.0, whose optimisers were its own: finish the run with that version, or "
-            "begin a new one."
-        )
-    optimizer = from_tensors(tensors, bytes(tensors["optimizer"]).decode())
+    text = bytes(tensors.get("optimizer", np.empty(0, np.uint8))).decode()  # none in version 0.1.0
+    optimizer = from_tensors(tensors, text) if text else {}
     return State(
         int(tensors["round"][0]), tensors["parameters"], tensors["participations"], optimizer
     )

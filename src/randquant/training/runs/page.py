@@ -172,7 +172,7 @@ def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
             ("What is promised.", promised),
             ("One coordinate and the whole run.", _scope(summary, guarantee, curve)),
             ("How large it is.", _size(guarantee.epsilon, observer)),
-            ("Deployed and simulated.", _SIMULATION),
+            ("Deployed and simulated.", _SECRET if run.config.seed is None else _SIMULATION),
         ]
     return Paragraphs(paragraphs)
 
@@ -265,6 +265,13 @@ def _round_table(run: RunRecord) -> DataTable:
     title = f"{len(shown)} of {formatting.count(len(evaluated), 'evaluated round')}"
     return DataTable(title, names, rows, "numbers")
 
+
+_SECRET = (
+    "This run simulated all clients on one machine, with every random choice drawn from a secret "
+    "key in the run's folder: whoever has that file can repeat the choices and undo the "
+    "protection. The guarantee is that of the mechanism as deployed, each client with a secret key "
+    "of its own, and no statement about the data this simulation stored."
+)
 
 _SIMULATION = (
     "This run simulated all clients on one machine, with every random choice drawn from the seed "

@@ -102,6 +102,7 @@ def draw_amounts(figure: HorizontalBars, alone: bool) -> Spec:
             "y": _ROW,
             "color": paint,
             "order": {"field": "i"},
+            "description": {"field": "k"},
             "tooltip": [tip("k", "bar", text=True), tip("t", "amount", text=True)],
         },
     }

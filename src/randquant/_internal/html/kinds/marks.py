@@ -103,7 +103,7 @@ def _frontiers(
             "clip": True,
             "aria": False,
         },
-        "encoding": {"x": across, "y": vertical, "color": {**painted, "legend": None}},
+        "encoding": {"x": across, "y": vertical, "stroke": painted},
     }
 
 
@@ -114,7 +114,7 @@ def _levels(figure: ScatterPlot, vertical: Spec, painted: Spec, tips: list[Spec]
         "mark": {"type": "rule", "strokeDash": [1.5, 3], "clip": True},
         "encoding": {
             "y": vertical,
-            "color": {**painted, "legend": None},
+            "stroke": painted,
             "description": {"field": "t"},
             "strokeWidth": {
                 "value": 1.4,

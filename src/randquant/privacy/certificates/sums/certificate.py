@@ -100,7 +100,7 @@ def certify_sum(
         (4.319297, 'exhaustive')
     """
     validate.kind("channel", channel, Channel)
-    clients = validate.whole("clients", clients, low=1)
+    clients = validate.whole("clients", clients, low=1, high=2**53)
     order = validate.renyi_order(order)
     validate.choice("neighboring", neighboring, ("replace_one", "zero_out"))
     return _certified(channel, clients, order, neighboring)

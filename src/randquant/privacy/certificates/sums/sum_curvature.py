@@ -44,7 +44,6 @@ FINER = 16
 """How many times finer it is cut where curvature is interpolated."""
 
 
-@functools.lru_cache(maxsize=4096)
 def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     """Bound the Rényi divergence of a sum of codes by the squared distance of one input.
 
@@ -75,6 +74,11 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     """
     validate.kind("channel", channel, Channel)
     clients = validate.whole("clients", clients, low=1)
+    return _kappa_sum(channel, clients, validate.renyi_order(order))
+
+
+@functools.lru_cache(maxsize=4096)
+def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     alone = kappa(channel, order)
     if clients == 1:
         return alone
