@@ -296,7 +296,7 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/sampled.py",
-        "    _check_release(absent)\n",
+        '    _check_release("absent", absent)\n',
         "",
         "absent release of many or no rounds",
         (),
@@ -367,8 +367,8 @@ MUTANTS = [
     # account.py
     (
         "privacy/accounting/accountant.py",
-        "left = delta * (1 - RESERVE) if distance > 0 else delta",
-        "left = delta",
+        "left = delta * (1 - RESERVE) if distance > 0 else delta\n        candidates",
+        "left = delta\n        candidates",
         "delta not split",
         (),
     ),
@@ -493,8 +493,11 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/accountant.py",
-        "distance = rounded_up(math.fsum(release.distance for release in releases))",
-        "distance = rounded_up(max(release.distance for release in releases))",
+        (
+            "math.fsum(release.distance for release in releases))\n"
+            "    # theory/accounting.md, Proposition 3.\n"
+        ),
+        "max(release.distance for release in releases))\n",
         "largest distance only",
         (),
     ),
@@ -789,8 +792,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/calibration.py",
-        "mechanism, guarantee = check(noise)\n",
-        "mechanism, guarantee = check(noise * 1.0005)\n",
+        "    mechanism, release = released(noise)\n",
+        "    mechanism, release = released(noise * 1.0005)\n",
         "another mechanism than the returned number's",
         (),
     ),

@@ -655,8 +655,8 @@ MUTANTS = [
     ("channels/wire/payload.py", " or reserved != 0", "", "reserved byte", WIRE),
     (
         "channels/wire/payload.py",
-        "if version != VERSION or",
-        "if version > VERSION or",
+        "if version != (PADDED if padded else VERSION) or",
+        "if version > (PADDED if padded else VERSION) or",
         "older versions",
         WIRE,
     ),
@@ -676,12 +676,12 @@ MUTANTS = [
     ),
     (
         "channels/wire/payload.py",
-        "if size != dimension:",
+        "if size != dimension or padded > size:",
         "if size < dimension:",
         "longer updates",
         WIRE,
     ),
-    ("channels/wire/payload.py", "if size != dimension:", "if False:", "another dimension", WIRE),
+    ("channels/wire/payload.py", "if size != dimension or", "if", "another dimension", WIRE),
     (
         "channels/wire/payload.py",
         "if len(payload) != expected:",
@@ -705,8 +705,8 @@ MUTANTS = [
     ),
     (
         "channels/wire/payload.py",
-        'return bare_header(channel, dimension) + digest[: struct.calcsize("8s")]',
-        'return bare_header(channel, dimension) + digest[-struct.calcsize("8s") :]',
+        'return bare_header(channel, size) + digest[: struct.calcsize("8s")]',
+        'return bare_header(channel, size) + digest[-struct.calcsize("8s") :]',
         "last bytes of the digest",
         WIRE,
     ),

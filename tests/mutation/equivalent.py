@@ -53,8 +53,8 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "aggregation/coordinate.py",
-        "return encode_payload(self.channel, update, key, threads=1)  # clients may share a machine",
-        "return encode_payload(self.channel, update, key, threads= 2)  # clients may share a machine",
+        "return encode_payload(self.channel, vector, key, threads=1)  # clients may share a machine",
+        "return encode_payload(self.channel, vector, key, threads= 2)  # clients may share a machine",
         "speed only: payloads do not depend on the number of threads",
     ),
     (

@@ -236,33 +236,33 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "        if not layout.buffers == own.buffers == offer.buffers:\n",
+        "        if layout.parts != own:\n",
         "        if False:\n",
-        "running statistics are trained if a server says so",
+        "a client trains other parts than its own",
         of(
-            "integrations/test_flower_buffers",
-            "a_server_that_would_train_running_statistics_is_refused",
+            "integrations/test_flower_buffers", "a_client_refuses_to_train_other_parts_than_its_own"
         ),
     ),
     (
         f"{F}/mod.py",
-        "layout.buffers == own.buffers == offer.buffers",
-        "layout.buffers == offer.buffers",
-        "a client's own buffers do not count",
-        of(
-            "integrations/test_flower_buffers",
-            "a_client_with_buffers_of_its_own_refuses_other_offers",
-        ),
+        "        if offer.buffers != (self.buffers or offer.buffers):\n",
+        "        if False:\n",
+        "a client's own word about running statistics does not count",
+        ("tests/integrations/test_flower_buffers.py",),
     ),
     (
         f"{F}/mod.py",
-        "layout.buffers == own.buffers == offer.buffers",
-        "(own.buffers == offer.buffers or own is layout)",
-        "an offer need not name its buffers",
-        of(
-            "integrations/test_flower_buffers",
-            "a_server_that_would_train_running_statistics_is_refused",
-        ),
+        '            if offer.buffers == "frozen":\n',
+        "            if False:\n",
+        "statistics that are said to be frozen are not",
+        of("integrations/test_flower_buffers", "frozen_statistics_are_what_clients_check"),
+    ),
+    (
+        f"{F}/mod.py",
+        '        if layout.running and offer.buffers == "refuse":\n',
+        "        if False:\n",
+        "a client does not look for running statistics itself",
+        of("integrations/test_flower_buffers", "a_client_looks_for_running_statistics_itself"),
     ),
     (
         f"{F}/mod.py",
@@ -418,7 +418,17 @@ MUTANTS = [
     ),
     (
         f"{F}/accountant.py",
-        "            if len(set(offers.values())) < len(offers):\n",
+        "        spent[offers[place]] += validate",
+        "        spent[offers[place]] = validate",
+        "of former offers that are equal one count is lost",
+        of(
+            "integrations/test_flower_buffers",
+            "an_account_of_the_former_version_keeps_everything_that_it_counts",
+        ),
+    ),
+    (
+        f"{F}/accountant.py",
+        '            if len(set(state["offers"])) < len(state["offers"]):\n',
         "            if False:\n",
         "of an offer that comes twice one count is lost",
         of("integrations/test_flower", "an_account_that_could_lose_a_count_is_refused"),
@@ -464,38 +474,44 @@ MUTANTS = [
     # updates.py
     (
         f"{F}/updates.py",
-        "            elif name in buffers or name.endswith(RUNNING):\n",
-        "            elif name in buffers:\n",
+        '        if arrays.read(array).dtype.kind == "f" and not name.endswith(RUNNING)\n',
+        '        if arrays.read(array).dtype.kind == "f"\n',
         "running statistics are noised",
         of("integrations/test_flower_buffers", "running_statistics_are_left_as_they_were"),
     ),
     (
         f"{F}/updates.py",
-        "            elif name in buffers or name.endswith(RUNNING):\n",
-        "            elif name.endswith(RUNNING):\n",
-        "named buffers are noised",
-        of("integrations/test_flower_buffers", "what_is_named_is_left_out_on_both_sides"),
-    ),
-    (
-        f"{F}/updates.py",
-        "        if missing := sorted(set(buffers) - set(kept)):\n",
-        "        if missing := []:\n",
-        "a buffer that is misspelt is trained",
+        " and not _matches(name, unwanted)",
+        "",
+        "what is frozen is trained",
         of(
             "integrations/test_flower_buffers",
-            "a_buffer_that_the_model_does_not_have_is_refused_at_the_start",
+            "only_the_parts_that_were_chosen_are_trained_encoded_and_counted",
         ),
     ),
     (
         f"{F}/updates.py",
-        "        for name in (*self.counters, *self.buffers):\n",
-        "        for name in self.counters:\n",
-        "a strategy moves the buffers",
-        of("integrations/test_flower_buffers", "buffers_that_a_strategy_moves_are_put_back"),
+        "        if not any(_matches(name, (pattern,)) for name in names):\n",
+        "        if False:\n",
+        "a pattern that is misspelt leaves out nothing",
+        of(
+            "integrations/test_flower_buffers",
+            "a_pattern_that_matches_nothing_is_refused_at_the_start",
+        ),
     ),
     (
         f"{F}/updates.py",
-        '("running_mean", "running_var")',
+        "        for name in self.kept:\n",
+        "        for name in ():\n",
+        "a strategy moves what is not trained",
+        of(
+            "integrations/test_flower_buffers",
+            "what_a_strategy_moves_although_it_is_not_trained_is_put_back",
+        ),
+    ),
+    (
+        f"{F}/updates.py",
+        '("running_mean", "running_var", "moving_mean", "moving_variance")',
         '("running_mean",)',
         "variances are noised",
         of("integrations/test_flower_buffers", "the_dimension_is_that_of_the_parameters"),
@@ -523,14 +539,14 @@ MUTANTS = [
         '"buffers": self.buffers}',
         '"buffers": []}',
         "buffers do not travel",
-        of("integrations/test_flower_buffers", "offers_differ_with_their_buffers"),
+        of("integrations/test_flower_buffers", "offers_differ_with_their_parts"),
     ),
     (
         f"{F}/offer.py",
-        "        if len(set(self.buffers)) < len(self.buffers):\n",
+        "        if len(set(self.parts)) < len(self.parts):\n",
         "        if False:\n",
-        "a buffer twice",
-        of("integrations/test_flower_buffers", "offers_differ_with_their_buffers"),
+        "a part twice",
+        of("integrations/test_flower_buffers", "offers_differ_with_their_parts"),
     ),
     (
         f"{F}/offer.py",
@@ -541,8 +557,8 @@ MUTANTS = [
     ),
     (
         f"{F}/offer.py",
-        '            if record.pop("format") != FORMAT:\n',
-        '            if record.pop("format") == "":\n',
+        "            if version != FORMAT and not (former and version == FORMER):\n",
+        '            if version == "":\n',
         "offers of another version",
         of("integrations/test_flower", "a_changed_offer_is_refused"),
     ),
@@ -586,12 +602,12 @@ MUTANTS = [
     ),
     (
         f"{F}/strategy.py",
-        "            _warn_of_statistics(Layout.of(initial_arrays, self.buffers))\n",
+        "        layout.check_running(self.buffers)\n",
         "",
-        "no warning of a batch norm",
+        "a batch norm is not refused",
         of(
             "integrations/test_flower_buffers",
-            "a_model_with_a_batch_norm_gets_a_warning_with_the_way_out",
+            "a_model_with_a_batch_norm_is_refused_with_the_way_out",
         ),
     ),
     # aggregate
@@ -604,8 +620,8 @@ MUTANTS = [
     ),
     (
         f"{A}/payloads.py",
-        "    enough(len(some(payloads)), cohort)\n    copies",
-        "    some(payloads)\n    copies",
+        "    enough(len(payloads), cohort)\n    copies",
+        "    copies",
         "a mean of fewer than are counted on",
         of(
             "aggregation/test_payloads",
@@ -614,17 +630,10 @@ MUTANTS = [
     ),
     (
         f"{A}/payloads.py",
-        "    if cohort > 1 and copies and",
+        "    if copies and",
         "    if False and",
         "one payload forty times",
         of("aggregation/test_payloads", "one_payload_forty_times_is_no_cohort_of_forty"),
-    ),
-    (
-        f"{A}/payloads.py",
-        "    if cohort > 1 and copies and",
-        "    if copies and",
-        "replays stop a round that counts on nobody",
-        of("aggregation/test_payloads", "payloads_that_may_be_equal_by_chance_are_added_up"),
     ),
     (
         f"{A}/payloads.py",
@@ -633,7 +642,7 @@ MUTANTS = [
         "pairs do not count",
         of(
             "aggregation/test_payloads",
-            "copies_are_refused_where_chance_makes_one_in_a_billion_sums_have_them",
+            "copies_are_refused_where_chance_makes_one_in_a_trillion_sums_have_them",
         ),
     ),
     (
@@ -659,15 +668,15 @@ MUTANTS = [
     ),
     (
         f"{A}/coordinate.py",
-        "        counted(payloads, self.cohort, dimension * log_equal_codes(self.channel))\n",
-        "        enough(len(payloads), self.cohort)\n",
+        "        return dimension * log_equal_codes(self.channel)\n",
+        "        return 0.0\n",
         "one payload forty times",
         of("aggregation/test_payloads", "one_payload_forty_times_is_no_cohort_of_forty"),
     ),
     (
-        f"{A}/vector.py",
-        "        update = vector(update)\n",
-        "",
+        f"{A}/mechanism.py",
+        "return self.encode_vector(as_vector(update), key)",
+        "return self.encode_vector(update, key)",
         "tensors fail for no true reason",
         of(
             "aggregation/test_payloads", "the_same_numbers_are_encoded_the_same_whatever_holds_them"
@@ -675,8 +684,8 @@ MUTANTS = [
     ),
     (
         f"{A}/additive.py",
-        "        counted(payloads, self.cohort, plan.rotation.size * self._log_equal(plan))\n",
-        "        counted(payloads, self.cohort, 0.0)\n",
+        "        return self.size(dimension) * self._log_equal(self.plan(dimension))\n",
+        "        return 0.0\n",
         "one payload forty times",
         of("aggregation/test_payloads", "one_payload_forty_times_is_no_cohort_of_forty"),
     ),
