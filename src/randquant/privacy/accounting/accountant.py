@@ -84,7 +84,10 @@ def account(
     # theory/accounting.md, Proposition 3.
     candidates = [(_composed(releases, math.inf), math.inf)]
     if delta > 0 and total > 0:
-        candidates.append(_by_renyi(releases, _left(delta, distance), near))
+        # theory/accounting.md, Proposition 4: this part of delta is for the law that is bounded,
+        # RESERVE of it for the distance to the law that is sent.
+        left = delta * (1 - RESERVE) if distance > 0 else delta
+        candidates.append(_by_renyi(releases, left, near))
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
@@ -120,17 +123,11 @@ def account_at(releases: Sequence[Release], delta: float, order: float) -> float
         [2.21, 8.1]
     """
     distance = rounded_up(math.fsum(release.distance for release in releases))
-    left = _left(delta, distance)
+    # theory/accounting.md, Proposition 4, as in `account`.
+    left = delta * (1 - RESERVE) if distance > 0 else delta
     divergence = _composed(releases, order)
     epsilon = divergence if math.isinf(order) else _to_epsilon(divergence, order, left)
     return epsilon if _affordable(distance, epsilon, delta) else math.inf
-
-
-def _left(delta: float, distance: float) -> float:
-    """The part of delta for the law that is bounded."""
-    # theory/accounting.md, Proposition 4: RESERVE of it is for the distance to the law that is sent.
-    left = delta * (1 - RESERVE) if distance > 0 else delta
-    return left
 
 
 def gaussian_order(epsilon: float, delta: float) -> float:
