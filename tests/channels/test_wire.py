@@ -12,6 +12,7 @@ import randquant as rq
 from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import encode_payload
+from randquant.channels.wire import compression
 from randquant.channels.wire.block_codes import block, length
 
 CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
@@ -294,3 +295,35 @@ def test_a_format_stands_for_a_channel_where_there_is_none():
     for other in (wire.Format.of(2, "sign", 0.25), wire.Format.of(2, "signs", 0.5)):
         with pytest.raises(ValueError, match="Expected a payload of channel"):
             wire.unpack(other, payload, 33)
+
+
+def test_padding_is_stated_and_checked():
+    """Version 3: eight codes, three of them padding; written down by hand like the one above."""
+    form = wire.Format.of(16, "test")
+    codes = np.array([1, 2, 15, 0, 7, 3, 3, 3], dtype=np.uint8)
+    payload = wire.pack(form, codes, padding=3)
+    assert payload[4:16].hex() == "030010000800000003000000"
+    assert wire.sizes(payload) == (8, 3)
+    assert wire.dimension_of(form, payload) == 5
+    for padding in (None, 3):
+        assert (wire.unpack(form, payload, 8, padding) == codes).all()
+    for padding in (0, 2):
+        with pytest.raises(ValueError, match=f"of {8 - padding} coordinates, got 5"):
+            wire.unpack(form, payload, 8, padding)
+    plain = wire.pack(form, codes)
+    assert wire.dimension_of(form, plain) == 8
+    with pytest.raises(ValueError, match="of 5 coordinates, got 8"):
+        wire.add(form, plain, np.zeros(8, dtype=np.int64), 3)
+    compressed = compression.compress(form, payload)
+    assert compression.decompress(form, compressed, 8) == payload
+    for padding in (9, -1):
+        with pytest.raises(ValueError, match="Expected padding of 0 to 8 codes"):
+            wire.pack(form, codes, padding)
+
+
+@pytest.mark.parametrize("cut", [0, 10, 39, 40, 43])
+def test_no_dimension_is_read_from_a_payload_of_another_length(cut):
+    form = wire.Format.of(16, "test")
+    payload = wire.pack(form, np.zeros(8, dtype=np.uint8), padding=3)
+    with pytest.raises(ValueError, match="truncated"):
+        wire.dimension_of(form, payload[:cut])

@@ -89,15 +89,17 @@ def plan(
     )  # fmt: skip
     chosen = _chosen(mechanisms, need.setting)
     multiplier = gaussian_multiplier(epsilon, delta, need.participations)
-    near = _accounted(need)
     entries = []
     with reporting(progress):
+        with step("Gaussian noise", 0, len(chosen)):
+            near = _accounted(need)
         for done, name in enumerate(chosen):
             with step(name, done, len(chosen)):
                 entries.append(_entry(name, need, multiplier, near))
+        with step("limits", len(chosen), len(chosen)):
+            limits = _limits(need, multiplier)
         report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
-    limits = _limits(need, multiplier)
     best = _recommended(entries)
     verdict, advice = judge(need, best, limits)
     rest = [name for name in protecting_mechanisms(need.setting) if name not in chosen]

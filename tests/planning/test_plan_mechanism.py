@@ -1,0 +1,127 @@
+"""A plan's mechanism: what it is planned for, what it sends, and from what it is planned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from secure_sums import Round, terms_of
+
+import randquant as rq
+from randquant.channels import wire
+from randquant.channels.keys import Key
+from randquant.channels.wire import upload
+from randquant.mechanisms.tuning import UpdateSetting
+from randquant.planning.plan.page import as_json, as_text
+from randquant.planning.plan.record import built
+from randquant.planning.tuning.update import protecting_mechanisms, quick_mechanisms
+
+SUMMED = ["stochastic-rounding", "skellam"]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return rq.plan(30, population=12, cohort=4, rounds=6, epsilon=8, bits=10, mechanisms=SUMMED)
+
+
+def test_the_mechanism_is_the_recommended_one_and_keeps_the_target(found):
+    best = found.recommended
+    assert found.mechanism == built(best, found.need)
+    assert found.mechanism.trust == "aggregate"
+    assert found.mechanism.cohort == 4
+    release = found.mechanism.release(30, found.need.participations)
+    assert rq.account([release], found.need.delta) == best.guarantee
+    assert (found.need.delta, best.guarantee.epsilon <= 8) == (1e-5, True)
+
+
+def test_the_bytes_are_those_of_a_secure_sum_and_of_encode(found):
+    """What a client of a secure sum really sends, and what its codes are without masks."""
+    for entry in found.entries:
+        mechanism = built(entry, found.need)
+        payloads = [mechanism.encode(np.zeros(30), Key.from_seed(n)) for n in range(4)]
+        assert {len(payload) for payload in payloads} == {entry.bytes_plain}
+        coding = mechanism.channel or mechanism.format
+        codes = [wire.unpack(coding, payload, mechanism.size(30)) for payload in payloads]
+        bits = upload.sum_bits(coding.levels, 4) if mechanism.channel else mechanism.bits
+        sent = []
+
+        def up(step, client, message, sent=sent):
+            if step == "mask":
+                sent.append(message)
+            return message
+
+        terms = terms_of(4, mechanism.size(30), bits)
+        kind = np.uint8 if bits <= 8 else np.uint32
+        total = Round(terms, {c: row.astype(kind) for c, row in enumerate(codes)}, up).total()
+        assert {len(message) for message in sent} == {entry.bytes_up}
+        mean = mechanism.decode(total.astype(np.int64), 4, 30)
+        assert np.array_equal(mean, mechanism.mean(payloads))
+
+
+def test_both_figures_are_printed(found):
+    text = "\n".join(as_text(found))
+    for entry in found.entries:
+        assert f"{entry.bytes_up:,}" in text
+        assert f"{entry.bytes_plain:,}" in text
+    assert "as codes: without masks" in text
+
+
+def test_a_model_stands_for_its_parameters(found):
+    state = {"w": np.zeros((5, 5), np.float32), "b": np.zeros(5), "steps": np.array(3)}
+    options = {"population": 12, "cohort": 4, "rounds": 6, "epsilon": 8, "mechanisms": []}
+    assert rq.plan(state, **options).need.dimension == 30
+
+    class Parameter:
+        def __init__(self, size, trained=True):
+            self.size, self.requires_grad = size, trained
+
+        def numel(self):
+            return self.size
+
+    class Model:
+        def parameters(self):
+            yield from (Parameter(20), Parameter(1000, trained=False), Parameter(10))
+
+    assert rq.plan(Model(), **options).need.dimension == 30
+    with pytest.raises(TypeError, match="whole number"):
+        rq.plan("model", **options)
+
+
+def test_no_mechanism_says_what_it_would_take():
+    empty = rq.plan(30, population=12, cohort=4, rounds=6, epsilon=8, mechanisms=[])
+    with pytest.raises(ValueError, match=r"target that can be met, got none: No mechanism"):
+        _ = empty.mechanism
+
+
+def test_what_takes_longer_is_left_out_and_named(monkeypatch):
+    planner = "randquant.planning.plan.planner"
+    monkeypatch.setattr(f"{planner}._entry", lambda name, need, *_: missing(name))
+    monkeypatch.setattr(f"{planner}._accounted", lambda need: 1.0)
+    monkeypatch.setattr(f"{planner}._limits", lambda need, multiplier: [])
+    options = {"population": 12, "cohort": 4, "rounds": 6, "epsilon": 8}
+    quick = rq.plan(30, **options)
+    assert set(quick.left_out) == {"pbm", "optimal"}
+    assert {e.mechanism for e in quick.entries}.isdisjoint(quick.left_out)
+    assert "not calibrated, since it takes longer: pbm, optimal" in "\n".join(as_text(quick))
+    assert as_json(quick)["left_out"] == ["pbm", "optimal"]
+    for mechanisms in ("all", ["all"]):
+        every = rq.plan(30, mechanisms=mechanisms, **options)
+        assert not every.left_out
+        assert len(every.entries) == len(quick.entries) + 2
+    assert not rq.plan(30, trust="local", **options).left_out
+
+
+def missing(name):
+    from randquant.planning.plan.record import Candidate
+
+    return Candidate(name, {}, remark="not looked for")
+
+
+def test_large_cohorts_leave_out_sums_of_many_levels():
+    small, large = (UpdateSetting(30, n, 4, "aggregate") for n in (2000, 2001))
+    assert set(quick_mechanisms(small)) - set(quick_mechanisms(large)) == {"rqm", "erm"}
+    assert set(quick_mechanisms(large)) < set(protecting_mechanisms(large))
+
+
+def test_a_plan_may_be_saved_as_its_mechanism(found, tmp_path):
+    rq.save(found.mechanism, tmp_path / "mechanism.json")
+    assert rq.load(tmp_path / "mechanism.json") == found.mechanism
