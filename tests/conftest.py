@@ -6,6 +6,8 @@ import pytest
 from hypothesis import Phase, settings
 from tolerances import watched
 
+os.environ["RANDQUANT_CACHE"] = "off"  # tests find no guesses of other runs
+
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=500, deadline=None)
 # A mutant is as dead without the smallest example.

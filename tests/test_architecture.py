@@ -28,6 +28,8 @@ EXTRAS = {
     "tensorboard": set(),
     "optuna": {"training"},
     "rich": {"cli", "training.display"},
+    "altair": {"_internal.html.charts"},
+    "vl_convert": {"_internal.html.charts", "_internal.html.runtime"},
     "flwr": {"integrations"},
     "nacl": {"aggregation.secagg"},
     "dp_accounting": {"privacy.accounting.dp_events"},
@@ -257,5 +259,5 @@ def test_no_function_has_its_modules_name(name):
     assert here not in defined or name in ALONE
 
 
-ALONE = {"cli.main", "cli.commands.bench", "papers.gallery.index", "_internal.html.scatter"}
+ALONE = {"cli.main", "cli.commands.bench", "papers.gallery.index"}
 """Entry points and inner functions, which no face exports."""

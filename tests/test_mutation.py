@@ -7,8 +7,17 @@ import pytest
 from mutation import record
 from mutation.equivalent import EQUIVALENT_LINES
 from mutation.mechanical import difference
-from mutation.mutants import ROOT, SOURCE, Mutant, handmade, meaning, replaced, source
-from mutation.run import lines, scores
+from mutation.mutants import (
+    ROOT,
+    SOURCE,
+    Mutant,
+    handmade,
+    meaning,
+    means_the_same,
+    replaced,
+    source,
+)
+from mutation.run import QUICK, learn, lines, ordered, scores
 from mutation.tests_of import TESTS
 from mutation.workspace import Verdict
 
@@ -36,6 +45,7 @@ def test_every_listed_mutant_applies_and_its_tests_exist(mutants):
     named = {test for mutant in mutants for test in mutant.tests}
     assert len(mutants) > 900
     assert not [test for test in named if not exists(test)]
+    assert not [mutant.name for mutant in mutants if means_the_same(mutant)]
 
 
 def test_a_test_that_is_gone_is_noticed():
@@ -59,12 +69,12 @@ def test_files_tests_and_equivalent_lines_are_there():
         assert before in " ".join(map(str.strip, source(file).splitlines())), before
 
 
-def test_a_text_that_is_gone_or_changes_nothing_is_refused():
+def test_a_text_that_is_gone_is_refused_and_one_that_changes_nothing_noticed():
     file, text = "privacy/certificates/coordinate.py", "best = (-1.0, 0, 0)"
     with pytest.raises(ValueError, match="found it 0 times"):
         replaced(file, "no such text", "")
-    with pytest.raises(ValueError, match="to change what the code does"):
-        replaced(file, text, f"{text}  # a comment")
+    for after, same in ((f"{text}  # a comment", True), ("best = (-1.0, 0, 1)", False)):
+        assert means_the_same(Mutant(file, replaced(file, text, after), "", ())) is same
 
 
 def test_comments_docstrings_and_annotations_mean_nothing():
@@ -146,3 +156,16 @@ def test_what_is_pending_has_not_been_killed(monkeypatch, tmp_path):
     assert record.pending(mutants, mutants) == [mutants[1], mutants[3]]
     record.save(mutants, [(mutants[1], Verdict("killed", "", 1.0))], 25, 0)
     assert record.pending(mutants, mutants) == [mutants[3]]
+
+
+def test_tests_that_killed_others_of_the_module_come_first():
+    killers = {}
+    mechanical = planted("one", origin="mechanical")
+    for name in ("a", "b", "c", "d", "e", "a"):
+        learn(mechanical, Verdict("killed", f"FAILED tests/t.py::{name}[x y] - Ass", 1.0), killers)
+    learn(mechanical, Verdict("survived", "", 1.0), killers)
+    learn(mechanical, Verdict("killed", "FAILED src/randquant/x.py::doctest", 1.0), killers)
+    first = [f"tests/t.py::{name}" for name in "aedc"]
+    assert ordered(mechanical, killers).tests == (*first[:QUICK], *mechanical.tests)
+    assert ordered(planted("one", "wire", "mechanical"), killers).tests == ()
+    assert ordered(planted("one"), killers).tests == ()

@@ -90,6 +90,7 @@ def test_a_payload_has_the_bytes_that_are_stated(mechanism):
     payload = mechanism.encode(UPDATES[0], Key.from_seed(0))
     stated = mechanism.upload_bytes(DIMENSION, CLIENTS)
     assert stated > 0
+    assert mechanism.payload_bytes(DIMENSION) == len(payload)
     if mechanism.trust != "aggregate":  # else what is sent is masked
         assert stated == len(payload)
 
@@ -256,6 +257,12 @@ def test_a_mechanism_of_ones_own_says_what_it_does_not_know():
     expected = [coin.encode(*each) for each in zip(UPDATES, keys(), strict=True)]
     assert coin.encode_many(UPDATES, keys()) == expected
     assert (coin.size(7), coin.coordinate_channel) == (7, None)
+    assert coin.payload_bytes(7) == 1
+    tensors = {"a": UPDATES[0, :2], "steps": np.array(3), "b": UPDATES[0, 2:]}
+    assert coin.encode(tensors, keys()[0]) == expected[0]
+    with pytest.raises(ValueError, match=r"payload 0: .* a Coin do not state theirs: give it as"):
+        coin.mean(expected)
+    assert coin.mean(expected, 5).shape == (5,)
     for error, ask, word in (
         (TypeError, lambda: coin.expected_error(5), "clipped in l2"),
         (TypeError, lambda: coin.decoded(UPDATES[0], 5), "clipped in l2"),

@@ -9,7 +9,7 @@ import randquant as rq
 from randquant import mechanisms
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.main import parse
-from randquant.cli.options import Chosen
+from randquant.cli.options import NamedMechanism
 from randquant.mechanisms.record import MechanismRecord
 from randquant.mechanisms.registry import add, build, channel_mechanisms, records_in, unregister
 from randquant.mechanisms.tuning import (
@@ -76,7 +76,7 @@ def test_a_file_is_all_that_a_new_mechanism_takes(registry, tmp_path, monkeypatc
     line = ["certify", "fair-coin", "--clip", "1", "--reach", "2"]
     invocation = parse(line)
     assert invocation is not None
-    assert invocation.values == (Chosen("fair-coin", {"clip": 1.0, "reach": 2.0}),)
+    assert invocation.values == (NamedMechanism("fair-coin", {"clip": 1.0, "reach": 2.0}),)
     assert update_mechanism("fair-coin", {"clip": 1.0, "reach": 2.0}, clip_norm=1.0).trust == (
         "local"
     )

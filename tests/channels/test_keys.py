@@ -2,6 +2,7 @@ import io
 import json
 import os
 import pickle
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -82,10 +83,26 @@ def test_a_fresh_key_is_32_bytes_of_the_operating_system(monkeypatch):
     assert (key.words(8) == Key(SECRET).words(8)).all()
 
 
+def test_words_are_little_endian_on_every_machine(monkeypatch):
+    """On a big-endian machine the same bytes are swapped: simulated by what Python says of it."""
+    words = Key(SECRET).words(6)
+    other = "big" if sys.byteorder == "little" else "little"
+    monkeypatch.setattr(sys, "byteorder", other)
+    assert (Key(SECRET).words(6) == words.byteswap()).all()
+
+
 @given(st.integers(0, 1000), st.integers(0, 50))
 def test_a_stream_can_be_entered_anywhere(start, count):
     whole = Key(SECRET).words(2 * start + count)
     assert (Key(SECRET).words(count, 2 * start) == whole[2 * start :]).all()
+
+
+def test_a_stream_begins_with_its_first_word():
+    buffer = np.empty(6, dtype=np.uint64)
+    read = Key(SECRET).stream()
+    read(buffer[:2])
+    read(buffer[2:])
+    assert (buffer == Key(SECRET).words(6, 0)).all()
 
 
 def test_odd_starts_are_refused():

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import math
 
@@ -178,7 +179,7 @@ def test_every_field_of_the_header_is_checked(offset, byte, message):
             wire.unpack(form, other, 5)
 
 
-@pytest.mark.parametrize("bits", [9, 10, 16, 17, 25, 26, 31, 32])
+@pytest.mark.parametrize("bits", [9, 10, 15, 16, 17, 25, 26, 31, 32])
 @pytest.mark.parametrize("count", [0, 1, 3, 8, 1001])
 def test_wide_codes_are_packed_bit_by_bit(bits, count):
     form, random = wire.Format.of(2**bits, "test"), np.random.default_rng(bits)
@@ -202,6 +203,34 @@ def test_codes_are_added_to_what_is_there(levels, kind):
     wire.add(form, wire.pack(form, codes), totals)
     assert totals.dtype == kind
     assert (totals == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("levels", "kind"), [(2, "uint8"), (200, "uint8"), (256, "uint8"), (257, "uint32")]
+)
+def test_codes_take_one_byte_up_to_256_of_them(levels, kind):
+    form = wire.Format.of(levels, "test")
+    codes = np.arange(levels)[-5:].astype(kind)
+    found = wire.unpack(form, wire.pack(form, codes), codes.size)
+    assert found.dtype == kind
+    assert (found == codes).all()
+
+
+def test_notes_on_a_dtype_do_not_matter():
+    """Libraries for files tell where numbers come from beside their type."""
+    codes = random_codes(16, 9)
+    noted = codes.astype(np.dtype(np.uint8, metadata={"from": "a file"}))
+    assert noted.dtype is not codes.dtype
+    assert wire.pack(CHANNEL, noted) == wire.pack(CHANNEL, codes)
+
+
+def test_a_format_is_a_value():
+    form = wire.Format.of(16, "test")
+    assert {form: 1}[wire.Format.of(16, "test")] == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        form.levels = 8  # type: ignore[misc]
+    with pytest.raises(ValueError, match="payload of channel 2f1ae36e with 16 levels, got"):
+        wire.unpack(form, wire.pack(wire.Format.of(8, "test"), random_codes(8, 3)), 3)
 
 
 def test_foreign_payloads_are_refused():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import randquant as rq
-from randquant.cli.command import Output, all_commands, say, written_page
+from randquant.cli.command import Output, all_commands, written_page
 
 
 def test_every_command_is_found_by_its_file():
@@ -29,13 +29,6 @@ def test_a_page_is_written_where_one_was_asked_for(tmp_path):
     path = tmp_path / "page.html"
     assert written_page(str(path), lambda: "<p>é")[-1].endswith("page.html")
     assert path.read_text(encoding="utf-8") == "<p>é"
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_work_is_announced_on_a_terminal_only(terminal, capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    say("a long search")
-    assert capsys.readouterr().err == "working on a long search\n" * terminal
 
 
 def test_the_package_runs_as_a_module(capsys, monkeypatch):

@@ -448,7 +448,7 @@ def test_file_and_name_are_on_the_disk_before_anything_is_sent(tmp_path, monkeyp
     done.clear()
     model = ArrayRecord({"w": Array(np.zeros(2))})
     state.save(tmp_path / "c", {}, model, FedAdam())
-    assert done == wanted(tmp_path / "c")
+    assert done == [str(tmp_path.parent), *wanted(tmp_path / "c")]
 
 
 def test_an_account_is_written_before_training(tmp_path):
@@ -485,3 +485,27 @@ def test_an_epsilon_without_bound_is_called_infinity():
     reason = ask(grid, 1, "upload", offer=free.to_text()).error.reason
     assert "within epsilon 8.0, this client's limit, got infinity with all" in reason
     assert math.isinf(account([free.release(1, "replace_one", "local")], 1e-5).epsilon)
+
+
+def test_an_account_has_the_bytes_that_its_format_says(tmp_path):
+    """Magic, checksum, how often it was written, the account's length, itself, and its steps."""
+    path = tmp_path / "account"
+    good = filled(path)
+    number, text, steps = parts(good)
+    assert good[:8] == b"RQSPENT2"
+    assert good[8:40] == hashlib.sha256(good[40:]).digest()
+    assert (int.from_bytes(number, "little"), len(text)) == (
+        2,
+        int.from_bytes(good[48:56], "little"),
+    )
+    taken = [repr((session, step)).encode() for step in KINDS for session in (b"one", b"two")]
+    assert steps == b"".join(hashlib.sha256(name).digest()[:16] for name in taken)
+
+
+def test_an_account_that_says_another_length_or_is_nested_is_refused(tmp_path):
+    path = tmp_path / "account"
+    number, text, steps = parts(filled(path))
+    for length in (len(text) + 2**56, len(text) + 256, len(text) - 1, 0):
+        body = number + length.to_bytes(8, "little") + text + steps
+        refused(path, b"RQSPENT2" + hashlib.sha256(body).digest() + body)
+    refused(path, with_checksum(b"RQSPENT2", number, b"[" * 100_000, steps))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import math
 import os
 import time
 
@@ -23,11 +25,11 @@ from flower_rounds import (
 )
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from randquant.aggregation.secagg.terms import ProtocolError
-from randquant.integrations.flower import arrays
+from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.integrations.flower import arrays, sums
 from randquant.integrations.flower.accountant import RunAccountant
 from randquant.integrations.flower.ledger import ClientLedger
-from randquant.integrations.flower.messages import HEAD, PAYLOAD, payload_record, read_payload
+from randquant.integrations.flower.messages import HEAD, PAYLOAD, Head, payload_record, read_payload
 from randquant.integrations.flower.mod import NOTHING, QuantizeMod
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
@@ -125,3 +127,55 @@ def test_an_account_is_held_by_one_process_at_a_time(tmp_path):
         os.set_blocking(read, False)
         assert os.read(read, 4) == b"left"
     os.waitpid(process, 0)
+
+
+def test_a_reply_of_another_step_or_round_is_not_taken():
+    taken, refused = [], {}
+    heads = {1: ("upload", b"s"), 2: ("share", b"s"), 3: ("upload", b"t")}
+    replies = []
+    for node, (step, session) in heads.items():
+        request = Message(RecordDict(), dst_node_id=node, message_type="train")
+        replies.append(Message(RecordDict({HEAD: Head(step, session).record()}), reply_to=request))
+    known = sums._checked(replies, heads, "upload", b"s", lambda *one: taken.append(one), refused)
+    assert known == {1}
+    assert [client for client, _ in taken] == [1]
+    assert set(refused) == {2, 3}
+    assert all("a reply of this step and round, got another's" in text for text in refused.values())
+
+
+def overlap(size, of):
+    """How many two sets of so many neighbours have in common at least, by trying all."""
+    sets = [set(chosen) for chosen in itertools.combinations(range(of), size)]
+    return min(len(one & other) for one in sets for other in sets)
+
+
+@pytest.mark.parametrize("neighbours", [4, 5, 6])
+def test_a_threshold_is_refused_exactly_where_colluders_get_around_it(neighbours):
+    """Two sets of answering neighbours must share an honest one."""
+    offer = Offer(exact(), 5)
+    clients = tuple(range(neighbours + 1))
+    context = Context(1, 1, {}, RecordDict(), {})
+    for threshold in range(neighbours // 2 + 1, neighbours + 1):
+        terms = Terms(b"s", clients, 5, offer.bits(len(clients)), 5, neighbours, threshold)
+        for colluders in range(4):
+            mod = QuantizeMod(math.inf, colluders=colluders)
+            if overlap(threshold, neighbours) > colluders:
+                mod._check_terms(offer, terms, context)
+            else:
+                with pytest.raises(ProtocolError, match=f"{colluders} colluders cannot get around"):
+                    mod._check_terms(offer, terms, context)
+
+
+def test_settings_of_a_client_at_their_limits():
+    for right in (
+        {"epsilon": 1e-9}, {"delta": 1e-300}, {"delta": 1 - 1e-9}, {"colluders": 0},
+        {"threshold": 1e-9}, {"threshold": 1},
+    ):  # fmt: skip
+        QuantizeMod(**{"epsilon": 8.0, **right})
+    for name, values in {
+        "epsilon": (0, -1.0, math.nan), "delta": (0, 1, -1e-5, math.nan), "colluders": (-1,),
+        "threshold": (0, 1 + 1e-9, math.nan),
+    }.items():  # fmt: skip
+        for wrong in values:
+            with pytest.raises(ValueError, match=name):
+                QuantizeMod(**{"epsilon": 8.0, name: wrong})

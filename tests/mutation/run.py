@@ -11,6 +11,7 @@ run into benchmarks/results/mutation.json, beside what is known of other mutants
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import queue
 import sys
 from collections.abc import Iterable
@@ -25,6 +26,9 @@ from mutation.mechanical import sample
 from mutation.mutants import ROOT, Mutant, handmade
 from mutation.tests_of import TESTS
 from mutation.workspace import Verdict, Workspace
+
+QUICK = 4
+"""How many tests that killed other mutants of a module come first."""
 
 Judged = tuple[Mutant, Verdict | None]
 """A mutant, and what became of it; None where it is equivalent and was not run."""
@@ -91,20 +95,40 @@ def run(mutants: list[Mutant], workers: int, seconds: float | None = None) -> li
         took = baseline(spaces, tests)
         limit = 60 + 3 * took if seconds is None else seconds
 
+        killers: dict[str, list[str]] = {}
+
         def judge(mutant: Mutant) -> Judged:
             if mutant.equivalent:
                 return mutant, None
             space = spaces.get()
             try:
-                verdict = space.run(mutant, limit)
+                verdict = space.run(ordered(mutant, killers), limit)
             finally:
                 spaces.put(space)
+            learn(mutant, verdict, killers)
             mark = f"{verdict.outcome:9} {verdict.seconds:4.0f} s"
             print(f"{mark}  {mutant.module}: {mutant.name}  {verdict.by[:120]}", flush=True)
             return mutant, verdict
 
         with ThreadPoolExecutor(workers) as pool:
             return list(pool.map(judge, mutants))
+
+
+def ordered(mutant: Mutant, killers: dict[str, list[str]]) -> Mutant:
+    """A mechanical mutant whose tests begin with those that killed others of its module."""
+    if mutant.origin != "mechanical":
+        return mutant
+    first = killers.get(mutant.module, [])[:QUICK]
+    return dataclasses.replace(mutant, tests=(*first, *mutant.tests))
+
+
+def learn(mutant: Mutant, verdict: Verdict, killers: dict[str, list[str]]) -> None:
+    """Put the test that killed a mutant before all others of its module."""
+    words = verdict.by.split()
+    test = words[1].partition("[")[0] if verdict.by.startswith("FAILED tests/") else ""
+    if test:
+        others = [other for other in killers.get(mutant.module, []) if other != test]
+        killers[mutant.module] = [test, *others]
 
 
 def baseline(spaces: queue.Queue[Workspace], tests: tuple[str, ...]) -> float:

@@ -14,9 +14,9 @@ SUMS = "integrations/flower/sums.py"
 MOD = "integrations/flower/mod.py"
 
 
-def flower(test: str) -> tuple[str, ...]:
-    """A test of whole rounds on Flower, by its name."""
-    return (f"tests/integrations/test_flower.py::test_{test}",)
+def flower(test: str, aspect: str = "") -> tuple[str, ...]:
+    """A test on Flower, by its name: of whole rounds, or of one aspect."""
+    return (f"tests/integrations/test_flower{aspect and '_'}{aspect}.py::test_{test}",)
 
 
 MUTANTS = [
@@ -279,11 +279,12 @@ MUTANTS = [
      "largest = self.offer.channel.levels", "a mean beyond the largest is accepted",
      flower("a_mean_that_no_codes_have_is_refused")),
     (SUMS, "        if len(survivors) < self.terms.least:", "        if False:",
-     "a sum of too few is asked for", ("tests/integrations/test_flower_messages.py::test_nobody_is_asked_to_confirm_a_sum_of_too_few",)),
+     "a sum of too few is asked for", flower("nobody_is_asked_to_confirm_a_sum_of_too_few", "messages")),
     (SUMS, "                if before.get(client) != reason:", "                if False:",
      "a wrong dealer is named to nobody", flower("shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing")),
     (SUMS, "            if (head.step, head.session) != (step, session):", "            if False:",
-     "a reply of another round counts", flower("a_duplicate_counts_once_and_a_replay_not_at_all")),
+     "a reply of another round counts",
+     flower("a_reply_of_another_step_or_round_is_not_taken", "messages")),
     (SUMS, "            if client in known:", "            if False:", "two replies of one client",
      flower("the_first_of_two_replies_counts")),
     (SUMS, "self.offer.mechanism.decode(totals, len(survivors),",

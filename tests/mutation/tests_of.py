@@ -44,14 +44,33 @@ COMPOSITION = (
     "privacy/test_rule.py::test_a_rare_impossible_code_is_paid_for_out_of_delta",
 )
 
+SUMS = ("privacy/test_rounding.py", "privacy/test_sums.py")
+CURVATURE = (
+    "privacy/test_rounding.py",
+    "privacy/test_sum_curvature_steep.py",
+    "privacy/test_sum_curvature.py",
+)
+ENCODED = ("channels/test_codec_thresholds.py", "channels/test_codec.py")
+SECURE = (
+    "aggregation/test_secagg_limits.py",
+    "aggregation/test_secagg_attacks.py",
+    "aggregation/test_secagg.py",
+)
+
 # Quick tests that notice much stand first: the first that fails ends a run, and a few stand for a
 # whole file where the rest would take long.
 TESTS: dict[str, tuple[str, ...]] = {
-    "_internal/rounding.py": (ROUNDED, PRINTED, "_internal/test_rounding.py"),
+    "_internal/rounding.py": (
+        "_internal/test_rounding_text.py",
+        ROUNDED,
+        PRINTED,
+        "_internal/test_rounding.py",
+    ),
     "privacy/accounting/accountant.py": ACCOUNT,
     "privacy/accounting/amplification.py": (THEOREM, ABSENCE, "privacy/test_sampled.py"),
     "privacy/accounting/calibration.py": CALIBRATE,
     "privacy/certificates/coordinate.py": (
+        "privacy/test_guarantee.py",
         ZERO,
         WAY,
         INNER,
@@ -74,12 +93,53 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/dp_events.py": ("privacy/test_dp_events.py",),
     "privacy/accounting/examples.py": ("privacy/test_releases.py",),
     "privacy/certificates/metric.py": ("privacy/test_metric.py",),
-    "privacy/accounting/ledger.py": ("privacy/test_releases.py",),
-    "privacy/guarantee.py": (ROUNDED, "privacy/test_coordinate.py", "privacy/test_accountant.py"),
-    "privacy/accounting/releases.py": ("privacy/test_releases.py",),
+    "privacy/accounting/ledger.py": ("privacy/test_ledger.py", "privacy/test_releases.py"),
+    "privacy/guarantee.py": (
+        "privacy/test_guarantee.py",
+        ROUNDED,
+        "privacy/test_coordinate.py",
+        "privacy/test_accountant.py",
+    ),
+    "privacy/accounting/releases.py": ("privacy/test_guarantee.py", "privacy/test_releases.py"),
     "privacy/accounting/sampled.py": ("privacy/test_sampled.py",),
     "privacy/certificates/vector.py": (
         "privacy/test_vector_boxes.py",
         "privacy/test_vector.py",
     ),
+    "aggregation/coordinate.py": ("aggregation/test_payloads.py", "aggregation/test_mechanism.py"),
+    "aggregation/payloads.py": ("aggregation/test_payloads.py", "aggregation/test_mechanism.py"),
+    "aggregation/vector.py": (
+        "aggregation/test_payloads.py",
+        "aggregation/test_mechanism.py",
+        "planning/test_limits.py",
+    ),
+    "aggregation/secagg/client.py": SECURE,
+    "aggregation/secagg/messages.py": SECURE,
+    "aggregation/secagg/server.py": SECURE,
+    "aggregation/secagg/sharing.py": SECURE,
+    "aggregation/secagg/terms.py": SECURE,
+    "aggregation/secagg/unmasking.py": SECURE,
+    "channels/encoding/codec.py": ENCODED,
+    "channels/encoding/kernel.py": ENCODED,
+    "channels/encoding/thresholds.py": ENCODED,
+    "channels/keys.py": ("channels/test_keys.py",),
+    "channels/wire/compression.py": ("channels/test_compression.py",),
+    "channels/wire/kernel.py": ("channels/test_wire.py",),
+    "channels/wire/payload.py": ("channels/test_wire.py",),
+    "integrations/flower/ledger.py": (
+        "integrations/test_flower_messages.py",
+        "integrations/test_flower_ledger.py",
+    ),
+    "integrations/flower/mod.py": (
+        "integrations/test_flower_messages.py",
+        "integrations/test_flower_hostile.py",
+        "integrations/test_flower_buffers.py",
+        "integrations/test_flower.py",
+    ),
+    "privacy/certificates/sums/certificate.py": SUMS,
+    "privacy/certificates/sums/bounds.py": SUMS,
+    "privacy/certificates/sums/mixture.py": SUMS,
+    "privacy/certificates/sums/pair.py": SUMS,
+    "privacy/certificates/sums/sum_curvature.py": CURVATURE,
+    "training/participation.py": ("training/test_participation.py",),
 }

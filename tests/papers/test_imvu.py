@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pages import check_charts
 
+from randquant._internal.html.figures import line_chart
 from randquant._internal.rounding import round_up
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
@@ -79,8 +81,9 @@ def sound(found, kinds):
     assert from_json(json.loads(json.dumps(as_json(found, figures=True)))).figures == list(
         found.figures
     )
-    assert as_page(found).count('class="mark"') == kinds
-    assert ".scatter .point" in as_page(found)
+    (chart,) = check_charts(as_page(found))
+    marks = [e for e in chart.iter("path") if e.get("aria-roledescription") == "point"]
+    assert len(marks) == kinds
 
 
 def test_figure_2_trains_clients_of_one_sample(tmp_path, tiny, in_process):
@@ -231,7 +234,7 @@ def test_figure_4_judges_every_width(monkeypatch):
     monkeypatch.setattr(frontiers, "train", lambda *_: found)
     monkeypatch.setattr(frontiers, "tables", lambda found: [])
     monkeypatch.setattr(frontiers, "stated", lambda found: [])
-    monkeypatch.setattr(frontiers, "scatter", lambda found: "<figure></figure>")
+    monkeypatch.setattr(frontiers, "scatter", lambda found: line_chart("", [], "", ""))
     result = reproduce("imvu-fig4", Setting(stand_in="digits", seeds=2))
     assert [claim.verdict for claim in result.claims] == ["holds"] * 9
     assert result.stand_in == "digits in place of FEMNIST"

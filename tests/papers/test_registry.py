@@ -10,12 +10,14 @@ import mpmath
 import numpy as np
 import oracle
 import pytest
-from pages import Page, check_charts, check_self_contained
+from markupsafe import escape
+from pages import Page, check_charts, check_self_contained, drawn
 from reproduced import reproduced
 from scipy import integrate
 
 import randquant as rq
 from randquant import cli
+from randquant._internal.html import charts
 from randquant.papers.optm import tables as optm_paper
 from randquant.papers.page import as_page
 from randquant.papers.qmgeo import tables as qmgeo_paper
@@ -79,9 +81,14 @@ def test_the_list_names_every_entry(capsys):
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_figure_is_on_the_page(name, found):
     html = as_page(found[name])
-    assert html.count("<figure>") == len(found[name].figures)
+    assert html.count("<figure ") == len(found[name].figures)
     for figure in found[name].figures:
-        assert figure in html
+        assert f"<figcaption>{escape(figure.title)}</figcaption>" in html
+        assert charts.svg(figure) in html
+        assert charts.live(figure) in html
+    numbers = {(row["x"], row["y"]) for row in drawn(html) if "x" in row and "y" in row}
+    lines = [line for figure in found[name].figures for line in getattr(figure, "lines", ())]
+    assert {point for line in lines for point in line.points} <= numbers
 
 
 @functools.cache

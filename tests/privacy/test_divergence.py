@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import weight_rows
 
-from randquant.privacy.divergence import LARGEST_ORDER, renyi
+from randquant.privacy import divergence
+from randquant.privacy.divergence import LARGEST_ORDER, hockey_stick, log_ratio, renyi
 
 ORDERS = [1 + 1e-12, 1 + 1e-6, 1.0005, 1.5, 2.0, 8.0, 64.0, 1000.0, 1e6, 1e9, math.inf]
 
@@ -78,3 +79,40 @@ def test_equal_rows_have_divergence_zero(order):
     lower, upper = renyi(p, p, 2**62, order)
     assert lower == 0
     assert 0 <= upper < 1e-13
+
+
+def test_log_ratios_are_right_to_sixteen_units_however_far_apart_the_weights_are():
+    weights = [1, 2, 3, 5, 10**6, 2**31 + 1, 2**53 + 1, 2**61 + 1, 2**62 - 1, 2**62]
+    pairs = [(p, q) for p in weights for q in weights]
+    pairs += [(2**61 + step, 2**61) for step in (1, 2**40, 2**60 - 1, 2**60, 2**60 + 1)]
+    found = log_ratio(*np.array(pairs).T)
+    for (p, q), value in zip(pairs, found.tolist(), strict=True):
+        exact = mpmath.log(mpmath.mpf(p) / q)
+        assert abs(mpmath.mpf(value) - exact) <= 16 * mpmath.mpf(2) ** -53 * abs(exact), (p, q)
+
+
+def test_the_margins_of_a_hockey_stick_are_those_of_the_theory():
+    """Proposition 7: 12 units of a term and codes + 4 of the sum, where nothing else is rounded."""
+    for codes in (2, 4, 6):
+        p, q = np.zeros((2, codes), np.int64)
+        p[0], q[1] = 2**60, 2**62
+        units = 2.0**-53 * (12 + codes + 4)
+        lower, upper = hockey_stick(p, q, 2**62, 0.0)
+        assert (lower, upper) == (0.25 * (1 - units), 0.25 * (1 + units))
+
+
+def test_the_margins_of_moments_are_those_of_the_theory():
+    """Propositions 3 and 4, with exponents for which one of their terms is most of it."""
+    unit, mass = 2.0**-53, np.array([0.5, 0.5])
+    for size in (3.0, 1000.0):
+        found, error = divergence._far_from_one(mass, np.array([size, -size]), np.array(size), 2)
+        shift, log_sum = size, math.log(0.5) + math.log1p(math.exp(-2 * size))
+        assert found == pytest.approx(shift + log_sum, rel=1e-12, abs=0)
+        margin = unit * (20 * size + 1.01 * (2 + 12) + 10 * (shift + abs(log_sum)))
+        assert error == pytest.approx(margin, rel=1e-9, abs=0)
+    exponents = np.array([0.5, -0.25])
+    found, error = divergence._near_one(mass, exponents, 2)
+    terms = mass * np.expm1(exponents)
+    assert found == pytest.approx(math.log1p(terms.sum()), rel=1e-12, abs=0)
+    margin = unit * (1.01 * (48 + 2) * np.abs(terms).sum() + 9 * found)
+    assert error == pytest.approx(margin, rel=1e-9, abs=0)

@@ -12,6 +12,7 @@ from torch.nn import functional
 from randquant.aggregation.baselines import ClippedSGD
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.channels.keys import Key
+from randquant.training import client as learner_module
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
 from randquant.training.local import Evaluation, Local
@@ -157,6 +158,21 @@ def test_gradients_and_local_epochs_are_those_of_torch(name):
             assert np.abs(update).max() > 1e-4
     state = dict(learner._copies.shared().state_dict())
     assert all(torch.equal(t, state[n]) for n, t in problem.model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_updates_are_the_same_where_clients_are_computed_together(name, monkeypatch):
+    """What a GPU does with sequences of known layers, on this machine's CPU."""
+    problem, _ = task(name)
+    for local in (Local(), Local(epochs=2, learning_rate=0.1, batch=4)):
+        alone = Learner(problem, local)
+        alone._together = False
+        monkeypatch.setattr(learner_module, "_is_gpu", lambda device: True)
+        on_gpu = Learner(problem, local)
+        monkeypatch.undo()
+        assert on_gpu._together == (name == "images")
+        found = [each.updates([0, 1, 2, 3], KEY)[0] for each in (alone, on_gpu)]
+        assert np.abs(found[0] - found[1]).max() < 1e-6
 
 
 @pytest.mark.parametrize("name", TASKS)

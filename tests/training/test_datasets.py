@@ -133,7 +133,9 @@ def test_repr_names_sizes_not_samples():
 
 def test_missing_scikit_learn_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)  # what Python sees when it is absent
-    with pytest.raises(ImportError, match="its train extra"):
+    with pytest.raises(
+        ImportError, match=r"scikit-learn for the data set digits, got none: run .*\[train\]"
+    ):
         load("digits")
 
 

@@ -1,5 +1,10 @@
 """Data in every form that people have them in give the same examples."""
 
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -59,6 +64,9 @@ FORMS = {
     "tensor data set": lambda part: TensorDataset(*map(torch.from_numpy, (X[part], Y[part]))),
     "data set": Pairs,
     "subset": lambda part: Subset(Pairs(slice(None)), range(12)[part]),
+    "random split": lambda part: Subset(
+        TensorDataset(*map(torch.from_numpy, (X, Y))), range(12)[part]
+    ),
     "list of pairs": lambda part: list(zip(X[part], Y[part], strict=True)),
     "list of rows": lambda part: [{"x": x, "y": y} for x, y in zip(X[part], Y[part], strict=True)],
     "partition": Partition,
@@ -66,7 +74,7 @@ FORMS = {
     "other names": lambda part: Partition(part, "img", "labels"),
     "more columns": lambda part: Partition(part, writer=["a"] * 12),
 }
-READ = set(list(FORMS)[6:])
+READ = set(list(FORMS)[6:]) - {"random split"}
 
 
 def model():
@@ -106,6 +114,20 @@ def test_a_data_set_is_read_when_it_is_needed():
     assert read == [7, 2]
     assert np.array_equal(features, X[[7, 2]])
     assert targets.tolist() == Y[[7, 2]].tolist()
+
+
+class Splits(dict):
+    """As a Hugging Face DatasetDict: a mapping, but not of clients."""
+
+    column_names: ClassVar = {"train": ["image", "label"], "test": ["image", "label"]}
+
+
+@pytest.mark.parametrize(
+    "data", [Partition(slice(None)), Splits(train=Partition(PARTS[0]), test=Partition(PARTS[1]))]
+)
+def test_one_data_set_is_not_several_clients(data):
+    with pytest.raises(TypeError, match=r"the data of several clients, got a (Partition|Splits)"):
+        problem_of(model(), data)
 
 
 def test_columns_are_named_where_they_must_be():
@@ -190,3 +212,55 @@ def test_clients_in_memory_and_on_disk_go_together():
     plain = problem_of(model(), [(X[part], Y[part]) for part in PARTS])
     ours, theirs = Learner(problem_of(model(), mixed)), Learner(plain)
     assert np.abs(ours.updates([0, 1, 2])[0] - theirs.updates([0, 1, 2])[0]).max() < 1e-6
+
+
+class Drawn(Pairs):
+    """Noise of a generator that is not torch's."""
+
+    def __init__(self, part, draw):
+        super().__init__(part)
+        self.draw = draw
+
+    def __getitem__(self, place):
+        x, y = super().__getitem__(place)
+        return x + 0.1 * float(self.draw()), y
+
+
+def states():
+    numpys = np.random.get_state()  # noqa: NPY002
+    return numpys[1].tolist(), numpys[2], random.getstate(), torch.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize("draw", [np.random.normal, random.random])
+def test_other_global_generators_follow_from_the_key_too(draw):
+    before = states()
+    problem = problem_of(model(), [Drawn(part, draw) for part in PARTS])
+    assert problem.draws
+    learner, key = Learner(problem), Key.from_seed(1)
+    first = learner.updates([0, 1], key)[0]
+    assert np.array_equal(first, learner.updates([0, 1], key)[0])
+    assert not np.allclose(first, learner.updates([0, 1], key.fold_in(1))[0])
+    assert states() == before
+
+
+def test_data_that_nobody_can_read_again_are_refused():
+    own = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="Client 0: Expected an example that is the same each"):
+        problem_of(model(), [Drawn(part, own.normal) for part in PARTS])
+
+
+def test_a_data_set_is_read_by_one_thread_at_a_time():
+    inside, together = [], []
+
+    class Slow(Pairs):
+        def __getitem__(self, place):
+            inside.append(place)
+            time.sleep(0.001)
+            together.append(len(inside))
+            inside.pop()
+            return super().__getitem__(place)
+
+    learner = Learner(problem_of(model(), [Slow(part) for part in PARTS]))
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(learner.updates, [[0], [1], [2]]))
+    assert set(together) == {1}

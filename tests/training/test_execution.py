@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 
 from randquant._internal import locks, sealed
+from randquant._internal.html import formatting
 from randquant._internal.serialization import to_json
 from randquant.channels.keys import Key
 from randquant.cli import progress
@@ -75,6 +76,7 @@ def test_the_guarantee_covers_the_client_called_most_often(finished):
     assert run.summary.participations == counts.max()
     assert run.summary.guarantee == account([release], 1e-5)
     assert run.summary.bytes_per_upload == 40 + -(-run.summary.dimension // 2)
+    assert run.summary.bytes_as_codes == run.summary.bytes_per_upload
 
 
 def test_the_same_configuration_gives_the_same_bits(finished, tmp_path):
@@ -361,6 +363,9 @@ def test_whole_updates_through_a_channel(norm, size, tmp_path):
     assert run.summary.guarantee == account([release], 1e-5)
     assert run.summary.guarantee.epsilon == run.metrics[-1].epsilon
     assert run.summary.bytes_per_upload == 40 + -(-5 * size // 8)  # a sum of 20 bits takes 5
+    assert run.summary.bytes_as_codes == 40 + -(-size // 8)
+    text = (folder / "report.html").read_text()
+    assert formatting.size_of(run.summary.bytes_as_codes) in text
     assert "updates of zeros" in (folder / "report.html").read_text()
     twin = json.loads((folder / "baseline" / "config.json").read_text())
     assert twin["mechanism"] == "clipped-sgd"

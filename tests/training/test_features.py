@@ -254,5 +254,5 @@ def test_colour_is_refused():
 
 def test_a_missing_kymatio_says_what_to_install(grey, monkeypatch):
     monkeypatch.setitem(sys.modules, "kymatio.scattering2d.frontend.torch_frontend", None)
-    with pytest.raises(ImportError, match=r"experiments extra, pip install '\.\[experiments\]'"):
+    with pytest.raises(ImportError, match=r"kymatio for scattering.*\[train,experiments\]"):
         features._scattering(grey)

@@ -207,11 +207,22 @@ def stop_after(rounds, error=Interrupted):
     return on_round
 
 
-@pytest.mark.parametrize("stopped", [1, 2, 3, 5, 6])
-def test_an_interrupted_cell_goes_on_to_the_same_bits(stopped, clients, test_data, tmp_path):
+@pytest.mark.parametrize(
+    ("stopped", "optimizer"),
+    [
+        (1, functools.partial(torch.optim.Adagrad, lr=0.05)),
+        (2, lambda p: torch.optim.SGD(p, lr=0.5)),
+        (3, lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9)),
+        (5, functools.partial(torch.optim.Adam, lr=0.05)),
+        (6, "AdamW"),
+    ],
+)
+def test_an_interrupted_cell_goes_on_to_the_same_bits(
+    stopped, optimizer, clients, test_data, tmp_path
+):
     cell = functools.partial(
         train, a_model(), clients, test=test_data, mechanism=noisy(), seed=2,
-        server_optimizer=functools.partial(torch.optim.Adam, lr=0.05), **CHEAP,
+        server_optimizer=optimizer, **CHEAP,
     )  # fmt: skip
     whole = cell(folder=tmp_path / "whole")
     with pytest.raises(Interrupted):

@@ -60,6 +60,16 @@ def test_steps_are_torchs_own_bit_for_bit_and_survive_files(name):
     assert not np.array_equal(parameters, start)
 
 
+def test_a_state_comes_back_from_its_file_as_it_was():
+    state = ServerStep(OPTIMIZERS["adam"], SHAPES).step(
+        np.zeros(DIMENSION, np.float32), np.ones(DIMENSION, np.float32), {}
+    )[1]
+    again = from_tensors(*to_tensors(state))
+    assert again["param_groups"] == state["param_groups"]  # betas are a tuple again
+    assert again["state"].keys() == state["state"].keys()
+    assert torch.equal(again["state"][1]["exp_avg"], state["state"][1]["exp_avg"])
+
+
 def test_names_of_torch_optim_make_the_same():
     make = torch_optimizer("AdamW", 0.3, {"weight_decay": 0.1, "betas": [0.8, 0.9]})
     (group,) = make([nn.Parameter(torch.zeros(2))]).param_groups

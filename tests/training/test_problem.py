@@ -180,6 +180,32 @@ BAD_MODELS = {
 }
 
 
+class Remembering(nn.Module):
+    """Keeps what it has seen outside its buffers, or draws from a generator of its own."""
+
+    def __init__(self, generator=None):
+        super().__init__()
+        self.linear, self.seen, self.generator = nn.Linear(4, 3), 0, generator
+
+    def forward(self, x):
+        self.seen = self.seen + float(x.detach().sum())
+        noise = 0 if self.generator is None else torch.rand(3, generator=self.generator)
+        return self.linear(x) * (self.seen if self.generator is None else 1) + noise
+
+
+BAD_MODELS |= {
+    "memory": (Remembering(), ValueError, "Expected the same loss of the same batch"),
+    "generator": (Remembering(torch.Generator()), ValueError, "Expected the same loss"),
+}
+
+
+def test_a_part_that_the_output_does_not_use_is_refused():
+    model = Two()
+    problem_of(model, some_clients(), parts=("a.*",))
+    with pytest.raises(ValueError, match=r"depends on the trained .* trained are b\.weight, b"):
+        problem_of(model, some_clients(), parts=("b.*",))
+
+
 @pytest.mark.parametrize("name", BAD_MODELS)
 def test_bad_models(name):
     model, kind, sentence = BAD_MODELS[name]

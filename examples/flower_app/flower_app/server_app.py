@@ -46,6 +46,7 @@ def main(grid: Grid, context: Context) -> None:
         nonlocal started
         seconds, started = time.monotonic() - started, time.monotonic()
         model.load_state_dict(arrays.to_torch_state_dict())
+        learner.load(task.weights(model))
         tested = learner.evaluate()
         rounds[number] = {"accuracy": tested.accuracy, "loss": tested.loss, "seconds": seconds}
         log(INFO, "After round %d: accuracy %.4f (%.1f s)", number, tested.accuracy, seconds)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import nn
 
     from randquant.aggregation import UpdateMechanism
@@ -50,6 +51,13 @@ def build(config: Mapping[str, Any], client: int, data_dir: str = "") -> tuple[n
     shape = dataset.train_features.shape[1:]
     model = models.build(config["model"], shape, dataset.classes, seed)
     return model, Learner(of_dataset(model, dataset, [clients[client]]))
+
+
+def weights(model: nn.Module) -> np.ndarray:
+    """The model's weights as a learner loads them."""
+    from torch import nn
+
+    return nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
 
 
 @functools.lru_cache(maxsize=1)  # one process of a simulation computes many clients

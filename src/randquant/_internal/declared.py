@@ -8,6 +8,7 @@ JSON Schema are all read from it. All messages are the house's: `Expected rounds
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import typing
@@ -270,9 +271,14 @@ def _called(kind: kinds.Type) -> str:
     return "a word"
 
 
+@functools.cache
+def _fields(record: type) -> dict[str, Any]:
+    return hints(record)
+
+
 def checked(record: Any) -> None:
     """Refuse a record with a field that is not as declared; see `check`."""
-    for name, hint in hints(type(record)).items():
+    for name, hint in _fields(type(record)).items():
         check(name, hint, getattr(record, name))
 
 

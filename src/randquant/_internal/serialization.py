@@ -87,9 +87,17 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add `path` to an OSError, since errors of a write do not name the file."""
+    """Say which file could not be written, since errors of a write do not name it."""
     try:
         yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(
+            f"Expected a folder {path.parent} to write {path.name} in, got none: create it."
+        ) from error
+    except IsADirectoryError as error:
+        raise IsADirectoryError(
+            f"Expected to write a file {path}, got a folder of that name: choose another."
+        ) from error
     except OSError as error:
         if error.errno is None:
             raise

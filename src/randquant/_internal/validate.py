@@ -6,8 +6,12 @@ import difflib
 import inspect
 import math
 import numbers
+import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 T = TypeVar("T")
 
@@ -36,7 +40,7 @@ def real(
         ValueError: `value` is not finite or out of bounds.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"Expected {name} to be a number, got {value!r}.")
+        raise TypeError(f"Expected {name} to be a number, got {shown(value)}.")
     try:
         number = float(value)
     except OverflowError:
@@ -61,7 +65,7 @@ def whole(
 ) -> int:
     """Return `value` as an int within inclusive bounds, or raise like `real`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"Expected {name} to be a whole number, got {value!r}.")
+        raise TypeError(f"Expected {name} to be a whole number, got {shown(value)}.")
     number = int(value)
     if (low is not None and number < low) or (high is not None and number > high):
         sides = [f">= {low}"] * (low is not None) + [f"<= {high}"] * (high is not None)
@@ -74,12 +78,74 @@ def whole(
 def choice(name: str, value: Any, options: Iterable[str]) -> str:
     """Return `value` if it is one of `options`, or raise a ValueError that lists them."""
     options = list(options)
-    if value not in options:
+    if not isinstance(value, str) or value not in options:
         raise ValueError(
             f"Expected {name} to be one of {', '.join(options)}; "
-            f"got {value!r}{nearest(value, options)}"
+            f"got {shown(value)}{nearest(value, options)}"
         )
     return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return `value` if it is true or false, or raise TypeError."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"Expected {name} to be True or False, got {shown(value)}.")
+    return bool(value)
+
+
+def array(name: str, value: Any) -> np.ndarray:
+    """Return `value` as a float64 array, or raise TypeError unless it is one of real numbers."""
+    try:
+        found = np.asarray(value)
+    except ValueError:
+        raise TypeError(
+            f"Expected {name} to be one array of numbers, got rows of uneven lengths."
+        ) from None
+    numbers_of_python = found.dtype.kind == "O" and all(
+        isinstance(each, numbers.Real) for each in found.flat
+    )
+    if found.dtype.kind not in "biuf" and not numbers_of_python:
+        raise TypeError(f"Expected {name} to be an array of numbers, got {shown(value)}.")
+    try:
+        return found.astype(np.float64)
+    except OverflowError:
+        raise ValueError(f"Expected {name} to be numbers of 64 bits, got larger ones.") from None
+
+
+def listed(name: str, value: Any) -> list[Any]:
+    """Return `value` as a list, or raise TypeError unless it is a sequence other than a text."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise TypeError(f"Expected {name} to be a list, got {shown(value)}: put it in [].")
+    try:
+        return list(value)
+    except TypeError:  # an array without sides
+        raise TypeError(f"Expected {name} to be a list, got {shown(value)}.") from None
+
+
+def path(name: str, value: Any) -> Path:
+    """Return `value` as a path to a file, or raise TypeError."""
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise TypeError(f"Expected {name} to be the path of a file, got {shown(value)}.")
+    return Path(value)
+
+
+def answers(name: str, value: Any, wanted: str, *attributes: str) -> None:
+    """Raise TypeError unless `value` has these attributes of a protocol.
+
+    Args:
+        name: the argument's name.
+        value: the argument.
+        wanted: what is expected, with the way to get one.
+        attributes: of the protocol, enough to tell its values from others.
+    """
+    if isinstance(value, type) or not all(hasattr(value, each) for each in attributes):
+        raise TypeError(f"Expected {name} to be {wanted}, got {shown(value)}.")
+
+
+def shown(value: Any) -> str:
+    """A wrong value as part of one sentence: its kind if it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"a value of type {type(value).__name__}"
 
 
 def nearest(word: Any, options: Iterable[str]) -> str:
@@ -96,13 +162,13 @@ def nearest(word: Any, options: Iterable[str]) -> str:
 def kind(name: str, value: Any, wanted: type) -> None:
     """Raise TypeError unless `value` is an instance of `wanted`."""
     if not isinstance(value, wanted):
-        raise TypeError(f"Expected {name} to be a {wanted.__name__}, got {value!r}.")
+        raise TypeError(f"Expected {name} to be a {wanted.__name__}, got {shown(value)}.")
 
 
 def renyi_order(value: Any) -> float:
     """Return a Rényi order in (1, inf], or raise ValueError."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"Expected order to be a number or infinity, got {value!r}.")
+        raise TypeError(f"Expected order to be a number or infinity, got {shown(value)}.")
     order = float(value)
     if not order > 1.0:
         raise ValueError(
@@ -114,6 +180,10 @@ def renyi_order(value: Any) -> float:
 
 def call(name: str, constructor: Callable[..., T], parameters: Mapping[str, Any]) -> T:
     """Return constructor(**parameters), or raise a ValueError that names the wrong parameter."""
+    if not isinstance(parameters, Mapping):
+        raise TypeError(
+            f"Expected the parameters of {name} as a dict by their names, got {shown(parameters)}."
+        )
     accepted = inspect.signature(constructor).parameters
     for given in parameters:
         if given not in accepted:

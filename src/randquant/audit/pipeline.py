@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.progress import report
 from randquant._internal.rounding import round_down
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.audit.attacks import Outcomes, World, best_event, in_words, statistics
@@ -165,6 +166,8 @@ def audit(
         >>> found.event
         'decoded value -2'
     """
+    wanted = "a mechanism for whole updates, such as ChannelMechanism(channel)"
+    validate.answers("mechanism", mechanism, wanted, "trust", "cohort", "encode", "mean")
     validate.kind("key", key, Key)
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     confidence = validate.real("confidence", confidence, low=0.5, below=1)
@@ -295,8 +298,12 @@ def _run(
 
     def world(number: int) -> np.ndarray:
         root = key.fold_in("audit", number)
-        outcomes = (outcome(inputs[number], root.fold_in(trial)) for trial in range(trials))
-        return np.fromiter(outcomes, dtype=np.int64, count=trials)
+        outcomes = np.empty(trials, dtype=np.int64)
+        for trial in range(trials):
+            if trial % 256 == 0:
+                report("trials", number * trials + trial, 2 * trials)
+            outcomes[trial] = outcome(inputs[number], root.fold_in(trial))
+        return outcomes
 
     worlds = world(0), world(1)
     decoded = np.empty((len(numbers), dimension))
@@ -319,7 +326,7 @@ def _bodies(payloads: list[bytes]) -> np.ndarray:
 
 
 def _vector(name: str, update: np.ndarray) -> np.ndarray:
-    array = np.asarray(update)
+    array = _floats(name, update)
     if array.ndim != 1 or not array.size or array.dtype.kind != "f":
         raise ValueError(
             f"Expected {name} to be a vector (d,) of floats, got shape {array.shape}, "
@@ -328,8 +335,15 @@ def _vector(name: str, update: np.ndarray) -> np.ndarray:
     return array.astype(np.float32)
 
 
+def _floats(name: str, value: np.ndarray) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise TypeError(f"Expected {name} as one array, got rows of uneven lengths.") from None
+
+
 def _cohort(others: np.ndarray) -> np.ndarray:
-    array = np.asarray(others)
+    array = _floats("others", others)
     if array.ndim != 2 or array.dtype.kind != "f":
         raise ValueError(
             f"Expected others to be (n - 1, d) floats, got shape {array.shape}, {array.dtype}."

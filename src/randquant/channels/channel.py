@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.html.notebook import Facts, Pictured
+from randquant.channels import pictures
 
 MAX_DENOMINATOR = 2**62
 """Largest denominator: weights, their sums and differences stay within signed 64 bits."""
@@ -27,7 +29,7 @@ NARROWEST_CELL = 2.0**-30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Channel:
+class Channel(Pictured):
     """Distribution of a code for every input in [-clip, clip], in exact integers.
 
     Between two neighbouring vertices the rows are mixed linearly: an input is first rounded at
@@ -62,8 +64,8 @@ class Channel:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "inputs", _frozen(self.inputs, np.float64))
-        set_field(self, "values", _frozen(self.values, np.float64))
+        set_field(self, "inputs", _frozen(validate.array("inputs", self.inputs), np.float64))
+        set_field(self, "values", _frozen(validate.array("values", self.values), np.float64))
         set_field(self, "weights", _frozen(_integers(self.weights), np.int64))
         set_field(self, "denominator", validate.whole("denominator", self.denominator))
         _check(self)
@@ -84,6 +86,12 @@ class Channel:
             f"Channel(clip={self.clip:g}, levels={self.levels}, vertices={len(self.inputs)}, "
             f"fingerprint={self.fingerprint.hex()[:8]})"
         )
+
+    def _figures(self) -> list:
+        return [pictures.shares(self.inputs, self.values, self.probabilities)]
+
+    def _facts(self) -> Facts:
+        return pictures.facts(self.inputs, self.values, self.bits, self.fingerprint)
 
     @property
     def clip(self) -> float:
@@ -115,6 +123,9 @@ class Channel:
             (cell, position): x lies `position` of the way from inputs[cell] to inputs[cell+1];
             at a jump the right-hand cell is taken. Same shape as x, int64 and float64.
         """
+        x = validate.array("x", x)
+        if not (np.abs(x) <= self.clip).all():
+            raise ValueError(f"Expected x within [-{self.clip:g}, {self.clip:g}], got others.")
         cell = np.searchsorted(self.inputs, x, side="right") - 1
         cell = np.minimum(cell, len(self.inputs) - 2)
         # A product with the reciprocal, as in the encoder's kernel: both must agree to the bit.
@@ -136,6 +147,8 @@ class Channel:
             >>> [float(w / total) for w in weights]
             [0.25, 0.75]
         """
+        if np.ndim(validate.array("x", x)):
+            raise TypeError("Expected x to be one number, got an array: mix one input at a time.")
         if not -self.clip <= x <= self.clip:
             raise ValueError(f"Expected x within [-{self.clip:g}, {self.clip:g}], got x={x}.")
         cell, position = self.locate(np.asarray(x, dtype=np.float64))
@@ -145,6 +158,7 @@ class Channel:
 
     def input_of(self, vertex: int) -> float:
         """An input whose code has exactly this vertex's row as its distribution."""
+        vertex = validate.whole("vertex", vertex, low=0, high=len(self.inputs) - 1)
         value = float(self.inputs[vertex])
         if value in self.inputs[vertex + 1 :]:  # the left limit of a jump: just below it
             return float(np.nextafter(value, -np.inf))
@@ -167,7 +181,10 @@ def _frozen(array: np.ndarray, kind: type) -> np.ndarray:
 
 
 def _integers(weights: np.ndarray) -> np.ndarray:
-    array = np.asarray(weights)
+    try:
+        array = np.asarray(weights)
+    except ValueError:
+        raise TypeError("Expected weights (V, m), got rows of uneven lengths.") from None
     if array.dtype == object:
         if not all(isinstance(w, int) and abs(w) <= MAX_DENOMINATOR for w in array.flat):
             raise ValueError("Expected integer weights of at most 2**62.")

@@ -93,9 +93,7 @@ def moments(channel: Channel) -> Moments:
 
 
 def _located(channel: Channel, x: np.ndarray | float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    points = np.asarray(x, dtype=np.float64)
-    if not (np.abs(points) <= channel.clip).all():
-        raise ValueError(f"Expected x within [-{channel.clip:g}, {channel.clip:g}].")
+    points = validate.array("x", x)
     return points, *channel.locate(points)
 
 

@@ -114,13 +114,14 @@ class Key:
         Returns:
             (count,) uint64, uniform: AES-256 in counter mode, little-endian.
         """
+        count = validate.whole("count", count, low=0, high=2**40)
         buffer = np.empty(count, dtype=np.uint64)
         self.stream(start)(buffer)
         return buffer
 
     def stream(self, start: int = 0) -> KeyStream:
         """Return a reader of the key's stream from word `start` (even) on."""
-        return KeyStream(self._secret, start)
+        return KeyStream(self._secret, validate.whole("start", start, low=0, high=2**129))
 
     def __repr__(self) -> str:
         return "Key(<secret>)"

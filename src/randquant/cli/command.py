@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
 import json
 import pkgutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +17,15 @@ from typing import Annotated, Any
 from cyclopts import App
 
 from randquant._internal.declared import about
+from randquant._internal.progress import reporting
 from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli import commands
-from randquant.cli.options import Chosen, Option, given, of_function, of_mechanism
+from randquant.cli.options import NamedMechanism, Option, given, of_function, of_mechanism
+from randquant.cli.waiting import WaitingBar
 from randquant.mechanisms.record import MechanismRecord
+
+EVERYTHING = "--install-completion"
+"""Begins a command line that needs the options of all commands and mechanisms."""
 
 JSON = Option("json", Annotated[bool, about("print one JSON object", "files")], False)
 
@@ -54,13 +59,14 @@ class Command:
 
     Attributes:
         run: its action. The parameters, declared as `randquant._internal.declared` says, are the
-            options. With `mechanisms` the first parameter is the Chosen mechanism instead; with
+            options. With `mechanisms` the first parameter is the NamedMechanism instead; with
             `settings` it is a mapping of the given settings by name.
         example: a complete command line, shown by its help.
         mechanisms: the mechanisms that it takes, each as a command of its own; by name.
         whole_update: whether channels take clip_norm, the threshold of a whole update, too.
         settings: from the words of the command line to options beside those of `run`.
         resumable: whether `--resume` continues it after it was stopped.
+        bar: whether long work is shown as a bar; a command may have a display of its own.
     """
 
     run: Callable[..., Output]
@@ -69,22 +75,27 @@ class Command:
     whole_update: bool = False
     settings: Callable[[Sequence[str]], list[Option]] | None = None
     resumable: bool = False
+    bar: bool = True
 
     def app(self, name: str, words: Sequence[str] = ()) -> App:
         """Return the command as an application of cyclopts.
 
         Args:
             name: of the command.
-            words: what follows it on the command line; options may depend on them.
+            words: what follows it on the command line: only the options of the mechanism that
+                they begin with are declared, or all with EVERYTHING.
         """
         end = f"example: {self.example}"
         app = App(name, help=purpose(name), help_epilogue=end, help_format="plaintext")
         own = of_function(self.run)
         if self.mechanisms is not None:
             for each, record in self.mechanisms().items():
-                theirs = of_mechanism(record, whole_update=self.whole_update)
-                call = self._call(own[1:], theirs, lambda values, each=each: Chosen(each, values))
-                app.command(call, name=each, help=_summary(record), help_epilogue=end)
+                if words[:1] in ([each], [EVERYTHING]):
+                    theirs = of_mechanism(record, whole_update=self.whole_update)
+                    call = self._call(own[1:], theirs, functools.partial(NamedMechanism, each))
+                    app.command(call, name=each, help=_summary(record), help_epilogue=end)
+                else:
+                    app.command(App(each, help=_summary(record)))
         elif self.settings is not None:
             app.default(self._call(own[1:], self.settings(words), dict))
         else:
@@ -132,8 +143,9 @@ class Invocation:
     as_json: bool = False
 
     def run(self) -> Output:
-        """Run the command."""
-        return self.command.run(*self.values, **self.options)
+        """Run the command; show how far it is."""
+        with WaitingBar(None if self.command.bar else False) as bar, reporting(bar):
+            return self.command.run(*self.values, **self.options)
 
 
 def names() -> list[str]:
@@ -170,9 +182,3 @@ def written_page(output: str | None, page: Callable[[], str]) -> list[str]:
         return []
     write_atomic(Path(output), page().encode("utf-8"))
     return ["", f"page           {output}"]
-
-
-def say(text: str) -> None:
-    """Show the current task on standard error, if that is a terminal."""
-    if sys.stderr.isatty():
-        print(f"working on {text}", file=sys.stderr)

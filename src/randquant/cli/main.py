@@ -59,9 +59,9 @@ def parse(words: Sequence[str]) -> Invocation | None:
 def app(words: Sequence[str] = ()) -> App:
     """Return the application of all commands; only the one that `words` begin with is imported.
 
-    With `--install-completion` all are, since the shell's script names all their options.
+    With EVERYTHING all are, since the shell's script names all their options.
     """
-    names = command.names()
+    words = list(words)
     top = App(
         "randquant",
         help="Private federated learning in a few random bits per coordinate.",
@@ -70,10 +70,11 @@ def app(words: Sequence[str] = ()) -> App:
         result_action="return_value",
     )
     top.register_install_completion_command()
-    everything = words[:1] == ["--install-completion"]
-    for name in names:
+    everything = words[:1] == [command.EVERYTHING]
+    for name in command.names():
         if everything or words[:1] == [name]:
-            top.command(command.named(name).app(name, words[1:]))
+            rest = words[:1] if everything else words[1:]
+            top.command(command.named(name).app(name, rest))
         else:
             top.command(App(name, help=command.purpose(name)))
     return top

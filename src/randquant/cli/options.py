@@ -12,12 +12,22 @@ from cyclopts import Group, Parameter, Token
 from randquant._internal import declared, validate
 from randquant._internal.declared import about
 from randquant.aggregation.registry import all_mechanisms
-from randquant.mechanisms.record import MechanismRecord
+from randquant.mechanisms.record import MechanismRecord, hint_of
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.training.config import Delta, NormName, TrainConfig
 
-GROUPS = ("mechanism", "data", "clients", "server", "privacy", "search", "files")
+GROUPS = (
+    "arguments",
+    "options",
+    "mechanism",
+    "data",
+    "clients",
+    "server",
+    "privacy",
+    "search",
+    "files",
+)
 """Groups of options in the order in which help shows them."""
 
 Dimension = Annotated[int, about("coordinates of an update", "data")]
@@ -31,7 +41,7 @@ Quiet = Annotated[bool, about("no progress display", "files")]
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class NamedMechanism:
     """A mechanism that is named on the command line, with its own parameters that were given."""
 
     name: str
@@ -60,7 +70,6 @@ class Option:
         default: what is passed if it is not given; `inspect.Parameter.empty` if it must be.
         group: the heading that help shows it under, if not the declaration's.
         shown: what help says about its default.
-        hidden: whether help leaves it out.
         kind: KEYWORD_ONLY for options; others are values without a name.
         words: the words that it may be, if the declaration does not say.
     """
@@ -70,7 +79,6 @@ class Option:
     default: Any = None
     group: str = ""
     shown: str = ""
-    hidden: bool = False
     kind: Any = inspect.Parameter.KEYWORD_ONLY
     words: tuple[str, ...] = ()
 
@@ -81,8 +89,7 @@ class Option:
         plain = many or is_flag or self.repeats
         of = Parameter(
             help=about.text,
-            group=_group(self.group or about.group),
-            show=not self.hidden,
+            group=_group(self.group or about.group or self._place()),
             show_default=self._shown() or False,
             choices=self.words or declared.choices(self.hint) or None,
             allow_leading_hyphen=not is_flag,
@@ -96,6 +103,9 @@ class Option:
         return inspect.Parameter(
             self.name, self.kind, default=default, annotation=Annotated[kind, of]
         )
+
+    def _place(self) -> str:
+        return "options" if self.kind is inspect.Parameter.KEYWORD_ONLY else "values"
 
     def _shown(self) -> str:
         if self.shown or self.default in (None, False, inspect.Parameter.empty):
@@ -145,16 +155,6 @@ def of_mechanism(record: MechanismRecord, *, whole_update: bool = False) -> list
     return options
 
 
-def hint_of(parameter: inspect.Parameter) -> Any:
-    """Return the kind of a constructor's parameter, whose annotation may be a class or its name."""
-    annotation = parameter.annotation
-    name = getattr(annotation, "__name__", str(annotation)).removesuffix(" | None")
-    known = {"int": int, "float": float, "str": str, "bool": bool, "_empty": int | float}
-    if name in known:
-        return known[name]
-    return int | list[float] if name.startswith("int |") else list[float]
-
-
 def given_channel(text: str) -> tuple[str, dict[str, Any]]:
     """Read a channel's name and parameters from "NAME key=value key=value".
 
@@ -193,23 +193,17 @@ def given(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _of_constructor(record: MechanismRecord, name: str) -> Any:
-    return Annotated[hint_of(record.signature[name]), about(record.meaning(name))]
+    parameter = record.signature[name]
+    needed = " [required]" * (parameter.default is parameter.empty)
+    return Annotated[hint_of(parameter), about(record.meaning(name) + needed)]
 
 
 def _default(record: MechanismRecord, name: str) -> str:
     default = record.signature[name].default
-    return (
-        ""
-        if default is None
-        else "none: give it"
-        if default is inspect.Parameter.empty
-        else str(default)
-    )
+    return "" if default in (None, inspect.Parameter.empty) else str(default)
 
 
-def _group(name: str) -> Group | None:
-    if not name:
-        return None
+def _group(name: str) -> Group:
     if name in GROUPS:
         return Group(name.capitalize(), sort_key=1 + GROUPS.index(name))
     return Group(f"Parameters of {name}", sort_key=0)

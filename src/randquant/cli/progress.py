@@ -199,7 +199,9 @@ def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
     guarantee = summary.guarantee
     if guarantee is None or guarantee.trust != "aggregate":
         return ", header included"
-    return f": masked for a sum of {config.cohort:,}, header included, handshake not"
+    plain = summary.bytes_as_codes
+    beside = "" if plain is None else f"; {plain:,} bytes as plain codes"
+    return f": masked for a sum of {config.cohort:,}, header included, handshake not{beside}"
 
 
 def _spent(config: TrainConfig, epsilon: float) -> str:

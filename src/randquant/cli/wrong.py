@@ -38,7 +38,8 @@ def sentence(error: CycloptsError, top: App, words: Sequence[str]) -> str:
 
 def _problem(error: CycloptsError, path: str) -> str:
     argument = error.argument
-    name = argument.name if argument is not None else "a value"
+    token = getattr(error, "token", None)
+    name = argument.name if argument is not None else token.keyword if token else "a value"
     match error:
         case CoercionError() if error.__cause__ is not None:
             return str(error.__cause__)

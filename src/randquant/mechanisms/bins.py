@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import Channel
+from randquant.channels.channel import LARGEST, Channel
 from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.record import CLIP, VALUES, MechanismRecord
 from randquant.mechanisms.tuning import (
@@ -61,7 +61,9 @@ def two_bins(
         >>> [float(w / channel.denominator) for w in channel.weights[0]]
         [0.625, 0.25, 0.125]
     """
-    clip = validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
+    clip = validate.real(
+        "clip", clip, above=0, high=LARGEST, why="clip is the largest magnitude sent"
+    )
     grid = bins_of(bins, clip)
     lower = _distributions("left", left, [j + 1 for j in range(len(grid) - 1)])
     upper = _distributions("right", right, [len(grid) - 1 - j for j in range(len(grid) - 1)])
@@ -114,7 +116,7 @@ def erm(clip: float, bins: Sequence[float] | np.ndarray, gamma: float) -> Channe
         2.9267
     """
     gamma = validate.real("gamma", gamma, low=0, high=100, why="weights are exp(-gamma/2) and up")
-    grid = bins_of(bins, validate.real("clip", clip, above=0))
+    grid = bins_of(bins, validate.real("clip", clip, above=0, high=LARGEST))
     cells = range(len(grid) - 1)
     left = [_exponential(gamma, grid[j] - grid[: j + 1]) for j in cells]
     right = [_exponential(gamma, grid[j + 1 :] - grid[j + 1]) for j in cells]
@@ -136,7 +138,7 @@ def _exp(exponent: float) -> float:
 
 def bins_of(bins: Sequence[float] | np.ndarray, clip: float) -> np.ndarray:
     """Return (m,) float64 bins, or raise ValueError unless they increase and cover ±clip."""
-    grid = np.array(bins, dtype=np.float64)
+    grid = validate.array("bins", bins)
     if grid.ndim != 1 or not 2 <= grid.size <= 256 or not np.isfinite(grid).all():
         raise ValueError(f"Expected 2 to 256 finite bins, got {bins!r}.")
     if (np.diff(grid) <= 0).any():
@@ -152,7 +154,7 @@ def bins_of(bins: Sequence[float] | np.ndarray, clip: float) -> np.ndarray:
 def _distributions(
     name: str, given: Sequence[Sequence[float] | np.ndarray], lengths: list[int]
 ) -> list[np.ndarray]:
-    tables = [np.array(part, dtype=np.float64) for part in given]
+    tables = [validate.array(name, part) for part in validate.listed(name, given)]
     if [table.shape for table in tables] != [(length,) for length in lengths]:
         raise ValueError(
             f"Expected {name} to hold distributions of lengths {lengths}, one for each interval, "
@@ -204,6 +206,7 @@ RECORDS = (
             },
         ),
         update=_updates,
+        slow=("large cohorts",),
         place=3,
     ),
 )

@@ -69,7 +69,7 @@ def optm(
         (1.8771, True)
     """
     clip = validate.real("clip", clip, low=1e-30, high=1e30)
-    epsilon = validate.real("epsilon", epsilon, above=0, high=40)
+    epsilon = validate.real("epsilon", epsilon, low=1e-12, high=40)
     validate.choice("programme", programme, ("full", "reduced"))
     samples = None if density is None else _samples(density, clip)
     shared = programme == "reduced"
@@ -172,7 +172,7 @@ def _on_searched_bins(
 
 
 def _samples(density: Any, clip: float) -> tuple[float, ...]:
-    samples = np.asarray(density, dtype=np.float64).reshape(-1)
+    samples = validate.array("density", density).reshape(-1)
     if samples.size == 0 or not np.isfinite(samples).all():
         raise ValueError("Expected density to hold finite samples of the input, at least one.")
     return tuple(np.clip(samples / clip, -1, 1).tolist())
@@ -208,6 +208,7 @@ RECORDS = (
                 "epsilon": target.epsilon,
             },
         ),
+        slow=("coordinate",),
         place=4,
     ),
 )

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import Channel
+from randquant.channels.channel import LARGEST, Channel
 from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.record import CLIP, INPUTS, MechanismRecord
 from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting, six_digits
@@ -46,7 +46,9 @@ def pbm(clip: float, theta: float, trials: int, inputs: int = 65) -> Channel:
         >>> channel.levels, sorted(rq.certify(channel, order=2.0).witness)
         (16, [-1.5, 1.5])
     """
-    clip = validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
+    clip = validate.real(
+        "clip", clip, above=0, high=LARGEST, why="clip is the largest magnitude sent"
+    )
     theta = validate.real(
         "theta", theta, above=0, high=0.5, why="1/2 + theta·x/clip is a probability"
     )
@@ -101,6 +103,7 @@ RECORDS = (
             },
         ),
         update=_updates,
+        slow=("aggregate",),
         place=2,
     ),
 )

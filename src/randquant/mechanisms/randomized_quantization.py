@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import Channel
+from randquant.channels.channel import LARGEST, Channel
 from randquant.mechanisms.bins import two_bins
 from randquant.mechanisms.record import CLIP, LEVELS, MARGIN, MechanismRecord
 from randquant.mechanisms.tuning import (
@@ -60,8 +60,12 @@ def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
         >>> rq.moments(channel).bias_max < 1e-9
         True
     """
-    clip = validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
-    margin = validate.real("margin", margin, low=0, why="levels must cover [-clip, clip]")
+    clip = validate.real(
+        "clip", clip, above=0, high=LARGEST, why="clip is the largest magnitude sent"
+    )
+    margin = validate.real(
+        "margin", margin, low=0, high=LARGEST, why="levels must cover [-clip, clip]"
+    )
     levels = validate.whole(
         "levels", levels, low=2, high=256, why="a code is one byte, and one level sends nothing"
     )
@@ -152,6 +156,7 @@ RECORDS = (
             lambda target, at: target.sized(margin=target.clip * at["margin"], keep=at["keep"]),
         ),
         update=_rqm_updates,
+        slow=("large cohorts",),
         place=1,
     ),
     MechanismRecord(

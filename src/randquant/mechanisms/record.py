@@ -40,6 +40,8 @@ class MechanismRecord:
         run_settings: settings of a run, `cohort` or `norm`, that the constructor takes as well.
         baseline: whether it samples in floating point: for comparison, not for deployment.
         tunable: False for a fixed channel.
+        slow: what tuning it takes tens of seconds for, so that it is left out unless it is asked
+            for: `coordinate`, or whole updates under a kind of trust, or sums over `large cohorts`.
         place: its position in lists and tables, which are ordered by place, then by name.
 
     Raises:
@@ -63,6 +65,7 @@ class MechanismRecord:
     run_settings: tuple[str, ...] = ()
     baseline: bool = False
     tunable: bool = True
+    slow: tuple[str, ...] = ()
     place: int = LAST
 
     def __post_init__(self) -> None:
@@ -100,6 +103,26 @@ class MechanismRecord:
     def meaning(self, parameter: str) -> str:
         """What a parameter means, or where to read about it."""
         return self.help.get(parameter, "see the mechanism's documentation")
+
+
+def hint_of(parameter: inspect.Parameter) -> Any:
+    """Return the kind of a constructor's parameter, whose annotation may be a class or its name.
+
+    Returns:
+        int, float, str or bool; int | float without an annotation; otherwise a list of numbers, or
+        a count and a list.
+
+    Example:
+        >>> def constructor(clip: float, bins: "int | Sequence[float]"): ...
+        >>> [hint_of(each) for each in inspect.signature(constructor).parameters.values()]
+        [<class 'float'>, int | list[float]]
+    """
+    annotation = parameter.annotation
+    name = getattr(annotation, "__name__", str(annotation)).removesuffix(" | None")
+    known = {"int": int, "float": float, "str": str, "bool": bool, "_empty": int | float}
+    if name in known:
+        return known[name]
+    return int | list[float] if name.startswith("int |") else list[float]
 
 
 CLIP = "per-coordinate clipping threshold, > 0"

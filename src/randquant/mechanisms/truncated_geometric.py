@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import Channel
+from randquant.channels.channel import LARGEST, Channel
 from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.record import CLIP, LEVELS, MechanismRecord
 from randquant.mechanisms.tuning import (
@@ -54,7 +54,9 @@ def qmgeo(clip: float, levels: int, p: float, mixing: float = 0.0) -> Channel:
         >>> round(rq.certify(qmgeo(clip=1.0, levels=4, p=0.5, mixing=0.1)).epsilon.upper, 4)
         4.1431
     """
-    clip = validate.real("clip", clip, above=0, why="clip is the largest magnitude sent")
+    clip = validate.real(
+        "clip", clip, above=0, high=LARGEST, why="clip is the largest magnitude sent"
+    )
     levels = validate.whole(
         "levels", levels, low=2, high=256, why="a code is one byte, and one level sends nothing"
     )

@@ -14,17 +14,20 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.channels.keys import Key
+from randquant.training.clients import named
 from randquant.training.copies import Copies
 from randquant.training.gathering import Gathering
+from randquant.training.generators import seeded
 from randquant.training.local import ONE_GRADIENT, Evaluation, Local
 from randquant.training.problem import Loss, Problem
+from randquant.training.statistics import ServerStatistics
 from randquant.training.together import (
     is_softmax_regression,
     may_be_together,
     softmax_gradients,
     weighted_gradients,
 )
-from randquant.training.trial import seeded, work_mode
+from randquant.training.trial import work_mode
 
 LIGHT_GROUP, HEAVY_GROUP = 20, 5
 """Most clients that a worker gets at a time: many if each takes less than a millisecond, so that
@@ -76,10 +79,15 @@ class Learner:
         self._layout = torch.channels_last if here else torch.contiguous_format
         model = copy.deepcopy(problem.model)
         model = model.to(self._device, memory_format=self._layout)  # type: ignore[call-overload]
-        work_mode(model, problem.buffers)
+        work_mode(model, problem.still)
         self._copies = Copies(model, problem.parts)
         self._loss = _on_device(problem.loss, self._device)
         self._parameters = list(self._copies.trained().values())
+        self._statistics = None
+        if problem.statistics is not None:
+            kept = self._copies.for_server()
+            self._statistics = ServerStatistics(kept, problem.statistics, self._device)
+            self._renew()
         self._data = Gathering(problem, self._device, self._layout)
         self._linear = known and is_softmax_regression(model)
         samples = self._sizes.mean() if local.batch is None else local.batch
@@ -118,12 +126,19 @@ class Learner:
             flat = torch.from_numpy(parameters).to(self._device)
             with torch.no_grad():
                 nn.utils.vector_to_parameters(flat, self._parameters)
-            return
-        for parameter in self._parameters:
-            # Through NumPy: torch's own threads would keep spinning beside the workers'.
-            weights = parameter.detach().numpy()
-            weights[...] = parameters[start : start + weights.size].reshape(weights.shape)
-            start += weights.size
+        else:
+            for parameter in self._parameters:
+                # Through NumPy: torch's own threads would keep spinning beside the workers'.
+                weights = parameter.detach().numpy()
+                weights[...] = parameters[start : start + weights.size].reshape(weights.shape)
+                start += weights.size
+        self._renew()
+
+    def _renew(self) -> None:
+        """The server's running statistics at the loaded weights."""
+        if self._statistics is not None:
+            self._statistics.refresh()
+            self._copies.settle()
 
     def trained_model(self) -> nn.Module:
         """A copy of the problem's model with the loaded weights, in evaluation mode."""
@@ -133,6 +148,8 @@ class Learner:
                 self._copies.trained(model).values(), self._parameters, strict=True
             ):
                 weight.copy_(loaded)
+            for buffer, own in zip(model.buffers(), self._copies.buffers(), strict=True):
+                buffer.copy_(own)
         return model.eval()
 
     def groups(self, cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
@@ -167,9 +184,22 @@ class Learner:
     ) -> tuple[torch.Tensor, np.ndarray]:
         """Like `updates`, but the result stays on the device that computed it."""
         if self._together and self._local.example_norm is None:
-            return self._vectorised([self._steps(client, key) for client in clients])
-        updates, losses = zip(*(self._alone(client, key) for client in clients), strict=True)
-        return torch.stack(updates), np.array(losses)
+            updates, losses = self._vectorised([self._steps(client, key) for client in clients])
+        else:
+            each = [self._alone(client, key) for client in clients]
+            updates = torch.stack([update for update, _ in each])
+            losses = np.array([loss for _, loss in each])
+        return self._weighted(clients, updates), losses
+
+    def _weighted(self, clients: Sequence[int], updates: Tensor) -> Tensor:
+        weighting = self._local.weighting
+        if weighting is None:
+            return updates
+        rows = []
+        for client, update in zip(clients, updates.cpu().numpy(), strict=True):
+            with named(self.problem.clients.names[client]):
+                rows.append(weighting.applied(update, int(self._sizes[client])))
+        return torch.from_numpy(np.stack(rows)).to(self._device)
 
     def evaluate(self) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data."""
@@ -183,7 +213,7 @@ class Learner:
                 if classes is not None:
                     right += int((output.argmax(dim=1) == targets).sum())
                     labels += targets.numel()
-        work_mode(model, self.problem.buffers)
+        work_mode(model, self.problem.still)
         if not count:
             return Evaluation(None, None)
         return Evaluation(right / labels if labels else None, loss / count)
@@ -206,11 +236,13 @@ class Learner:
         """One client's update and first loss, whatever the model."""
         steps = self._steps(client, key)
         if self._local.example_norm is not None:
-            return self._clipped(client, steps[0], self._local.example_norm, key)
-        with self._chance(key, client):
-            if self._local.learning_rate is not None:
-                return self._walk(client, steps)
-            return self._gradient(client, steps[0])
+            result = self._clipped(client, steps[0], self._local.example_norm, key)
+        else:
+            with self._chance(key, client):
+                walks = self._local.learning_rate is not None
+                result = self._walk(client, steps) if walks else self._gradient(client, steps[0])
+        self._copies.check()
+        return result
 
     def _chance(self, key: Key | None, *labels: int) -> AbstractContextManager[None]:
         """Random numbers of a client's training step come from its key."""
@@ -291,12 +323,8 @@ class Learner:
 
         gradients_of = vmap(grad_and_value(loss_of), (None, 0, 0))
         parts, losses = gradients_of(weights, *self._data.of_client(client, samples))
-        rows = (
-            torch.cat([parts[name].reshape(len(samples), -1) for name in weights], dim=1)
-            .cpu()
-            .numpy()
-        )
-        return list(zip(rows, losses.tolist(), strict=True))
+        rows = [parts[name].reshape(len(samples), -1) for name in weights]
+        return list(zip(torch.cat(rows, dim=1).cpu().numpy(), losses.tolist(), strict=True))
 
     def _vmap_works(self) -> bool:
         """Whether vmap computes single examples' gradients of this model.

@@ -84,7 +84,7 @@ def client_set(clients: Any, columns: Columns | None = None) -> ClientSet:
             than the first one, targets of another number than features, or NaN or infinity. The
             client is named.
     """
-    if isinstance(clients, Mapping):
+    if isinstance(clients, Mapping) and not _has_columns(clients):
         names, data = [str(name) for name in clients], list(clients.values())
     else:
         _several(clients)
@@ -151,10 +151,11 @@ def _has_columns(value: Any) -> bool:
     return hasattr(value, "column_names")
 
 
-def check_alike(examples: Examples, clients: ClientSet) -> None:
+def check_alike(examples: Examples, clients: ClientSet, *, targets: bool = True) -> None:
     """Refuse examples of another shape or dtype than the first client's."""
     first = clients.sources[0] if clients.table is None else clients.table
-    _check_same(_described(examples), _described(first), clients.names[0])
+    kind, wanted = (_described(each, targets) for each in (examples, first))
+    _check_same(kind, wanted, clients.names[0])
 
 
 def _check_all_alike(names: Sequence[str], sources: Sequence[Examples]) -> None:
@@ -174,7 +175,7 @@ def _check_same(kind: str, first: str, name: str) -> None:
         )
 
 
-def _described(source: Examples) -> str:
+def _described(source: Examples, with_targets: bool = True) -> str:
     if isinstance(source, StoredExamples):
         pair = (source.features, source.targets)
     else:
@@ -182,4 +183,4 @@ def _described(source: Examples) -> str:
     features, targets = (
         f"{tuple(tensor.shape[1:])} {str(tensor.dtype).removeprefix('torch.')}" for tensor in pair
     )
-    return f"features {features} and targets {targets}"
+    return f"features {features}" + (f" and targets {targets}" if with_targets else "")

@@ -16,6 +16,7 @@ from randquant.aggregation.payloads import finite
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
+from randquant.training.clients import named
 
 
 class Collected(NamedTuple):
@@ -60,7 +61,8 @@ def collector(
         updates, losses = learner.updates(clients, key)
         seconds = time.perf_counter() - started
         for client, update in zip(clients, updates, strict=True):
-            _check(update, client)
+            with named(learner.problem.clients.names[client]):
+                finite(update)
         keys = [key.fold_in("client", client) for client in clients]
         return mechanism.encode_many(updates, keys), losses, seconds
 
@@ -91,7 +93,8 @@ def _on_gpu(
         started = time.perf_counter()
         updates, group_losses = learner.tensors(clients, key)
         seconds += time.perf_counter() - started
-        totals.append(sum_of_codes(channel, updates, clients, key))
+        names = [learner.problem.clients.names[client] for client in clients]
+        totals.append(sum_of_codes(channel, updates, clients, key, names))
         losses.append(group_losses)
     total = torch.stack(totals).sum(dim=0).cpu().numpy()
     mean = mechanism.decode(total, len(cohort), learner.dimension)
@@ -100,7 +103,11 @@ def _on_gpu(
 
 
 def sum_of_codes(
-    channel: Channel, updates: torch.Tensor, clients: Sequence[int], key: Key
+    channel: Channel,
+    updates: torch.Tensor,
+    clients: Sequence[int],
+    key: Key,
+    names: Sequence[str] | None = None,
 ) -> torch.Tensor:
     """Clip, encode and add up clients' updates; for simulation.
 
@@ -109,6 +116,7 @@ def sum_of_codes(
         updates: (n, d), one row per client.
         clients: their numbers, all different.
         key: the round's key.
+        names: their names, for errors; their numbers by default.
 
     Returns:
         (d,) int64, on the device of `updates`.
@@ -124,13 +132,7 @@ def sum_of_codes(
     from randquant.channels.encoding.gpu import encode_tensor
 
     for row in (~updates.isfinite().all(dim=1)).nonzero().flatten().tolist():
-        _check(updates[row].cpu().numpy(), clients[row])
+        with named(str((names or clients)[row])):
+            finite(updates[row].cpu().numpy())
     seed = int(key.fold_in("clients", *clients).words(2)[0] >> np.uint64(1))
     return encode_tensor(channel, updates, seed=seed).sum(dim=0, dtype=torch.int64)
-
-
-def _check(update: np.ndarray, client: int) -> None:
-    try:
-        finite(update)
-    except ValueError as error:
-        raise ValueError(f"Client {client}: {error}") from error

@@ -39,8 +39,22 @@ class TrainConfig:
     train`, the settings of TOML files and their JSON Schema, and `check_config` are read from here.
     """
 
-    dataset: Annotated[str, about("data set, see docs/train.md", "data")]
-    model: Annotated[str, about("softmax, mlp, mlp32, wide or cnn", "data")]
+    dataset: Annotated[
+        str,
+        about(
+            "digits, breast-cancer, mnist, fashion-mnist, emnist, cifar-100, femnist, or "
+            "module:function or FILE.py:function, which returns clients or (clients, test)",
+            "data",
+        ),
+    ]
+    model: Annotated[
+        str,
+        about(
+            "softmax, mlp, mlp32, wide, cnn, or module:function or FILE.py:function, which returns "
+            "a torch nn.Module",
+            "data",
+        ),
+    ]
     mechanism: Annotated[str, about("what protects an update", "mechanism")]
     parameters: Annotated[
         Mapping[str, Any], about("the mechanism's parameters, by name", "mechanism")
@@ -52,8 +66,8 @@ class TrainConfig:
     cohort: Annotated[Count, about("how many clients take part in each round", "clients")] = 40
     rounds: Annotated[Count, about("how many rounds, at most", "server")] = 300
     partition: Annotated[
-        Literal["iid", "shards", "dirichlet", "natural"],
-        about("how data is split over clients; natural is by writer", "data"),
+        Literal["iid", "shards", "dirichlet", "natural", "own"],
+        about("how data is split over clients; natural is by writer, own as the data are", "data"),
     ] = "iid"
     concentration: Annotated[float, about("Dirichlet concentration", "data")] = 0.3
     learning_rate: Annotated[Step, about("the server's step size", "server")] = 1.0
@@ -152,7 +166,7 @@ class TrainConfig:
         about("what clients minimise: a name in torch.nn.functional, or module:function", "data"),
     ] = "cross_entropy"
     problem: Annotated[
-        str, about("digest of the model, the data and the loss of a run in Python", "data")
+        str, about("digest of the model, the data and the loss, where they are given in Python")
     ] = ""
     parts: Annotated[
         tuple[str, ...] | None,
@@ -163,8 +177,17 @@ class TrainConfig:
         about("patterns of the names of the parameters that are not trained", "data"),
     ] = None
     buffers: Annotated[
-        str, about("what becomes of running statistics, such as BatchNorm's", "data")
+        Literal["refuse", "frozen", "server"],
+        about("what becomes of running statistics, such as BatchNorm's", "data"),
     ] = "refuse"
+    most_examples: Annotated[
+        Annotated[int, Meta(ge=1, le=2**40)] | None,
+        about(
+            "weight clients by their number of examples, up to this public number; by default all "
+            "count alike",
+            "clients",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.trust == "":  # as files of version 0.1.0 say it
@@ -176,6 +199,16 @@ class TrainConfig:
         for name in ("parts", "frozen"):  # lists in JSON and TOML
             if isinstance(patterns := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(patterns))
+
+
+def named_by_function(name: str) -> bool:
+    """Return whether a model, a data set or a loss is named by the function that makes it.
+
+    Example:
+        >>> named_by_function("package.module:function"), named_by_function("digits")
+        (True, False)
+    """
+    return ":" in name
 
 
 def upgraded(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,30 @@ class Copies:
         self._threads = threading.local()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in parts)
+        self.settle()
+
+    def buffers(self) -> list[Tensor]:
+        """The model's buffers, which all copies share."""
+        return list(self._model.buffers())
+
+    def settle(self) -> None:
+        """Take the buffers as they are now for those that no client may change."""
+        self._versions = [buffer._version for buffer in self.buffers()]
+
+    def check(self) -> None:
+        """Refuse the work of a client that changed a buffer, which the next client would see.
+
+        Raises:
+            ValueError: a buffer of this thread's copies has changed since `settle`.
+        """
+        for model in vars(self._threads).values():
+            settled = zip(model.named_buffers(), self.buffers(), self._versions, strict=True)
+            for (name, buffer), held, version in settled:
+                if buffer is not held or buffer._version != version:
+                    raise ValueError(
+                        f"Expected buffers that training leaves alone, got another {name}: other "
+                        "clients would see this client's data; replace its layer or freeze it."
+                    )
 
     def trained(self, model: nn.Module | None = None) -> dict[str, nn.Parameter]:
         """The trained parameters, by name, of the model or of a copy."""
@@ -45,9 +69,12 @@ class Copies:
     def shared(self) -> nn.Module:
         """This thread's copy, with the loaded weights."""
         if not hasattr(self._threads, "shared"):
-            shared = itertools.chain(self._model.parameters(), self._model.buffers())
-            self._threads.shared = self._copy(shared)
+            self._threads.shared = self.for_server()
         return self._threads.shared
+
+    def for_server(self) -> nn.Module:
+        """A copy with the loaded weights that is no thread's."""
+        return self._copy(itertools.chain(self._model.parameters(), self._model.buffers()))
 
     def _copy(self, shared: Iterable[Tensor]) -> nn.Module:
         """A copy of the model that shares these tensors with it."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 TARGETS = ("label", "labels", "target", "targets", "y")
 """Names of a column that are understood as the targets."""
@@ -120,8 +120,7 @@ def examples_of(data: Any, columns: Columns | None = None) -> Examples:
             f"Expected a Dataset that is read by index, got {_kind(data)}: give the DataLoader's "
             "dataset, or gather a stream in tensors; batches are drawn here."
         )
-    if isinstance(data, TensorDataset):
-        data = data.tensors
+    data = _in_memory(data)
     if isinstance(data, Mapping):
         data = tuple(data[name] for name in _columns(list(data), columns))
     if isinstance(data, tuple):
@@ -150,6 +149,18 @@ def as_features(value: Any) -> Tensor:
 def as_targets(value: Any) -> Tensor:
     """Return targets as a float32 or int64 tensor on the CPU, or refuse."""
     return _ready(_tensor(value))
+
+
+def _in_memory(data: Any) -> Any:
+    """The tensors of a TensorDataset, or of a Subset of one as random_split gives it."""
+    if isinstance(data, TensorDataset):
+        return data.tensors
+    if isinstance(data, Subset):
+        whole = _in_memory(data.dataset)
+        if isinstance(whole, tuple):
+            index = torch.as_tensor(data.indices, dtype=torch.int64)
+            return tuple(tensor[index] for tensor in whole)
+    return data
 
 
 def _stored(data: tuple) -> StoredExamples:

@@ -33,6 +33,7 @@ class Gathering:
         self.table: StoredExamples | None = self._here(problem.clients.table)
         self._test: Examples | None = self._here(problem.test)
         self._threads = threading.local()
+        self._reading = threading.Lock()  # a data set's file may not be read at two places at once
 
     @property
     def numbers(self) -> int:
@@ -48,7 +49,7 @@ class Gathering:
         if self.table is not None:
             return self.rows(places)
         clients = self._problem.clients
-        with named(clients.names[client]):
+        with self._reading, named(clients.names[client]):
             return self._read(clients.sources[client], places)
 
     def rows(self, places: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from randquant._internal import validate
 from randquant.training.clients import ClientSet, check_alike, check_finite, client_set, named
 from randquant.training.examples import Columns, Examples, StoredExamples, examples_of
+from randquant.training.generators import seeded
+from randquant.training.statistics import ServerStatistics
 from randquant.training.trial import check_labels, tried
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -41,7 +44,9 @@ class Problem:
         classes: how many classes, for the accuracy; None where the task is no classification.
         public: how many public examples features were fitted on.
         draws: whether a training step draws random numbers, as dropout does.
-        statistics: public examples that the server computes running statistics on.
+        still: names of the layers that clients train in evaluation mode, for their statistics.
+        statistics: public examples that the server computes these layers' statistics on; None to
+            leave them as they are.
     """
 
     model: nn.Module
@@ -53,6 +58,7 @@ class Problem:
     classes: int | None = None
     public: int = 0
     draws: bool = False
+    still: tuple[str, ...] = ()
     statistics: Examples | None = None
 
     @property
@@ -93,6 +99,7 @@ def problem_of(
     frozen: Sequence[str] | None = None,
     buffers: Buffers = "refuse",
     columns: Columns | None = None,
+    public: Any = None,
 ) -> Problem:
     """Check a model, its clients' data and a loss, and put them together.
 
@@ -106,30 +113,71 @@ def problem_of(
             counted once.
         frozen: patterns of parameters that are left out.
         buffers: what to do about layers that keep running statistics of clients' data, as BatchNorm
-            does: `refuse` the model, or keep them `frozen` as they are.
+            does: `refuse` the model; or keep the statistics `frozen` as they are; or let the
+            `server` compute them anew on public examples, at the weights of each round. Clients
+            then normalise with what they are given, and no statistics of theirs go anywhere.
         columns: names of the features' and the targets' column, where they have names.
+        public: for `server`: two or more examples that no client holds, in the same forms; or
+            their features alone, a tensor or array.
 
     Guarantees:
         Nothing but the parameters in `parts` is changed by training, or sent.
+        No client's data have an influence on what another client computes. (Buffers are checked;
+        a module must not keep data of one call for the next in any other way.)
 
     Raises:
         TypeError: an argument is of another kind.
         ValueError: nothing can be trained with these; the client is named where it is one's data.
+    """
+    with seeded(0):  # data sets may draw random numbers when they are read
+        everyone = client_set(clients, columns)
+        tested = None if test is None else evaluated_on(test, everyone, columns)
+        shown = None if public is None else _public_examples(public, everyone, columns)
+    return checked_problem(
+        model, everyone, loss, tested, parts=parts, frozen=frozen, buffers=buffers, public=shown
+    )
+
+
+def checked_problem(
+    model: nn.Module,
+    clients: ClientSet,
+    loss: Loss,
+    test: Examples | None,
+    *,
+    parts: Sequence[str] | None = None,
+    frozen: Sequence[str] | None = None,
+    buffers: Buffers = "refuse",
+    public: Examples | None = None,
+    public_examples: int = 0,
+) -> Problem:
+    """Like `problem_of`, with data that are known already.
+
+    Args:
+        model, loss, parts, frozen, buffers: as for `problem_of`.
+        clients: all clients' data.
+        test: examples to evaluate on.
+        public: public examples for `buffers="server"`.
+        public_examples: how many public examples features were fitted on.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"Expected model to be a torch nn.Module, got a {type(model).__name__}.")
     if not callable(loss):
         raise TypeError(f"Expected loss to be a function, got a {type(loss).__name__}.")
     validate.choice("buffers", buffers, BUFFERS)
+    if (public is None) == (buffers == "server"):
+        raise ValueError(
+            "Expected public examples with buffers='server', and only then: the server computes "
+            "running statistics on them."
+        )
     names = parts_of(model, parts, frozen)
-    everyone = client_set(clients, columns)
-    tested = None if test is None else _tested(test, columns, everyone)
-    copied = copy.deepcopy(model).cpu()
-    loss = _plain(loss)
-    trial = tried(copied, names, everyone, loss, buffers)
+    copied, loss = copy.deepcopy(model).cpu(), _plain(loss)
+    trial = tried(copied, names, clients, loss, buffers)
+    if public is not None:
+        ServerStatistics(copy.deepcopy(copied), public, torch.device("cpu")).refresh()
     problem = Problem(
-        copied, everyone, loss, tested, names, buffers, trial.classes, draws=trial.draws
-    )
+        copied, clients, loss, test, names, buffers, trial.classes, public_examples, trial.draws,
+        trial.still, public,
+    )  # fmt: skip
     _check_labels(problem)
     return problem
 
@@ -207,12 +255,27 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _tested(test: Any, columns: Columns | None, clients: ClientSet) -> Examples:
+def evaluated_on(test: Any, clients: ClientSet, columns: Columns | None = None) -> Examples:
+    """Test data in any form that clients' data may have, checked against theirs."""
     with named("data", "Test "):
-        examples = examples_of(test, columns)
-        check_alike(examples, clients)
-        if isinstance(examples, StoredExamples):
-            check_finite(examples.features, examples.targets)
+        return _finite(examples_of(test, columns), clients)
+
+
+def _public_examples(public: Any, clients: ClientSet, columns: Columns | None) -> Examples:
+    """Public examples, of which the features are enough."""
+    with named("examples", "Public "):
+        if isinstance(public, Tensor | np.ndarray):
+            public = (public, np.zeros(len(public), dtype=np.int64))
+        examples = _finite(examples_of(public, columns), clients, targets=False)
+        if len(examples) < 2:
+            raise ValueError("Expected two examples at least, got one: it has no variance.")
+    return examples
+
+
+def _finite(examples: Examples, clients: ClientSet, *, targets: bool = True) -> Examples:
+    check_alike(examples, clients, targets=targets)
+    if isinstance(examples, StoredExamples):
+        check_finite(examples.features, examples.targets)
     return examples
 
 

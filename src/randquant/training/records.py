@@ -99,6 +99,8 @@ class RunSummary:
         stopped: why these are fewer than configured; empty if they are not.
         public_examples: training examples that were declared public, are held by no client, and
             were used to fit features; 0 if nothing was fitted, or on all clients' data.
+        bytes_as_codes: bytes of one client's plain codes, not masked for a sum; None in files that
+            older versions wrote.
     """
 
     accuracy: float | None
@@ -112,6 +114,7 @@ class RunSummary:
     rounds: int | None = None
     stopped: str = ""
     public_examples: int = 0
+    bytes_as_codes: int | None = None
 
     @classmethod
     def from_json(cls, data: Any) -> RunSummary:

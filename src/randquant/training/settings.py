@@ -26,6 +26,9 @@ OLD = {
 }
 """Settings of version 0.1.0 that are still read; see `randquant.training.config.upgraded`."""
 
+GIVEN = {name: hint for name, hint in FIELDS.items() if declared.meaning(hint).group} | OLD
+"""Settings that users give, on the command line or in a file; the others follow from objects."""
+
 DEFAULTS = {name: value for name, value in declared.defaults(TrainConfig).items() if name in FIELDS}
 
 
@@ -125,12 +128,12 @@ def check(given: Mapping[str, Collection[Any]], mechanisms: Collection[Any]) -> 
     """
     taken = {name for mechanism in mechanisms for name in parameters_of(mechanism)}
     for name, values in given.items():
-        hint = FIELDS.get(name, OLD.get(name))
+        hint = GIVEN.get(name)
         if hint is None and name not in taken:
-            known = ", ".join(FIELDS)
+            known = ", ".join(GIVEN)
             raise ValueError(
                 f"Expected parameters of {', '.join(sorted(mechanisms))}, or settings of a run "
-                f"({known}); got {name!r}{validate.nearest(name, [*FIELDS, *taken])}"
+                f"({known}); got {name!r}{validate.nearest(name, [*GIVEN, *taken])}"
             )
         for value in values if hint is not None else ():
             declared.check(name, hint, value)

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from torch import nn
 
+from randquant._internal.html.notebook import Facts, Pictured
 from randquant._internal.rounding import round_up
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.runs import rewrite
+from randquant.training.runs import pictures, rewrite
 
 
-class Run:
+class Run(Pictured):
     """A finished run.
 
     Attributes:
@@ -60,6 +61,16 @@ class Run:
     def report(self, path: str | Path) -> Path:
         """Write the run's page, one HTML file that opens without a network; return its path."""
         return rewrite.rebuild(self.folder, Path(path))
+
+    def _figures(self) -> list:
+        return pictures.overview(self._record)
+
+    def _facts(self) -> Facts:
+        return pictures.facts(self._record)
+
+    @property
+    def _record(self) -> RunRecord:
+        return RunRecord(self.config, self.history, self.summary)
 
     def __repr__(self) -> str:
         summary, guarantee = self.summary, self.guarantee

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from randquant.training.clients import ClientSet, named
+from randquant.training.generators import drawn, seeded
+from randquant.training.statistics import is_batch_norm
 
 TRIED = 8
 """Examples of the first client that are run through the model."""
@@ -21,14 +22,18 @@ APART = 1e-3
 the loss is no mean: a hundred times what rounding to float32 makes of it."""
 
 
-CPU = torch.device("cpu")
-
-
 class Trial(NamedTuple):
-    """What a model and a loss do: how many classes there are, whether they draw random numbers."""
+    """What a model and a loss do.
+
+    Attributes:
+        classes: how many classes there are; None where the task is no classification.
+        draws: whether a training step draws random numbers.
+        still: names of layers that are kept in evaluation mode.
+    """
 
     classes: int | None
     draws: bool
+    still: tuple[str, ...]
 
 
 def tried(
@@ -53,60 +58,77 @@ def tried(
             finite, or does not depend on the parameters.
     """
     model = copy.deepcopy(model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in parts)
+    batch, reading_draws = _first_batch(clients)
+    # Twice, because BatchNorm takes no single example in training.
+    twice = torch.cat([batch[0]] * 2), torch.cat([batch[1]] * 2)
     with seeded(0):
-        before = torch.get_rng_state()
-        features, targets = clients.take(0, clients.places[0][:TRIED])
-        # Twice, because BatchNorm takes no single example in training.
-        twice = torch.cat([features, features]), torch.cat([targets, targets])
-        _check_statistics(model, twice[0], buffers)
-        work_mode(model, buffers)
+        still = _still(model, twice[0], buffers)
+    work_mode(model, still)
+    with seeded(0):
+        before = drawn()
         output = _output(model, twice[0])
         if loss is nn.functional.cross_entropy:
             with named(clients.names[0]):
                 check_labels(twice[1], class_number(output, twice[1]))
-        _loss(loss, output, twice[1])
-        draws = not torch.equal(before, torch.get_rng_state())
-        model.eval()
-        output = _output(model, features)
-        one = _loss(loss, output, targets)
+        first = _loss(loss, output, twice[1])
+        draws = before != drawn()
+    with seeded(0):
+        again = _loss(loss, _output(model, twice[0]), twice[1])
+    _check_repeats(first, again)
+    _check_dependence(first, parts)
+    model.eval()
+    with seeded(0):
+        one = _loss(loss, _output(model, batch[0]), batch[1])
+    with seeded(0):
         two = _loss(loss, _output(model, twice[0]), twice[1])
     _check_mean(float(one.detach()), float(two.detach()))
-    if not one.requires_grad:
+    return Trial(class_number(output, twice[1]), draws or reading_draws, still)
+
+
+def _first_batch(clients: ClientSet) -> tuple[tuple[Tensor, Tensor], bool]:
+    """Features and targets of the first client's first examples; whether reading them is random."""
+    places = clients.places[0][:TRIED]
+    with named(clients.names[0]):
+        with seeded(0):
+            before = drawn()
+            batch = clients.take(0, places)
+            draws = before != drawn()
+        with seeded(0):
+            again = clients.take(0, places)
+        if not all(torch.equal(*pair) for pair in zip(batch, again, strict=True)):
+            raise ValueError(
+                "Expected an example that is the same each time it is read, up to torch's, NumPy's "
+                "and Python's global random numbers, got another: a run that is resumed must read "
+                "what it read before; draw from those generators."
+            )
+    return batch, draws
+
+
+def _check_repeats(first: Tensor, again: Tensor) -> None:
+    if not torch.equal(first, again):
+        raise ValueError(
+            f"Expected the same loss of the same batch, up to torch's random numbers, got "
+            f"{float(first.detach()):.6g} and then {float(again.detach()):.6g}: a module may not "
+            "keep anything of one call for the next, or have a random generator of its own."
+        )
+
+
+def _check_dependence(loss: Tensor, parts: Sequence[str]) -> None:
+    if not loss.requires_grad:
         raise ValueError(
             "Expected a loss that depends on the trained parameters, got one that does not: "
-            f"compute it from the model's output, without detaching; trained are {parts[0]}, …."
+            "compute it from the model's output without detaching, and train what it uses; "
+            f"trained are {', '.join(parts[:3])}{', …' if len(parts) > 3 else ''}."
         )
-    return Trial(class_number(output, targets), draws)
 
 
-@contextmanager
-def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """Run with the generators of torch's CPU and of a device seeded; afterwards as they were.
-
-    These generators belong to all threads: only one thread may be in here.
-    """
-    there = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if there else []):
-        torch.default_generator.manual_seed(seed)
-        if there:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
-
-
-def work_mode(model: nn.Module, buffers: str) -> None:
-    """Set a model's layers to how clients train it: frozen running statistics stay as they are."""
+def work_mode(model: nn.Module, still: Sequence[str]) -> None:
+    """Set a model to how clients train it: layers named in `still` keep their statistics."""
     model.train()
-    if buffers != "refuse":
-        for layer in model.modules():
-            if keeps_statistics(layer):
-                layer.eval()
-
-
-def keeps_statistics(layer: nn.Module) -> bool:
-    """Whether a layer of torch keeps running statistics of what it is given in training."""
-    normalises = isinstance(layer, nn.modules.batchnorm._NormBase)
-    return normalises and bool(layer.track_running_stats)
+    for name in still:
+        model.get_submodule(name).training = False
 
 
 def class_number(output: Tensor, targets: Tensor) -> int | None:
@@ -128,23 +150,53 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
         )
 
 
-def _check_statistics(model: nn.Module, features: Tensor, buffers: str) -> None:
-    """Refuse a model whose buffers would change in training."""
-    work_mode(model, buffers)
+def _still(model: nn.Module, features: Tensor, buffers: str) -> tuple[str, ...]:
+    """Names of the layers whose buffers would change in training, if that is to be prevented."""
+    moved = _moved(model, features, ())
+    still = tuple(dict.fromkeys(name.rpartition(".")[0] for name in moved))
+    layers = [model.get_submodule(name) for name in still]
+    if moved and buffers == "refuse":
+        raise ValueError(
+            f"Expected a model without running statistics, got {type(layers[0]).__name__} with "
+            f"{moved[0]}, of which each client would have its own: replace BatchNorm by GroupNorm, "
+            "or keep statistics as they are with buffers='frozen', or compute them on public "
+            "examples with buffers='server'."
+        )
+    if buffers == "server" and not all(map(is_batch_norm, layers)):
+        other = next(layer for layer in layers if not is_batch_norm(layer))
+        raise ValueError(
+            f"Expected BatchNorm layers with buffers='server', got {type(other).__name__}: take "
+            "buffers='frozen'."
+        )
+    moved = _moved(model, features, still)
+    if moved:
+        raise ValueError(
+            f"Expected buffers that stay as they are in evaluation mode, got another {moved[0]}: "
+            "each client would have its own; replace its layer."
+        )
+    return still
+
+
+def _moved(model: nn.Module, features: Tensor, still: Sequence[str]) -> list[str]:
+    """Names of the buffers that a forward pass in training changes, in a copy."""
+    if next(model.buffers(), None) is None:
+        return []
+    model = copy.deepcopy(model)
+    work_mode(model, still)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     _output(model, features)
-    moved = [
-        name for name, buffer in model.named_buffers()
-        if name not in before or not torch.equal(buffer, before[name])
-    ]  # fmt: skip
-    if moved:
-        where = moved[0].rpartition(".")[0]
-        kind = type(model.get_submodule(where)).__name__
-        raise ValueError(
-            f"Expected a model without running statistics, got {kind} with {moved[0]}: replace "
-            "BatchNorm by GroupNorm, or keep the statistics as they are with buffers='frozen'; "
-            "clients' statistics would be sent unprotected."
-        )
+    after = dict(model.named_buffers())
+    return [
+        name
+        for name in {**before, **after}
+        if name not in before or name not in after or not _equal(before[name], after[name])
+    ]
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.is_floating_point():
+        one, other = one.nan_to_num(), other.nan_to_num()
+    return torch.equal(one, other)
 
 
 def _output(model: nn.Module, features: Tensor) -> Tensor:

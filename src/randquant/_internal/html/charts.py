@@ -7,6 +7,7 @@ notebooks and papers, `svg` and `live` to vl-convert for pages.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 import re
@@ -20,6 +21,7 @@ from randquant._internal.html.figures import (
     LineChart,
     ScatterPlot,
     StackedAreas,
+    plain,
 )
 from randquant._internal.html.kinds import areas, bars, lines, marks
 from randquant._internal.html.kinds.scales import COLORS, INK, PAPER
@@ -33,7 +35,10 @@ MISSING = (
 )
 
 SOFT, RULE = "#5a626c", "#e0e2e5"
-FONT = "Arial, 'Liberation Sans', 'Helvetica Neue', Helvetica, sans-serif"
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", Arial, sans-serif'
+"""As in the style sheet: the room that labels need is measured with it."""
+
+PRINTED = "Arial, 'Liberation Sans', 'Helvetica Neue', Helvetica, sans-serif"
 
 VARIABLES = {
     **{color: f"var(--{name})" for name, color in COLORS.items()},
@@ -53,25 +58,36 @@ def available() -> bool:
     return True
 
 
-def chart(figure: Figure) -> Any:
-    """A figure as an altair chart: with title, legend, tooltips and zoom.
-
-    Save it by `chart.save("figure.pdf")`; `.svg`, `.png` and `.html` likewise.
+def chart(*figures: Figure) -> Any:
+    """Figures as one altair chart, below each other: with titles, legends, tooltips and zoom.
 
     Raises:
-        ImportError: altair is not installed.
+        ImportError: altair or what saves its charts is not installed.
     """
     try:
         import altair
-        import vl_convert  # noqa: F401  # what saves it
+        import vl_convert  # noqa: F401
     except ImportError:
         raise ImportError(MISSING) from None
-    return altair.Chart.from_dict(specification(figure, alone=True, live=True))
+    drawn = [
+        _named(specification(each, alone=True, live=True), k) for k, each in enumerate(figures)
+    ]
+    if len(drawn) == 1:
+        return altair.Chart.from_dict(drawn[0])
+    shared = {name: drawn[0][name] for name in ("config", "background", "padding")}
+    parts = [{k: v for k, v in each.items() if k not in shared} for each in drawn]
+    return altair.vconcat(*map(altair.Chart.from_dict, parts), **shared)
+
+
+def _named(drawn: dict[str, Any], place: int) -> dict[str, Any]:
+    """A specification whose names are those of no other."""
+    text = re.sub(r'"(plot|hover|moved|near)"', rf'"\g<1>{place}"', json.dumps(drawn))
+    return json.loads(text) if place else drawn
 
 
 @functools.lru_cache(maxsize=512)
 def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
-    """A figure as the text of an SVG picture, in the colours of the page that it stands on.
+    """A figure as the text of an SVG picture, in the colours of a page unless it stands alone.
 
     Args:
         figure: what to draw.
@@ -84,12 +100,33 @@ def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
         ImportError: vl-convert is not installed.
     """
     found = _converter().vegalite_to_svg(specification(figure, alone=alone, width=width))
-    found = _PLACES.sub(_shorter, found)
+    fine = 2 if isinstance(figure, HeatMap) else 1  # decimals: cells must meet
+    found = _PLACES.sub(functools.partial(_shorter, decimals=fine), found)
     for unseen in _UNSEEN:
         found = unseen.sub("", found)
+    found = _own_names(found, figure)
+    if isinstance(figure, HeatMap) and not alone:  # the style sheet fills the cells
+        found = found.replace(f' fill="{COLORS["blue"]}" stroke-width="0.5"', "")
+    if not alone:  # HTML knows what an SVG is, and its style sheet has the font
+        found = re.sub(r' (?:xmlns|font-family)="[^"]*"', "", found)
+    return found if alone else coloured(found)
+
+
+def _own_names(drawn: str, figure: Figure) -> str:
+    """A picture whose clips have names of its own: the library numbers them through."""
+    known = list(dict.fromkeys(re.findall(r' id="([^"]*)"', drawn)))
+    digest = hashlib.sha256(json.dumps(plain(figure)).encode()).hexdigest()[:8]
+    for place, name in enumerate(known):
+        drawn = drawn.replace(f' id="{name}"', f' id="c{digest}-{place}"')
+        drawn = drawn.replace(f"url(#{name})", f"url(#c{digest}-{place})")
+    return drawn
+
+
+def coloured(drawn: str) -> str:
+    """A picture in the colours of the page that it stands on."""
     for color, variable in VARIABLES.items():
-        found = found.replace(f'"{color}"', f'"{variable}"')
-    return found
+        drawn = drawn.replace(f'"{color}"', f'"{variable}"')
+    return drawn
 
 
 _UNSEEN = tuple(
@@ -100,7 +137,6 @@ _UNSEEN = tuple(
         r'<path class="(?:background|foreground)" [^>]*/>',
         r"<text [^>]*></text>",
         r' (?:opacity|stroke-width)="1"',
-        r' fill="#0072b2" stroke-width="0.5"',  # a cell: the style sheet fills it
         r'(?<=<path) aria-hidden="true"',
     )
 )
@@ -117,19 +153,18 @@ def live(figure: Figure) -> str:
         ImportError: vl-convert is not installed.
     """
     found = _converter().vegalite_to_vega(specification(figure, live=True))
+    found.pop("$schema")  # an address
     text = json.dumps(found, separators=(",", ":"), sort_keys=True)
-    for color, variable in VARIABLES.items():
-        text = text.replace(f'"{color}"', f'"{variable}"')
-    return text.replace("<", "\\u003c")
+    return coloured(text).replace("<", "\\u003c")
 
 
 _PLACES = re.compile(r' (?:d|transform|x|y|x2|y2|width|height|opacity)="[^"]*"')
 _LONG = re.compile(r"\d+\.\d{2,}(?![\de])")
 
 
-def _shorter(place: re.Match[str]) -> str:
-    """Places with one decimal, opacities with two."""
-    decimals = 2 if place[0].startswith(" opacity") else 1
+def _shorter(place: re.Match[str], decimals: int) -> str:
+    """Places with that many decimals, opacities with two."""
+    decimals = 2 if place[0].startswith(" opacity") else decimals
     return _LONG.sub(lambda number: f"{float(number[0]):.{decimals}f}", place[0])
 
 
@@ -159,7 +194,7 @@ def specification(
         "width": width,
         "height": round(height * width / WIDTH),
         "description": figure.title,
-        "config": _CONFIG,
+        "config": {**_CONFIG, "font": PRINTED if alone else FONT},
         "background": "white" if alone else None,
         "padding": {"left": 12, "right": 12, "top": 8, "bottom": 8} if alone else 2,
         **drawn,
@@ -183,16 +218,16 @@ def _above(text: str) -> dict[str, Any]:
 
 
 _DRAW: dict[type, Any] = {
-    LineChart: lines.lines,
-    GroupedBars: bars.bars,
-    HorizontalBars: bars.amounts,
-    HeatMap: areas.heat,
-    ScatterPlot: marks.marks,
-    StackedAreas: areas.areas,
+    LineChart: lines.draw_lines,
+    GroupedBars: bars.draw_bars,
+    HorizontalBars: bars.draw_amounts,
+    HeatMap: areas.draw_heat,
+    ScatterPlot: marks.draw_marks,
+    StackedAreas: areas.draw_areas,
 }
 
 _ZOOM = {
-    "name": "zoom",
+    "name": "moved",
     "select": {"type": "interval", "zoom": "wheel![event.shiftKey]", "clear": "dblclick"},
     "bind": "scales",
     "views": ["plot"],
@@ -200,7 +235,6 @@ _ZOOM = {
 """Drag to move, Shift and the wheel to zoom, a double click to return; the page still scrolls."""
 
 _CONFIG = {
-    "font": FONT,
     "view": {"stroke": None},
     "aria": True,
     "title": {
@@ -211,6 +245,7 @@ _CONFIG = {
         "labelColor": SOFT, "titleColor": SOFT, "labelFontSize": 12, "titleFontSize": 12,
         "titleFontWeight": "normal", "gridColor": RULE, "domainColor": SOFT, "tickColor": SOFT,
         "tickSize": 4, "labelPadding": 5, "titlePadding": 8, "labelOverlap": "greedy",
+        "labelSeparation": 12,
     },
     "axisX": {"grid": False},
     "axisY": {"domain": False, "ticks": False, "title": None, "labelPadding": 7},
@@ -218,7 +253,7 @@ _CONFIG = {
         "labelFontSize": 12, "titleFontSize": 12, "labelColor": INK, "titleColor": SOFT,
         "titleFontWeight": "normal", "labelLimit": 0, "symbolStrokeWidth": 1.8, "orient": "right",
     },
-    "text": {"font": FONT, "fontSize": 12, "fill": SOFT},
+    "text": {"fontSize": 12, "fill": SOFT},
 }  # fmt: skip
 
 

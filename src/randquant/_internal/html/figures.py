@@ -241,10 +241,14 @@ def grouped_bars(
     groups: Mapping[str, Sequence[float]],
     x: Axis | str,
     y: Axis | str,
+    *,
+    note: str = "",
 ) -> GroupedBars:
     """One slot per label with one bar per group; see `GroupedBars`."""
     rows = tuple((name, tuple(map(float, heights))) for name, heights in groups.items())
-    return GroupedBars(title=title, labels=tuple(labels), groups=rows, x=_axis(x), y=_axis(y))
+    return GroupedBars(
+        title=title, labels=tuple(labels), groups=rows, x=_axis(x), y=_axis(y), note=note
+    )
 
 
 def heat_map(

@@ -74,6 +74,13 @@ class Paragraphs:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeLine:
+    """A line to run."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Parts below each other in one column."""
 
@@ -81,7 +88,7 @@ class Group:
     name: str = ""
 
 
-Part = DataTable | Notes | Paragraphs | Group | Figure | str
+Part = DataTable | CodeLine | Notes | Paragraphs | Group | Figure | str
 """What a section may hold; a string is HTML of ours."""
 
 
@@ -102,7 +109,7 @@ class Section:
     text: bool = False
 
 
-class Key(NamedTuple):
+class LegendKey(NamedTuple):
     """An entry of a legend: its CSS classes, its sign if it has one, its words."""
 
     style: str
@@ -159,6 +166,12 @@ def report(
     return page(
         "report.html", title, kind=kind, heading=heading, lead=lead, sections=sections, **more
     )
+
+
+def fragment(table: DataTable, figures: Sequence[Figure]) -> str:
+    """A table, and pictures where they can be drawn, as a piece of HTML for a notebook."""
+    drawn = [charts.svg(each, alone=True) for each in figures] if charts.available() else []
+    return _environment(False).get_template("fragment.html").render(part=table, pictures=drawn)
 
 
 def _frame(title: str, style: str, scripts: Sequence[str] = (), beside: str = "") -> dict[str, Any]:
@@ -227,6 +240,8 @@ def shown(part: Part, *, live: bool = False) -> Any:
             return macros.table(
                 {name: getattr(part, name) for name in part.__slots__} | {"wide": wide}
             )
+        case CodeLine():
+            return macros.command(part.text)
         case Notes():
             return macros.notes(part.lines)
         case Paragraphs():
@@ -265,25 +280,29 @@ def _drawable(figure: Figure) -> bool:
     return True
 
 
-def legend(figure: Figure) -> list[Key]:
+def legend(figure: Figure) -> list[LegendKey]:
     """The entries of a figure's legend, which a page shows above the picture."""
     match figure:
         case LineChart():
-            return [Key(f"line {style}", "", label) for label, style in lines.legend(figure.lines)]
+            return [
+                LegendKey(f"line {style}", "", label) for label, style in lines.legend(figure.lines)
+            ]
         case GroupedBars():
             return [
-                Key(f"bar c{k % scales.MANY + 1}", "", name)
+                LegendKey(f"bar c{k % scales.MANY + 1}", "", name)
                 for k, (name, _) in enumerate(figure.groups)
             ]
         case HorizontalBars() if figure.stacked:
-            return [Key(f"bar {bar.style}", "", f"{bar.label} {bar.text}") for bar in figure.bars]
+            return [
+                LegendKey(f"bar {bar.style}", "", f"{bar.label} {bar.text}") for bar in figure.bars
+            ]
         case ScatterPlot():
             return [_series(k, each) for k, each in enumerate(figure.series)]
     return []
 
 
-def _series(place: int, series: Series) -> Key:
+def _series(place: int, series: Series) -> LegendKey:
     style = f"c{place % scales.MANY + 1}"
     if series.marks and all(mark.x is None for mark in series.marks):
-        return Key(f"level {style}", "", series.label)
-    return Key(f"mark {style}", SIGNS[scales.shape(place)], series.label)
+        return LegendKey(f"level {style}", "", series.label)
+    return LegendKey(f"mark {style}", SIGNS[scales.shape(place)], series.label)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from nacl import bindings
-
+from randquant._internal.extras import needed
 from randquant.aggregation.secagg.terms import ProtocolError
+
+with needed("secure aggregation", "secagg"):
+    from nacl import bindings
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
 """Order of the group, a prime; scalars are taken modulo it."""

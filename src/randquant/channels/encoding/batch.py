@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from randquant._internal import validate
 from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.inputs import floats, not_finite
@@ -42,6 +43,7 @@ def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> lis
         >>> [len(payload) for payload in encode_payloads(channel, np.zeros((3, 80)), keys)]
         [50, 50, 50]
     """
+    keys = validate.listed("keys", keys)
     array, widen = floats(x)
     if array.ndim != 2 or len(array) != len(keys):
         raise ValueError(

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from randquant._internal import validate
 from randquant.channels import wire
 from randquant.channels.channel import Channel
-from randquant.channels.encoding.inputs import Widen, floats, not_finite, one_vector
+from randquant.channels.encoding.inputs import Widen, as_codes, floats, not_finite, one_vector
 from randquant.channels.encoding.threads import Encoder, cores
 from randquant.channels.keys import Key
 
@@ -93,7 +94,8 @@ def decode(channel: Channel, codes: np.ndarray) -> np.ndarray:
     Raises:
         ValueError, TypeError: a code is out of range or not an integer.
     """
-    codes = np.asarray(codes)
+    validate.kind("channel", channel, Channel)
+    codes = as_codes(codes)
     if codes.dtype.kind not in "iu":
         raise TypeError(f"Expected integer codes, got dtype {codes.dtype}.")
     if codes.size and not (int(codes.min()) >= 0 and int(codes.max()) < channel.levels):

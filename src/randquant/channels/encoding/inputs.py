@@ -62,6 +62,14 @@ def vector(x: Any) -> np.ndarray:
     return widen(one_vector(array))
 
 
+def as_codes(codes: Any) -> np.ndarray:
+    """Codes as an array; TypeError for lists of uneven lengths."""
+    try:
+        return np.asarray(codes)
+    except ValueError:
+        raise TypeError("Expected one array of codes, got lists of uneven lengths.") from None
+
+
 def one_vector(array: np.ndarray) -> np.ndarray:
     """The array; ValueError unless it is a vector."""
     if array.ndim != 1:

@@ -56,6 +56,13 @@ def encode_to(
         >>> encode_to(file, channel, [np.zeros(3), np.ones(5)], 8, rq.Key.from_seed(1))
         41
     """
+    validate.answers("file", file, "a file open for writing", "write", "tell", "seek")
+    if (
+        isinstance(parts, str | bytes)
+        or not isinstance(parts, Iterable)
+        or getattr(parts, "ndim", 1) == 0
+    ):
+        raise TypeError(f"Expected parts to be vectors, one after another, got {parts!r}.")
     encoder, threads = Encoder(channel, key, packed=True), cores(threads)
     dimension = validate.whole("dimension", dimension, low=0, high=2**48)
     digest, begin = hashlib.sha256(wire.bare_header(channel, dimension)), file.tell()

@@ -117,7 +117,11 @@ def pack(channel: Coding, codes: np.ndarray, padding: int = 0) -> bytes:
     """
     from randquant.channels.wire import kernel
 
-    codes = np.ascontiguousarray(codes)
+    _check_coding(channel)
+    try:
+        codes = np.ascontiguousarray(codes)
+    except ValueError:
+        raise TypeError("Expected codes (d,), got lists of uneven lengths.") from None
     if codes.ndim != 1 or codes.dtype != _dtype(channel):
         raise ValueError(
             f"Expected codes (d,) of dtype {_dtype(channel).name}, got shape {codes.shape}, "
@@ -232,6 +236,7 @@ def unpack(
     Raises:
         ValueError: the payload is invalid; the message says how.
     """
+    _check_coding(channel)
     dimension = validate.whole("dimension", dimension, low=0)
     body = _checked_body(channel, payload, dimension, padding)
     return _codes(channel, body, dimension)
@@ -253,6 +258,8 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray, padding: int | None
     """
     from randquant.channels.wire import kernel
 
+    _check_coding(channel)
+    validate.kind("totals", totals, np.ndarray)
     if totals.ndim != 1 or totals.dtype.name not in TOTALS or not totals.flags.writeable:
         raise TypeError(
             f"Expected totals (d,) to add to, of dtype {', '.join(TOTALS)}; got shape "
@@ -303,6 +310,8 @@ def _checked_length(
     channel: Coding, payload: bytes, dimension: int, padding: int | None = None
 ) -> bytes:
     """The checksum in a header, after checking the rest of the header and the length."""
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise TypeError(f"Expected a payload of bytes, got {validate.shown(payload)}.")
     expected = HEADER_BYTES + body_bytes(channel, dimension)
     if len(payload) < HEADER_BYTES:
         raise ValueError(
@@ -328,6 +337,11 @@ def _checked_body(
     if spare and body[-1] >> (8 - spare):
         raise ValueError("Expected zeros in a payload's spare bits, got ones: another encoding.")
     return body
+
+
+def _check_coding(channel: Coding) -> None:
+    wanted = "a Channel, or a Format of codes"
+    validate.answers("channel", channel, wanted, "levels", "bits", "fingerprint")
 
 
 def _check_range(channel: Coding, codes: np.ndarray) -> None:

@@ -11,9 +11,9 @@ from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.command import Command, Output
 from randquant.cli.options import (
-    Chosen,
     DeltaOption,
     Dimension,
+    NamedMechanism,
     NeighboringOption,
     NormOption,
     TrustOption,
@@ -24,7 +24,7 @@ from randquant.privacy.certificates.coordinate import certify
 
 
 def run(
-    chosen: Chosen,
+    chosen: NamedMechanism,
     *,
     dimension: Dimension,
     rounds: Annotated[int, about("rounds that the client takes part in", "server")],

@@ -10,16 +10,16 @@ from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.channels.keys import Key
 from randquant.cli.command import Command, Output
 from randquant.cli.options import (
-    Chosen,
     DeltaOption,
     Dimension,
+    NamedMechanism,
     NeighboringOption,
     TrustOption,
 )
 
 
 def run(
-    chosen: Chosen,
+    chosen: NamedMechanism,
     *,
     dimension: Dimension = 1,
     trust: TrustOption = None,

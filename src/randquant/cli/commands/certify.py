@@ -11,7 +11,7 @@ from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
 from randquant.channels.wire.block_codes import bits_per_code
 from randquant.cli.command import Command, Output
-from randquant.cli.options import Chosen
+from randquant.cli.options import NamedMechanism
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.certificates.sums.certificate import certify_sum
@@ -19,7 +19,7 @@ from randquant.privacy.guarantee import Neighboring
 
 
 def run(
-    chosen: Chosen,
+    chosen: NamedMechanism,
     *,
     order: Annotated[float, about("Renyi order in (1, inf]", "privacy")] = math.inf,
     pair: Annotated[
@@ -75,7 +75,7 @@ def run(
 
 
 def _certify_sum(
-    chosen: Chosen, channel: Channel, clients: int, order: float, neighboring: Neighboring
+    chosen: NamedMechanism, channel: Channel, clients: int, order: float, neighboring: Neighboring
 ) -> Output:
     certificate = certify_sum(channel, clients, order, neighboring)
     result = {

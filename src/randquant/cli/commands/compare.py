@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from randquant._internal.declared import about
-from randquant.cli.command import Command, Output, say, written_page
+from randquant.cli.command import Command, Output, written_page
 from randquant.cli.options import Names, Page, given_channel
 from randquant.mechanisms.record import CLIP
 
@@ -29,6 +29,9 @@ def run(
         ),
     ] = None,
     order: Annotated[float, about("Renyi order shown", "privacy")] = 2.0,
+    curves: Annotated[
+        bool, about("also search the curves of privacy against error", "search")
+    ] = False,
     output: Page = None,
 ) -> Output:
     """Compare mechanisms at one epsilon, or given channels."""
@@ -48,9 +51,9 @@ def run(
         comparison = compare.at_equal_epsilon(
             clip, bits, epsilon, objective or "mae", order, mechanisms
         )
-        if output is not None:
-            curves = compare.tradeoffs(clip, bits, mechanisms, say)
-            comparison = replace(comparison, tradeoff=curves)
+        if curves:
+            tradeoff = compare.tradeoffs(clip, bits, mechanisms)
+            comparison = replace(comparison, tradeoff=tradeoff)
     written = written_page(output, lambda: compare_page.as_page(comparison))
     result = {**compare.as_json(comparison), "output": output}
     return Output(result, [*compare.as_text(comparison), *written])

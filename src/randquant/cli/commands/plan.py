@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from randquant._internal import declared
 from randquant._internal.declared import about
-from randquant.cli.command import Command, Output, say, written_page
+from randquant.cli.command import Command, Output, written_page
 from randquant.cli.options import (
     DeltaOption,
     Dimension,
@@ -56,7 +56,6 @@ def run(
         neighboring=neighboring,
         max_participations=max_participations,
         mechanisms=mechanisms,
-        say=say,
     )
     written = written_page(output, lambda: page.as_page(ranked))
     result = {**page.as_json(ranked), "output": output}

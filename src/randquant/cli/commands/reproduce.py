@@ -21,7 +21,7 @@ from randquant.papers.saved import as_json
 from randquant.training.config import TrainConfig
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """How an experiment of a paper is trained."""
 
@@ -132,4 +132,5 @@ COMMAND = Command(
     run,
     example="randquant reproduce rqm-fig8 --output rqm-fig8.html",
     settings=lambda words: of_function(Training),
+    bar=False,
 )

@@ -48,8 +48,9 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise OSError(
-            f"Expected a sweep in {path}, got no readable file ({error}): see docs/sweeps.md."
+            f"Expected a sweep in {path}, cannot read it ({reason}): see docs/sweeps.md."
         ) from None
 
 
@@ -57,4 +58,5 @@ COMMAND = Command(
     run,
     example="randquant sweep examples/sweep.toml --folder runs/sweep --jobs 2",
     resumable=True,
+    bar=False,
 )

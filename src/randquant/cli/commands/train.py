@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from randquant._internal import declared, extras
+from randquant._internal import extras
 from randquant._internal.declared import about
 from randquant.aggregation.registry import all_mechanisms
-from randquant.cli.command import Command, Output
-from randquant.cli.options import Chosen, Option, Quiet, of_mechanism, takes
+from randquant.cli.command import EVERYTHING, Command, Output
+from randquant.cli.options import NamedMechanism, Option, Quiet, of_mechanism, takes
 from randquant.training import settings
-from randquant.training.config import TrainConfig, upgraded
+from randquant.training.config import TrainConfig, check_config, upgraded
 from randquant.training.records import RoundMetrics
 
 PLAIN = TrainConfig("digits", "softmax", "", {"clip": 0.03}, learning_rate=1.0)
@@ -38,6 +39,10 @@ DEMO = TrainConfig(
 def run(
     given: Mapping[str, Any],
     *,
+    data: Annotated[
+        str | None,
+        about("your own clients' data: --dataset by its usual name", "data", "FILE.py:FUNCTION"),
+    ] = None,
     config: Annotated[
         str | None,
         about("read settings from this file; options given here win", "files", "RUN.toml"),
@@ -69,13 +74,14 @@ def run(
     changes: dict[str, Any] = {}
     if resume is None:
         written = {} if config is None else settings.read(Path(config))
-        begun = _config({**written, **upgraded(given)})
+        dataset = {} if data is None else {"dataset": data}
+        begun, objects = _with_problem(_config({**written, **upgraded(given), **dataset}))
         baseline = not no_baseline and begun.mechanism != "clipped-sgd"
         folder = Path(run) if run else _new_folder(begun)
-        runs.create(folder, begun, baseline=baseline, overwrite=overwrite)
+        runs.create(folder, begun, baseline=baseline, overwrite=overwrite, given=objects)
     else:
         folder = Path(resume)
-        changes = _changes(given, others=bool(run or overwrite or no_baseline or config))
+        changes = _changes(given, others=bool(run or overwrite or no_baseline or config or data))
     with contextlib.ExitStack() as stack:
         shown = [stack.enter_context(progress.Display(quiet=quiet)).round]
         if tensorboard:
@@ -90,43 +96,44 @@ def run(
 
 
 def options(words: Sequence[str]) -> list[Option]:
-    """The settings of a run as options: its fields, and the parameters of every mechanism.
+    """The settings of a run as options: its fields, and the parameters of its mechanism.
 
-    Help shows those of the mechanism that the command line names.
+    That is the one which the command line, or the file that it names, gives.
     """
-    hints, known = declared.hints(TrainConfig), all_mechanisms()
-    named = _named(words)
-    own = of_mechanism(known[named], whole_update=True) if named in known else []
+    known, named = all_mechanisms(), _mechanism(words)
+    start = PLAIN if named else DEMO
+    chosen = known.values() if list(words) == [EVERYTHING] else [known.get(named or DEMO.mechanism)]
+    own = [
+        option for record in chosen if record for option in of_mechanism(record, whole_update=True)
+    ]
     taken = {option.name for option in own}
     fields = [
-        Option(name, hint, shown=_default(name), words=tuple(known) * (name == "mechanism"))
-        for name, hint in {**hints, **settings.OLD}.items()
-        if name not in ("parameters", *taken)
+        Option(name, hint, shown=_default(name, start), words=tuple(known) * (name == "mechanism"))
+        for name, hint in settings.GIVEN.items()
+        if name not in taken
     ]
-    others = {
-        option.name: replace(option, hidden=True)
-        for record in known.values()
-        for option in of_mechanism(record, whole_update=True)
-        if option.name not in taken
-    }
-    return [*own, *fields, *others.values()]
+    return [*{option.name: option for option in own}.values(), *fields]
 
 
-def _named(words: Sequence[str]) -> str:
-    """The mechanism that a command line names, or the demo's."""
-    for place, word in enumerate(words):
+def _mechanism(words: Sequence[str]) -> str:
+    """The mechanism that a command line names, or its file; none for the demo's."""
+    named = _value("--mechanism", words)
+    if not named and (path := Path(_value("--config", words) or ".")).is_file():
+        named = settings.read(path).get("mechanism", "")
+    return named
+
+
+def _value(option: str, words: Sequence[str]) -> str:
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
         name, equals, value = word.partition("=")
-        if name == "--mechanism":
-            return value if equals else "".join(words[place + 1 : place + 2])
-    return DEMO.mechanism
+        if name == option:
+            return value if equals else following
+    return ""
 
 
-def _default(name: str) -> str:
-    plain, demo = (getattr(config, name, None) for config in (PLAIN, DEMO))
-    parts = [str(plain)] if plain not in ("", None, {}) else []
-    if demo != plain:
-        parts.append(f"without --mechanism {demo}")
-    return "; ".join(parts)
+def _default(name: str, start: TrainConfig) -> str:
+    default = getattr(start, name, None)
+    return "" if default in ("", None, {}) else str(default)
 
 
 def _changes(given: Mapping[str, Any], others: bool) -> dict[str, Any]:
@@ -144,8 +151,8 @@ def _changes(given: Mapping[str, Any], others: bool) -> dict[str, Any]:
 def _config(given: Mapping[str, Any]) -> TrainConfig:
     """The demo's configuration, or a plain one for a named mechanism, with the given settings."""
     fields = {name: given[name] for name in given if name in settings.FIELDS}
-    if "data_dir" in fields:  # a run may be resumed from another folder
-        fields["data_dir"] = str(Path(fields["data_dir"]).expanduser().resolve())
+    for name in {"data_dir", "dataset", "model", "loss"} & fields.keys():
+        fields[name] = _anywhere(name, fields[name])
     start = PLAIN if "mechanism" in fields else DEMO
     if "population" in fields:
         fields.setdefault("cohort", min(start.cohort, fields["population"]))
@@ -153,7 +160,7 @@ def _config(given: Mapping[str, Any]) -> TrainConfig:
     of_mechanisms = {name: value for name, value in given.items() if name not in settings.FIELDS}
     if "clip_norm" in fields:
         of_mechanisms["clip_norm"] = fields.pop("clip_norm")
-    own, clip_norm = Chosen(mechanism, of_mechanisms).split()
+    own, clip_norm = NamedMechanism(mechanism, of_mechanisms).split()
     parameters = {**start.parameters, **own}
     if not takes(mechanism, "clip") or "clip_norm" in own:
         parameters = own
@@ -161,8 +168,29 @@ def _config(given: Mapping[str, Any]) -> TrainConfig:
     return replace(start, **fields, parameters=parameters, clip_norm=clip_norm)
 
 
+def _anywhere(name: str, value: str) -> str:
+    """A setting with the full path of the file that it names: runs are resumed from elsewhere."""
+    path, colon, function = value.rpartition(":")
+    if colon and path.endswith(".py"):
+        return f"{Path(path).expanduser().resolve()}:{function}"
+    return str(Path(value).expanduser().resolve()) if name == "data_dir" else value
+
+
+def _with_problem(config: TrainConfig) -> tuple[TrainConfig, Any]:
+    """The configuration with what follows from its own problem, and that problem, built once."""
+    from randquant.training import functions
+    from randquant.training.runs.setup import BY_NAME, Given
+
+    if not functions.is_named(config):
+        return config, BY_NAME
+    check_config(config)
+    problem = functions.problem_by_function(config)
+    return functions.of_problem(config, problem), Given(problem)
+
+
 def _new_folder(config: TrainConfig) -> Path:
-    stem = f"{config.dataset}-{config.model}-{config.mechanism}"
+    names = (config.dataset, config.model, config.mechanism)
+    stem = "-".join(name.rpartition(":")[2] for name in names)
     number = 1
     while (folder := Path("runs") / f"{stem}-{number}").exists():
         number += 1
@@ -174,4 +202,5 @@ COMMAND = Command(
     example="randquant train --dataset digits --mechanism rqm --clip 0.03 --rounds 100",
     settings=options,
     resumable=True,
+    bar=False,
 )

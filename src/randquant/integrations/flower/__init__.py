@@ -3,6 +3,7 @@
 What is sent, and who can learn what: `docs/flower.md`.
 """
 
+from randquant.integrations.flower import installed  # noqa: F401 - before what needs it
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.offer import Offer

@@ -313,7 +313,7 @@ def _check_epsilon(epsilon: float) -> None:
     validate.real("epsilon", epsilon, above=0, high=40)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=16)
 def _within_ratio(vertices: int, codes: int, ratio: float) -> Part:
     every = sparse.eye_array(vertices * codes)
     lower = sparse.kron(np.ones((vertices, 1)), sparse.eye_array(codes))

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from randquant._internal.progress import report
+
 NEAREST = 1e-6
 """Smallest distance of two levels, in units of clip."""
 
@@ -69,12 +71,13 @@ def search(
 
     points = _starts(shape, least, reach)
     for stage, value in enumerate(stages):
-        optima = [
-            minimize(
-                descend, point, (value,), "L-BFGS-B", True, bounds=bounds, options={"maxfun": STEPS}
+        optima = []
+        for done, point in enumerate(points):
+            report(f"levels, stage {stage + 1} of {len(stages)}", done, len(points))
+            options = {"maxfun": STEPS}
+            optima.append(
+                minimize(descend, point, (value,), "L-BFGS-B", True, bounds=bounds, options=options)
             )
-            for point in points
-        ]
         optima.sort(key=lambda solved: solved.fun)
         points = [solved.x for solved in optima[: max(1, BEST - stage)]]
     return place(points[0])[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -87,18 +87,18 @@ def solve(cost: np.ndarray, parts: Sequence[Part]) -> Solution:
     objective = np.zeros(total)
     objective[: cost.size] = cost.reshape(-1)
     upper = np.ones(total)
-    blocks: list[tuple[Conditions, Matrix]] = []
+    blocks: list[tuple[Conditions, Entries]] = []
     for part, start in zip(parts, starts, strict=False):
         end = start + part.upper.size
         upper[start:end] = part.upper
         objective[start:end] = 0.0 if part.cost is None else part.cost
-        blocks += [(rows, _wide(rows, int(start), total)) for rows in part.rows]
+        blocks += [(rows, Entries.of(rows, int(start))) for rows in part.rows]
     point, duals = _highs(objective, blocks)
     bound, reduced = 0.0, objective.copy()
     for (rows, wide), dual in zip(blocks, duals, strict=True):
         # right - wide·x is zero, or non-negative like dual: their product is >= 0.
         bound -= float(rows.right @ dual)
-        reduced += wide.T @ dual
+        reduced += np.bincount(wide.column, wide.data * dual[wide.row], total)
     bound += float((np.minimum(reduced, 0.0) * upper).sum())
     remaining = iter(duals)
     return Solution(
@@ -109,17 +109,37 @@ def solve(cost: np.ndarray, parts: Sequence[Part]) -> Solution:
     )
 
 
-def _wide(rows: Conditions, start: int, total: int) -> Matrix:
-    """The rows' coefficients over all variables of the programme."""
-    table, own = sparse.coo_array(rows.table), sparse.coo_array(rows.own)
-    data = np.concatenate([table.data, own.data])
-    row = np.concatenate([table.coords[0], own.coords[0]])
-    column = np.concatenate([table.coords[1], own.coords[1] + start])
-    return sparse.csr_array((data, (row, column)), shape=(rows.right.size, total))
+class Entries(NamedTuple):
+    """Coefficients of conditions over all variables of the programme, one entry each."""
+
+    data: np.ndarray
+    row: np.ndarray
+    column: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Conditions, start: int) -> Entries:
+        """Of conditions whose part's own variables begin at `start`."""
+        table, own = rows.table.tocoo(), rows.own.tocoo()
+        return cls(
+            np.concatenate([table.data, own.data]),
+            np.concatenate([table.coords[0], own.coords[0]]),
+            np.concatenate([table.coords[1], own.coords[1] + start]),
+        )
+
+
+def _stacked(blocks: Sequence[tuple[Conditions, Entries]], total: int) -> Matrix:
+    """All conditions of one kind as one matrix: sparse matrices are slow to make one by one."""
+    starts = np.cumsum([0, *(rows.right.size for rows, _ in blocks)])
+    data = np.concatenate([entries.data for _, entries in blocks])
+    column = np.concatenate([entries.column for _, entries in blocks])
+    row = np.concatenate(
+        [entries.row + start for (_, entries), start in zip(blocks, starts, strict=False)]
+    )
+    return sparse.csr_array((data, (row, column)), shape=(int(starts[-1]), total))
 
 
 def _highs(
-    objective: np.ndarray, blocks: Sequence[tuple[Conditions, Matrix]]
+    objective: np.ndarray, blocks: Sequence[tuple[Conditions, Entries]]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     from scipy.optimize import linprog
 
@@ -127,7 +147,7 @@ def _highs(
     for kind in ("positive", "zero"):
         of_kind = [(rows, wide) for rows, wide in blocks if rows.kind == kind]
         if of_kind:
-            stacked[kind] = sparse.vstack([wide for _, wide in of_kind], format="csr")
+            stacked[kind] = _stacked(of_kind, objective.size)
             right[kind] = np.concatenate([rows.right for rows, _ in of_kind])
     solved: Any = linprog(
         objective,

@@ -5,6 +5,7 @@ Derivation: `docs/theory/design.md`.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from scipy import sparse
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
-from randquant.channels.channel import Channel
+from randquant.channels.channel import LARGEST, Channel
 from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.design.constraints import (
     Constraint,
@@ -126,6 +127,7 @@ def optimal(
         raise ValueError("Expected either values or a number of levels to search for, not both.")
     given = 33 if levels is None else 129
     inputs = validate.whole("inputs", given if inputs is None else inputs, low=2, high=1000)
+    validate.answers("constraint", constraint, "a constraint such as Pure(1.0)", "limits")
     limits, goal = constraint.limits(), _objective(objective, density, clip)
     # In units of clip, the programme is well scaled for every clip.
     vertices = np.linspace(-1, 1, inputs)
@@ -166,7 +168,13 @@ def least_epsilon(
         >>> round(least_epsilon(1.0, [-3.0, 3.0], Pure(1.0)), 6)  # log(4/2)
         0.693147
     """
-    lowest, highest = float(min(values)) / clip, float(max(values)) / clip
+    clip = validate.real("clip", clip, low=1 / LARGEST, high=LARGEST)
+    grid = validate.array("values", values)
+    inputs = validate.whole("inputs", inputs, low=2, high=1000)
+    validate.answers("constraint", constraint, "a constraint such as Pure(1.0)", "certify")
+    if grid.ndim != 1 or grid.size < 2 or not np.isfinite(grid).all():
+        raise ValueError(f"Expected values to be two finite numbers or more, got {values!r}.")
+    lowest, highest = float(grid.min()) / clip, float(grid.max()) / clip
     if lowest >= -1 or highest <= 1:
         return math.inf
     vertices = np.linspace(-1, 1, inputs)
@@ -184,7 +192,7 @@ def _objective(name: str, density: Any, clip: float) -> Objective:
         return WorstVariance()
     samples = None
     if density is not None:
-        samples = np.asarray(density, dtype=np.float64).reshape(-1) / clip
+        samples = validate.array("density", density).reshape(-1) / clip
         if samples.size == 0 or not (np.abs(samples) <= 1).all():
             raise ValueError(
                 f"Expected density to hold samples of the input within [-{clip:g}, {clip:g}]: "
@@ -194,7 +202,7 @@ def _objective(name: str, density: Any, clip: float) -> Objective:
 
 
 def _levels(values: Any) -> np.ndarray:
-    levels = np.array(values, dtype=np.float64)
+    levels = validate.array("values", values)
     if levels.ndim != 1 or not 2 <= levels.size <= 256 or not np.isfinite(levels).all():
         raise ValueError(f"Expected 2 to 256 finite values, got {values!r}.")
     if (np.diff(levels) <= 0).any():
@@ -308,14 +316,21 @@ def _slope(
 
 def _unbiased(vertices: np.ndarray, levels: np.ndarray) -> Part:
     """Every row is a distribution whose mean is its vertex."""
-    per_row = sparse.eye_array(len(vertices))
-    nothing = sparse.csr_array((len(vertices), 0))
-    sums = sparse.kron(per_row, np.ones((1, len(levels))))
-    means = sparse.kron(per_row, levels[None, :])
+    sums, nothing = _row_sums(len(vertices), len(levels))
+    means = sparse.coo_array(
+        (np.tile(levels, len(vertices)), (sums.coords[0], sums.coords[1])), shape=sums.shape
+    )
     return Part([
         Conditions("zero", sums, nothing, np.ones(len(vertices))),
         Conditions("zero", means, nothing, vertices),
     ])  # fmt: skip
+
+
+@functools.lru_cache(maxsize=16)
+def _row_sums(vertices: int, codes: int) -> tuple[Any, Any]:
+    """(matrix that sums each row of a table, matrix without columns); a search asks often."""
+    sums = sparse.coo_array(sparse.kron(sparse.eye_array(vertices), np.ones((1, codes))))
+    return sums, sparse.coo_array((vertices, 0))
 
 
 def _finished(

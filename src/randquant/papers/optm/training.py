@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from randquant._internal.html.figures import Figure
 from randquant.papers import equal, experiment
 from randquant.papers.experiment import Curve, Setting, Trained
 from randquant.papers.optm import vectors as optm_vectors
@@ -113,7 +114,7 @@ def _source(task: Task, setting: Setting) -> dict[str, str]:
     return {"name": source["dataset"], "data_dir": source["data_dir"]}
 
 
-def _vectors(setting: Setting) -> tuple[list[Claim], list[Table], list[str]]:
+def _vectors(setting: Setting) -> tuple[list[Claim], list[Table], list[Figure]]:
     """Parts a and b: claims, tables and charts."""
     epsilons, count = optm_vectors.EPSILONS, optm_vectors.COUNT
     if setting.quick:

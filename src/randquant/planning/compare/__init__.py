@@ -1,7 +1,6 @@
 """Mechanisms side by side, privacy against error."""
 
 from randquant.planning.compare.compare import (
-    CURVE_EPSILONS,
     Comparison,
     Entry,
     Measured,
@@ -13,8 +12,8 @@ from randquant.planning.compare.compare import (
     notes,
     of_channels,
     rows,
-    tradeoffs,
 )
+from randquant.planning.compare.curves import CURVE_EPSILONS, tradeoffs
 
 __all__ = [
     "CURVE_EPSILONS",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,17 +11,18 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.html import formatting, tables
+from randquant._internal.html.notebook import Facts, Pictured
+from randquant._internal.progress import Report, quiet, report, reporting, step
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import Moments, moments
 from randquant.channels.wire.block_codes import bits_per_code
 from randquant.mechanisms.registry import build
 from randquant.mechanisms.tuning import AverageError, CoordinateTarget
+from randquant.planning.compare.curves import checked_bits, chosen_names
+from randquant.planning.compare.picture import Point, error_against_epsilon
 from randquant.planning.tuning.coordinate import Unreachable, tunable_mechanisms, tune_coordinate
 from randquant.privacy.certificates.coordinate import Certificate, certify
-
-CURVE_EPSILONS = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
-"""Targets at which the curves of privacy against error are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Pictured):
     """Mechanisms side by side.
 
     Attributes:
@@ -70,6 +71,7 @@ class Comparison:
         target: the epsilon that mechanisms were calibrated to; None for given channels.
         objective: the error that calibration minimised; None likewise.
         tradeoff: by (levels, mechanism), points (certified epsilon, MSE); filled by `tradeoffs`.
+        left_out: mechanisms that were not tuned since that takes longer, and nobody asked for them.
     """
 
     entries: Sequence[Entry]
@@ -77,25 +79,40 @@ class Comparison:
     target: float | None = None
     objective: AverageError | None = None
     tradeoff: Mapping[tuple[int, str], Sequence[tuple[float, float]]] = field(default_factory=dict)
+    left_out: Sequence[str] = ()
+
+    def _figures(self) -> list:
+        points = [
+            Point(_titled(e.mechanism, e.levels), e.measured.certificate.epsilon.upper, mse)
+            for e in self.entries
+            if e.measured is not None and (mse := e.measured.moments.mse) > 0
+        ]
+        curves = {_titled(name, levels): p for (levels, name), p in self.tradeoff.items()}
+        return [error_against_epsilon(points, curves)]
+
+    def _facts(self) -> Facts:
+        return caption(self), *rows(self)
 
 
 def at_equal_epsilon(
     clip: float,
-    bits: Sequence[int],
+    bits: Sequence[int] | int,
     epsilon: float,
     objective: AverageError = "mae",
     order: float = 2.0,
-    mechanisms: Sequence[str] | None = None,
+    mechanisms: Sequence[str] | str | None = None,
+    progress: Report = quiet,
 ) -> Comparison:
     """Compare mechanisms at equal bits and equal certified pure epsilon.
 
     Args:
         clip: per-coordinate clipping threshold, > 0.
-        bits: bits per coordinate, each 1 to 8; a mechanism gets 2**bits codes.
+        bits: bits per coordinate, one or several, each 1 to 8; a mechanism gets 2**bits codes.
         epsilon: largest pure epsilon of one coordinate, in nats.
         objective: the error to minimise, `mae` or `mse`, input uniform on [-clip, clip].
         order: Rényi order in (1, inf] of the second privacy column.
-        mechanisms: names; by default all that are registered, and `optimal`.
+        mechanisms: names, or `all`; by default those that are tuned within seconds.
+        progress: is told which mechanism is tuned, and how many are done.
 
     Returns:
         A Comparison: for each number of bits unbiased mechanisms by error, then biased ones (their
@@ -112,14 +129,21 @@ def at_equal_epsilon(
         >>> [entry.mechanism for entry in found.entries], found.entries[2].remark
         (['rqm', 'pbm', 'qmgeo'], 'no parameters: the least epsilon found is 1.09962')
     """
-    chosen = _chosen(mechanisms)
+    chosen = chosen_names(mechanisms)
     validate.renyi_order(order)
-    entries: list[Entry] = []
-    for count in _checked_bits(bits):
-        target = CoordinateTarget(clip, 2**count, epsilon, objective)
-        tuned = [_tuned(name, target, order) for name in chosen]
-        entries += sorted(tuned, key=lambda entry: _rank(entry, objective))
-    return Comparison(entries, order, epsilon, objective)
+    counts, entries = checked_bits(bits), []
+    total = len(counts) * len(chosen)
+    with reporting(progress):
+        for count in counts:
+            target = CoordinateTarget(clip, 2**count, epsilon, objective)
+            tuned: list[Entry] = []
+            for name in chosen:
+                with step(f"{name}, {count} bits", len(entries) + len(tuned), total):
+                    tuned.append(_tuned(name, target, order))
+            entries += sorted(tuned, key=lambda entry: _rank(entry, objective))
+        report("", total, total)
+    rest = () if mechanisms else [n for n in tunable_mechanisms() if n not in chosen]
+    return Comparison(entries, order, epsilon, objective, left_out=rest)
 
 
 def of_channels(given: Sequence[tuple[str, Mapping[str, Any]]], order: float = 2.0) -> Comparison:
@@ -152,54 +176,6 @@ def entry_of(
     """The line of one channel: its parameters, if known, its certificates and moments."""
     measured = _measure(channel, order)
     return Entry(name, parameters or {}, channel.levels, measured, _remark(measured))
-
-
-def tradeoffs(
-    clip: float,
-    bits: Sequence[int],
-    mechanisms: Sequence[str] | None = None,
-    said: Callable[[str], None] = lambda _: None,
-) -> dict[tuple[int, str], list[tuple[float, float]]]:
-    """Least mean squared error found at each of `CURVE_EPSILONS`.
-
-    Args:
-        clip: per-coordinate clipping threshold, > 0.
-        bits: bits per coordinate, each 1 to 8.
-        mechanisms: names; all by default.
-        said: called with a text that names the current search.
-
-    Returns:
-        By (levels, mechanism): points (certified pure epsilon in nats, MSE), each of a channel
-        that was built and certified. A target that a mechanism cannot meet has no point.
-    """
-    curves: dict[tuple[int, str], list[tuple[float, float]]] = {}
-    for count in _checked_bits(bits):
-        for name in _chosen(mechanisms):
-            said(f"{name}, {count} bits")
-            memory: dict[str, Any] = {}
-            points = curves.setdefault((2**count, name), [])
-            for epsilon in CURVE_EPSILONS:
-                target = CoordinateTarget(clip, 2**count, epsilon, "mse")
-                try:
-                    tuned = tune_coordinate(name, target, memory, zooms=0)
-                except Unreachable:
-                    continue
-                points.append((tuned.certificate.epsilon.upper, tuned.error))
-    return curves
-
-
-def _chosen(mechanisms: Sequence[str] | None) -> list[str]:
-    known = tunable_mechanisms()
-    chosen = known if mechanisms is None else list(mechanisms)
-    for name in chosen:
-        validate.choice("mechanism", name, known)
-    return chosen
-
-
-def _checked_bits(bits: Sequence[int]) -> list[int]:
-    if not bits:
-        raise ValueError("Expected at least one number of bits, got none.")
-    return [validate.whole("bits", count, low=1, high=8) for count in bits]
 
 
 def _tuned(name: str, target: CoordinateTarget, order: float) -> Entry:
@@ -235,6 +211,11 @@ def _rank(entry: Entry, objective: AverageError) -> tuple[bool, bool, float]:
     return False, _biased(entry.measured), getattr(entry.measured.moments, objective)
 
 
+def _titled(mechanism: str, levels: int) -> str:
+    bits = (levels - 1).bit_length()
+    return f"{mechanism}, {formatting.count(bits, 'bit')}"
+
+
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """A comparison as the JSON object that the command prints."""
     mechanisms = []
@@ -264,6 +245,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "objective": comparison.objective,
         "order": comparison.order,
         "mechanisms": mechanisms,
+        "left_out": list(comparison.left_out),
         "tradeoff": [
             {
                 "levels": levels,
@@ -318,6 +300,9 @@ def caption(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """Remarks below the table."""
     remarks = []
+    if comparison.left_out:
+        names = ", ".join(comparison.left_out)
+        remarks.append(f"Not tuned, since it takes minutes: {names}; --mechanisms all adds it.")
     values = [v for entry in comparison.entries for v in entry.parameters.values()]
     if any(isinstance(value, list) and len(value) > 4 for value in values):
         remarks.append("Lists of more than four values are shortened; --json has them in full.")

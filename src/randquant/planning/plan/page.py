@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from randquant._internal.html import formatting, pages, tables
-from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
 from randquant._internal.html.formatting import minus
-from randquant._internal.html.pages import DataTable, Notes, Paragraphs, Section
+from randquant._internal.html.pages import CodeLine, DataTable, Notes, Section
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.planning.plan.record import Candidate, DecodedError, Plan, code
 
 COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
-           "all rounds", "epsilon", "parameters")  # fmt: skip
+           "as codes", "all rounds", "epsilon", "parameters")  # fmt: skip
 
 
 def as_text(plan: Plan) -> list[str]:
@@ -25,6 +24,7 @@ def as_text(plan: Plan) -> list[str]:
     lines = [*_target(plan), ""]
     lines += tables.text(COLUMNS, [*rows, *limits])
     missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
+    missing += _left_out(plan)
     lines += ["", *missing] if missing else []
     lines += ["", *_meaning(plan), "", *plan.advice]
     if plan.recommended is not None:
@@ -47,6 +47,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "advice": list(plan.advice),
         "recommended": None if best is None else best.mechanism,
         "code": None if best is None else code(best, plan.need),
+        "left_out": list(plan.left_out),
     }
 
 
@@ -65,46 +66,16 @@ def as_page(plan: Plan) -> str:
     reasons = DataTable("Out of reach", ("mechanism", "reason"), missing, "claims")
     sections = [
         Section("", [Notes(_target(plan))], columns=False),
-        Section("", [picture(plan)] if rows else [], columns=False),
+        Section("", plan._figures() if rows else [], columns=False),
         Section("", [DataTable("Mechanisms by error", COLUMNS, rows, "compared")], columns=False),
-        Section("", [limited, Notes(_meaning(plan))], columns=False),
+        Section("", [limited, Notes([*_meaning(plan), *_left_out(plan)])], columns=False),
         Section("", [reasons] if missing else [], columns=False),
     ]
     if plan.recommended is not None:
-        line = Paragraphs([("", code(plan.recommended, plan.need))])
+        line = CodeLine(code(plan.recommended, plan.need))
         sections.append(Section("Recommended", [line], columns=False))
     title = _TITLES[plan.verdict]
     return pages.report("randquant plan", "A plan", title, " ".join(plan.advice), sections)
-
-
-def picture(plan: Plan) -> ScatterPlot:
-    """Error against bytes, with the limits; what is out of reach is named below.
-
-    A mark is filled if no other mechanism has both less error and fewer bytes.
-    """
-    placed = [(entry, entry.noise) for entry in plan.entries if entry.noise is not None]
-    series = []
-    for entry, noise in placed:
-        beaten = any(
-            other.bytes_up <= entry.bytes_up and own.deviation <= noise.deviation
-            for other, own in placed
-            if other is not entry
-        )
-        text = (
-            f"{entry.mechanism}: error {noise.deviation:.4g}, "
-            f"{formatting.size_of(entry.bytes_up)} a client and round"
-        )
-        mark = Mark(entry.mechanism, text, entry.bytes_up, noise.deviation, not beaten)
-        series.append(Series(entry.mechanism, (mark,)))
-    missing = ", ".join(entry.mechanism for entry in plan.entries if entry.noise is None)
-    return ScatterPlot(
-        title="Error of a round's decoded mean against bytes sent",
-        note=f"Out of reach: {missing}." if missing else "",
-        series=tuple(series),
-        x=Axis("bytes a client sends in a round (log scale)", log=True),
-        y=Axis("error of a coordinate (log scale)", log=True),
-        levels=tuple((limit.name, limit.noise.deviation) for limit in plan.limits),
-    )
 
 
 _TITLES = {
@@ -137,7 +108,8 @@ def _meaning(plan: Plan) -> list[str]:
         "mean is rescaled first); / Gaussian: relative to the first limit",
         "noise / mean: norm of that error over clip_norm, the largest norm of a mean; "
         "of the run: norm of all rounds' errors over the largest norm of the sum of their means",
-        f"bytes up: of one client in one round ({sent}); all rounds: of all clients",
+        f"bytes up: of one client in one round ({sent}); as codes: without masks, as a server "
+        "would see them; all rounds: bytes up of all clients",
     ]
 
 
@@ -148,6 +120,7 @@ def _cells(entry: Candidate) -> list[str]:
     return [
         *_limit(name, entry.noise)[:5],
         f"{entry.bytes_up:,}",
+        f"{entry.bytes_plain:,}",
         f"{entry.bytes_run:.3e}",
         round_up(entry.guarantee.epsilon),
         _settings(entry),
@@ -157,7 +130,17 @@ def _cells(entry: Candidate) -> list[str]:
 def _limit(name: str, noise: DecodedError) -> list[str]:
     relative = "-" if noise.relative is None else f"{noise.relative:.3f}"
     figures = [f"{noise.deviation:.4g}", relative, f"{noise.length:.4g}", f"{noise.share:.3g}"]
-    return [name, *figures, "", "", "", ""]
+    return [name, *figures, "", "", "", "", ""]
+
+
+def _left_out(plan: Plan) -> list[str]:
+    """A sentence on the mechanisms that nobody waited for."""
+    if not plan.left_out:
+        return []
+    return [
+        f"not calibrated, since it takes longer: {', '.join(plan.left_out)}; "
+        "--mechanisms all adds them"
+    ]
 
 
 def _settings(entry: Candidate) -> str:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from randquant._internal import validate
+from randquant._internal.progress import Report, quiet, report, reporting, step
 from randquant._internal.rounding import round_up
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.layout import dimension_of
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
+from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier, privunit
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
 from randquant.planning.plan.verdict import judge
-from randquant.planning.tuning.update import protecting_mechanisms, tune_update
+from randquant.planning.tuning.update import (
+    protecting_mechanisms,
+    quick_mechanisms,
+    tune_update,
+)
 from randquant.privacy.accounting.calibration import OutOfReach, calibrate
 from randquant.privacy.guarantee import Neighboring
 
@@ -38,8 +44,8 @@ def plan(
     clip_norm: float = 1.0,
     neighboring: Neighboring = "replace_one",
     max_participations: int | None = None,
-    mechanisms: Sequence[str] | None = None,
-    say: Callable[[str], None] = lambda name: None,
+    mechanisms: Sequence[str] | str | None = None,
+    progress: Report = quiet,
 ) -> Plan:
     """Calibrate every mechanism to one guarantee, and rank them by the error of the decoded mean.
 
@@ -56,8 +62,8 @@ def plan(
         neighboring: what an adversary tries to tell apart.
         max_participations: most rounds that a client takes part in; by default as few as there
             can be, rounds · cohort / population rounded up, which a balanced sampler keeps to.
-        mechanisms: names; by default all.
-        say: called with each mechanism's name before it is calibrated.
+        mechanisms: names, or `all`; by default those that are calibrated within seconds.
+        progress: is told which mechanism is calibrated, and how many are done.
 
     Returns:
         A Plan.
@@ -81,20 +87,32 @@ def plan(
         ),
         max_participations,
     )  # fmt: skip
-    chosen = protecting_mechanisms(need.setting) if mechanisms is None else list(mechanisms)
-    for name in chosen:
-        validate.choice("mechanism", name, all_mechanisms())
+    chosen = _chosen(mechanisms, need.setting)
     multiplier = gaussian_multiplier(epsilon, delta, need.participations)
     near = _accounted(need)
     entries = []
-    for name in chosen:
-        say(name)
-        entries.append(_entry(name, need, multiplier, near))
+    with reporting(progress):
+        for done, name in enumerate(chosen):
+            with step(name, done, len(chosen)):
+                entries.append(_entry(name, need, multiplier, near))
+        report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
     limits = _limits(need, multiplier)
     best = _recommended(entries)
     verdict, advice = judge(need, best, limits)
-    return Plan(need, entries, limits, verdict, advice, best)
+    rest = [name for name in protecting_mechanisms(need.setting) if name not in chosen]
+    return Plan(need, entries, limits, verdict, advice, best, rest if mechanisms is None else ())
+
+
+def _chosen(mechanisms: Sequence[str] | str | None, setting: UpdateSetting) -> list[str]:
+    if mechanisms is None:
+        return quick_mechanisms(setting)
+    if mechanisms in ("all", ["all"]):
+        return protecting_mechanisms(setting)
+    chosen = [mechanisms] if isinstance(mechanisms, str) else list(mechanisms)
+    for name in chosen:
+        validate.choice("mechanism", name, [*all_mechanisms(), "all"])
+    return chosen
 
 
 def _recommended(entries: Sequence[Candidate]) -> Candidate | None:

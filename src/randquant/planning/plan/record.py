@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from randquant._internal.html.notebook import Facts, Pictured
+from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
+from randquant.planning.plan.picture import Placed, error_against_bytes
 from randquant.planning.tuning.update import tuned_mechanism
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
@@ -112,7 +115,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Pictured):
     """Mechanisms by error, limits, and the verdict.
 
     Attributes:
@@ -123,6 +126,8 @@ class Plan:
         advice: the verdict in sentences.
         recommended: among the mechanisms whose error is within a factor ALIKE of the least, the one
             with the smallest upload; never a baseline; None if there is none.
+        left_out: mechanisms that were not calibrated since they take longer, and nobody asked for
+            them.
     """
 
     need: Need
@@ -131,6 +136,32 @@ class Plan:
     verdict: Verdict
     advice: Sequence[str]
     recommended: Candidate | None
+    left_out: Sequence[str] = ()
+
+    def _figures(self) -> list:
+        placed = [
+            Placed(entry.mechanism, entry.bytes_up, entry.noise.deviation)
+            for entry in self.entries
+            if entry.noise is not None
+        ]
+        limits = [(limit.name, limit.noise.deviation) for limit in self.limits]
+        missing = [entry.mechanism for entry in self.entries if entry.noise is None]
+        return [error_against_bytes(placed, limits, missing)]
+
+    def _facts(self) -> Facts:
+        rows = [
+            (
+                entry.mechanism + " (recommended)" * (entry is self.recommended),
+                f"{entry.noise.deviation:.4g}",
+                f"{entry.bytes_up:,}",
+                round_up(entry.guarantee.epsilon),
+            )
+            for entry in self.entries
+            if entry.noise is not None and entry.guarantee is not None
+        ]
+        rows += [(e.mechanism, "out of reach", "", "") for e in self.entries if e.noise is None]
+        rows += [(limit.name, f"{limit.noise.deviation:.4g}", "", "") for limit in self.limits]
+        return f"Plan: {self.verdict}", ("mechanism", "error", "bytes up", "ε ≤"), rows
 
     @property
     def mechanism(self) -> UpdateMechanism:

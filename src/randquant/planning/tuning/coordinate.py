@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from randquant._internal import validate
+from randquant._internal import cache, validate
+from randquant._internal.progress import report
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
@@ -87,20 +88,58 @@ def tune_coordinate(
     validate.choice("objective", target.objective, ("mae", "mse"))
     validate.choice("mechanism", name, tunable_mechanisms())
     record = channel_mechanisms()[name]
+    zooms = (3 if target.levels <= 16 else 1) if zooms is None else zooms
+    asked = {"mechanism": name, "target": target, "zooms": zooms}
+    known = _kept(record, asked, target)
+    if known is not None:
+        return known
     family = record.coordinate or _from_signature(record)
     search = _Search(name, family, target, {} if memory is None else memory)
-    best = search.run((3 if target.levels <= 16 else 1) if zooms is None else zooms)
+    best = search.run(zooms)
     if best is None:
         raise Unreachable(search.reason())
     certificate = certify(best.channel)
     if certificate.epsilon.upper > target.epsilon:
         raise ArithmeticError(f"{best.parameters} certifies {certificate}, above the target.")
+    if _of_the_package(record):
+        cache.keep("parameters", asked, best.parameters)
     return TunedCoordinate(best.parameters, best.channel, certificate, best.error(target.objective))
+
+
+def quick_mechanisms() -> list[str]:
+    """Those of `tunable_mechanisms` that are tuned within seconds."""
+    records = channel_mechanisms()
+    return [name for name in tunable_mechanisms() if "coordinate" not in records[name].slow]
 
 
 def tunable_mechanisms() -> list[str]:
     """Every channel mechanism except fixed channels."""
     return [name for name, record in channel_mechanisms().items() if record.tunable]
+
+
+def _kept(
+    record: MechanismRecord, asked: Mapping[str, Any], target: CoordinateTarget
+) -> TunedCoordinate | None:
+    """Where an earlier search ended: built, certified and measured again, or None."""
+    parameters = cache.recall("parameters", asked) if _of_the_package(record) else None
+    if not isinstance(parameters, dict):
+        return None
+    try:
+        channel = build(record.name, parameters)
+    except (ValueError, TypeError, ArithmeticError):
+        return None
+    certificate = certify(channel)
+    if (channel.clip, channel.levels) != (target.clip, target.levels):
+        return None
+    if not certificate.epsilon.upper <= target.epsilon:
+        return None
+    error = getattr(moments(channel), target.objective)
+    return TunedCoordinate(parameters, channel, certificate, error)
+
+
+def _of_the_package(record: MechanismRecord) -> bool:
+    """Whether the version says which mechanism it is: a user's own may change under its name."""
+    return record.constructor.__module__.startswith("randquant.")
 
 
 @dataclass(frozen=True)
@@ -159,7 +198,9 @@ class _Search:
         """Try every point of the grids, and the edges along the last axis."""
         *outer, inner = grids.values()
         axis = list(grids)[-1]
-        for fixed in itertools.product(*outer):
+        points = list(itertools.product(*outer))
+        for done, fixed in enumerate(points):
+            report("grid of parameters", done, len(points))
             line = [dict(zip(grids, (*map(float, fixed), float(v)), strict=True)) for v in inner]
             for point in line:
                 self.offer(point)

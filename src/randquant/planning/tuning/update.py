@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from randquant._internal import validate
+from randquant._internal import cache, validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting
 from randquant.privacy.accounting.calibration import Calibration, calibrate
+
+LARGE = 2000
+"""Sums of many levels over larger cohorts take tens of seconds to bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,14 @@ def tune_update(
         (1.0, True)
     """
     family = update_family(name, setting)
+    asked = {
+        "mechanism": name, "setting": setting, "epsilon": epsilon, "delta": delta,
+        "rounds": rounds, "examples": examples,
+    }  # fmt: skip
+    # A guess only: `calibrate` accounts for the mechanism that it leads to.
+    guess = cache.recall("noise", asked)
+    kept = isinstance(guess, float) and family.reach[0] <= guess <= family.reach[1]
+    start = guess if kept else family.start(deviation)
     calibration = calibrate(
         lambda noise: tuned_mechanism(name, setting, family.parameters(noise)),
         epsilon,
@@ -73,9 +84,11 @@ def tune_update(
         rounds,
         neighboring=setting.neighboring,
         examples=examples,
-        start=family.start(deviation),
+        start=start,
         reach=family.reach,
     )
+    if calibration.noise != guess:
+        cache.keep("noise", asked, calibration.noise)
     return TunedUpdate(family.parameters(calibration.noise), calibration)
 
 
@@ -107,6 +120,14 @@ def protecting_mechanisms(setting: UpdateSetting) -> list[str]:
     """Every mechanism that protects whole updates under the setting's trust."""
     records = all_mechanisms().values()
     return [r.name for r in records if r.tunable and setting.trust in r.trusts]
+
+
+def quick_mechanisms(setting: UpdateSetting) -> list[str]:
+    """Those of `protecting_mechanisms` that are tuned within seconds."""
+    known, slow = all_mechanisms(), {setting.trust}
+    if setting.trust == "aggregate" and setting.cohort > LARGE:
+        slow.add("large cohorts")
+    return [n for n in protecting_mechanisms(setting) if not slow.intersection(known[n].slow)]
 
 
 def tuned_mechanism(

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.progress import report
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.rule import compose
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, rounded_up
 
@@ -71,7 +72,10 @@ def account(
         raise TypeError(
             f"Expected a list of releases, got {type(releases).__name__}: put it in []."
         )
-    releases = list(releases)  # an iterator could be read only once
+    releases = validate.listed("releases", releases)  # an iterator could be read only once
+    for release in releases:
+        check_release("each release", release)
+    quick = validate.flag("quick", quick)
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     trust = _one("trust", [release.trust for release in releases])
     neighboring = _one("neighboring", [release.neighboring for release in releases])
@@ -170,6 +174,7 @@ def _by_renyi(
     def at(place: int) -> float:
         if place not in epsilons:
             order = ORDERS[place]
+            report(f"Rényi order {order:.4g}", len(epsilons), 0)
             epsilons[place] = _to_epsilon(_composed(releases, order), order, delta)
         return epsilons[place]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from randquant._internal import validate
+from randquant._internal.progress import report
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
 from randquant.privacy.accounting.examples import of_one_example
@@ -45,7 +46,7 @@ class Calibration(Generic[M]):
         guarantee: the accountant's guarantee of the mechanism; its epsilon is at most the target.
         tight: whether epsilon is within TOLERANCE of the target. If not, smaller noise is out of
             range, cannot be built, or raises epsilon above the target.
-        calls: number of calls of the accountant.
+        calls: how many mechanisms were accounted, roughly or in full.
     """
 
     noise: float
@@ -136,7 +137,7 @@ def calibrate(
             assert release is not None
         return mechanism, release
 
-    start, order = _by_one_order(released, epsilon, delta, start, (low, high))
+    start, order, calls = _by_one_order(released, epsilon, delta, start, (low, high))
     measured = _Accounted(epsilon, delta, order)
     search = _NoiseSearch(lambda noise: released(noise)[1], measured, epsilon, low, high)
     noise = search.run(start)
@@ -148,7 +149,7 @@ def calibrate(
     if not guarantee.epsilon <= epsilon:
         raise ArithmeticError(f"noise = {noise:g} gives {guarantee}, and gave less before.")
     tight = guarantee.epsilon >= epsilon * (1 - TOLERANCE)
-    return Calibration(noise, mechanism, guarantee, tight, len(search.tried))
+    return Calibration(noise, mechanism, guarantee, tight, calls + len(search.tried))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +178,14 @@ def _by_one_order(
     delta: float,
     start: float,
     reach: tuple[float, float],
-) -> tuple[float, float | None]:
-    """(noise, order): about the noise that meets the target, and the best Rényi order there.
+) -> tuple[float, float | None, int]:
+    """(noise, order, calls): about the noise that meets the target, and a good Rényi order there.
 
     One order alone bounds epsilon in a fraction of the accountant's time, and at the target the
     best order is about that of Gaussian noise. (start, None) where other bounds than Rényi's count.
     """
     if delta == 0:
-        return start, None
+        return start, None, 0
     order = gaussian_order(epsilon, delta)
     plain = True
 
@@ -195,9 +196,9 @@ def _by_one_order(
 
     search = _NoiseSearch(lambda noise: released(noise)[1], at_order, epsilon, *reach)
     noise = search.run(start)
-    if not plain:
-        return start, None
-    return (start, None) if noise is None else (noise, order)
+    if not plain or noise is None:
+        return start, None, len(search.tried)
+    return noise, order, len(search.tried)
 
 
 class _NoiseSearch:
@@ -219,6 +220,7 @@ class _NoiseSearch:
     def at(self, noise: float) -> float | None:
         """Epsilon at this noise; None if there is no mechanism."""
         if noise not in self.tried:
+            report(f"noise {noise:g}", len(self.tried), 0)
             try:
                 self.tried[noise] = self.measure(self.release(noise))
             except (ValueError, ArithmeticError) as error:

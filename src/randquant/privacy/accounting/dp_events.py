@@ -6,14 +6,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-import attr
-import dp_accounting
 import numpy as np
-from dp_accounting import dp_event
-from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution
-from dp_accounting.rdp import RdpAccountant as TheirRdpAccountant
 
 from randquant._internal import validate
+from randquant._internal.extras import needed
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair
@@ -21,6 +17,13 @@ from randquant.privacy.accounting.release import Release, ReleaseDefaults
 from randquant.privacy.accounting.sampled import Sampled
 from randquant.privacy.divergence import UNIT, hockey_stick, log_ratio
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
+
+with needed("accounting by dp-accounting", "accounting"):
+    import attr
+    import dp_accounting
+    from dp_accounting import dp_event
+    from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution
+    from dp_accounting.rdp import RdpAccountant as TheirRdpAccountant
 
 Refusal = dp_accounting.PrivacyAccountant.CompositionErrorDetails
 

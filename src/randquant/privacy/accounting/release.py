@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -138,3 +139,23 @@ class ReleaseDefaults:
             "Expected a mechanism that clips an update's norm in L2, got "
             f"{type(self).__name__}: the influence of one example is bounded in L2 only."
         )
+
+
+def check_release(name: str, release: object) -> None:
+    """Raise TypeError, with the way to build one, unless it is a release."""
+    if isinstance(release, Channel):
+        raise TypeError(
+            f"Expected {name} to be a release, got a Channel, which says nothing about how often "
+            "it is used: build rq.ChannelRelease(channel, dimension=..., rounds=...), or use a "
+            "mechanism's release(dimension, rounds)."
+        )
+    wanted = (
+        "a release, such as rq.ChannelRelease(channel, dimension=..., rounds=...) or a mechanism's "
+        "release(dimension, rounds)"
+    )
+    validate.answers(name, release, wanted, "trust", "neighboring", "releases", "renyi", "sampled")
+
+
+def whole_times(times: int) -> int:
+    """How often a release is repeated, or a TypeError or ValueError."""
+    return validate.whole("times", times, low=0, high=2**53)

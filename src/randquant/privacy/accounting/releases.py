@@ -15,7 +15,7 @@ from typing import Literal
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.examples import check_examples, share
-from randquant.privacy.accounting.release import ReleaseDefaults
+from randquant.privacy.accounting.release import ReleaseDefaults, whole_times
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
 from randquant.privacy.certificates.noise import Noise, shift_divergence
@@ -73,6 +73,7 @@ class ChannelRelease(ReleaseDefaults):
 
     def renyi(self, order: float) -> float:
         """Sum of the Rényi divergences of all releases, which are independent; an upper bound."""
+        order = validate.renyi_order(order)
         if self.releases == 0:
             return 0.0
         # theory/accounting.md, Proposition 1; in a sum theory/sums.md, Proposition 1.
@@ -90,7 +91,7 @@ class ChannelRelease(ReleaseDefaults):
 
     def repeated(self, times: int) -> ChannelRelease:
         """The same release over `times` times as many rounds."""
-        return replace(self, rounds=self.rounds * times)
+        return replace(self, rounds=self.rounds * whole_times(times))
 
     def under(self, trust: Trust) -> ChannelRelease:
         """The same release: a client's own codes are a sum over one client."""
@@ -155,6 +156,7 @@ class VectorRelease(ReleaseDefaults):
 
     def renyi(self, order: float) -> float:
         """Least of three bounds: kappa · ||x - x'||^2, lipschitz · ||x - x'||_1, d · epsilon."""
+        order = validate.renyi_order(order)
         if self.releases == 0:
             return 0.0
         worlds = 2 if self.neighboring == "replace_one" else 1
@@ -192,7 +194,7 @@ class VectorRelease(ReleaseDefaults):
 
     def repeated(self, times: int) -> VectorRelease:
         """The same release over `times` times as many rounds."""
-        return replace(self, rounds=self.rounds * times)
+        return replace(self, rounds=self.rounds * whole_times(times))
 
     def under(self, trust: Trust) -> VectorRelease:
         """The same release: a client's own codes are a sum over one client."""
@@ -247,6 +249,7 @@ class GaussianRelease(ReleaseDefaults):
 
     def renyi(self, order: float) -> float:
         """rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
+        order = validate.renyi_order(order)
         if self.rounds == 0:
             return 0.0
         # theory/accounting.md, Proposition 7. Four roundings.
@@ -259,10 +262,11 @@ class GaussianRelease(ReleaseDefaults):
 
     def repeated(self, times: int) -> GaussianRelease:
         """The same release over `times` times as many rounds."""
-        return replace(self, rounds=self.rounds * times)
+        return replace(self, rounds=self.rounds * whole_times(times))
 
     def of_one_example(self, examples: int) -> GaussianRelease:
         """The same noise over a distance that is `examples` times smaller."""
+        check_examples(examples)
         # Two quotients, a sum and a product: 4 units; less noise is the safe side.
         multiplier = self.noise_multiplier / share(examples) * (1 - 4 * UNIT)
         return replace(self, noise_multiplier=multiplier)
@@ -317,6 +321,7 @@ class NoiseRelease(ReleaseDefaults):
 
     def renyi(self, order: float) -> float:
         """Sum of the divergences of all rounds (`shift_divergence`)."""
+        order = validate.renyi_order(order)
         if self.rounds == 0:
             return 0.0
         curvature = _curvature(self.noise, self.cohort)
@@ -327,7 +332,7 @@ class NoiseRelease(ReleaseDefaults):
 
     def repeated(self, times: int) -> NoiseRelease:
         """The same release over `times` times as many rounds."""
-        return replace(self, rounds=self.rounds * times)
+        return replace(self, rounds=self.rounds * whole_times(times))
 
 
 def _check_size(dimension: int, rounds: int) -> None:

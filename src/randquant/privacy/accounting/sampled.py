@@ -11,7 +11,12 @@ from typing import Literal
 
 from randquant._internal import validate
 from randquant.privacy.accounting.amplification import amplified
-from randquant.privacy.accounting.release import Release, ReleaseDefaults
+from randquant.privacy.accounting.release import (
+    Release,
+    ReleaseDefaults,
+    check_release,
+    whole_times,
+)
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -63,7 +68,7 @@ class Sampled(ReleaseDefaults):
         validate.real("rate", self.rate, above=0, high=1, why="it is a probability")
         validate.whole("rounds", self.rounds, low=0, high=2**53)
         validate.choice("scheme", self.scheme, ("poisson", "fixed"))
-        _check_release(self.release)
+        _check_release("release", self.release)
         _check_unseen(self.release, self.scheme, self.hidden)
         if self.absent is not None:
             _check_absent(self.absent, self.release, self.scheme)
@@ -125,7 +130,7 @@ class Sampled(ReleaseDefaults):
 
     def repeated(self, times: int) -> Sampled:
         """In so many times the rounds."""
-        return replace(self, rounds=self.rounds * times)
+        return replace(self, rounds=self.rounds * whole_times(times))
 
     def _absent(self) -> Release | None:
         """The release for neighbours who differ by one client's absence, if it is known."""
@@ -136,7 +141,8 @@ class Sampled(ReleaseDefaults):
         return self.absent
 
 
-def _check_release(release: Release) -> None:
+def _check_release(name: str, release: Release) -> None:
+    check_release(name, release)
     if release.sampled:
         raise ValueError("Expected a release that is not sampled yet: multiply the rates instead.")
     if release.rounds != 1:
@@ -169,7 +175,7 @@ def _check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
 
 
 def _check_absent(absent: Release, release: Release, scheme: Scheme) -> None:
-    _check_release(absent)
+    _check_release("absent", absent)
     wanted = ("zero_out", "replace_one", release.trust, "poisson")
     if (absent.neighboring, release.neighboring, absent.trust, scheme) != wanted:
         raise ValueError(

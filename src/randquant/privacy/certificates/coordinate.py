@@ -7,20 +7,23 @@ rows, so the worst pair is a pair of vertices: see `docs/theory/certificates.md`
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.html.formatting import bound, minus
+from randquant._internal.html.notebook import Facts, Pictured
 from randquant._internal.rounding import round_up
+from randquant.channels import pictures
 from randquant.channels.channel import Channel
 from randquant.privacy.divergence import renyi
 from randquant.privacy.guarantee import NEIGHBORINGS, Interval, Neighboring
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(Pictured):
     """How well one coordinate is hidden: a bound for every pair of inputs in [-clip, clip].
 
     Attributes:
@@ -32,6 +35,7 @@ class Certificate:
             infinite, x can send it and x' cannot.
         covers: `all pairs` of inputs, `pairs with zero`, or `this pair` alone (`certify_pair`).
         neighboring: what the adversary tries to tell apart.
+        channel: what was certified; it is drawn, and not compared or printed.
     """
 
     order: float
@@ -40,6 +44,33 @@ class Certificate:
     code: int
     covers: Literal["all pairs", "pairs with zero", "this pair"] = "all pairs"
     neighboring: Neighboring = "replace_one"
+    channel: Channel | None = field(default=None, repr=False, compare=False)
+
+    def _figures(self) -> list:
+        if self.channel is None:
+            raise ValueError(
+                "Expected a certificate with its channel, got one without: make it by certify."
+            )
+        rows = {}
+        for name, x in zip(("x", "x'"), self.witness, strict=True):
+            weights, total = self.channel.mix(x)
+            shares = np.array([float(weight / total) for weight in weights])
+            rows[f"{name} = {minus(f'{x:g}')}"] = shares
+        pair = "This pair" if self.covers == "this pair" else "Worst pair"
+        title = f"{pair} of inputs at order {self.order:g}: {bound(self.epsilon.upper)}"
+        return [pictures.pair(title.replace("inf:", "∞:"), self.channel.values, rows)]
+
+    def _facts(self) -> Facts:
+        x, other = (minus(f"{end:g}") for end in self.witness)
+        rows = [
+            ("order", f"{self.order:g}".replace("inf", "∞")),
+            ("epsilon, nats", bound(self.epsilon.upper)),
+            ("worst pair", f"x = {x}, x' = {other}"),
+            ("code of the largest ratio", str(self.code)),
+            ("covers", self.covers),
+            ("neighbours", self.neighboring.replace("_", " ")),
+        ]
+        return "Certificate of one coordinate and release", ("fact", "value"), rows
 
     def __str__(self) -> str:
         x, other = self.witness
@@ -107,6 +138,7 @@ def certify(
         epsilon=Interval(lower_bound, upper_bound),
         witness=(channel.input_of(vertex), channel.input_of(other)),
         code=_loudest_code(weights[vertex], weights[other]),
+        channel=channel,
     )
 
 
@@ -129,6 +161,7 @@ def _against_zero(channel: Channel, order: float) -> Certificate:
         # The interval is of both directions together; the witness keeps its own.
         covers="pairs with zero",
         neighboring="zero_out",
+        channel=channel,
     )
 
 
@@ -160,7 +193,8 @@ def certify_pair(channel: Channel, x: float, other: float, order: float = math.i
     lower, upper = renyi(p, q, p_total * q_total, order)
     epsilon = Interval(float(lower), float(upper))
     code = _loudest_code(p, q)
-    return Certificate(order, epsilon, (float(x), float(other)), code, covers="this pair")
+    pair = (float(x), float(other))
+    return Certificate(order, epsilon, pair, code, covers="this pair", channel=channel)
 
 
 def _loudest_code(p: np.ndarray, q: np.ndarray) -> int:

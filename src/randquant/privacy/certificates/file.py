@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from randquant._internal import files, validate
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json, write_json
 from randquant.channels.channel import Channel
@@ -39,7 +40,7 @@ def save_channel(
         >>> channel.levels, round(certificate.epsilon.upper, 5)
         (16, 5.46989)
     """
-    write_json(Path(path), channel_record(channel, certificate))
+    write_json(validate.path("path", path), channel_record(channel, certificate))
 
 
 def load_channel(path: str | Path) -> tuple[Channel, Certificate | MetricCertificate]:
@@ -57,7 +58,7 @@ def load_channel(path: str | Path) -> tuple[Channel, Certificate | MetricCertifi
         OSError: the file cannot be read.
     """
     try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
+        record = json.loads(files.read_text(validate.path("path", path), "a channel"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"Expected a channel file at {path}, but: {error}.") from error
     return channel_from_record(record, f"file at {path}")
@@ -67,7 +68,10 @@ def channel_record(
     channel: Channel, certificate: Certificate | MetricCertificate | None = None
 ) -> dict[str, Any]:
     """A channel and its certificate as JSON data, for files and messages; as `save_channel`."""
+    validate.kind("channel", channel, Channel)
     certificate = certify(channel) if certificate is None else certificate
+    wanted = "what certify or certify_metric returns"
+    validate.answers("certificate", certificate, wanted, "covers", "epsilon")
     if certificate.covers == "this pair":
         raise ValueError("Expected a certificate over all pairs of inputs, got one of a pair.")
     if isinstance(certificate, MetricCertificate):

@@ -127,7 +127,7 @@ def squared_distance(channel: Channel, distance: float, dimension: int) -> float
         True
     """
     validate.kind("channel", channel, Channel)
-    distance = validate.real("distance", distance, low=0)
+    distance = validate.real("distance", distance, low=0, high=1e150)
     dimension = validate.whole("dimension", dimension, low=1)
     widest = float(np.diff(channel.inputs).max())
     # theory/vector.md, Proposition 14: half a step of 2**-32, four roundings of the position and

@@ -15,6 +15,7 @@ from typing import cast
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.extras import needed
 from randquant.training.data import cifar, idx, leaf
 
 PARTITIONS = ("iid", "shards", "dirichlet")
@@ -308,13 +309,8 @@ def _renormalised(proportions: np.ndarray, left: np.ndarray) -> np.ndarray:
 
 
 def _bundled(name: str) -> Dataset:
-    try:
+    with needed(f"the data set {name}", "train"):
         from sklearn import datasets, model_selection
-    except ImportError as error:
-        raise ImportError(
-            f"Expected scikit-learn for {name}, found none: install randquant with its train "
-            "extra, pip install '.[train]'."
-        ) from error
     read = {"digits": datasets.load_digits, "breast-cancer": datasets.load_breast_cancer}[name]
     features, labels = cast(tuple[np.ndarray, np.ndarray], read(return_X_y=True))
     split = model_selection.train_test_split(

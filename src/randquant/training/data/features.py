@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.extras import needed
 from randquant.channels.keys import Key
 from randquant.training.config import FITTED_ON, FittedOn, TrainConfig
 from randquant.training.data import datasets
@@ -183,13 +184,8 @@ def _turn(
     samples: np.ndarray, count: str, fitted_on: FittedOn
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Return the map to the first principal components of these samples (n, *shape)."""
-    try:
+    with needed("principal components", "train"):
         from sklearn.decomposition import PCA
-    except ImportError as error:
-        raise ImportError(
-            "Expected scikit-learn for principal components, found none: install randquant with "
-            "its train extra, pip install '.[train]'."
-        ) from error
     flat = samples.reshape(len(samples), -1)
     if not count.isdecimal() or not 1 <= int(count) <= min(flat.shape):
         raise ValueError(
@@ -226,14 +222,9 @@ def _scattering(images: np.ndarray) -> np.ndarray:
 
 
 def _kymatio(shape: tuple[int, ...]) -> tuple[Any, Any]:
-    try:
+    with needed("scattering features", "train", "experiments"):
         import torch
 
         # Not from kymatio.torch, which needs a function that SciPy has removed.
         from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
-    except ImportError as error:
-        raise ImportError(
-            "Expected kymatio for scattering features, found none: install randquant with its "
-            "experiments extra, pip install '.[experiments]'."
-        ) from error
     return torch, ScatteringTorch2D(J=2, shape=tuple(shape))

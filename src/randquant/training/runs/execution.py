@@ -365,4 +365,5 @@ def _summary(
         rounds=state.round,
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
         public_examples=prepared.problem.public,
+        bytes_as_codes=prepared.mechanism.payload_bytes(dimension),
     )

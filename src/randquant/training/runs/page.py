@@ -8,67 +8,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from randquant._internal.html import formatting, pages
-from randquant._internal.html.figures import (
-    Axis,
-    Bar,
-    Figure,
-    HorizontalBars,
-    grouped_bars,
-    line_chart,
-)
 from randquant._internal.html.formatting import minus
 from randquant._internal.html.pages import DataTable, Paragraphs, Section
 from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
-from randquant.training.records import RoundMetrics, RunRecord, RunSummary
+from randquant.training.records import RunRecord, RunSummary
+from randquant.training.runs import pictures
+from randquant.training.runs.pictures import CodeShares, EpsilonCurve
 
 LARGE_EPSILON = 20.0  # nats; above it the page says that the total by itself hides nothing
 TABLE_ROWS = 20
 
 Card = tuple[str, str, list[str]]  # name, figure, lines below it
-Pick = Callable[[RoundMetrics], float | None]
-Drawn = tuple[str, Sequence[tuple[float, float]], str]  # label, points, style of a line
 
 _OBSERVERS = {
     "local": "a server that sees every code",
     "aggregate": "a server that sees only sums of a cohort's codes",
     "central": "someone who sees the models that the trusted server publishes",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class EpsilonCurve:
-    """A certificate over Rényi orders, for one coordinate of one upload.
-
-    Attributes:
-        orders: in (1, inf), increasing.
-        epsilon: (same length) upper bounds, in nats.
-        pure: the upper bound at order infinity, in nats; may be infinite.
-    """
-
-    orders: Sequence[float]
-    epsilon: Sequence[float]
-    pure: float
-
-
-@dataclass(frozen=True, slots=True)
-class CodeShares:
-    """What a channel sends for a few inputs.
-
-    Attributes:
-        values: (m,) what each code decodes to.
-        rows: (m,) probabilities of the codes, by a label such as "x = -clip".
-    """
-
-    values: Sequence[float]
-    rows: Mapping[str, Sequence[float]]
 
 
 def render(
@@ -104,9 +67,9 @@ def render(
         _lead(run),
         [
             Section("What the guarantee means", [_meaning(run, curve)], columns=False, text=True),
-            Section("Training", [*_training_charts(run, baseline), *_spent_chart(run)]),
-            Section("One coordinate", _channel_charts(curve, output)),
-            Section("Cost", _cost_charts(run)),
+            Section("Training", pictures.training(run, baseline)),
+            Section("One coordinate", pictures.coordinate(curve, output)),
+            Section("Cost", pictures.cost(run)),
             Section("Details", [_config_table(config), _round_table(run)]),
         ],
         cards=_cards(run, baseline),
@@ -132,7 +95,7 @@ def _lead(run: RunRecord) -> str:
     parameters = ", ".join(f"{name} {formatting.plain(value)}" for name, value in pairs)
     mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
     text = (
-        f"{formatting.count(_rounds(run), 'round')}, {config.cohort:,} of "
+        f"{formatting.count(pictures.rounds(run), 'round')}, {config.cohort:,} of "
         f"{formatting.count(config.population, 'client')} in each. Mechanism: {mechanism}."
     )
     if run.summary.stopped:
@@ -141,7 +104,8 @@ def _lead(run: RunRecord) -> str:
 
 
 def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
-    time, rounds = formatting.duration(run.summary.seconds), formatting.count(_rounds(run), "round")
+    time = formatting.duration(run.summary.seconds)
+    rounds = formatting.count(pictures.rounds(run), "round")
     return [
         _accuracy_card(run, baseline),
         _upload_card(run),
@@ -172,6 +136,8 @@ def _upload_card(run: RunRecord) -> Card:
     if summary.guarantee is not None and summary.guarantee.trust == "aggregate":
         summed = formatting.count(run.config.cohort, "client")
         lines.append(f"masked for a sum of {summed}; its handshake is further traffic")
+        if summary.bytes_as_codes is not None:
+            lines.append(f"{formatting.size_of(summary.bytes_as_codes)} as plain codes")
     return "Upload per client and round", formatting.size_of(sent), lines
 
 
@@ -185,14 +151,8 @@ def _guarantee_card(run: RunRecord) -> Card:
     return (
         name,
         formatting.bound(guarantee.epsilon),
-        [f"at δ = {minus(formatting.plain(guarantee.delta))}", scope, *_fitted(run)],
+        [f"at δ = {minus(formatting.plain(guarantee.delta))}", scope, *pictures.fitted(run)],
     )
-
-
-def _fitted(run: RunRecord) -> list[str]:
-    """What features were fitted on, if on anything: printed beside every epsilon."""
-    statement = features.statement(run.config, run.summary)
-    return [f"{statement[0].upper()}{statement[1:]}."] if statement else []
 
 
 def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
@@ -207,8 +167,9 @@ def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
     else:
         trust = guarantee.trust
         observer = _OBSERVERS.get(trust, f"an observer under {trust} trust")
+        promised = " ".join([_promise(guarantee, observer, unit), *pictures.fitted(run)])
         paragraphs = [
-            ("What is promised.", " ".join([_promise(guarantee, observer, unit), *_fitted(run)])),
+            ("What is promised.", promised),
             ("One coordinate and the whole run.", _scope(summary, guarantee, curve)),
             ("How large it is.", _size(guarantee.epsilon, observer)),
             ("Deployed and simulated.", _SECRET if run.config.seed is None else _SIMULATION),
@@ -257,92 +218,6 @@ def _size(epsilon: float, observer: str) -> str:
         "everything else; the true loss may be smaller, but that is not promised. A small total "
         "takes updates clipped as a whole in L2, and only their noisy sum shown to the server."
     )
-
-
-def _training_charts(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
-    def lines(pick: Pick) -> list[Drawn]:
-        drawn: list[Drawn] = [(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
-        if baseline is not None:
-            drawn.append(("without privacy", _points(baseline, pick), "c2 dashed"))
-        return drawn
-
-    accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
-    loss = lines(lambda m: m.loss)
-    loss.append(("training data", _points(run, lambda m: m.train_loss), "c1 faint"))
-    return [
-        line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
-        line_chart("Loss on test data, per round", loss, "round", "loss, nats"),
-    ]
-
-
-def _spent_chart(run: RunRecord) -> list[Figure]:
-    """Epsilon so far, if the log has it and it is finite."""
-    points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
-    if not any(math.isfinite(epsilon) for _, epsilon in points):
-        return []
-    lines: list[Drawn] = [("the client called most often", points, "c1")]
-    limit = run.config.stop_at_epsilon
-    if limit is not None:
-        ends = [(1.0, limit), (points[-1][0], limit)]
-        lines.append(("not to be exceeded", ends, "c2 dashed"))
-    note = "A proven upper bound for everything sent up to that round, at the δ stated above."
-    note = " ".join([note, *_fitted(run)])
-    up = Axis("epsilon", zero=True, bound=True)
-    return [line_chart("Epsilon so far, per round", lines, "round", up, note=note)]
-
-
-def _rounds(run: RunRecord) -> int:
-    return run.config.rounds if run.summary.rounds is None else run.summary.rounds
-
-
-def _points(run: RunRecord, pick: Pick) -> list[tuple[float, float]]:
-    picked = ((metric.round, pick(metric)) for metric in run.metrics)
-    return [(place, value) for place, value in picked if value is not None]
-
-
-def _channel_charts(curve: EpsilonCurve | None, output: CodeShares | None) -> list[Figure]:
-    charts = [] if curve is None else [_curve_chart(curve)]
-    if output is not None:
-        title = "What one coordinate sends, for a few inputs x"
-        labels = [minus(f"{value:.3g}") for value in output.values]
-        axes = ("value the code decodes to", Axis("probability", zero=True))
-        charts.append(grouped_bars(title, labels, output.rows, *axes))
-    return charts
-
-
-def _curve_chart(curve: EpsilonCurve) -> Figure:
-    # Without a finite bound the second line is empty, and the legend says why.
-    ends = [(order, curve.pure) for order in (curve.orders[0], curve.orders[-1])]
-    lines: list[Drawn] = [
-        ("upper bound", list(zip(curve.orders, curve.epsilon, strict=True)), "c1"),
-        (f"order infinity: {formatting.bound(curve.pure)}", ends, "c2 dashed"),
-    ]
-    title = "How well one coordinate is protected, by Rényi order"
-    across = Axis("Rényi order (log scale)", log=True)
-    up = Axis("Rényi divergence, nats", zero=True, bound=True)
-    note = "For one coordinate in one round; the guarantee of the run is stated above."
-    return line_chart(title, lines, across, up, note=note)
-
-
-def _cost_charts(run: RunRecord) -> list[Figure]:
-    sent, floats = run.summary.bytes_per_upload, 4 * run.summary.dimension
-    uploads = (
-        Bar(f"this run ({run.config.mechanism})", sent, formatting.size_of(sent), "c1"),
-        Bar("32-bit floats", floats, formatting.size_of(floats), "c4"),
-    )
-    names = ("gradient", "protect", "evaluate")
-    spent = [math.fsum(getattr(m, f"seconds_{name}") for m in run.metrics) for name in names]
-    # Set-up and checkpoints; the clock of a resumed run may have missed some rounds.
-    spent.append(max(0.0, run.summary.seconds - math.fsum(spent)))
-    parts = tuple(
-        Bar(name, amount, f"{amount:,.1f} s", f"c{color}")
-        for color, (name, amount) in enumerate(zip((*names, "other"), spent, strict=True), 1)
-        if name != "other" or amount >= 0.05  # less is printed as zero
-    )
-    return [
-        HorizontalBars(title="Bytes one client uploads in a round", bars=uploads),
-        HorizontalBars(title="Where the time went", bars=parts, stacked=True),
-    ]
 
 
 EMPTY = {

@@ -9,10 +9,11 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
+from randquant.training import functions
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
 from randquant.training.configured import OWN, fingerprint_of, mechanism_of
-from randquant.training.local import Local
+from randquant.training.local import Local, Weighting
 from randquant.training.named import named_problem
 from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
 from randquant.training.problem import Problem
@@ -108,6 +109,8 @@ def _problem(config: TrainConfig) -> Problem:
             "Expected the model and the clients of the run, which no file holds: go on with the "
             "call of randquant.train that began it, with the same folder."
         )
+    if functions.is_named(config):
+        return functions.problem_by_function(config)
     return named_problem(config)
 
 
@@ -118,7 +121,21 @@ def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
             "Expected a clip_norm with unit example, got none: it bounds what one example can "
             "change."
         )
-    return Local(config.batch, config.local_epochs, config.local_learning_rate, norm)
+    return Local(
+        config.batch, config.local_epochs, config.local_learning_rate, norm,
+        _weighting(config, mechanism),
+    )  # fmt: skip
+
+
+def _weighting(config: TrainConfig, mechanism: UpdateMechanism) -> Weighting | None:
+    if config.most_examples is None:
+        return None
+    if mechanism.clip_norm is None:
+        raise ValueError(
+            "Expected a clip_norm with most_examples, got none: a client's weight multiplies its "
+            "clipped update, and coordinates are clipped one by one here."
+        )
+    return Weighting(config.most_examples, mechanism.clip_norm, config.norm)
 
 
 def _mechanism(config: TrainConfig) -> UpdateMechanism:

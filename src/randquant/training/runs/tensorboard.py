@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from randquant._internal.extras import needed
 from randquant._internal.serialization import to_json
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
@@ -98,11 +99,6 @@ def _above(value: float) -> float:
 
 
 def _writer_class() -> Any:
-    try:
+    with needed("a TensorBoard log", "train", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ModuleNotFoundError:
-        raise ImportError(
-            "Expected TensorBoard, it is missing: install randquant with its tensorboard extra, "
-            "pip install '.[train,tensorboard]', or leave --tensorboard out."
-        ) from None
     return SummaryWriter

@@ -12,6 +12,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from randquant._internal.extras import needed
 from randquant._internal.serialization import write_atomic
 from randquant.training.config import TrainConfig
 from randquant.training.runs.status import Status
@@ -148,12 +149,7 @@ def _repair(journal: Path) -> None:
 
 
 def _optuna() -> Any:
-    try:
+    with needed("a search (a [grid] needs none)", "train", "sweep"):
         import optuna
-    except ModuleNotFoundError:
-        raise ImportError(
-            "Expected Optuna for a search, it is missing: install randquant with its sweep extra, "
-            "pip install '.[train,sweep]'; a [grid] needs none."
-        ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -8,7 +8,7 @@ from randquant._internal.html.figures import Axis, HeatMap, StackedAreas, digits
 from randquant._internal.html.kinds.scales import COLORS, Spec, across, tip
 
 
-def heat(figure: HeatMap, alone: bool) -> Spec:
+def draw_heat(figure: HeatMap, alone: bool) -> Spec:
     """A square of cells, of one colour and less or more opaque."""
     step = figure.places[1] - figure.places[0]
     rows = [
@@ -69,7 +69,7 @@ def heat(figure: HeatMap, alone: bool) -> Spec:
     }
 
 
-def areas(figure: StackedAreas, alone: bool) -> Spec:
+def draw_areas(figure: StackedAreas, alone: bool) -> Spec:
     """Shares that add up to one, over x, coloured by value."""
     rows = []
     for x, shares in zip(figure.places, figure.shares, strict=True):

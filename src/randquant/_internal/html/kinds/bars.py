@@ -6,13 +6,22 @@ import math
 from collections.abc import Sequence
 
 from randquant._internal.html.figures import GroupedBars, HorizontalBars, digits
-from randquant._internal.html.kinds.scales import INK, Spec, color, cycle, tip, up
+from randquant._internal.html.kinds.scales import (
+    INK,
+    Spec,
+    category,
+    color,
+    cycle,
+    quantity,
+    tip,
+    up,
+)
 
 SLOT = 3
 """Least px of a bar beside others; narrower ones overlay each other, translucent."""
 
 
-def bars(figure: GroupedBars, alone: bool) -> Spec:
+def draw_bars(figure: GroupedBars, alone: bool) -> Spec:
     """Bars side by side, or overlaid if a slot is too narrow."""
     names = [name for name, _ in figure.groups]
     labels = _distinct(figure.labels)
@@ -66,10 +75,9 @@ def bars(figure: GroupedBars, alone: bool) -> Spec:
     }
 
 
-def amounts(figure: HorizontalBars, alone: bool) -> Spec:
+def draw_amounts(figure: HorizontalBars, alone: bool) -> Spec:
     """Bars below each other with their names above them, or the parts of one bar."""
-    most = math.fsum if figure.stacked else max
-    total = most(bar.amount for bar in figure.bars) if figure.bars else 0.0
+    total = (math.fsum if figure.stacked else max)(bar.amount for bar in figure.bars)
     rows = [
         {
             "k": bar.label,
@@ -81,58 +89,35 @@ def amounts(figure: HorizontalBars, alone: bool) -> Spec:
         }
         for place, bar in enumerate(figure.bars)
     ]
-    paint = {
-        "field": "k",
-        "type": "nominal",
-        "sort": None,
-        "legend": {"title": None} if alone else None,
-        "scale": {"domain": [row["k"] for row in rows], "range": [row["c"] for row in rows]},
+    paint = category("c", scale=None, legend=None)
+    if figure.stacked:
+        scale = {"domain": [row["k"] for row in rows], "range": [row["c"] for row in rows]}
+        paint = category("k", scale=scale, legend={"title": None} if alone else None)
+    scale = {"domain": [0, total or 1.0], "nice": False}
+    plot = {
+        "name": "plot",
+        "mark": {"type": "bar", "height": 18, "yOffset": 0 if figure.stacked else 8},
+        "encoding": {
+            "x": quantity("v", axis=None, title=None, scale=scale),
+            "y": _ROW,
+            "color": paint,
+            "order": {"field": "i"},
+            "description": {"field": "k"},
+            "tooltip": [tip("k", "bar", text=True), tip("t", "amount", text=True)],
+        },
     }
-    if not figure.stacked:
-        paint = {"field": "c", "type": "nominal", "scale": None, "legend": None}
-    across = {
-        "field": "v",
-        "type": "quantitative",
-        "axis": None,
-        "title": None,
-        "scale": {"domain": [0, total or 1.0], "nice": False},
-    }
-    place = {"field": "row", "type": "ordinal", "axis": None, "title": None}
-    layer: list[Spec] = [
-        {
-            "name": "plot",
-            "mark": {
-                "type": "bar",
-                "height": 18,
-                "aria": True,
-                "yOffset": 0 if figure.stacked else 8,
-            },
-            "encoding": {
-                "x": across,
-                "y": place,
-                "color": paint,
-                "order": {"field": "i"},
-                "tooltip": [tip("k", "bar", text=True), tip("t", "amount", text=True)],
-            },
-        }
-    ]
-    if not figure.stacked:
-        for name, at, align in (("k", 0, "left"), ("t", "width", "right")):
-            layer.append(
-                {
-                    "mark": {
-                        "type": "text",
-                        "align": align,
-                        "baseline": "bottom",
-                        "dy": -6,
-                        "fill": INK,
-                        "limit": 0,
-                    },
-                    "encoding": {"x": {"value": at}, "y": place, "text": {"field": name}},
-                }
-            )
+    named = [] if figure.stacked else [_words("k", 0, "left"), _words("t", "width", "right")]
     tall = 34 if figure.stacked else 46 * len(rows) + 4
-    return {"data": {"values": rows}, "layer": layer, "moved": False, "tall": tall}
+    return {"data": {"values": rows}, "layer": [plot, *named], "moved": False, "tall": tall}
+
+
+_ROW = {"field": "row", "type": "ordinal", "axis": None, "title": None}
+
+
+def _words(name: str, place: float | str, align: str) -> Spec:
+    """Words above each bar."""
+    mark = {"type": "text", "align": align, "baseline": "bottom", "dy": -6, "fill": INK, "limit": 0}
+    return {"mark": mark, "encoding": {"x": {"value": place}, "y": _ROW, "text": {"field": name}}}
 
 
 def _distinct(labels: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from randquant._internal.html.figures import Line, LineChart
-from randquant._internal.html.kinds.scales import Spec, across, color, tip, up
+from randquant._internal.html.kinds.scales import Spec, across, category, color, tip, up
 
 
 def hovering(layer: Spec) -> bool:
@@ -15,7 +15,7 @@ def hovering(layer: Spec) -> bool:
     return layer.get("name") == "hover"
 
 
-def lines(figure: LineChart, alone: bool) -> Spec:
+def draw_lines(figure: LineChart, alone: bool) -> Spec:
     """Lines; the point nearest to the pointer is shown with its numbers."""
     points = [(x, y) for line in figure.lines for x, y in line.points if y is not None]
     rows = [
@@ -24,22 +24,6 @@ def lines(figure: LineChart, alone: bool) -> Spec:
         for x, y in line.points
     ]
     labels = json.dumps([line.label for line in figure.lines])
-    named = {line.label: line.style for line in reversed(figure.lines)}
-    keys = [line.label for line in figure.lines if line.label]
-    keys = [*dict.fromkeys(keys), *([""] if "" in named else [])]
-    styles = [named[key] for key in keys]
-    legend = {"title": None, "symbolType": "stroke", "values": [k for k in keys if k]}
-    shared = legend if alone and any(keys) else None
-
-    def scale(pick: Any) -> Spec:
-        return {
-            "field": "k",
-            "type": "nominal",
-            "legend": shared,
-            "scale": {"domain": keys, "range": [pick(style) for style in styles]},
-        }
-
-    tips = [tip("k", "line"), tip("x", figure.x.label), tip("y", figure.y.label)]
     return {
         "data": {"values": rows},
         "transform": [{"calculate": f"{labels}[datum.d]", "as": "k"}],
@@ -49,40 +33,55 @@ def lines(figure: LineChart, alone: bool) -> Spec:
             "x": across(figure.x, [x for x, _ in points]),
             "y": up(figure.y, [y for _, y in points]),
         },
-        "layer": [
-            {
-                "name": "plot",
-                "mark": {
-                    "type": "line",
-                    "clip": True,
-                    "strokeCap": "round",
-                    "strokeJoin": "round",
-                    "invalid": "break-paths-show-path-domains",
-                    "aria": False,
-                },
-                "encoding": {
-                    "color": scale(color),
-                    "detail": {"field": "d"},
-                    "strokeDash": scale(_dash),
-                    "strokeWidth": _among(figure, _thick),
-                    "opacity": _among(figure, _opaque),
-                },
-            },
-            {
-                "name": "hover",
-                "mark": {"type": "point", "clip": True, "filled": True, "size": 48, "aria": False},
-                "encoding": {
-                    "color": {**scale(color), "legend": None},
-                    "opacity": {
-                        "value": 0,
-                        "condition": {"param": "near", "value": 1, "empty": False},
-                    },
-                    "tooltip": tips if any(keys) else tips[1:],
-                },
-            },
-        ],
+        "layer": [_curves(figure, alone), _nearest(figure)],
         "params": [_NEAR] if points else [],
     }
+
+
+def _curves(figure: LineChart, alone: bool) -> Spec:
+    return {
+        "name": "plot",
+        "mark": {
+            "type": "line",
+            "clip": True,
+            "strokeCap": "round",
+            "strokeJoin": "round",
+            "invalid": "break-paths-show-path-domains",
+            "aria": False,
+        },
+        "encoding": {
+            "color": _scale(figure, color, alone),
+            "detail": {"field": "d"},
+            "strokeDash": _scale(figure, _dash, alone),
+            "strokeWidth": _among(figure, _thick),
+            "opacity": _among(figure, _opaque),
+        },
+    }
+
+
+def _nearest(figure: LineChart) -> Spec:
+    tips = [tip("x", figure.x.label), tip("y", figure.y.label)]
+    if any(line.label for line in figure.lines):
+        tips.insert(0, tip("k", "line"))
+    return {
+        "name": "hover",
+        "mark": {"type": "point", "clip": True, "filled": True, "size": 48, "aria": False},
+        "encoding": {
+            "color": _scale(figure, color, False),
+            "opacity": {"value": 0, "condition": {"param": "near", "value": 1, "empty": False}},
+            "tooltip": tips,
+        },
+    }
+
+
+def _scale(figure: LineChart, pick: Any, alone: bool) -> Spec:
+    """A part of each line's style, by its label."""
+    named = {line.label: pick(line.style) for line in reversed(figure.lines)}
+    keys = [*dict.fromkeys(line.label for line in figure.lines)]
+    shown = [key for key in keys if key]
+    legend = {"title": None, "symbolType": "stroke", "values": shown}
+    scale = {"domain": keys, "range": [named[key] for key in keys]}
+    return category("k", scale=scale, legend=legend if alone and shown else None)
 
 
 def _among(figure: LineChart, pick: Any) -> Spec:

@@ -6,7 +6,7 @@ from randquant._internal.html.figures import ScatterPlot, digits
 from randquant._internal.html.kinds.scales import INK, PAPER, Spec, cycle, shape, span, ticks, up
 
 
-def marks(figure: ScatterPlot, alone: bool) -> Spec:
+def draw_marks(figure: ScatterPlot, alone: bool) -> Spec:
     """Marks by series, frontiers as dashed steps, levels as dotted lines."""
     placed = [mark for each in figure.series for mark in each.marks if mark.x is None or mark.x > 0]
     finite = [mark.x for mark in placed if mark.x is not None]
@@ -103,7 +103,7 @@ def _frontiers(
             "clip": True,
             "aria": False,
         },
-        "encoding": {"x": across, "y": vertical, "color": {**painted, "legend": None}},
+        "encoding": {"x": across, "y": vertical, "stroke": painted},
     }
 
 
@@ -114,7 +114,7 @@ def _levels(figure: ScatterPlot, vertical: Spec, painted: Spec, tips: list[Spec]
         "mark": {"type": "rule", "strokeDash": [1.5, 3], "clip": True},
         "encoding": {
             "y": vertical,
-            "color": {**painted, "legend": None},
+            "stroke": painted,
             "description": {"field": "t"},
             "strokeWidth": {
                 "value": 1.4,

@@ -44,6 +44,16 @@ def shape(place: int) -> str:
     return SHAPES[(place + place // MANY) % len(SHAPES)]
 
 
+def quantity(name: str, **more: Any) -> Spec:
+    """A number of each row."""
+    return {"field": name, "type": "quantitative", **more}
+
+
+def category(name: str, **more: Any) -> Spec:
+    """A word of each row, in the order of the rows."""
+    return {"field": name, "type": "nominal", "sort": None, **more}
+
+
 def across(axis: Axis, values: Iterable[float]) -> Spec:
     low, high = span([*values] or [0.0, 1.0])
     scale = {"domain": [low, high], "nice": False, "type": "log" if axis.log else "linear"}
@@ -62,6 +72,8 @@ def up(axis: Axis, values: Sequence[float]) -> Spec:
 def ticks(axis: Axis, low: float, high: float) -> Spec:
     if not axis.log:
         return {"tickCount": 5, "labelOverlap": "parity"}
+    if high < 10 * low:  # less than a decade: every tick is wanted
+        return {"tickCount": 6, "format": ",~g"}
     # 1, 2 and 5 of each decade; over many decades only the powers of ten.
     first = "datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))"
     wanted = "[1]" if math.log10(high / low) > 3 else "[1, 2, 5]"

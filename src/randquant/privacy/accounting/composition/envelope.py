@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.divergence import UNIT, log_ratio
 
@@ -40,6 +41,7 @@ def dominating_pair(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
         >>> [float(w / p.sum()) for w in p], [float(w / q.sum()) for w in q]
         ([0.75, 0.25], [0.25, 0.75])
     """
+    validate.kind("channel", channel, Channel)
     # theory/composition.md, Proposition 1: of all ordered pairs of vertices.
     points = [_pruned(*_curve_points(row, channel.weights)) for row in channel.weights]
     false, true = _pruned(*(np.concatenate(axis) for axis in zip(*points, strict=True)))

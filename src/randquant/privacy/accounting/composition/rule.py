@@ -81,6 +81,7 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
         True
     """
     validate.kind("channel", channel, Channel)
+    quick = validate.flag("quick", quick)
     releases = validate.whole("releases", releases, low=0, high=2**106)
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     if releases == 0:

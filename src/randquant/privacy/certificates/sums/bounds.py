@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from randquant._internal.progress import report
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.blanket import Blanket, shifted_blankets
 from randquant.privacy.certificates.sums.blanket_draws import FEW, Noises, draws
@@ -157,11 +158,17 @@ def by_search(
     error = plan.depth * (errors + width + 1) + rows.weights.shape[1] + 4
     # theory/sums.md, Proposition 7: counted at the blocks, and by the search on its way.
     trimmed = max(law.trimmed for law in laws) * plan.depth
-    best, more, _ = search(
-        blocks, exponents, rows.probabilities, rows.allowed, rows.apart, order, plan.depth,
-        attained, floor, error, rows.mirror,
-    )  # fmt: skip
-    return add_trimmed(best, trimmed + more, floor, log_single)
+    best, most, count = attained, 0.0, len(blocks)
+    total, done = math.comb(plan.depth + count - 1, plan.depth), 0
+    for first in range(count):
+        report("how the others are spread, %", 100 * done // total, 100)
+        found, more, _ = search(
+            blocks, exponents, rows.probabilities, rows.allowed, rows.apart, order, plan.depth,
+            attained, floor, error, rows.mirror, first,
+        )  # fmt: skip
+        best, most = max(best, found), max(most, more)
+        done += math.comb(plan.depth + count - first - 2, plan.depth - 1)
+    return add_trimmed(best, trimmed + most, floor, log_single)
 
 
 def _hopeless(rows: Rows, laws: list[Law], plan: BlockPlan, order: float, goal: float) -> bool:

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.progress import report
 from randquant._internal.rounding import round_down, round_up
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.attacks import Attack, attack
@@ -99,7 +100,7 @@ def certify_sum(
         (4.319297, 'exhaustive')
     """
     validate.kind("channel", channel, Channel)
-    clients = validate.whole("clients", clients, low=1)
+    clients = validate.whole("clients", clients, low=1, high=2**53)
     order = validate.renyi_order(order)
     validate.choice("neighboring", neighboring, ("replace_one", "zero_out"))
     return _certified(channel, clients, order, neighboring)
@@ -125,6 +126,7 @@ def _certified(
         strongest = Attack(0.0, at, np.zeros(rows.vertices, dtype=np.int64))
         lower, upper, method = float(alone[0].max()), single, "exhaustive"
     else:
+        report("the strongest attack", 0, 0)
         strongest = attack(rows, clients - 1, order)
         # A quotient and a product round: 2 of 4 units. `log_moment` has its own slack.
         lower = strongest.log_moment / above_one * (1 - 4 * UNIT)
@@ -157,6 +159,7 @@ def _upper(
     search = BlockPlan.of(rows, others, order, log_single)
     if not search.complete and not math.isinf(order):
         # theory/sums.md, Propositions 3 and 4.
+        report("what all codes have in common", 0, 0)
         bound = by_blanket(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)
         best = min(best, (bound, "blanket"))
     bound = by_search(rows, search, order, log_single, attained, best[0] * above_one)

@@ -13,8 +13,10 @@ from randquant.privacy.certificates.sums.kernel import convolve, log_moments, sp
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, floor, error, mirror):
-    """Largest log moment over all multisets of `depth` blocks.
+def search(
+    blocks, exponents, rows, allowed, apart, order, depth, threshold, floor, error, mirror, first
+):
+    """Largest log moment over all multisets of `depth` blocks whose least vertex is `first`.
 
     Args:
         blocks, exponents: (V, B) the law of each vertex's block.
@@ -27,6 +29,7 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
         floor: entries below 2**-floor are trimmed.
         error: relative error of every value of a sum, in units.
         mirror: whether turning vertices and codes round leaves the channel as it is.
+        first: the least vertex of the multisets.
 
     Returns:
         (largest log moment above the threshold, rounded up, else the threshold; entries trimmed,
@@ -49,9 +52,9 @@ def search(blocks, exponents, rows, allowed, apart, order, depth, threshold, flo
     # not matter, so it may be passed over.
     best, most, evaluated = threshold, 0.0, 0
     at = 1
-    chosen[1] = 0
+    chosen[1] = first
     while at > 0:
-        if chosen[at] >= count:
+        if chosen[at] >= count or chosen[1] > first:
             at -= 1
             chosen[at] += 1
             continue

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.progress import report
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.chain import ChainLaw, rounding, sums
 from randquant.privacy.certificates.sums.chain_kernel import curvatures
@@ -43,7 +44,6 @@ FINER = 16
 """How many times finer it is cut where curvature is interpolated."""
 
 
-@functools.lru_cache(maxsize=4096)
 def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     """Bound the Rényi divergence of a sum of codes by the squared distance of one input.
 
@@ -74,6 +74,11 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     """
     validate.kind("channel", channel, Channel)
     clients = validate.whole("clients", clients, low=1)
+    return _kappa_sum(channel, clients, validate.renyi_order(order))
+
+
+@functools.lru_cache(maxsize=4096)
+def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     alone = kappa(channel, order)
     if clients == 1:
         return alone
@@ -117,7 +122,9 @@ class _Ends:
         parts = self._parts()
         grid = np.empty((parts + 1, parts + 1))
         upper, best = 0.0, (0.0, (0, 0), None)
-        for pair in self._neighbours():
+        for done, pair in enumerate(self._neighbours()):
+            if done % 64 == 0:
+                report("how the others are spread", done, self.arrangements)
             self._fill(pair, +1, parts, grid)
             upper = max(upper, self._bound(grid))
             ratio = ratios(grid, self.order)
@@ -139,12 +146,15 @@ class _Ends:
 
     def _neighbours(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Laws of the sum with the client at the left and at the right, for all others."""
-        half = self.clients  # a mirrored channel's second half mirrors the first
-        if np.array_equal(self.channel.weights[0], self.channel.weights[1][::-1]):
-            half = (self.clients + 1) // 2
         laws = sums(self.left, self.right, self.clients)
-        for first, second in itertools.islice(itertools.pairwise(laws), half):
+        for first, second in itertools.islice(itertools.pairwise(laws), self.arrangements):
             yield _aligned(first, second)
+
+    @property
+    def arrangements(self) -> int:
+        """How many there are of the others; a mirrored channel's second half mirrors the first."""
+        mirrored = np.array_equal(self.channel.weights[0], self.channel.weights[1][::-1])
+        return (self.clients + 1) // 2 if mirrored else self.clients
 
     def _fill(self, pair, sign: int, parts: int, grid: np.ndarray) -> None:
         keep = math.exp(self.log_keep)

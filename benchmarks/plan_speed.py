@@ -1,0 +1,64 @@
+"""Seconds that plan and compare take in fresh processes: python benchmarks/plan_speed.py
+
+User CPU time, without and with what earlier calls kept on disk (`RANDQUANT_CACHE`).
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+
+from results import save
+
+RUN = ["--epsilon", "8"]
+SETTINGS = {
+    "plan, 650 parameters, 200 of 200 clients": (
+        ["plan", "--dimension", "650", "--population", "200", "--cohort", "200", "--rounds", "50"],
+        RUN,
+    ),
+    "plan, three mechanisms": (
+        ["plan", "--dimension", "650", "--population", "200", "--cohort", "200", "--rounds", "50"],
+        [*RUN, "--mechanisms", "stochastic-rounding,pbm,rqm"],
+    ),
+    "plan, local trust": (
+        ["plan", "--dimension", "650", "--population", "200", "--cohort", "200", "--rounds", "50"],
+        [*RUN, "--trust", "local"],
+    ),
+    "plan, 10^6 parameters, 1,000 of 10^6 clients, 10^4 rounds": (
+        ["plan", "--dimension", "1000000", "--population", "1000000", "--cohort", "1000"],
+        ["--rounds", "10000", *RUN],
+    ),
+    "plan, 10^9 parameters, 10^4 of 10^6 clients, 10^4 rounds": (
+        ["plan", "--dimension", "1000000000", "--population", "1000000", "--cohort", "10000"],
+        ["--rounds", "10000", *RUN],
+    ),
+    "compare, 2 bits": (["compare", "--clip", "1", "--bits", "2"], ["--epsilon", "1"]),
+    "compare, 2 and 3 bits, with a page": (
+        ["compare", "--clip", "1", "--bits", "2,3"],
+        ["--epsilon", "1", "--output", "compare.html"],
+    ),
+}
+
+
+def seconds(arguments: list[str], cache: str, folder: str) -> float:
+    """User CPU seconds of one command in a process of its own."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    subprocess.run(
+        [sys.executable, "-m", "randquant", *arguments],
+        env={**os.environ, "RANDQUANT_CACHE": cache, "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+
+
+if __name__ == "__main__":
+    found = {}
+    for name, (command, rest) in SETTINGS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            cold, warm = (seconds(command + rest, f"{folder}/cache", folder) for _ in range(2))
+        found[name] = {"cold": cold, "warm": warm}
+        print(f"{name}: {cold:.1f} s, with guesses kept {warm:.1f} s", flush=True)
+    save("plan_speed", {"user_seconds": found})

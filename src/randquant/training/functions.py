@@ -1,0 +1,178 @@
+"""A model, clients' data and a loss that a configuration names by the functions that make them.
+
+`package.module:function`, or `FILE.py:function`: the model's function returns an nn.Module, the
+data's the clients as `randquant.train` takes them, or (clients, test). They are called again when a
+run is resumed, so they must return the same: random numbers of torch are drawn from the run's seed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from randquant.training import models
+from randquant.training.clients import client_set
+from randquant.training.config import TrainConfig, named_by_function
+from randquant.training.data import datasets, features
+from randquant.training.problem import Problem, problem_of
+
+
+def is_named(config: TrainConfig) -> bool:
+    """Return whether a configuration needs `problem_by_function`, not only built-in names."""
+    usual = TrainConfig(config.dataset, config.model, config.mechanism)
+    changed = any(
+        getattr(config, name) != getattr(usual, name)
+        for name in ("loss", "parts", "frozen", "buffers")
+    )
+    return changed or named_by_function(config.dataset) or named_by_function(config.model)
+
+
+def problem_by_function(config: TrainConfig) -> Problem:
+    """Build the problem that a configuration names.
+
+    Raises:
+        ValueError, TypeError, ImportError: a function cannot be found, or what it returns cannot be
+            trained; see `randquant.training.problem.problem_of`.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed or 0)
+        clients, test = _data(config)
+        model = _model(config, clients)
+        loss = _loss(config.loss)
+    return problem_of(
+        model,
+        clients,
+        loss=loss,
+        test=test,
+        parts=config.parts,
+        frozen=config.frozen,
+        buffers=config.buffers,
+    )
+
+
+def of_problem(config: TrainConfig, problem: Problem) -> TrainConfig:
+    """Return the configuration with what follows from a problem of one's own: how many clients.
+
+    Raises:
+        ValueError: settings of built-in data were given.
+    """
+    if not named_by_function(config.dataset):
+        return config
+    if config.features:
+        raise ValueError(
+            f"Expected no features with data from {config.dataset}, got {config.features!r}: "
+            "compute them in that function."
+        )
+    population = len(problem.clients)
+    cohort = min(config.cohort, population)
+    return replace(config, population=population, cohort=cohort, partition="own")
+
+
+def function(name: str, what: str) -> Callable[..., Any]:
+    """Return the function that `module:function` or `FILE.py:function` names.
+
+    Args:
+        name: modules and files are looked for in the working directory, too.
+        what: the setting that names it, for messages.
+
+    Raises:
+        ValueError, ImportError: there is none.
+
+    Example:
+        >>> function("math:sqrt", "model")(4)
+        2.0
+    """
+    place, _, called = name.rpartition(":")
+    module = _of_file(Path(place), what) if place.endswith(".py") else _module(place, what)
+    found = getattr(module, called, None)
+    if not callable(found):
+        known = [n for n, value in vars(module).items() if callable(value) and n[:1] != "_"]
+        raise ValueError(
+            f"Expected a function for {what}, got {name!r}: {place} has "
+            f"{', '.join(known) or 'none'}."
+        )
+    return found
+
+
+def _of_file(path: Path, what: str) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"Expected a file for {what}, found no {path}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _module(name: str, what: str) -> ModuleType:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"Expected a module for {what}, cannot import {name}: {error}.") from None
+    finally:
+        sys.path.pop(0)
+
+
+def _data(config: TrainConfig) -> tuple[Any, Any]:
+    """The clients' data, and the test data or None."""
+    if named_by_function(config.dataset):
+        made = function(config.dataset, "data")()
+        return made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    data = features.load(config.dataset, config.data_dir or None, config.features, config.fitted_on)
+    places = datasets.split(
+        data,
+        config.population,
+        config.partition,
+        concentration=config.concentration,
+        seed=config.seed or 0,
+    )
+    train, labels = torch.from_numpy(data.train_features), torch.from_numpy(data.train_labels)
+    test = torch.from_numpy(data.test_features), torch.from_numpy(data.test_labels)
+    return [(train[rows], labels[rows]) for rows in places], test
+
+
+def _model(config: TrainConfig, clients: Any) -> nn.Module:
+    if not named_by_function(config.model):
+        shape, classes = _shape(clients, config.model)
+        return models.build(config.model, shape, classes, config.seed or 0)
+    model = function(config.model, "model")()
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"Expected {config.model} to return a torch nn.Module, got a {type(model).__name__}."
+        )
+    return model
+
+
+def _shape(clients: Any, model: str) -> tuple[tuple[int, ...], int]:
+    """The shape of an example and the number of classes, for a built-in model."""
+    found = client_set(clients)
+    table = found.table
+    if table is None or table.targets.is_floating_point():
+        raise ValueError(
+            f"Expected a model of your own with such data, got {model}: built-in models classify "
+            "examples in memory; give --model FILE.py:function."
+        )
+    return tuple(table.features.shape[1:]), int(table.targets.max()) + 1
+
+
+def _loss(name: str) -> Callable[..., Any]:
+    if named_by_function(name):
+        return function(name, "loss")
+    found = getattr(nn.functional, name, None)
+    if not callable(found):
+        raise ValueError(
+            f"Expected loss to be a function of torch.nn.functional, or module:function; "
+            f"got {name!r}."
+        )
+    return found

@@ -1,0 +1,180 @@
+"""The pictures of a run: training, one coordinate, cost; and its facts for a notebook."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from randquant._internal.html import formatting
+from randquant._internal.html.figures import (
+    Axis,
+    Bar,
+    Figure,
+    HorizontalBars,
+    grouped_bars,
+    line_chart,
+)
+from randquant._internal.html.formatting import minus
+from randquant._internal.html.notebook import Facts
+from randquant.training.data import features
+from randquant.training.records import RoundMetrics, RunRecord
+
+Pick = Callable[[RoundMetrics], float | None]
+Drawn = tuple[str, Sequence[tuple[float, float]], str]  # label, points, style of a line
+
+
+@dataclass(frozen=True, slots=True)
+class EpsilonCurve:
+    """A certificate over Rényi orders, for one coordinate of one upload.
+
+    Attributes:
+        orders: in (1, inf), increasing.
+        epsilon: (same length) upper bounds, in nats.
+        pure: the upper bound at order infinity, in nats; may be infinite.
+    """
+
+    orders: Sequence[float]
+    epsilon: Sequence[float]
+    pure: float
+
+
+@dataclass(frozen=True, slots=True)
+class CodeShares:
+    """What a channel sends for a few inputs.
+
+    Attributes:
+        values: (m,) what each code decodes to.
+        rows: (m,) probabilities of the codes, by a label such as "x = -clip".
+    """
+
+    values: Sequence[float]
+    rows: Mapping[str, Sequence[float]]
+
+
+def fitted(run: RunRecord) -> list[str]:
+    """What features were fitted on, if on anything: printed beside every epsilon."""
+    statement = features.statement(run.config, run.summary)
+    return [f"{statement[0].upper()}{statement[1:]}."] if statement else []
+
+
+def rounds(run: RunRecord) -> int:
+    """How many rounds were done."""
+    return run.config.rounds if run.summary.rounds is None else run.summary.rounds
+
+
+def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
+    """Accuracy, loss and epsilon over rounds; what was not measured is left out."""
+
+    def lines(pick: Pick) -> list[Drawn]:
+        drawn: list[Drawn] = [(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
+        if baseline is not None:
+            drawn.append(("without privacy", _points(baseline, pick), "c2 dashed"))
+        return drawn
+
+    accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
+    loss = lines(lambda m: m.loss)
+    loss.append(("training data", _points(run, lambda m: m.train_loss), "c1 faint"))
+    charts: list[Figure] = [
+        line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
+        line_chart("Loss on test data, per round", loss, "round", _loss(run)),
+    ]
+    return [*(charts if run.summary.accuracy is not None else charts[1:]), *_spent(run)]
+
+
+def overview(run: RunRecord) -> list[Figure]:
+    """What a notebook shows of a run: accuracy (or else loss) and epsilon over rounds."""
+    first, *more = training(run, None)
+    return [first, *(each for each in more if each.title == SPENT)]
+
+
+def facts(run: RunRecord) -> Facts:
+    """A run in a few lines; its epsilon is never printed below its value."""
+    summary, guarantee = run.summary, run.summary.guarantee
+    rows = [
+        ("accuracy, %", formatting.number(summary.accuracy, 2, scale=100)),
+        ("test loss", formatting.number(summary.loss, 4)),
+        ("ε ≤", "no privacy" if guarantee is None else formatting.spent(guarantee.epsilon)),
+        ("δ", "" if guarantee is None else minus(formatting.plain(guarantee.delta))),
+        ("trust", "" if guarantee is None else guarantee.trust),
+        ("rounds", str(rounds(run))),
+        ("upload of a client and round", formatting.size_of(summary.bytes_per_upload)),
+        ("features", " ".join(fitted(run))),
+    ]
+    title = f"{run.config.dataset} · {run.config.model} · {run.config.mechanism}"
+    return title, ("fact", "value"), [row for row in rows if row[1]]
+
+
+def _loss(run: RunRecord) -> str:
+    return "loss, nats" if "cross_entropy" in run.config.loss else "loss"
+
+
+SPENT = "Epsilon so far, per round"
+
+
+def _spent(run: RunRecord) -> list[Figure]:
+    """Epsilon so far, if the log has it and it is finite."""
+    points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
+    if not any(math.isfinite(epsilon) for _, epsilon in points):
+        return []
+    lines: list[Drawn] = [("the client called most often", points, "c1")]
+    limit = run.config.stop_at_epsilon
+    if limit is not None:
+        ends = [(1.0, limit), (points[-1][0], limit)]
+        lines.append(("not to be exceeded", ends, "c2 dashed"))
+    note = "A proven upper bound for everything sent up to that round, at the δ stated above."
+    note = " ".join([note, *fitted(run)])
+    up = Axis("epsilon", zero=True, bound=True)
+    return [line_chart(SPENT, lines, "round", up, note=note)]
+
+
+def _points(run: RunRecord, pick: Pick) -> list[tuple[float, float]]:
+    picked = ((metric.round, pick(metric)) for metric in run.metrics)
+    return [(place, value) for place, value in picked if value is not None]
+
+
+def coordinate(curve: EpsilonCurve | None, output: CodeShares | None) -> list[Figure]:
+    """How well one coordinate is protected, and what it sends."""
+    charts = [] if curve is None else [_curve_chart(curve)]
+    if output is not None:
+        title = "What one coordinate sends, for a few inputs x"
+        labels = [minus(f"{value:.3g}") for value in output.values]
+        axes = ("value the code decodes to", Axis("probability", zero=True))
+        charts.append(grouped_bars(title, labels, output.rows, *axes))
+    return charts
+
+
+def _curve_chart(curve: EpsilonCurve) -> Figure:
+    # Without a finite bound the second line is empty, and the legend says why.
+    ends = [(order, curve.pure) for order in (curve.orders[0], curve.orders[-1])]
+    lines: list[Drawn] = [
+        ("upper bound", list(zip(curve.orders, curve.epsilon, strict=True)), "c1"),
+        (f"order infinity: {formatting.bound(curve.pure)}", ends, "c2 dashed"),
+    ]
+    title = "How well one coordinate is protected, by Rényi order"
+    across = Axis("Rényi order (log scale)", log=True)
+    up = Axis("Rényi divergence, nats", zero=True, bound=True)
+    note = "For one coordinate in one round; the guarantee of the run is stated above."
+    return line_chart(title, lines, across, up, note=note)
+
+
+def cost(run: RunRecord) -> list[Figure]:
+    """What a run cost: bytes of an upload, and time."""
+    sent, floats = run.summary.bytes_per_upload, 4 * run.summary.dimension
+    uploads = (
+        Bar(f"this run ({run.config.mechanism})", sent, formatting.size_of(sent), "c1"),
+        Bar("32-bit floats", floats, formatting.size_of(floats), "c4"),
+    )
+    names = ("gradient", "protect", "evaluate")
+    spent = [math.fsum(getattr(m, f"seconds_{name}") for m in run.metrics) for name in names]
+    # Set-up and checkpoints; the clock of a resumed run may have missed some rounds.
+    spent.append(max(0.0, run.summary.seconds - math.fsum(spent)))
+    parts = tuple(
+        Bar(name, amount, f"{amount:,.1f} s", f"c{color}")
+        for color, (name, amount) in enumerate(zip((*names, "other"), spent, strict=True), 1)
+        if name != "other" or amount >= 0.05  # less is printed as zero
+    )
+    return [
+        HorizontalBars(title="Bytes one client uploads in a round", bars=uploads),
+        HorizontalBars(title="Where the time went", bars=parts, stacked=True),
+    ]

@@ -1,0 +1,234 @@
+"""Options from declarations: what help shows, what is meant, and what every wrong value says."""
+
+import inspect
+import re
+import subprocess
+import sys
+from typing import Any, get_args
+
+import pytest
+from cyclopts import Token
+
+from randquant import cli
+from randquant._internal import declared
+from randquant.aggregation.registry import all_mechanisms
+from randquant.cli import command, commands
+from randquant.cli.command import EVERYTHING, all_commands
+from randquant.cli.main import app
+from randquant.cli.options import Option, flag, given_channel, of_function
+from randquant.mechanisms.registry import channel_mechanisms
+from randquant.training import settings
+
+
+def printed(capsys, line: str) -> str:
+    assert cli.main(line.split()) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys, line: str) -> str:
+    assert cli.main(line.split()) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    return output.err
+
+
+def shown(text: str) -> set[str]:
+    return set(re.findall(r"│ (--[\w-]+)", text))
+
+
+@pytest.mark.parametrize("name", channel_mechanisms())
+def test_help_of_a_mechanism_shows_its_own_options(name, capsys):
+    own = {f"--{each.replace('_', '-')}" for each in all_mechanisms()[name].parameters}
+    certify = {"--order", "--pair", "--clients", "--neighboring", "--json"}
+    assert shown(printed(capsys, f"certify {name} --help")) == own | certify
+
+
+@pytest.mark.parametrize("name", ["certify", "account", "audit"])
+def test_help_of_a_command_lists_mechanisms(name, capsys):
+    text = printed(capsys, f"{name} --help")
+    known = channel_mechanisms() if name == "certify" else all_mechanisms()
+    assert set(re.findall(r"│ ([a-z][\w-]+)  ", text)) == set(known)
+    assert "--theta" not in text
+
+
+def test_help_of_train_is_in_groups_and_shows_the_named_mechanism(capsys):
+    text = printed(capsys, "train --mechanism pbm --help")
+    assert {"--theta", "--trials", "--clip", "--dataset", "--stop-at-epsilon"} <= shown(text)
+    assert not {"--margin", "--noise-multiplier", "--problem"} & shown(text)
+    titles = re.findall(r"╭─ (.+?) ─", text)
+    assert titles == ["Parameters of pbm", "Mechanism", "Data", "Clients", "Server", "Privacy",
+                      "Files"]  # fmt: skip
+    assert "--margin" in shown(printed(capsys, "train --help"))
+
+
+def test_every_setting_of_a_run_is_an_option_with_its_meaning():
+    options = {option.name: option for option in all_commands()["train"].settings(())}
+    fields = {name for name, hint in settings.FIELDS.items() if declared.meaning(hint).group}
+    assert fields <= options.keys()
+    assert "problem" not in options
+    assert all(declared.meaning(option.hint).text for option in options.values())
+
+
+MEANT = [
+    ("certfy rqm", "certify"),
+    ("certify rqn", "rqm"),
+    ("certify rqm --margni 1", "--margin"),
+    ("account gausian --clip 1", "gaussian"),
+    ("train --mechanism gausian", "gaussian"),
+    ("train --coohrt 3", "--cohort"),
+    ("train --partition irichlet", "dirichlet"),
+    ("compare --channel rqn", "rqm"),
+    ("compare --clip 1 --bits 2 --epsilon 1 --mechanisms pbmm", "pbm"),
+    ("reproduce rqm-fig88", "rqm-fig8"),
+    ("schema sweeep", "sweep"),
+]
+
+
+@pytest.mark.parametrize(("line", "meant"), MEANT)
+def test_a_mistyped_word_is_answered_with_the_word_that_was_meant(line, meant, capsys):
+    assert f"did you mean {meant}?" in refused(capsys, line)
+
+
+def declarations() -> list[tuple[str, Option]]:
+    """Every option of every command, with a command line that is complete without it."""
+    found = []
+    for each in all_commands().values():
+        options = of_function(each.run)
+        if each.settings is not None:
+            options = [*options[1:], *each.settings([EVERYTHING])]
+        elif each.mechanisms is not None:
+            options = options[1:]
+        found += [(without(option, each.example), option) for option in options]
+    return found
+
+
+def without(option: Option, example: str) -> str:
+    """A command's example without an option."""
+    return re.sub(rf" {flag(option.name)}( (?!--)\S+)*", "", example.removeprefix("randquant "))
+
+
+def wrong_for(option: Option) -> str | None:
+    """A value that the declaration refuses; none if it takes any word."""
+    if option.default is False or option.kind is not inspect.Parameter.KEYWORD_ONLY:
+        return None
+    words = "x " * declared.items(option.hint)
+    try:
+        declared.check("", option.hint, declared.read("", option.hint, *words.split()))
+    except (TypeError, ValueError):
+        return words
+    return None
+
+
+WRONG = {
+    f"{line} {flag(option.name)} {wrong}": option
+    for line, option in declarations()
+    if (wrong := wrong_for(option))
+}
+
+
+def test_most_options_have_a_wrong_value():
+    assert len(WRONG) > 80
+    assert {line.split()[0] for line in WRONG} == set(all_commands()) - {
+        "report", "runs", "schema",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [line for line in WRONG if not line.startswith("train")])
+def test_a_wrong_value_of_any_option_is_one_line(line, capsys):
+    said = refused(capsys, line)
+    assert "Expected " in said
+    assert "x'" in said or "got x" in said
+
+
+@pytest.mark.parametrize("line", [line for line in WRONG if line.startswith("train")])
+def test_a_wrong_value_of_any_setting_of_a_run_is_one_sentence(line):
+    option = WRONG[line]
+    _, parameter = get_args(option.parameter().annotation)
+    with pytest.raises((ValueError, TypeError), match=f"^Expected .*{option.name[:3]}"):
+        parameter.converter(Any, [Token(value="x") for _ in range(declared.items(option.hint))])
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("certify rqm --clip", "--clip"),
+        ("certify rqm --clip --margin 3", "the option --margin"),
+        ("certify rqm --clip 1 --clip 2", "--clip once"),
+        ("certify rqm 3", "no other values"),
+        ("certify rqm --pair 1", "--pair"),
+        ("certify", "MECHANISM"),
+        ("account rqm --clip 1 --dimension 5", "--rounds"),
+        ("compare --channel 'pbm", "--channel"),
+        ("report", "folders"),
+        ("sweep", "SPEC.toml"),
+        ("sweep nofile.toml", "nofile.toml"),
+        ("train --config nofile.toml", "nofile.toml"),
+    ],
+)
+def test_what_is_missing_or_too_much_is_one_sentence(line, word, capsys):
+    said = refused(capsys, line)
+    assert "Expected " in said
+    assert word in said
+
+
+def test_a_channel_is_read_from_words():
+    assert given_channel("pbm clip=1 theta=0.2 trials=3") == (
+        "pbm", {"clip": 1.0, "theta": 0.2, "trials": 3},
+    )  # fmt: skip
+    for text in ("pbm clip", "pbm colour=1", "pbm clip=1 clip=2"):
+        with pytest.raises(ValueError, match="once each"):
+            given_channel(text)
+
+
+NEW = '''"""`randquant greet`: say
+hello to somebody."""
+from typing import Annotated
+from randquant._internal.declared import about
+from randquant.cli.command import Command, Output
+
+
+def run(name: Annotated[str, about("whom")], /, *, times: Annotated[int, about("often")] = 1):
+    """Greet."""
+    return Output({"name": name, "times": times}, [f"hello {name}"] * times)
+
+
+COMMAND = Command(run, example="randquant greet you")
+'''
+
+
+def test_a_file_is_all_that_a_new_command_takes(tmp_path, monkeypatch, capsys):
+    (tmp_path / "greet.py").write_text(NEW)
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, f"{commands.__name__}.greet", raising=False)
+    assert command.purpose("greet") == "Say hello to somebody."
+    assert "greet" in printed(capsys, "--help")
+    assert "--times" in printed(capsys, "greet --help")
+    assert printed(capsys, "greet you --times 2") == "hello you\nhello you\n"
+    assert printed(capsys, "greet you --json") == '{"name": "you", "times": 1}\n'
+    assert "--times" in refused(capsys, "greet you --times x")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command_and_option(shell):
+    script = app([EVERYTHING]).generate_completion(shell=shell)
+    for word in (
+        *all_commands(),
+        *all_mechanisms(),
+        "theta",
+        "stop-at-epsilon",
+        "install-completion",
+    ):
+        assert word in script, word
+
+
+def test_help_and_version_import_no_command_and_nothing_slow():
+    code = (
+        "import sys\nfrom randquant.cli import main\n"
+        "codes = [main([word]) for word in ('--help', '--version')]\n"
+        "slow = ('torch', 'optuna', 'sklearn', 'scipy.optimize', 'randquant.cli.commands.train')\n"
+        "assert codes == [0, 0] and not [name for name in slow if name in sys.modules]"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(f" {name} " in done.stdout for name in all_commands())

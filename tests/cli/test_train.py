@@ -1,0 +1,205 @@
+"""`randquant train`: settings from a file, and a model and data of one's own."""
+
+import json
+
+import pytest
+import torch
+
+from randquant import cli
+from randquant.cli.commands import train
+from randquant.cli.main import parse
+from randquant.training import functions, settings
+from randquant.training.config import TrainConfig
+from randquant.training.data.datasets import DATASETS
+from randquant.training.models import MODELS
+from randquant.training.runs import folder as run_folder
+from randquant.training.schema import run_schema
+
+RUN = """
+dataset = "breast-cancer"
+mechanism = "gaussian"
+clip_norm = 0.5
+noise_multiplier = 2
+rounds = 2
+learning_rate = 1
+server_momentum = 0.5
+"""
+OWN = """
+import torch
+from torch import nn
+
+
+def network():
+    return nn.Sequential(nn.Linear(4, 8), nn.GroupNorm(2, 8), nn.Linear(8, 2))
+
+
+def clients():
+    x = torch.randn(12, 6, 4, generator=torch.Generator().manual_seed(0))
+    data = {f"phone {k}": (part, (part[:, 0] > 0).long()) for k, part in enumerate(x)}
+    return data, (x[0], (x[0, :, 0] > 0).long())
+
+
+def only_clients():
+    return clients()[0]
+
+
+def loss(output, targets):
+    return nn.functional.cross_entropy(output, targets)
+
+
+def number():
+    return 3
+"""
+QUICK = ["--rounds", "2", "--no-baseline"]
+NOISE = ["--mechanism", "gaussian", "--clip-norm", "1", "--noise-multiplier", "2"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(RUN)
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path
+
+
+def trained(*words: str) -> TrainConfig:
+    assert cli.main(["train", "--run", "run", "--overwrite", "--quiet", *words]) == 0
+    return run_folder.read_config(train.Path("run"))
+
+
+def refused(capsys, *words: str) -> str:
+    assert cli.main(["train", "--quiet", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert not list(train.Path().glob("run*/config.json"))
+    return said
+
+
+def test_a_file_of_settings_gives_the_run_that_the_same_options_give(here, capsys):
+    from_file = trained("--config", "run.toml", "--no-baseline")
+    options = (
+        "--dataset breast-cancer --mechanism gaussian --clip-norm 0.5 --noise-multiplier 2 "
+        "--rounds 2 --learning-rate 1 --server-options momentum=0.5 --no-baseline"
+    )
+    assert trained(*options.split()) == from_file
+    assert from_file.server_options == {"momentum": 0.5}
+    assert type(from_file.learning_rate) is float
+
+
+def test_options_win_over_the_file_and_may_be_of_its_mechanism(here):
+    config = trained("--config", "run.toml", "--rounds", "1", "--clip-norm", "2", "--no-baseline")
+    assert config.rounds == 1
+    assert config.parameters == {"clip_norm": 2.0, "noise_multiplier": 2}
+
+
+def test_a_runs_settings_are_a_file_of_settings(here):
+    """What a run keeps in its folder can be written as TOML and trained again."""
+    config = trained("--config", "run.toml", "--no-baseline")
+    known = run_schema()["properties"]
+    lines = [
+        f"{name} = {json.dumps(value)}"
+        for name, value in settings.flat(config).items()
+        if value not in (None, {}, "") and name in known
+    ]
+    (here / "again.toml").write_text(
+        "\n".join([*lines, "server_options = {momentum = 0.5}"]).replace(
+            'server_options = {"momentum": 0.5}\n', ""
+        )
+    )
+    assert trained("--config", "again.toml", "--no-baseline") == config
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("rounds = ", "TOML"),
+        ("roundss = 3", "did you mean rounds?"),
+        ('mechanism = "pbm"\nthetaa = 0.2', "did you mean theta?"),
+        ('mechanism = "pbmm"', "did you mean pbm?"),
+        ("rounds = 0", "rounds >= 1"),
+        ('rounds = "x"', "whole number"),
+        ('problem = "abc"', "problem"),
+        ("parameters = {clip = 1}", "parameters"),
+    ],
+)
+def test_a_wrong_file_of_settings_is_one_sentence(here, capsys, text, word):
+    (here / "wrong.toml").write_text(text)
+    said = refused(capsys, "--config", "wrong.toml")
+    assert word in said
+    assert "wrong.toml" in said
+
+
+def test_help_shows_the_parameters_of_the_files_mechanism(here, capsys):
+    assert cli.main(["train", "--config", "run.toml", "--help"]) == 0
+    assert "Parameters of gaussian" in capsys.readouterr().out
+
+
+def test_a_model_and_data_of_ones_own_are_trained_and_resumed(here, monkeypatch):
+    words = ["--model", "own.py:network", "--data", "own.py:clients", *NOISE, *QUICK]
+    config = trained(*words)
+    assert config.dataset == f"{here / 'own.py'}:clients"
+    assert (config.population, config.cohort, config.partition) == (12, 12, "own")
+    elsewhere = here / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert cli.main(["train", "--resume", str(here / "run"), "--rounds", "3", "--quiet"]) == 0
+    assert run_folder.read_finished(here / "run").summary.rounds == 3
+
+
+def test_a_run_of_ones_own_is_not_continued_with_another_model(here, capsys):
+    trained("--model", "own.py:network", "--data", "own.py:clients", *NOISE, *QUICK)
+    (here / "own.py").write_text(OWN.replace("4, 8)", "4, 8, bias=False)"))
+    assert cli.main(["train", "--resume", "run", "--rounds", "3", "--quiet"]) == 2
+    assert "began with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "dimension"),
+    [
+        (["--model", "mlp", "--data", "own.py:clients"], 4 * 64 + 64 + 64 * 2 + 2),
+        (["--model", "own:network", "--data", "own:clients", "--frozen", "0.*"], 34),
+        (["--data", "own.py:clients", "--loss", "own.py:loss"], 10),
+        (["--dataset", "breast-cancer", "--parts", "1.bias"], 2),
+    ],
+)
+def test_own_and_built_in_parts_go_together(here, words, dimension):
+    call = parse(["train", *words, *NOISE, *QUICK])
+    given = dict(call.values[0])
+    data = {"dataset": call.options["data"]} if "data" in call.options else {}
+    config, objects = train._with_problem(train._config({**given, **data}))
+    assert objects.problem.dimension == dimension
+    again = functions.problem_by_function(config)
+    assert again.digest == objects.problem.digest
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        (["--data", "own.py:nothing"], "network, clients"),
+        (["--data", "nofile.py:clients"], "nofile.py"),
+        (["--data", "no.module:clients"], "no.module"),
+        (["--model", "own.py:number"], "torch nn.Module, got a int"),
+        (["--data", "own.py:number"], "got a int"),
+        (["--data", "own.py:clients", "--features", "scattering"], "features"),
+        (["--data", "own.py:clients", "--model", "own.py:network", "--frozen", "x"], "frozen"),
+        (["--loss", "no_loss"], "torch.nn.functional"),
+        (["--data", "own.py:clients", "--model", "cnn"], "cnn"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_sentence(here, capsys, words, word):
+    assert word in refused(capsys, *words, *QUICK)
+
+
+def test_torchs_random_state_stays_as_it_was(here):
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    config = TrainConfig("own.py:clients", "own.py:network", "gaussian")
+    first, second = (functions.problem_by_function(config) for _ in range(2))
+    assert first.digest == second.digest
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_the_declaration_names_every_data_set_and_model():
+    properties = run_schema()["properties"]
+    assert all(name in properties["dataset"]["description"] for name in DATASETS)
+    assert all(name in properties["model"]["description"] for name in MODELS)
