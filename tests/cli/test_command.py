@@ -1,12 +1,15 @@
 """What every command shares: how it is found, how it prints, what it says while it works."""
 
+import json
 import runpy
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
 import randquant as rq
+from randquant import cli
 from randquant.cli.command import Output, all_commands, written_page
 
 
@@ -38,3 +41,34 @@ def test_the_package_runs_as_a_module(capsys, monkeypatch):
         runpy.run_path(str(Path(rq.__file__).with_name("__main__.py")), run_name="__main__")
     assert stop.value.code == 0
     assert '"epsilon"' in capsys.readouterr().out
+
+
+RQM = "rqm --clip 1.5 --margin 1.5 --levels 4 --keep 0.42"
+LINES = [
+    f"certify {RQM}",
+    f"certify {RQM} --order 2 --clients 2",
+    f"account {RQM} --dimension 5 --rounds 1",
+    f"audit {RQM} --audit-trials 100",
+    "design --clip 1 --values -3,3 --epsilon 1",
+    "compare --channel 'pbm clip=1 theta=0.2 trials=3' --channel 'pbm clip=1 theta=0.1 trials=3'",
+    "plan --dimension 64 --population 9 --cohort 9 --rounds 2 --epsilon 8 --mechanisms gaussian",
+    "reproduce --list",
+    "reproduce rqm-fig8",
+    "schema",
+    "schema sweep",
+]
+"""Of every command that needs no run; the others are in test_main and test_runs."""
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_command_prints_exactly_one_object(line, capsys):
+    assert cli.main([*shlex.split(line), "--json"]) == 0
+    output = capsys.readouterr()
+    assert output.out.count("\n") == 1
+    assert isinstance(json.loads(output.out), dict)
+    assert output.err == ""
+
+
+def test_every_command_is_asked_for_its_object():
+    tried = {line.split()[0] for line in LINES}
+    assert tried | {"train", "sweep", "runs", "report", "bench"} == set(all_commands())

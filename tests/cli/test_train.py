@@ -1,5 +1,6 @@
 """`randquant train`: settings from a file, and a model and data of one's own."""
 
+import dataclasses
 import json
 
 import pytest
@@ -12,8 +13,10 @@ from randquant.training import functions, settings
 from randquant.training.config import TrainConfig
 from randquant.training.data.datasets import DATASETS
 from randquant.training.models import MODELS
+from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 from randquant.training.schema import run_schema
+from randquant.training.sweep.spec import read as read_sweep
 
 RUN = """
 dataset = "breast-cancer"
@@ -166,7 +169,7 @@ def test_own_and_built_in_parts_go_together(here, words, dimension):
     call = parse(["train", *words, *NOISE, *QUICK])
     given = dict(call.values[0])
     data = {"dataset": call.options["data"]} if "data" in call.options else {}
-    config, objects = train._with_problem(train._config({**given, **data}))
+    config, objects = train._with_problem(train._config({**given, **data}), None)
     assert objects.problem.dimension == dimension
     again = functions.problem_by_function(config)
     assert again.digest == objects.problem.digest
@@ -182,6 +185,7 @@ def test_own_and_built_in_parts_go_together(here, words, dimension):
         (["--data", "own.py:number"], "got a int"),
         (["--data", "own.py:clients", "--features", "scattering"], "features"),
         (["--data", "own.py:clients", "--model", "own.py:network", "--frozen", "x"], "frozen"),
+        (["--data", "own.py:clients", "--population", "5"], "population=12"),
         (["--loss", "no_loss"], "torch.nn.functional"),
         (["--data", "own.py:clients", "--model", "cnn"], "cnn"),
     ],
@@ -203,3 +207,18 @@ def test_the_declaration_names_every_data_set_and_model():
     properties = run_schema()["properties"]
     assert all(name in properties["dataset"]["description"] for name in DATASETS)
     assert all(name in properties["model"]["description"] for name in MODELS)
+
+
+def test_a_sweep_over_data_of_ones_own_says_how_many_clients_there_are(here, capsys):
+    text = (
+        '[train]\ndataset = "own.py:clients"\nmodel = "softmax"\nrounds = 1\n'
+        'mechanism = "gaussian"\nclip_norm = 1\nnoise_multiplier = 2\n'
+        "population = 12\ncohort = {cohort}\n[grid]\nseed = [0, 1]\n"
+    )
+    (here / "sweep.toml").write_text(text.format(cohort=12))
+    configs = list(read_sweep(text.format(cohort=12)).grid())
+    assert {config.dataset for config in configs} == {f"{here / 'own.py'}:clients"}
+    assert functions.check_population(configs[0], functions.problem_by_function(configs[0])) is None
+    wrong = dataclasses.replace(configs[0], population=200)
+    with pytest.raises(ValueError, match="population=12"):
+        runs.create(here / "run", wrong, baseline=False, overwrite=False)

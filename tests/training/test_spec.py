@@ -111,6 +111,24 @@ def test_a_whole_number_and_its_float_are_equal():
     assert names.folder(CONFIG) == "rqm-2335bdac60"
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"server_optimizer": "SGD", "server_options": {"momentum": 0.9}}, "rqm-c5df1bc601"),
+        ({"server_optimizer": "sgd", "server_options": {"momentum": 0.9}}, "rqm-c5df1bc601"),
+        ({"server_optimizer": "Adam"}, "rqm-da0a1749b8"),
+    ],
+)
+def test_a_sweep_of_version_0_1_0_finds_its_runs(changes, name):
+    """These are the names that version 0.1.0 gives to runs with momentum, and with adam."""
+    assert names.folder(dataclasses.replace(CONFIG, **changes)) == name
+
+
+def test_a_sweep_of_version_0_1_0_is_read():
+    text = GRID + 'server_optimizer = "sgd"\n[grid]\nserver_momentum = [0.0, 0.9]\n'
+    assert [c.server_options for c in read(text).grid()] == [{}, {"momentum": 0.9}]
+
+
 def test_the_example_is_a_sweep():
     assert len(list(read(EXAMPLE.read_text()).grid())) == 7
 
@@ -130,6 +148,10 @@ WRONG = [
     (GRID + "rounds = 5.5\n", "rounds"),
     (GRID + "partition = 3\n", "partition"),
     (GRID + "parameters = 3\n", "parameters"),
+    (GRID + "kep = 0.3\n", "did you mean keep?"),
+    (GRID + "roundss = 3\n", "did you mean rounds?"),
+    (GRID + "[grid]\nrounds = [5, 0]\n", "rounds >= 1"),
+    (GRID + "server_momentum = 1\n", "server_momentum"),
     (GRID + "[grid]\nrounds = 5\n", "list"),
     (GRID + "[grid]\nrounds = []\n", "list"),
     (GRID + '[grid]\nrounds = [5, "x"]\n', "rounds"),

@@ -226,6 +226,35 @@ def upgraded(record: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
+ADDED = {
+    "loss": "cross_entropy",
+    "problem": "",
+    "parts": None,
+    "frozen": None,
+    "buffers": "refuse",
+}
+"""Settings that version 0.1.0 does not have, and their defaults."""
+
+
+def as_before(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields named as version 0.1.0 names them where it has them, so that digests stay the same.
+
+    Example:
+        >>> as_before({"server_optimizer": "Adam", "loss": "cross_entropy"})
+        {'server_optimizer': 'adam'}
+        >>> as_before({"server_options": {"momentum": 0.9}})
+        {'server_momentum': 0.9}
+    """
+    older = {new: old for old, new in OLD_OPTIMIZERS.items()}
+    found = {name: fields[name] for name in fields if fields[name] != ADDED.get(name, fields)}
+    options = found.get("server_options")
+    if options is not None and options.keys() <= {"momentum"}:
+        found["server_momentum"] = found.pop("server_options").get("momentum", 0.0)
+    if found.get("server_optimizer") in older:
+        found["server_optimizer"] = older[found["server_optimizer"]]
+    return found
+
+
 def check_config(config: TrainConfig) -> None:
     """Refuse a configuration with settings that are not as declared, or that do not go together.
 

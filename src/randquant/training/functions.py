@@ -59,22 +59,37 @@ def problem_by_function(config: TrainConfig) -> Problem:
     )
 
 
-def of_problem(config: TrainConfig, problem: Problem) -> TrainConfig:
-    """Return the configuration with what follows from a problem of one's own: how many clients.
+def of_problem(config: TrainConfig, problem: Problem, population: int | None) -> TrainConfig:
+    """Return the configuration with what follows from data of one's own: how many clients.
+
+    Args:
+        config: the configuration; its cohort is at most all clients.
+        problem: what `problem_by_function` built from it.
+        population: the number of clients, if it was given.
 
     Raises:
-        ValueError: settings of built-in data were given.
+        ValueError: another number was given.
     """
     if not named_by_function(config.dataset):
         return config
-    if config.features:
+    clients = len(problem.clients)
+    found = replace(
+        config,
+        population=clients if population is None else population,
+        cohort=min(config.cohort, clients),
+        partition="own",
+    )
+    check_population(found, problem)
+    return found
+
+
+def check_population(config: TrainConfig, problem: Problem) -> None:
+    """Raise a ValueError unless a configuration's population is the number of clients there are."""
+    if config.population != len(problem.clients):
         raise ValueError(
-            f"Expected no features with data from {config.dataset}, got {config.features!r}: "
-            "compute them in that function."
+            f"Expected population={len(problem.clients)}, which are the clients of "
+            f"{config.dataset}, got population={config.population}."
         )
-    population = len(problem.clients)
-    cohort = min(config.cohort, population)
-    return replace(config, population=population, cohort=cohort, partition="own")
 
 
 def function(name: str, what: str) -> Callable[..., Any]:
@@ -127,6 +142,11 @@ def _module(name: str, what: str) -> ModuleType:
 def _data(config: TrainConfig) -> tuple[Any, Any]:
     """The clients' data, and the test data or None."""
     if named_by_function(config.dataset):
+        if config.features:
+            raise ValueError(
+                f"Expected no features with data from {config.dataset}, got {config.features!r}: "
+                "compute them in that function."
+            )
         made = function(config.dataset, "data")()
         return made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     data = features.load(config.dataset, config.data_dir or None, config.features, config.fitted_on)

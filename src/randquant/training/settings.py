@@ -108,6 +108,23 @@ def read(path: Path) -> dict[str, Any]:
     }
 
 
+def with_full_paths(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in which files have their full path: a run may be resumed from elsewhere.
+
+    Example:
+        >>> with_full_paths({"dataset": "digits", "model": "torch.nn:Identity"})
+        {'dataset': 'digits', 'model': 'torch.nn:Identity'}
+    """
+    found = dict(fields)
+    if found.get("data_dir"):
+        found["data_dir"] = str(Path(found["data_dir"]).expanduser().resolve())
+    for name in {"dataset", "model", "loss"} & found.keys():
+        path, colon, function = found[name].rpartition(":")
+        if colon and path.endswith(".py"):
+            found[name] = f"{Path(path).expanduser().resolve()}:{function}"
+    return found
+
+
 def parameters_of(mechanism: Any) -> tuple[str, ...]:
     """Return the names of a mechanism's own parameters.
 

@@ -75,7 +75,8 @@ def run(
     if resume is None:
         written = {} if config is None else settings.read(Path(config))
         dataset = {} if data is None else {"dataset": data}
-        begun, objects = _with_problem(_config({**written, **upgraded(given), **dataset}))
+        chosen = {**written, **upgraded(given), **dataset}
+        begun, objects = _with_problem(_config(chosen), chosen.get("population"))
         baseline = not no_baseline and begun.mechanism != "clipped-sgd"
         folder = Path(run) if run else _new_folder(begun)
         runs.create(folder, begun, baseline=baseline, overwrite=overwrite, given=objects)
@@ -151,8 +152,7 @@ def _changes(given: Mapping[str, Any], others: bool) -> dict[str, Any]:
 def _config(given: Mapping[str, Any]) -> TrainConfig:
     """The demo's configuration, or a plain one for a named mechanism, with the given settings."""
     fields = {name: given[name] for name in given if name in settings.FIELDS}
-    for name in {"data_dir", "dataset", "model", "loss"} & fields.keys():
-        fields[name] = _anywhere(name, fields[name])
+    fields = settings.with_full_paths(fields)
     start = PLAIN if "mechanism" in fields else DEMO
     if "population" in fields:
         fields.setdefault("cohort", min(start.cohort, fields["population"]))
@@ -168,15 +168,7 @@ def _config(given: Mapping[str, Any]) -> TrainConfig:
     return replace(start, **fields, parameters=parameters, clip_norm=clip_norm)
 
 
-def _anywhere(name: str, value: str) -> str:
-    """A setting with the full path of the file that it names: runs are resumed from elsewhere."""
-    path, colon, function = value.rpartition(":")
-    if colon and path.endswith(".py"):
-        return f"{Path(path).expanduser().resolve()}:{function}"
-    return str(Path(value).expanduser().resolve()) if name == "data_dir" else value
-
-
-def _with_problem(config: TrainConfig) -> tuple[TrainConfig, Any]:
+def _with_problem(config: TrainConfig, population: int | None) -> tuple[TrainConfig, Any]:
     """The configuration with what follows from its own problem, and that problem, built once."""
     from randquant.training import functions
     from randquant.training.runs.setup import BY_NAME, Given
@@ -185,7 +177,7 @@ def _with_problem(config: TrainConfig) -> tuple[TrainConfig, Any]:
         return config, BY_NAME
     check_config(config)
     problem = functions.problem_by_function(config)
-    return functions.of_problem(config, problem), Given(problem)
+    return functions.of_problem(config, problem, population), Given(problem)
 
 
 def _new_folder(config: TrainConfig) -> Path:

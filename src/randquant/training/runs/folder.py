@@ -21,12 +21,11 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 from randquant._internal import locks, sealed
 from randquant._internal.disk import make_folder
 from randquant._internal.serialization import from_json, sync_folder, to_json
-from randquant.training.config import OLD_OPTIMIZERS, TrainConfig, check_config, upgraded
+from randquant.training.config import TrainConfig, as_before, check_config, upgraded
 from randquant.training.data import features
 from randquant.training.records import RunRecord, RunSummary, Sent
 from randquant.training.runs import log as run_log
@@ -238,9 +237,8 @@ def settings(config: TrainConfig) -> str:
     The guarantee covers every round, so all rounds must use one configuration. With a cap on
     participations, cohorts depend on the number of rounds.
     """
-    fields = to_json(config)
+    fields = as_before(to_json(config))
     fields["trust"] = config.trust or ""  # as version 0.1.0 digests it
-    _as_before(fields)
     for name in FREE:
         if name != "rounds" or config.max_participations is None:
             del fields[name]
@@ -248,26 +246,6 @@ def settings(config: TrainConfig) -> str:
         del fields["fitted_on"]  # no features are fitted, so nothing depends on it
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
-
-def _as_before(fields: dict[str, Any]) -> None:
-    """Name settings as version 0.1.0 does where it has them, so that their digest is the same."""
-    if fields["server_options"].keys() <= {"momentum"}:
-        fields["server_momentum"] = fields.pop("server_options").get("momentum", 0.0)
-    older = {new: old for old, new in OLD_OPTIMIZERS.items()}
-    fields["server_optimizer"] = older.get(fields["server_optimizer"], fields["server_optimizer"])
-    for name, default in _ADDED.items():
-        if fields[name] == default:
-            del fields[name]
-
-
-_ADDED = {
-    "loss": "cross_entropy",
-    "problem": "",
-    "parts": None,
-    "frozen": None,
-    "buffers": "refuse",
-}
-"""Settings that version 0.1.0 does not have, and their defaults."""
 
 _ANEW = "Write it again: randquant train --resume {}."
 

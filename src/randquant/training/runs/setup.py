@@ -110,7 +110,9 @@ def _problem(config: TrainConfig) -> Problem:
             "call of randquant.train that began it, with the same folder."
         )
     if functions.is_named(config):
-        return functions.problem_by_function(config)
+        problem = functions.problem_by_function(config)
+        functions.check_population(config, problem)
+        return problem
     return named_problem(config)
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from randquant._internal import declared
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms
-from randquant.training.config import TrainConfig, check_config, upgraded
+from randquant.training.config import TrainConfig, as_before, check_config, upgraded
 from randquant.training.configured import mechanism_of
-from randquant.training.settings import DEFAULTS, FIELDS, parameters_of
+from randquant.training.settings import DEFAULTS, FIELDS, parameters_of, with_full_paths
 
 
 def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainConfig:
@@ -41,8 +40,7 @@ def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainCo
     if mechanism == "clipped-sgd":  # it has neither
         for name in {"trust", "stop_at_epsilon"} & set(common):
             of_run.pop(name, None)
-    if of_run.get("data_dir"):  # a sweep may be resumed from another folder
-        of_run["data_dir"] = str(Path(of_run["data_dir"]).expanduser().resolve())
+    of_run = with_full_paths(of_run)
     return TrainConfig(**of_run, parameters=own)
 
 
@@ -68,7 +66,9 @@ def folder(config: TrainConfig) -> str:
         for name in FIELDS
         if name not in DEFAULTS or getattr(config, name) != DEFAULTS[name]
     }
-    text = json.dumps(_plain({**fields, "parameters": config.parameters}), sort_keys=True)
+    text = json.dumps(
+        _plain({**as_before(fields), "parameters": config.parameters}), sort_keys=True
+    )
     return f"{config.mechanism}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
