@@ -185,6 +185,18 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+def anchors(page: Path) -> set[str]:
+    """What a code host and the site call the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_to_headings_lead_to_one(page):
+    for target, heading in re.findall(r"\]\(([^)#]*)#([^)]+)\)", page.read_text()):
+        assert heading in anchors(page.parent / target if target else page), (target, heading)
+
+
 NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]
 """Pages about the code as it is; the change log tells of names that are gone."""
 FOLDERS = r"(?:src|tests|benchmarks|examples|docs)"

@@ -125,7 +125,7 @@ def test_the_site_is_built_without_a_warning_and_opens_offline(tmp_path):
         page.goto((site / "docs" / "api" / "randquant.certify.html").as_uri())
         assert page.locator("dl.py.function").count() == 1
         for section in ("Parameters", "Returns", "Raises", "Guarantees", "References", "Example"):
-            assert page.get_by_text(section, exact=False).first.is_visible(), section
+            assert page.locator("article").get_by_text(section).first.is_visible(), section
         page.locator("dt.sig a.reference.internal", has_text="Channel").first.click()
         assert page.url.endswith("#randquant.Channel")
 

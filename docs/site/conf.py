@@ -34,7 +34,7 @@ exclude_patterns = [
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "build" / "notebooks")
-nb_execution_timeout = 300
+nb_execution_timeout = 1800  # they take a minute on a quiet machine
 nb_execution_raise_on_error = True
 nb_ipywidgets_js = {}
 

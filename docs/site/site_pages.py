@@ -111,7 +111,8 @@ def plain_docstring(
 ) -> None:
     """Docstrings are plain text: |x| and x * y mean what they say, and `Returns` holds sentences.
 
-    Napoleon would take what comes before the first colon of `Returns` for a type.
+    Napoleon would take what comes before the first colon of `Returns`, or of an attribute's
+    docstring, for a type.
     """
     example = False
     for place, line in enumerate(lines):
@@ -122,6 +123,8 @@ def plain_docstring(
             lines[place] = "".join(parts)
     for place in [place for place, line in enumerate(lines) if line == "Returns:"]:
         lines[place : place + 2] = ["", f":returns: {lines[place + 1].strip()}"]
+    if what in ("attribute", "property", "data"):
+        lines.insert(0, "")
 
 
 class CodeOrName(SphinxRole):
