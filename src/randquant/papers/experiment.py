@@ -191,7 +191,7 @@ def train(curves: Sequence[Curve], setting: Setting) -> list[Trained]:
     """
     seeds = range(validate.whole("seeds", setting.seeds, low=1, high=1000))
     configs = [
-        [dataclasses.replace(curve.config, seed=curve.config.seed + seed) for seed in seeds]
+        [dataclasses.replace(curve.config, seed=(curve.config.seed or 0) + seed) for seed in seeds]
         for curve in curves
     ]
     wanted = {setting.folder / names.folder(config): config for row in configs for config in row}

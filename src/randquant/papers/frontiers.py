@@ -147,7 +147,7 @@ def _sizes(start: TrainConfig, seeds: int) -> tuple[int, int | None]:
     if start.unit == "client":
         return dimension, None
     splits = [
-        datasets.split(dataset, start.population, start.partition, seed=start.seed + seed)
+        datasets.split(dataset, start.population, start.partition, seed=(start.seed or 0) + seed)
         for seed in range(seeds)
     ]
     return dimension, min(len(client) for clients in splits for client in clients)

@@ -231,7 +231,9 @@ def training_accuracy(run: Status) -> float:
     model = models.build(config.model, data.train_features.shape[1:], data.classes, 0)
     learner = Learner(of_dataset(model, shown, [np.arange(len(data.train_labels))]))
     learner.load(runs.load_parameters(run.folder))
-    return learner.evaluate().accuracy
+    accuracy = learner.evaluate().accuracy
+    assert accuracy is not None  # a classification, with test data
+    return accuracy
 
 
 def _setting(tasks: Sequence[Task]) -> str:

@@ -177,6 +177,7 @@ class _Accounted:
     def guarantee(self, release: Release) -> Guarantee:
         """The accountant's; far from the target another order is best, which it looks for."""
         if self.near is not None:
+            # Each order alone gives a valid bound: trying few of them cannot state too little.
             guarantee = account([release], self.delta, near=self.near)
             if guarantee.epsilon <= 1.5 * self.target:
                 return guarantee
@@ -202,6 +203,7 @@ def _by_one_order(
 
     def at_order(release: Release) -> float:
         nonlocal plain
+        # Other bounds than Rényi's may be the best for a channel on each coordinate.
         plain &= release.coordinate_channel is None
         return account_at([release], delta, order) if plain else math.inf
 

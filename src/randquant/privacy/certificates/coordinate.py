@@ -54,6 +54,7 @@ class Certificate(Pictured):
         rows = {}
         for name, x in zip(("x", "x'"), self.witness, strict=True):
             weights, total = self.channel.mix(x)
+            # Integers over their own total: only the picture divides them.
             shares = np.array([float(weight / total) for weight in weights])
             rows[f"{name} = {minus(f'{x:g}')}"] = shares
         pair = "This pair" if self.covers == "this pair" else "Worst pair"
@@ -148,6 +149,7 @@ def _against_zero(channel: Channel, order: float) -> Certificate:
     rows = channel.weights.astype(object) * (total // channel.denominator)
     # theory/accounting.md, Proposition 5: quasi-convex in one argument, so the other end is a
     # vertex. Rows are brought to the total of row 0 as Python integers: nothing is rounded.
+    # Both directions, because either input may be the true one.
     pairs = [renyi(rows, zero, total, order), renyi(zero, rows, total, order)]
     lower, upper = (np.stack(side) for side in zip(*pairs, strict=True))
     swapped, vertex = (int(i) for i in np.unravel_index(int(lower.argmax()), lower.shape))
@@ -191,6 +193,7 @@ def certify_pair(channel: Channel, x: float, other: float, order: float = math.i
     # Over one total, exactly: at an input inside a cell a row's total is not the channel's.
     p, q = p * q_total, q * p_total
     lower, upper = renyi(p, q, p_total * q_total, order)
+    # `renyi` rounds each end outward, so the divergence lies between them.
     epsilon = Interval(float(lower), float(upper))
     code = _loudest_code(p, q)
     pair = (float(x), float(other))
