@@ -170,7 +170,7 @@ def dimension_of(model: Any) -> int:
     if isinstance(model, Mapping):
         return StateLayout.of(model).dimension
     parameters: Any = getattr(model, "parameters", None)
-    if not callable(parameters):
+    if parameters is None:
         return validate.whole("dimension", model, low=1, why="it is a number of parameters")
     count = sum(int(p.numel()) for p in parameters() if p.requires_grad)
     if count == 0:
