@@ -36,6 +36,7 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "build" / "notebooks")
 nb_execution_timeout = 1800  # they take a minute on a quiet machine
 nb_execution_raise_on_error = True
+nb_execution_in_temp = True  # what a notebook writes does not end up among the pages
 nb_ipywidgets_js = {}
 
 default_role = "code_or_name"
