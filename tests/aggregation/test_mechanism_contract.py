@@ -82,7 +82,7 @@ def test_facts(mechanism):
 def test_many_payloads_are_those_of_each(mechanism):
     expected = [mechanism.encode(*each) for each in zip(UPDATES, keys(), strict=True)]
     assert mechanism.encode_many(UPDATES, keys()) == expected
-    with pytest.raises(ValueError, match=r"zip|keys"):
+    with pytest.raises(ValueError, match="Expected a key for each"):
         mechanism.encode_many(UPDATES, keys()[1:])
 
 
@@ -317,6 +317,10 @@ def test_nobody_asks_for_the_class_of_a_mechanism_or_a_release():
         for path in sorted(SOURCE.rglob("*.py"))
         for line, call in probes(path.read_text())
     }
-    # The rule that mechanisms are final is itself about classes; an error names one.
-    allowed = {"issubclass(parent, MechanismDefaults)", "type(release)"}
+    # The rule that mechanisms are final is itself about classes; errors name one, also where a
+    # channel was given for a release; and a run is bound to the class of the object it was given.
+    allowed = {
+        "issubclass(parent, MechanismDefaults)", "type(release)", "isinstance(release, Channel)",
+        "type(mechanism)",
+    }  # fmt: skip
     assert set(found.values()) <= allowed, found

@@ -232,6 +232,7 @@ ADDED = {
     "parts": None,
     "frozen": None,
     "buffers": "refuse",
+    "most_examples": None,
 }
 """Settings that version 0.1.0 does not have, and their defaults."""
 

@@ -53,7 +53,7 @@ def _curve(clip: float, levels: int, name: str) -> list[tuple[float, float]]:
     memory: dict[str, Any] = {}
     points = []
     for done, epsilon in enumerate(CURVE_EPSILONS):
-        report(f"epsilon {epsilon:g}", done, len(CURVE_EPSILONS))
+        report(f"epsilon {epsilon}", done, len(CURVE_EPSILONS))
         target = CoordinateTarget(clip, levels, epsilon, "mse")
         try:
             tuned = tune_coordinate(name, target, memory, zooms=0)
