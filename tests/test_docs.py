@@ -396,6 +396,7 @@ def test_the_certificates_of_the_errata_show_what_they_say(capsys):
 
 
 @pytest.mark.parametrize("row", errata_rows("reproduce"), ids=lambda row: row[2:30])
+@pytest.mark.slow
 def test_the_reproductions_of_the_errata_show_what_they_say(row, capsys):
     """Every figure with four decimals or more, and every other long one, is printed as it is."""
     _, holds, command = row.strip("| ").split(" | ")

@@ -328,6 +328,7 @@ SOUND = {
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("cohort", [1, 3])
 @pytest.mark.parametrize("dimension", [1, 5])
+@pytest.mark.slow
 def test_whole_updates_through_a_channel(neighboring, cohort, dimension):
     channel = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
     trust = "local" if cohort == 1 else "aggregate"

@@ -207,6 +207,7 @@ def test_train_and_resume(capsys, tmp_path):
         "stochastic-rounding --clip-norm 0.5 --norm l1 --clip 0.1 --levels 2 --margin 1",
     ],
 )
+@pytest.mark.slow
 def test_train_with_other_mechanisms(capsys, tmp_path, mechanism):
     folder = tmp_path / "run"
     code, out, err = run(

@@ -211,6 +211,7 @@ def test_the_derivative_by_the_levels_is_right(make):
         pytest.param(8, 3.906, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_searched_levels_reach_the_known_mean_square(levels, reached):
     found = design.optimal(
         1.0,

@@ -32,6 +32,7 @@ def test_two_inputs_reach_the_closed_form(epsilon):
         (1.5, [-1.83, -1.11, 1.11, 1.83]),
     ],
 )
+@pytest.mark.slow
 def test_it_is_no_worse_than_the_levels_that_the_optm_paper_gives_for_mvu(epsilon, bins):
     ours = rq.mvu(1.0, 4, epsilon, inputs=3)
     vertices = np.linspace(-1, 1, 3)

@@ -78,6 +78,7 @@ def symmetric_optimum(inner, outer, epsilon, count=60):
         (1.5, 0.5, 3.0, 1.17281, 1.179),
     ],
 )
+@pytest.mark.slow
 def test_it_reaches_the_optimum_of_the_family(epsilon, inner, outer, optimum, published):
     brute = symmetric_optimum(inner, outer, epsilon)
     assert brute == pytest.approx(optimum, rel=1e-4)

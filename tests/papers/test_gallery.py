@@ -295,6 +295,7 @@ def test_the_committed_gallery_is_what_its_results_make(tmp_path):
 
 
 @pytest.mark.parametrize("name", ANALYTICAL)
+@pytest.mark.slow
 def test_the_committed_results_say_what_is_found_today(name):
     path = COMMITTED / "results" / f"{name}.json"
     kept, found = gallery.load(path), reproduced(name)

@@ -122,11 +122,13 @@ def leads(page: Page, path: Path, target: str) -> bool:
 )
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.slow
 def test_every_page_of_the_gallery(path, width, scheme, browser):
     assert faults(browser, path, width, scheme) == set()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.slow
 def test_long_words_labels_and_guarantees_fit(width, browser, tmp_path):
     long = "unbreakable" * 20
     result = Reproduction(
@@ -181,6 +183,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.slow
 def test_a_planted_fault_is_found(kind, browser, tmp_path):
     beside, page = tmp_path / "a.svg", tmp_path / "page.html"
     beside.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")

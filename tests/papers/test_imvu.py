@@ -86,6 +86,7 @@ def sound(found, kinds):
     assert len(marks) == kinds
 
 
+@pytest.mark.slow
 def test_figure_2_trains_clients_of_one_sample(tmp_path, tiny, in_process):
     pytest.importorskip("kymatio")
     setting = Setting(write_mnist(tmp_path), quick=True, jobs=1, folder=tmp_path / "runs")

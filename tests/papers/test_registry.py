@@ -102,6 +102,7 @@ def divergence(p: list[Fraction], q: list[Fraction], order: float) -> mpmath.mpf
     return oracle.renyi([int(f * scale) for f in p], [int(f * scale) for f in q], order)
 
 
+@pytest.mark.slow
 def test_rqms_figure_8_against_the_enumeration_of_all_subsets(found):
     low, level, high = rqm_rows(-1.5, float(rq.rqm(1.5, 1.5, 16, 0.42).inputs[-2]), 1.5)
     result = found["rqm-fig8"]

@@ -59,6 +59,7 @@ ZOOMS = {"optm": 0}
         )
     ],
 )
+@pytest.mark.slow
 def test_no_target_is_passed_and_the_parameters_build_the_channel(name, levels, epsilon):
     clip = 0.03
     try:
@@ -97,6 +98,7 @@ def test_stochastic_rounding_is_calibrated_to_its_two_middle_levels(levels):
 
 
 @pytest.mark.parametrize(("epsilon", "objective"), [(0.7, "mse"), (1.5, "mae"), (3.0, "mae")])
+@pytest.mark.slow
 def test_rqm_is_as_good_as_brute_force(epsilon, objective):
     best = math.inf
     for margin, keep in itertools.product(np.linspace(0.1, 3, 30), np.linspace(0, 1, 51)):
@@ -225,6 +227,7 @@ def run(capsys, line: list[str]) -> dict:
     return json.loads(out)
 
 
+@pytest.mark.slow
 def test_the_command_and_its_page(capsys, tmp_path):
     path = tmp_path / "compare.html"
     line = ["compare", "--clip", "1", "--bits", "1,2", "--epsilon", "2", "--objective", "mse"]

@@ -28,6 +28,7 @@ def test_caps_of_the_sphere(dimension, threshold):
 
 
 @pytest.mark.parametrize(("dimension", "epsilon"), [(2, 0.5), (10, 4.0), (200, 1.0), (200, 30.0)])
+@pytest.mark.slow
 def test_privunit_is_private_and_best(dimension, epsilon):
     """The likelihood ratio is e^epsilon, and no split of epsilon on a fine grid does better."""
     found = privunit(dimension, epsilon)

@@ -72,6 +72,7 @@ def test_every_line_of_code_makes_what_was_measured(name, request):
     ("trust", "name"),
     [("aggregate", "stochastic-rounding"), ("local", "imvu"), ("local", "pbm")],
 )
+@pytest.mark.slow
 def test_a_training_run_has_the_planned_guarantee(trust, name, tmp_path):
     asked = plan(650, 40, 10, 12, 8.0, 1e-5, trust=trust, mechanisms=[name])
     best = asked.recommended

@@ -73,6 +73,7 @@ HARD = [
 
 
 @pytest.mark.parametrize("name", ["stochastic-rounding", "local-gaussian", "skellam"])
+@pytest.mark.slow
 def test_hard_targets_are_met_or_refused(name):
     """Every target: a guarantee that holds and is nearly used up, or the nearest in reach."""
     memory, met = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
@@ -197,6 +198,7 @@ def test_a_calibration_never_exceeds_its_target(epsilon, delta, rounds, dimensio
 
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
+@pytest.mark.slow
 def test_every_family_meets_a_target(trust):
     """But OPTM, which has none, and QMGeo, whose least epsilon is far above."""
     for name in protecting_mechanisms(UpdateSetting(50, 5, 2, trust)):

@@ -117,6 +117,7 @@ def test_hockey_stick_broadcasts_and_refuses_what_overflows():
 @pytest.mark.parametrize("releases", [2, 9, 60, 1000, 20000, 10**6])
 @pytest.mark.parametrize("up", [9, 13])
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.2])
+@pytest.mark.slow
 def test_both_methods_hold_the_binomial_sum(releases, up, delta):
     p, q = np.array([up, 16 - up]), np.array([16 - up, up])
     for upward in (True, False):

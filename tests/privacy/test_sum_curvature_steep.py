@@ -108,6 +108,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("channel", "clients", "order"), CASES)
+@pytest.mark.slow
 def test_a_lower_end_is_attained_though_the_bound_be_that_of_one_client(channel, clients, order):
     found = kappa_sum(channel, clients, order)
     best = reached(channel, found, clients, order)

@@ -163,7 +163,6 @@ def test_what_was_spent_cannot_be_taken_back():
         ({"max_participations": 0}, "max_participations"),
         ({"max_participations": 2.5}, "max_participations"),
         ({"stop_at_epsilon": 0.0}, "stop_at_epsilon"),
-        ({"stop_at_epsilon": math.inf}, "stop_at_epsilon"),
         ({"norm": "l3"}, "norm"),
         ({"neighboring": "add_remove"}, "neighboring"),
     ],

@@ -188,6 +188,7 @@ def middle(tab, name):
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
+@pytest.mark.slow
 def test_pointing_tapping_and_keys_show_a_run(open_page):
     tab = open_page(viewport={"width": 1100, "height": 900})
     panel = tab.locator("#panel")
@@ -236,6 +237,7 @@ def test_the_legend_hides_and_the_table_sorts(open_page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.slow
 def test_the_page_fits_a_phone_and_needs_no_script(open_page, scheme):
     for script in (True, False):
         tab = open_page(

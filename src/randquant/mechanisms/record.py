@@ -113,7 +113,7 @@ def hint_of(parameter: inspect.Parameter) -> Any:
         a count and a list.
 
     Example:
-        >>> def constructor(clip: float, bins: "int | Sequence[float]"): ...
+        >>> def constructor(clip: float, bins: int | Sequence[float]): ...
         >>> [hint_of(each) for each in inspect.signature(constructor).parameters.values()]
         [<class 'float'>, int | list[float]]
     """
