@@ -408,6 +408,7 @@ def test_the_reproductions_of_the_errata_show_what_they_say(row, capsys):
         assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", printed), figure
 
 
+@pytest.mark.slow
 def test_every_reproduced_erratum_has_a_row():
     """Whatever a reproduction finds not to hold is among the errata."""
     for name in ENTRIES:

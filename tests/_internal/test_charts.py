@@ -139,6 +139,7 @@ def test_a_chart_is_saved_for_a_paper(kind, start, tmp_path):
     assert len(data) > 1000
 
 
+@pytest.mark.slow
 def test_altair_accepts_every_figure_and_several(figure):
     assert charts.chart(figure).to_dict()["description"] == figure.title
     both = charts.chart(figure, FIGURES["lines"]).to_dict()

@@ -265,6 +265,7 @@ def test_random_words_with_a_stuck_bit_are_caught(monkeypatch):
     ],
     ids=["response", "rqm", "summed", "gaussian"],
 )
+@pytest.mark.slow
 def test_a_key_that_clients_share_is_caught(mechanism):
     assert audited(shared_key(mechanism, 2), trials=3000, delta=1e-5).contradicted
     assert not audited(mechanism, trials=3000, delta=1e-5).contradicted
@@ -350,6 +351,7 @@ def test_a_missing_clip_of_the_norm_is_caught():
 
 
 @pytest.mark.parametrize("name", SOUND)
+@pytest.mark.slow
 def test_a_sound_mechanism_is_not_contradicted(name):
     for trust in ("",) if all_mechanisms()[name].whole_update else ("local", "aggregate"):
         if trust == "aggregate" and build(name, SOUND[name]).lattice is None:

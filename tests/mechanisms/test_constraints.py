@@ -184,6 +184,7 @@ def test_a_density_is_what_errors_are_averaged_over():
         lambda: (Fisher(0.5), MeanError(2)),
     ],
 )
+@pytest.mark.slow
 def test_the_derivative_by_the_levels_is_right(make):
     vertices = np.linspace(-1, 1, 5)
 

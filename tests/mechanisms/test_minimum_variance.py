@@ -12,6 +12,7 @@ def summed_variance(channel):
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+@pytest.mark.slow
 def test_two_inputs_reach_the_closed_form(epsilon):
     # On inputs ±1 the summed variance is at least 2/sinh(epsilon/2)^2: docs/theory/imvu.md.
     for levels in (2, 4):

@@ -97,6 +97,7 @@ bins_of = st.lists(st.floats(-0.95, 0.95), min_size=0, max_size=4).map(
 
 @settings(max_examples=4, deadline=None)
 @given(bins_of, st.floats(0.9, 5))
+@pytest.mark.slow
 def test_its_promises_hold_for_some_bins(bins, epsilon):
     assert_promises_hold(bins, epsilon)
 
@@ -119,6 +120,7 @@ def assert_promises_hold(bins, epsilon):
 
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
+@pytest.mark.slow
 def test_it_is_no_worse_than_erm_on_the_same_bins(gamma):
     bins = [-2.7, -1.0, -0.4, 0.4, 1.0, 2.7]
     erm = rq.erm(1.0, bins, gamma)

@@ -244,6 +244,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+@pytest.mark.slow
 def test_a_damaged_result_is_refused_in_one_sentence(damage, tmp_path, capsys):
     gallery.save(made("rqm-fig8"), tmp_path)
     gallery.build(tmp_path)
@@ -285,6 +286,7 @@ def test_the_command_adds_to_a_gallery(tmp_path, capsys):
     assert "A title" not in (folder / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_committed_gallery_is_what_its_results_make(tmp_path):
     shutil.copytree(COMMITTED / "results", tmp_path / "results")
     gallery.build(tmp_path)

@@ -52,6 +52,7 @@ def certified(config, folder):
                      [-0.12, -0.04, 0.04, 0.12], marks=pytest.mark.slow),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_the_optimum_costs_a_whole_run_as_much_and_never_more(
     mechanism, parameters, values, tmp_path
 ):

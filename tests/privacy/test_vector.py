@@ -200,6 +200,7 @@ def test_two_levels_against_a_grid(margin, order):
     assert found.upper * (1 - 1e-3) <= ratio.max() <= found.upper
 
 
+@pytest.mark.slow
 def test_a_bit_of_high_noise_costs_what_gaussian_noise_does():
     # Gaussian noise of variance A^2 has D = order·h^2/(2 A^2): its cost is 1 in these units.
     def cost(reach: float, order: float) -> float:

@@ -168,6 +168,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.slow
 def test_a_run_goes_on_to_the_same_bits(name, tmp_path):
     config = dataclasses.replace(BASE, **RUNS[name])
     runs.create(tmp_path / "whole", config, baseline=False, overwrite=False)

@@ -289,6 +289,7 @@ def test_a_run_ends_before_its_epsilon_would_be_exceeded(stopped):
     )
 
 
+@pytest.mark.slow
 def test_a_stopped_run_stays_stopped_until_it_may_cost_more(stopped, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(stopped[0], folder)

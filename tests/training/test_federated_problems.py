@@ -71,6 +71,7 @@ EXACT = {"mechanism": ClippedSGD(clip_norm=1.0), "rounds": 12, "local_learning_r
         (normalised, CLIENTS, {"buffers": "frozen"}, 0.75),
     ],
 )
+@pytest.mark.slow
 def test_what_can_be_trained_learns(model, clients, options, least):
     before = model()
     run = rq.train(before, clients, test=TEST, **{**EXACT, **options})

@@ -46,6 +46,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.slow
 def test_what_is_not_refused_trains(name, tmp_path, monkeypatch):
     """Poisson rounds have any number of clients, and none of them stops a run."""
     monkeypatch.setattr(rewrite, "write", lambda *_: None)  # longer than the training
