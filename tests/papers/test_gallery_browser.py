@@ -6,7 +6,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
+from browsing import until
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from randquant._internal.html.pages import SHARED
 from randquant.papers.gallery import gallery
@@ -91,13 +92,8 @@ def all_drawn(page: Page) -> bool:
     """Whether every chart with data is drawn by the script as it comes into view."""
     for figure in page.locator("figure.chart").all():
         figure.scroll_into_view_if_needed()
-    try:
-        page.wait_for_function(
-            "[...document.querySelectorAll('figure.chart')].every(each => each.view)", timeout=5000
-        )
-    except TimeoutError:
-        return False
-    return True
+    every = "[...document.querySelectorAll('figure.chart')].every(each => each.view)"
+    return until(page, every, seconds=5)
 
 
 def targets(page: Page) -> list[str]:

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from browsing import until
 
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
@@ -67,7 +68,7 @@ def open_page(browser, tmp_path):
 def drawn(tab):
     for figure in tab.locator("figure.chart").all():
         figure.scroll_into_view_if_needed()
-    tab.wait_for_function(LIVE)
+    assert until(tab, LIVE)
     first = tab.locator("figure.lines .picture").first
     first.scroll_into_view_if_needed()
     return first
@@ -82,18 +83,22 @@ def test_every_chart_comes_to_life_and_fits(open_page, width):
     for picture in tab.locator(".picture svg").all():
         assert picture.bounding_box()["width"] <= width - 40
     tab.set_viewport_size({"width": 700, "height": 844})
-    tab.wait_for_function(
+    assert until(
+        tab,
         "[...document.querySelectorAll('.picture')].every("
         "each => Math.abs(each.querySelector('svg').getBoundingClientRect().width"
-        " - each.clientWidth) <= 1)"
+        " - each.clientWidth) <= 1)",
     )
 
 
 def test_pointing_shows_the_numbers_of_the_nearest_point(open_page):
     tab = open_page(viewport={"width": 1280, "height": 900})
     box = drawn(tab).bounding_box()
-    tab.mouse.move(box["x"] + 0.97 * box["width"], box["y"] + 0.4 * box["height"])
-    tab.locator(".tip").wait_for()
+    for moved in range(100):  # until the script listens
+        tab.mouse.move(box["x"] + 0.97 * box["width"], box["y"] + 0.4 * box["height"] + moved % 2)
+        if tab.locator(".tip").is_visible():
+            break
+        tab.wait_for_timeout(100)
     shown = tab.locator(".tip").inner_text().split("\n")
     shown = [line for line in shown if line]
     assert shown == ["line: this run (rqm)", "round: 29", "accuracy, %: 87.2414"]
@@ -113,9 +118,9 @@ def test_shift_and_the_wheel_zoom_and_a_double_click_returns(open_page):
     tab.keyboard.down("Shift")
     tab.mouse.wheel(0, -200)
     tab.keyboard.up("Shift")
-    tab.wait_for_function(f"{DOMAIN}[1] - {DOMAIN}[0] < 0.95 * {whole[1] - whole[0]}")
+    assert until(tab, f"{DOMAIN}[1] - {DOMAIN}[0] < 0.95 * {whole[1] - whole[0]}")
     tab.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    tab.wait_for_function(f"{DOMAIN}[1] === {whole[1]} && {DOMAIN}[0] === {whole[0]}")
+    assert until(tab, f"{DOMAIN}[1] === {whole[1]} && {DOMAIN}[0] === {whole[0]}")
 
 
 def test_without_a_script_every_picture_is_there(open_page):
