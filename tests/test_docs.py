@@ -1,5 +1,6 @@
 """README and docs are true: code prints what they say, commands run, links lead."""
 
+import ast
 import contextlib
 import importlib.util
 import io
@@ -555,3 +556,16 @@ def test_the_performance_page_is_what_was_measured():
         assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
     kept = {path.name for path in (ROOT / "docs" / "images").glob("performance-*")}
     assert kept == pictures.keys()
+
+
+def test_the_stored_notebook_is_short_and_met_its_target():
+    """Its data do not come with the package, so it is stored with its output."""
+    cells = json.loads((ROOT / "docs" / "notebooks" / "fashion-mnist.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert sum(bool(line.strip()) for cell in code for line in cell.splitlines()) < 25
+    ast.parse("\n".join(code))
+    said = "".join("".join(out.get("text", "")) for c in cells for out in c.get("outputs", []))
+    found = re.search(r"accuracy ([0-9.]+), 30 rounds, epsilon <= ([0-9.]+) ", said)
+    assert found is not None
+    assert float(found[1]) > 0.75
+    assert float(found[2]) <= 8

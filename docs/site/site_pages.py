@@ -44,7 +44,7 @@ def navigation(app: Sphinx, docname: str, source: list[str]) -> None:
         if line.startswith("## "):
             close()
             caption = line.removeprefix("## ")
-        found = re.match(r"- .*?\]\(([^)#]+\.md)\)", line)
+        found = re.match(r"- .*?\]\(([^)#]+\.(?:md|ipynb))\)", line)
         if found and (here.parent / found[1]).exists():
             entries.append("/" + _docname(app, here.parent / found[1]))
     close()
