@@ -35,8 +35,6 @@ myst_heading_anchors = 3
 nb_execution_mode = "cache"
 # The data of this one do not come with the package; its output is stored.
 nb_execution_excludepatterns = ["*.ipynb"]
-    "*.ipynb"
-]  # its data do not come with the package; outputs are stored
 nb_execution_cache_path = str(ROOT / "build" / "notebooks")
 nb_execution_timeout = 1800  # they take a minute on a quiet machine
 nb_execution_raise_on_error = True
