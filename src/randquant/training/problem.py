@@ -7,14 +7,13 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from randquant._internal import validate
+from randquant._internal import patterns, validate
 from randquant.training.clients import ClientSet, check_alike, check_finite, client_set, named
 from randquant.training.examples import Columns, Examples, StoredExamples, examples_of
 from randquant.training.generators import seeded
@@ -209,13 +208,15 @@ def parts_of(
             f"Expected a model with parameters, got a {type(model).__name__} with none: there is "
             "nothing to train."
         )
-    wanted, unwanted = _patterns("parts", parts, aliases), _patterns("frozen", frozen, aliases)
+    every = [name for names in aliases.values() for name in names]
+    wanted = patterns.checked("parts", parts, every, "parameters' names")
+    unwanted = patterns.checked("frozen", frozen, every, "parameters' names")
     chosen = []
     for name, parameter in model.named_parameters():
         own = aliases[id(parameter)]
-        if not parameter.requires_grad or any(_matches(each, unwanted) for each in own):
+        if not parameter.requires_grad or any(patterns.matches(each, unwanted) for each in own):
             continue
-        if parts is not None and not any(_matches(each, wanted) for each in own):
+        if parts is not None and not any(patterns.matches(each, wanted) for each in own):
             continue
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ValueError(
@@ -234,25 +235,6 @@ def parts_of(
             "out by parts and frozen."
         )
     return tuple(chosen)
-
-
-def _patterns(
-    what: str, patterns: Sequence[str] | None, aliases: dict[int, list[str]]
-) -> tuple[str, ...]:
-    every = [name for names in aliases.values() for name in names]
-    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
-    for pattern in patterns:
-        if not any(_matches(name, (pattern,)) for name in every):
-            shown = ", ".join(every[:6]) + (", …" if len(every) > 6 else "")
-            raise ValueError(
-                f"Expected {what} to match parameters' names, got {pattern!r}, which matches "
-                f"none of {shown}."
-            )
-    return patterns
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def evaluated_on(test: Any, clients: ClientSet, columns: Columns | None = None) -> Examples:

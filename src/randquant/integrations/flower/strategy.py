@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from randquant._internal import locks, validate
 from randquant._internal.disk import make_folder
+from randquant._internal.patterns import Patterns
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations.flower import state
@@ -24,7 +25,7 @@ from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.eligible import EligibleGrid
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.sums import SESSION_BYTES, PlainSum, SecureSum, Sum
-from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, Patterns, parts_of
+from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, parts_of
 from randquant.privacy.guarantee import Neighboring
 
 STATE_FILE = "server.state"

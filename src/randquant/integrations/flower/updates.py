@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
+from randquant._internal import patterns
+from randquant._internal.patterns import Patterns
 from randquant.integrations.flower import arrays
 
 RUNNING = ("running_mean", "running_var", "moving_mean", "moving_variance")
@@ -19,8 +20,6 @@ RUNNING = ("running_mean", "running_var", "moving_mean", "moving_variance")
 Buffers = Literal["refuse", "frozen", "server"]
 BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
 """What is done about running statistics: see `QuantizedStrategy`."""
-
-Patterns = str | Collection[str] | None
 
 WAY_OUT = (
     "use GroupNorm or LayerNorm instead of BatchNorm, or set buffers='frozen' if the train "
@@ -48,11 +47,14 @@ def parts_of(
         for name, array in model.items()
         if arrays.read(array).dtype.kind == "f" and not name.endswith(RUNNING)
     ]
-    wanted, unwanted = _patterns("parts", parts, names), _patterns("frozen", frozen, names)
+    kind = "names of the model's arrays that can be trained"
+    wanted = patterns.checked("parts", parts, names, kind)
+    unwanted = patterns.checked("frozen", frozen, names, kind)
     chosen = tuple(
         name
         for name in names
-        if (parts is None or _matches(name, wanted)) and not _matches(name, unwanted)
+        if (parts is None or patterns.matches(name, wanted))
+        and not patterns.matches(name, unwanted)
     )
     if not chosen:
         raise ValueError(
@@ -199,21 +201,3 @@ class Layout:
                 new[name] = Array(value.astype(dtype))
         for name in self.kept:
             new[name] = old[name]
-
-
-def _patterns(what: str, patterns: Patterns, names: Collection[str]) -> tuple[str, ...]:
-    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise TypeError(f"Expected {what} as patterns of names, got {pattern!r}.")
-        if not any(_matches(name, (pattern,)) for name in names):
-            shown = ", ".join([*names][:6]) + (", …" if len(names) > 6 else "")
-            raise ValueError(
-                f"Expected {what} to match names of the model's arrays that can be trained, got "
-                f"{pattern!r}, which matches none of {shown or 'no names'}."
-            )
-    return patterns
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,49 @@
+"""Names that are chosen by glob patterns, such as the parts of a model that are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from fnmatch import fnmatchcase
+
+Patterns = str | Iterable[str] | None
+"""One pattern, several, or none."""
+
+
+def checked(
+    what: str, patterns: Patterns, names: Collection[str], kind: str = "names"
+) -> tuple[str, ...]:
+    """Return the patterns, each of which matches one of the names at least.
+
+    Args:
+        what: the argument they were given as, for messages.
+        patterns: as in `fnmatch`, with case.
+        names: all names there are.
+        kind: what the names are, for messages.
+
+    Raises:
+        TypeError: a pattern is no text.
+        ValueError: a pattern matches no name.
+
+    Example:
+        >>> checked("parts", "head.*", ["body.weight", "head.weight"])
+        ('head.*',)
+    """
+    try:
+        found = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
+    except TypeError:
+        raise TypeError(f"Expected {what} as patterns of names, got {patterns!r}.") from None
+    for pattern in found:
+        if not isinstance(pattern, str):
+            raise TypeError(f"Expected {what} as patterns of names, got {pattern!r}.")
+        if not any(matches(name, (pattern,)) for name in names):
+            shown = ", ".join([*names][:6]) + (", …" if len(names) > 6 else "")
+            raise ValueError(
+                f"Expected {what} to match {kind}, got {pattern!r}, which matches none of "
+                f"{shown or 'no names'}."
+            )
+    return found
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether one of the patterns matches the name."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
