@@ -481,7 +481,7 @@ MUTANTS = [
     ),
     (
         f"{F}/updates.py",
-        " and not _matches(name, unwanted)",
+        "        and not patterns.matches(name, unwanted)\n",
         "",
         "what is frozen is trained",
         of(
@@ -490,8 +490,8 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/updates.py",
-        "        if not any(_matches(name, (pattern,)) for name in names):\n",
+        "_internal/patterns.py",
+        "        if not any(matches(name, (pattern,)) for name in names):\n",
         "        if False:\n",
         "a pattern that is misspelt leaves out nothing",
         of(
