@@ -20,8 +20,8 @@ from randquant._internal.progress import reporting
 from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli import commands
 from randquant.cli.options import COMMON, NamedMechanism, Option, of_function, of_mechanism
-from randquant.cli.waiting import WaitingBar
 from randquant.mechanisms.record import MechanismRecord
+from randquant.training.display import WaitingBar
 
 EVERYTHING = "--install-completion"
 """Begins a command line that needs the options of all commands and mechanisms."""

@@ -119,7 +119,7 @@ def _one(name: str, how: Training) -> Reproduction:
     with extras.needed("training", "train", "experiments"):
         from randquant.cli import progress
         from randquant.papers.experiment import Setting
-    with progress.SweepDisplay(quiet=how.quiet) as display:
+    with progress.RunBars(how.quiet) as bars:
         setting = Setting(
             data_dir=how.data_dir,
             stand_in=how.stand_in,
@@ -127,9 +127,9 @@ def _one(name: str, how: Training) -> Reproduction:
             seeds=how.seeds,
             jobs=how.jobs,
             folder=Path(how.runs),
-            on_round=display.round,
-            on_begin=display.sweep,
-            on_end=display.ended,
+            on_round=bars.round,
+            on_begin=bars.sweep,
+            on_end=bars.ended,
         )
         return registry.reproduce(name, setting)
 

@@ -36,8 +36,8 @@ def run(
         raise ValueError("Expected a SPEC.toml, or --resume with --folder, got neither.")
     text = None if spec is None else _text(Path(spec))
     place = Path(folder) if folder else Path("runs") / Path(spec or "").stem
-    with progress.SweepDisplay(quiet=quiet) as display:
-        runs = sweep.conduct(place, text, jobs=jobs, resume=resume, watcher=display)
+    with progress.RunBars(quiet) as bars:
+        runs = sweep.conduct(place, text, jobs=jobs, resume=resume, watcher=bars)
     found = sweep.results(runs)
     sweep.write_page(place, found)
     finished = any(run.state == "finished" for run in runs)

@@ -77,13 +77,13 @@ def run(
         folder = Path(resume)
         changes = _changes(given, others=bool(run or overwrite or no_baseline or config or data))
     with contextlib.ExitStack() as stack:
-        shown = [stack.enter_context(progress.Display(quiet=quiet)).round]
-        if tensorboard:
-            shown.append(stack.enter_context(TensorboardLog(folder)).round)
+        bars = stack.enter_context(progress.RunBars(quiet))
+        log = stack.enter_context(TensorboardLog(folder)) if tensorboard else None
 
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
-            for each in shown:
-                each(config, metrics)
+            bars.round(Path(config.mechanism), config, metrics)
+            if log is not None:
+                log.round(config, metrics)
 
         finished = runs.execute(folder, on_round, changes)
     return Output(progress.result(folder, finished), progress.table(folder, finished))
