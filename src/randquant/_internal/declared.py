@@ -174,8 +174,14 @@ def refusing(name: str, hint: Any, value: Any) -> Iterator[None]:
 
 def _refusal(problem: str, name: str, hint: Any, value: Any) -> Exception:
     problem, _, place = problem.partition(" - at ")
-    for position in re.findall(r"\[(\d+)\]", place):
-        value = value[int(position)]
+    for position, part in re.findall(r"\[(\d+)\]|\.(\w+)", place):
+        name = f"{part} of {name}" if part else name
+        value = value[part or int(position)]
+    field = re.search(r"(missing|unknown).* `(\w+)`", problem)
+    if field and field[1] == "missing":
+        return ValueError(f"Expected {field[2]} of {name}, got none.")
+    if field:
+        return ValueError(f"Expected settings of {name} that there are, got {field[2]!r}.")
     if words := [
         each for leaf in leaves(hint) if get_origin(leaf) is Literal for each in get_args(leaf)
     ]:
