@@ -6,7 +6,7 @@ import json
 
 import pytest
 from mutation import record
-from mutation.equivalent import EQUIVALENT_LINES
+from mutation.equivalent import ALIKE, EQUIVALENT_LINES, equivalent
 from mutation.mechanical import difference
 from mutation.mutants import (
     ROOT,
@@ -70,6 +70,27 @@ def test_files_tests_and_equivalent_lines_are_there():
     assert not [test for tests in TESTS.values() for test in tests if not exists(f"tests/{test}")]
     for file, before, _, _ in EQUIVALENT_LINES:
         assert before in " ".join(map(str.strip, source(file).splitlines())), before
+
+
+def test_lines_that_are_alike_in_any_file_are_found_and_no_others():
+    frozen = "@dataclass(frozen=True, slots=True)"
+    alike = (
+        (" @final", ""),
+        ("@functools.cache", ""),
+        ("@functools.lru_cache(maxsize=16)", "@functools.lru_cache(maxsize= 17)"),
+        (frozen, frozen.replace("slots=True", "slots=False")),
+        ("x.reshape(-1)", "x.reshape(~1)"),
+    )
+    for before, after in alike:
+        assert equivalent("any.py", before, after)
+    assert {equivalent("any.py", *lines) for lines in alike} == {why for *_, why in ALIKE}
+    for before, after in (
+        (" @property", ""),
+        (frozen, frozen.replace("frozen=True", "frozen=False")),
+        ("@dataclass(slots=True)", "@dataclass(slots=False)"),
+        ("x.reshape(-1)", "x.reshape(1)"),
+    ):
+        assert not equivalent("any.py", before, after)
 
 
 def test_a_text_that_is_gone_is_refused_and_one_that_changes_nothing_noticed():

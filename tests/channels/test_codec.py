@@ -168,6 +168,15 @@ def test_a_tie_in_the_middle_of_an_update_is_redrawn_in_place(monkeypatch):
 # What is refused ----------------------------------------------------------------------------------
 
 
+def test_arguments_are_taken_by_name():
+    """How many threads are used is not to be confused with what is encoded."""
+    x, key = np.zeros(3), Key.from_seed(0)
+    for each in (rq.encode, encode_payload):
+        assert np.array_equal(each(channel=PAPER, x=x, key=key), each(PAPER, x, key))
+        with pytest.raises(TypeError, match="positional"):
+            each(PAPER, x, key, 2)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("index", [0, 5, CHUNK + 3, SEGMENT + CHUNK + 1])
 @pytest.mark.parametrize("threads", [1, 2])

@@ -1,12 +1,46 @@
 """Mechanical mutants that were looked at and that nobody can notice."""
 
+from __future__ import annotations
+
+import re
+
+ALIKE: list[tuple[str, str, str]] = [
+    (r"^ ?@final$", "", "read by type checkers only"),
+    (
+        r"^ ?@functools\.(cache|lru_cache\(maxsize=( ?\d+|None)\))$",
+        "",
+        "computed again each time, or kept for the next: the same is computed",
+    ),
+    (
+        r"frozen=True, slots=False\)$",
+        "frozen=True, slots=True)",
+        "how an object is stored: frozen, it takes no other attribute with slots or without",
+    ),
+    (
+        r"reshape\((- 2|~1)",
+        "reshape(-1",
+        "NumPy reads every negative length as the one that is left",
+    ),
+]
+"""(pattern, text, why), of any file: lines that are the same with text in place of the pattern."""
+
+
+def equivalent(file: str, before: str, after: str) -> str:
+    """Why nobody can notice that lines of a file are others; empty if somebody can."""
+    for name, old, new, why in EQUIVALENT_LINES:
+        if (name, old, new) == (file, before, after):
+            return why
+    for pattern, text, why in ALIKE:
+        if re.sub(pattern, text, before) == re.sub(pattern, text, after):
+            return why
+    return ""
+
+
 EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     (
         "channels/keys.py",
-        "_ZEROS = memoryview(bytes(1 << 17))"
-        "  # plaintext whose encryption is the cipher's key stream",
-        "_ZEROS = memoryview(bytes(1 << 16))"
-        "  # plaintext whose encryption is the cipher's key stream",
+        "_ZEROS = memoryview(bytes(1 << 17))  # plaintext whose encryption is the cipher's key stream",
+        "_ZEROS = memoryview(bytes(1 << 16))  # plaintext whose encryption is the cipher's key stream",
         "how many bytes of the stream are read at a time: the cipher goes on where it stopped",
     ),
     (
@@ -14,42 +48,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "if channel.bits > 8 or channel.levels < 1 << channel.bits:",
         "if channel.bits > 8 or channel.levels < 2 << channel.bits:",
         "codes of which every bit pattern is one are checked too before they are added: none fails",
-    ),
-    (
-        "aggregation/secagg/terms.py",
-        "@functools.lru_cache(maxsize=16)",
-        "",
-        "computed again each time: slower, and the same",
-    ),
-    (
-        "aggregation/secagg/terms.py",
-        "@functools.lru_cache(maxsize=2048)",
-        "",
-        "computed again each time: slower, and the same",
-    ),
-    (
-        "aggregation/secagg/terms.py",
-        "@functools.lru_cache(maxsize=16)",
-        "@functools.lru_cache(maxsize= 17)",
-        "what is kept for the next time: the same is computed",
-    ),
-    (
-        "aggregation/coordinate.py",
-        "@functools.lru_cache(maxsize=64)",
-        "",
-        "computed again each time: slower, and the same",
-    ),
-    (
-        "aggregation/coordinate.py",
-        "@final",
-        "",
-        "read by type checkers only",
-    ),
-    (
-        "aggregation/coordinate.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
     ),
     (
         "aggregation/coordinate.py",
@@ -76,28 +74,10 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "only share, confirm and reveal come here, and share is the last of them in the alphabet",
     ),
     (
-        "integrations/flower/mod.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
-    ),
-    (
-        "privacy/guarantee.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
-    ),
-    (
         "privacy/guarantee.py",
         "return value * (1 + 8 * 2.0**-53)",
         "return value * (1 + 9 * 2.0**-53)",
         "1 + 9 · 2**-53 is a tie between floats and rounds to 1 + 8 · 2**-53",
-    ),
-    (
-        "privacy/certificates/metric.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
     ),
     (
         "privacy/certificates/metric.py",
@@ -113,27 +93,9 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "privacy/accounting/releases.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
-    ),
-    (
-        "privacy/accounting/releases.py",
-        "@functools.lru_cache(maxsize=256)",
-        "",
-        "computed again each time: slower, and the same",
-    ),
-    (
-        "privacy/accounting/releases.py",
         "LADDER = (2.0, 16.0, 128.0, 1024.0)",
         "LADDER = ( 3.0, 16.0, 128.0, 1024.0)",
         "kappa grows with the order (theory/vector.md, Proposition 9): what is skipped is not the least",
-    ),
-    (
-        "privacy/certificates/coordinate.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
     ),
     (
         "privacy/certificates/coordinate.py",
@@ -170,6 +132,84 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "(math.inf if b == 0 else int(a) / int(b)) if a > 0 else -1.0",
         "(math.inf if b <= 0 else int(a) / int(b)) if a > 0 else -1.0",
         "weights are not negative",
+    ),
+    (
+        "aggregation/coordinate.py",
+        "self.release(1, 1)  # checks the arguments",
+        "self.release(1, 0)  # checks the arguments",
+        "trust and cohort are checked whatever the number of rounds",
+    ),
+    (
+        "privacy/certificates/coordinate.py",
+        "best = (-1.0, 0, 0)",
+        "best = (-1.0, -1, 0)",
+        "the lower end of a divergence is never below 0, and takes the place of either",
+    ),
+    (
+        "privacy/certificates/coordinate.py",
+        "for a, b in zip(p, q, strict=True)",
+        "for a, b in zip(p, q, strict=False)",
+        "two rows of one channel have as many codes",
+    ),
+    (
+        "channels/encoding/codec.py",
+        "raise not_finite(widen(flat[bad : bad + 1])[0], *map(int, index))",
+        "raise not_finite(widen(flat[bad : bad + 1])[ -1], *map(int, index))",
+        "the first of one value is the last",
+    ),
+    (
+        "channels/encoding/thresholds.py",
+        "left, right = (inputs[0] + (np.arange(CELL_BUCKETS + 1) + shift) / scale for shift in (-1, 2))",
+        "left, right = (inputs[0] + (np.arange(CELL_BUCKETS + 2) + shift) / scale for shift in (-1, 2))",
+        "a bucket beyond clip, which no clipped input is in; it is the last cell's alone, and adds no hop",
+    ),
+    (
+        "channels/encoding/thresholds.py",
+        "ends = starts + ((1 << (CODE_BITS - GUIDE_BITS)) - 1)",
+        "ends = starts + (( 2 << (CODE_BITS - GUIDE_BITS)) - 1)",
+        "more entries of the guide are compared, with the same result (theory/encoding.md, Proposition 4)",
+    ),
+    (
+        "channels/encoding/kernel.py",
+        "GUIDE_BITS = 10",
+        "GUIDE_BITS = 11",
+        "a longer guide: what it leaves open is compared (theory/encoding.md, Proposition 4)",
+    ),
+    (
+        "channels/wire/block_codes.py",
+        "LARGEST = 256",
+        "LARGEST = 255",
+        "256 levels are a power of two, whose block is one code either way",
+    ),
+    (
+        "channels/wire/block_codes.py",
+        "bits = (levels**codes - 1).bit_length()",
+        "bits = (levels**codes - 0).bit_length()",
+        "no power of these levels is one of two, and only then the lengths differ",
+    ),
+    (
+        "channels/wire/block_codes.py",
+        "if levels & (levels - 1) == 0 or levels > LARGEST:",
+        "if levels & (levels - 2) == 0 or levels > LARGEST:",
+        "zero for the same levels: of an odd number above 1 both have the last bit, of an even one 2m it is twice m & (m - 1); a single level has the same block by the loop",
+    ),
+    (
+        "channels/wire/compression.py",
+        "count = max(k for k in range(1, 9) if levels**k <= LARGEST)",
+        "count = max(k for k in range( 0, 9) if levels**k <= LARGEST)",
+        "no code in a byte is never the most",
+    ),
+    (
+        "channels/wire/kernel.py",
+        "last = np.uint64(body.shape[0] - 1)",
+        "last = np.uint64(body.shape[ -1] - 1)",
+        "a body has one dimension",
+    ),
+    (
+        "channels/wire/payload.py",
+        "pack_codes = kernel.pack if channel.bits <= 8 else kernel.pack_wide",
+        "pack_codes = kernel.pack if channel.bits == 8 else kernel.pack_wide",
+        "either packs codes of up to 8 bits in the same way: one by one, lowest bit first",
     ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
