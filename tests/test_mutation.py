@@ -175,9 +175,9 @@ def test_what_is_pending_has_not_been_killed(monkeypatch, tmp_path):
     import results
 
     monkeypatch.setattr(results, "FOLDER", tmp_path)
-    record.save(mutants, judged, 25, 0)
+    record.save(mutants, judged, 0)
     assert record.pending(mutants, mutants) == [mutants[1], mutants[3]]
-    record.save(mutants, [(mutants[1], Verdict("killed", "", 1.0))], 25, 0)
+    record.save(mutants, [(mutants[1], Verdict("killed", "", 1.0))], 0)
     assert record.pending(mutants, mutants) == [mutants[3]]
 
 

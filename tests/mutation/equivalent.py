@@ -211,5 +211,17 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "pack_codes = kernel.pack if channel.bits == 8 else kernel.pack_wide",
         "either packs codes of up to 8 bits in the same way: one by one, lowest bit first",
     ),
+    (
+        "aggregation/secagg/sharing.py",
+        "NEAR = 16",
+        "NEAR = 17",
+        "weights that are reused are those that would be computed: the set decides how fast",
+    ),
+    (
+        "aggregation/secagg/unmasking.py",
+        "return [(-1, crypto.self_masking_key(seed, context(self.terms, client, client)))]",
+        "return [(not 1, crypto.self_masking_key(seed, context(self.terms, client, client)))]",
+        "a mask is added where the sign is above 0, and taken off with -1 as with 0",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

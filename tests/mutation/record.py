@@ -124,9 +124,7 @@ def totals(table: Mapping[str, Mapping[str, Mapping]]) -> dict[str, dict]:
     return {name: dict(total) for name, total in result.items()}
 
 
-def save(
-    listed: list[Mutant], judged: Iterable[tuple[Mutant, Verdict | None]], count: int, seed: int
-) -> None:
+def save(listed: list[Mutant], judged: Iterable[tuple[Mutant, Verdict | None]], seed: int) -> None:
     """Write FILE: rows of the modules that were run are new, the others stay."""
     import results  # benchmarks/
 
@@ -141,7 +139,6 @@ def save(
         for module, kinds in sorted(verdicts.items())
     }
     measured = {
-        "mechanical_per_module": count,
         "seed": seed,
         "totals": totals(table),
         "modules": table,

@@ -155,6 +155,7 @@ class CloseRelease(ReleaseDefaults):
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01])
 def test_closeness_is_paid_for_out_of_delta(delta):
     """(epsilon, delta) of what is bounded is delta + (1 + e^epsilon) · distance of what is sent."""
+    assert RESERVE * 1024 == 1  # the part that docs/theory/accounting.md states
     exact = account([CloseRelease(0.0)], delta).epsilon
     left = account([CloseRelease(0.0)], delta * (1 - RESERVE)).epsilon
     assert exact < left < 1.001 * exact
