@@ -175,6 +175,8 @@ def test_what_is_pending_has_not_been_killed(monkeypatch, tmp_path):
     import results
 
     monkeypatch.setattr(results, "FOLDER", tmp_path)
+    monkeypatch.setattr(record, "PAGE", tmp_path / "page.md")
+    record.PAGE.write_text("")
     record.save(mutants, judged, 0)
     assert record.pending(mutants, mutants) == [mutants[1], mutants[3]]
     record.save(mutants, [(mutants[1], Verdict("killed", "", 1.0))], 0)
@@ -194,11 +196,26 @@ def test_tests_that_killed_others_of_the_module_come_first():
     assert ordered(planted("one"), killers).tests == ()
 
 
+def test_a_module_counts_in_the_line_of_its_area(monkeypatch, tmp_path):
+    for module, name in (
+        ("privacy.certificates.sums.kernel", "sums"), ("aggregation.vector", "aggregate"),
+        ("aggregation.secagg.client", "secagg"), ("integrations.flower.sums", "others"),
+    ):  # fmt: skip
+        assert record.area(module) == name
+    row = {"killed": 19, "survived": 1, "equivalent": 2, "not_run": 0}
+    table = {"channels.wire.kernel": {"mechanical": row}, "channels.wire.upload": {"handmade": row}}
+    written = record.page(table)
+    assert "| wire | 19 | 1 | 2 | 95.0% | 19 | 1 | 2 | 0 |" in written
+    assert "| keys | 0 | 0 | 0 | - | 0 | 0 | 0 | 0 |" in written
+    assert written[-1].startswith("| all | 19 | 1 | 2 | 95.0% |")
+    monkeypatch.setattr(record, "PAGE", tmp_path / "page.md")
+    record.PAGE.write_text(f"before\n\n{record.TABLE}old |\n| x |\n\nafter\n")
+    for _ in range(2):
+        record.write_page(table)
+        assert record.PAGE.read_text() == "before\n\n" + "\n".join(written) + "\n\nafter\n"
+
+
 def test_the_page_states_what_was_measured():
-    page = (ROOT / "docs" / "how-it-is-checked.md").read_text()
     saved = json.loads(record.FILE.read_text())
-    for name, total in saved["totals"].items():
-        what = {"handmade": "made by hand", "mechanical": "mechanical"}[name]
-        counts = [total[column] for column in ("killed", "survived", "equivalent")]
-        assert f"| {what} | {' | '.join(map(str, counts))} |" in page
+    assert "\n".join(record.page(saved["modules"])) in record.PAGE.read_text()
     assert saved["totals"] == record.totals(saved["modules"])

@@ -223,5 +223,53 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "return [(not 1, crypto.self_masking_key(seed, context(self.terms, client, client)))]",
         "a mask is added where the sign is above 0, and taken off with -1 as with 0",
     ),
+    (
+        "privacy/accounting/amplification.py",
+        "first = min(float(logs[0]), _log(two) if two > 0 else -math.inf)",
+        "first = min(float(logs[0]), _log(two) if two > 0 else +math.inf)",
+        "where D_2 is 0 so is V_2: its log is minus infinity already",
+    ),
+    (
+        "privacy/accounting/amplification.py",
+        "moments = [_log(rate) + _log_expm1((order - 1) * renyi(order) * (1 + 2 * UNIT))]",
+        "moments = [_log(rate) + _log_expm1((order - 1) * renyi(order) * (1 + 1 * UNIT))]",
+        "still a bound: an argument v that is a unit lower moves log(e^v - 1) by (v + 1) units at most, and `_log_expm1` raises by 32 of v + 1, of which it needs 12",
+    ),
+    (
+        "privacy/accounting/composition/envelope.py",
+        "if 8 * np.count_nonzero(below) < len(false):",
+        "if 7 * np.count_nonzero(below) < len(false):",
+        "how long points are sorted out before the exact hull, which is that of all points either way",
+    ),
+    (
+        "privacy/accounting/composition/fourier.py",
+        "moved = 4 * UNIT * (abs(epsilon) + farthest)  # error of each difference",
+        "moved = 3 * UNIT * (abs(epsilon) + farthest)  # error of each difference",
+        "still a bound: two differences of floats, each within a unit of itself, and the points are exact",
+    ),
+    (
+        "privacy/accounting/composition/loss.py",
+        "step *= 2",
+        "step *= 3",
+        "how fast the search walks: both ends are evaluated points, and as close",
+    ),
+    (
+        "privacy/accounting/composition/loss.py",
+        "slack = 12 * UNIT * (abs(first) + abs(second) + abs(math.log(integral)) + 1)",
+        "slack = 12 * UNIT * (abs(first) + abs(second) + abs(math.log(integral)) + 0)",
+        "what theory/composition.md, Proposition 3 asks for: 12 units of the three absolute values",
+    ),
+    (
+        "privacy/accounting/releases.py",
+        "below = [step for step in LADDER if 8 * step <= order]",
+        "below = [step for step in LADDER if 7 * step <= order]",
+        "kappa grows with the order (theory/vector.md, Proposition 9): what is skipped is not the least",
+    ),
+    (
+        "privacy/accounting/releases.py",
+        "if all(self._kappa(step) * square < least for step in below):",
+        "if all(self._kappa(step) * square <= least for step in below):",
+        "where they are equal, kappa at the larger order is not below the least either",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

@@ -39,12 +39,15 @@ CALIBRATE = (
     "privacy/test_calibration.py",
 )
 COMPOSITION = (
+    "privacy/test_composition_allowances.py",
+    "privacy/test_envelope.py",
     "privacy/test_composition_parts.py",
     "privacy/test_rule.py::test_one_release_is_exact",
     "privacy/test_rule.py::test_the_grid_moves_the_loss_to_its_side",
     "privacy/test_rule.py::test_the_error_of_the_transform_is_bounded",
     "privacy/test_rule.py::test_without_delta_both_ends_are_those_of_pure_composition",
     "privacy/test_rule.py::test_a_rare_impossible_code_is_paid_for_out_of_delta",
+    "privacy/test_rule.py",
 )
 
 SUMS = ("privacy/test_rounding.py", "privacy/test_sums.py")
