@@ -271,5 +271,11 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "if all(self._kappa(step) * square <= least for step in below):",
         "where they are equal, kappa at the larger order is not below the least either",
     ),
+    (
+        "privacy/accounting/accountant.py",
+        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 4",
+        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 5",
+        "the descent ends with steps of 1 either way, where neither neighbour is lower: epsilon is quasi-convex in the order",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

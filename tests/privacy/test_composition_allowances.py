@@ -150,6 +150,8 @@ def test_a_crossing_is_found_in_a_few_steps_or_not_at_all():
         return 5.0 - math.exp(at)
 
     low, high = crossing(curve, 0.5, 0.25)
+    assert low is not None
+    assert high is not None
     assert low < math.log(5) <= high <= low + 1e-8
     assert len(asked) < 40
 
