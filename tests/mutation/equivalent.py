@@ -277,5 +277,71 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "near, step = 1 + math.sqrt(-math.log(delta) / rate), 5",
         "the descent ends with steps of 1 either way, where neither neighbour is lower: epsilon is quasi-convex in the order",
     ),
+    (
+        "aggregation/rotation.py",
+        'words = Key.from_seed(seed).fold_in("rotation").words(-(-size // 64))',
+        'words = Key.from_seed(seed).fold_in("rotation").words(-(-size - 64))',
+        "more words of the same stream are drawn than are read",
+    ),
+    (
+        "aggregation/vector.py",
+        "self.release(1, 1)  # checks the rest",
+        "self.release( 2, 1)  # checks the rest",
+        "one coordinate or two: channel, norm, trust and cohort are checked",
+    ),
+    (
+        "aggregation/secagg/masks.py",
+        "_PART = 2**14  # coordinates at a time: their masks stay in the processor's cache",
+        "_PART = 2** 13  # coordinates at a time: their masks stay in the processor's cache",
+        "the cipher goes on where it stopped: parts of 8 bytes each make the same mask",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "SLAB = 1 << 17",
+        "SLAB = 0 << 17",
+        "how many rows are encoded in one call: each has words of its own",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "SLAB = 1 << 17",
+        "SLAB = 1 << 18",
+        "how many rows are encoded in one call: each has words of its own",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "if dimension <= CHUNK and block(channel.levels)[0] == 1:",
+        "if dimension <= CHUNK and block(channel.levels)[0] < 1:",
+        "rows are encoded one by one, to the same payloads, slower",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "if dimension <= CHUNK and block(channel.levels)[0] == 1:",
+        "if dimension <= CHUNK and block(channel.levels)[ -1] == 1:",
+        "of more than one bit rows are encoded one by one, to the same payloads, slower",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "for encoder, row in zip(encoders, words, strict=True):",
+        "for encoder, row in zip(encoders, words, strict=False):",
+        "rows and encoders are parts of lists of one length, cut alike",
+    ),
+    (
+        "channels/encoding/inputs.py",
+        "if x.dtype == torch.bfloat16:",
+        "if x.dtype is torch.bfloat16:",
+        "there is one object of each of torch's dtypes",
+    ),
+    (
+        "channels/encoding/stream.py",
+        'or getattr(parts, "ndim", 1) == 0',
+        'or getattr(parts, "ndim", 2) == 0',
+        "what has no number of dimensions has not 0 of them",
+    ),
+    (
+        "channels/encoding/threads.py",
+        "size = -(-x.size // segments // self.chunk) * self.chunk if segments > 1 else x.size",
+        "size = -(-x.size // segments // self.chunk) * self.chunk if segments > 2 else x.size",
+        "two segments are encoded as one: slower, and codes do not depend on segments",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

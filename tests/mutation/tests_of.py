@@ -64,6 +64,7 @@ UPDATES = (
 )
 ENCODED = ("channels/test_codec_thresholds.py", "channels/test_codec.py")
 SECURE = (
+    "aggregation/test_secagg_primitives.py",
     "aggregation/test_secagg_limits.py",
     "aggregation/test_secagg_attacks.py",
     "aggregation/test_secagg.py",
