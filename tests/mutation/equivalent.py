@@ -343,5 +343,11 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "size = -(-x.size // segments // self.chunk) * self.chunk if segments > 2 else x.size",
         "two segments are encoded as one: slower, and codes do not depend on segments",
     ),
+    (
+        "privacy/accounting/calibration.py",
+        "break",
+        "continue",
+        "what ended the loop stands before anything that it changes: the turns that are left do the same, and change nothing",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

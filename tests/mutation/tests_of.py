@@ -26,6 +26,7 @@ ACCOUNT = (
     "privacy/test_releases_contract.py",
 )
 CALIBRATE = (
+    "privacy/test_calibration.py::test_arguments_are_checked",
     "privacy/test_calibration.py::test_what_is_returned_belongs_together",
     "privacy/test_calibration.py::test_the_nearest_epsilon_is_printed_rounded_up",
     "privacy/test_calibration.py::test_a_guarantee_that_changes_when_asked_again_is_not_returned",
