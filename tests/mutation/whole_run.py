@@ -4,11 +4,11 @@ GAUSSIAN = "privacy/accounting/gaussian.py"
 
 MUTANTS = [
     (
-        GAUSSIAN,
-        "rounds / multiplier**2",
-        "rounds / multiplier",
+        "privacy/accounting/releases.py",
+        "self.rounds / self.noise_multiplier**2)",
+        "self.rounds / self.noise_multiplier)",
         "the multiplier is not squared",
-        (),
+        ("tests/privacy/test_gaussian.py",),
     ),
     (
         GAUSSIAN,
@@ -32,9 +32,23 @@ MUTANTS = [
         (),
     ),
     (
+        GAUSSIAN,
+        "-math.log1p(2 * math.expm1(-curvature / 2))",
+        "curvature * 1.0",
+        "integer noise is taken for Gaussian noise of its curvature",
+        (),
+    ),
+    (
+        "privacy/accounting/releases.py",
+        "self.rounds * self.squared_distance * step)",
+        "self.squared_distance * step)",
+        "integer noise of one round",
+        ("tests/privacy/test_gaussian.py",),
+    ),
+    (
         "privacy/accounting/accountant.py",
-        "if len(squares) < len(releases):",
-        "if not squares:",
+        "if len(known) < len(squares):",
+        "if not known:",
         "what is not Gaussian is left out beside what is",
         ("tests/privacy/test_gaussian.py",),
     ),

@@ -1,17 +1,24 @@
 """Gaussian releases alone: the exact epsilon, rounded up, against mpmath."""
 
+import itertools
 import math
 
 import mpmath
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
+from randquant.mechanisms.noise.laws import DiscreteGaussian, Skellam
 from randquant.privacy.accounting import accountant
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.gaussian import gaussian_epsilon, log_gaussian_delta
-from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease
+from randquant.privacy.accounting.gaussian import (
+    gaussian_epsilon,
+    log_gaussian_delta,
+    step_square,
+)
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, NoiseRelease
 
 
 def exact_delta(epsilon, mu):
@@ -95,3 +102,62 @@ def test_the_order_stated_is_about_the_best_one(multiplier, rounds):
 def test_quick_accounting_is_the_same():
     release = rq.GaussianRelease(3.0, 1, 30)
     assert account([release], 1e-5, quick=True) == account([release], 1e-5)
+
+
+def steps_of(log_mass, reach: int) -> list[mpmath.mpf]:
+    """Normal quantiles of a symmetric law's distribution function, from one integer to the next."""
+    with mpmath.workdps(60):
+        mass = [mpmath.exp(log_mass(k)) for k in range(reach)]
+        total = 2 * sum(mass) - mass[0]
+        tail, quantiles = mpmath.mpf(0), []
+        for k in range(reach - 1, 0, -1):
+            tail += mass[k]
+            if tail / total > mpmath.mpf(10) ** -40:
+                quantiles.append(mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * tail / total))
+        return [2 * quantiles[-1], *(b - a for b, a in itertools.pairwise(quantiles))]
+
+
+@pytest.mark.parametrize("variance", [0.8, 1.0, 3.0, 20.0])
+def test_no_step_of_integer_noise_is_longer_than_that_of_gaussian_noise(variance):
+    gaussian = max(steps_of(lambda k: -(mpmath.mpf(k) ** 2) / (2 * variance), 120))
+    assert gaussian**2 <= step_square(1 / variance)
+    assert gaussian**2 > 1 / variance  # the curvature itself is not enough
+    if variance >= 2:
+        assert step_square(1 / variance) <= 1 / variance + 0.3 / variance**2
+        skellam = max(steps_of(lambda k: mpmath.log(mpmath.besseli(k, variance)), 200))
+        assert skellam**2 <= step_square(Skellam(variance).curvature(1))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(-12, 0.14).map(lambda power: 10**power))
+def test_the_step_is_rounded_up_and_hardly(curvature):
+    with mpmath.workdps(60):
+        exact = -mpmath.log(2 * mpmath.exp(-mpmath.mpf(curvature) / 2) - 1)
+    assert exact <= step_square(curvature) <= exact * (1 + 1e-6)
+    assert step_square(1.4) == math.inf
+
+
+@pytest.mark.parametrize("shift", [1, 4, 9])
+def test_shifts_of_integer_noise_are_bounded_closely(shift):
+    """The exact delta of a shift of one coordinate is met, and hardly more is stated."""
+    noise, delta = DiscreteGaussian(16.0), 1e-5
+    epsilon = account([NoiseRelease(noise, 1, shift**2, 1, 1)], delta * (1 + 2**-10)).epsilon
+    k = np.arange(-120, 160)
+    p = np.exp(-(k**2) / 32.0)
+    p, q = p / p.sum(), np.exp(-((k - shift) ** 2) / 32.0) / p.sum()
+
+    def exact(epsilon):
+        return np.maximum(q - math.exp(epsilon) * p, 0).sum()
+
+    assert exact(epsilon) <= delta < exact(0.97 * epsilon)
+
+
+def test_rounds_of_integer_noise_add_up_and_compose_with_others():
+    once, thrice = (NoiseRelease(Skellam(100.0), 40, 400, 16, n) for n in (1, 3))
+    assert thrice.squared_mu == pytest.approx(3 * once.squared_mu, rel=1e-12, abs=0)
+    assert account([thrice], 1e-5).epsilon == pytest.approx(account([once] * 3, 1e-5).epsilon)
+    renyi, _ = accountant._by_renyi([thrice], 1e-5)
+    assert account([thrice], 1e-5).epsilon < 0.95 * renyi
+    narrow = NoiseRelease(DiscreteGaussian(0.5), 1, 1, 16, 1)
+    assert narrow.squared_mu is None
+    assert account([narrow, once], 1e-5).epsilon < math.inf

@@ -10,7 +10,6 @@ import math
 from scipy.special import erfcx, ndtr
 
 from randquant.privacy.divergence import UNIT
-from randquant.privacy.guarantee import rounded_up
 
 SPECIAL = 1e-12
 """Relative error that is allowed for erfcx and the normal distribution, and for all around them."""
@@ -76,15 +75,24 @@ def log_gaussian_delta(threshold: float, mu: float) -> float:
     return log - threshold**2 / 2 + 16 * UNIT * (1 + abs(log) + threshold**2)
 
 
-def squared_mu(multiplier: float, rounds: int) -> float:
-    """Sum over rounds of the squared distance of neighbours over the variance; raised.
+def step_square(curvature: float) -> float:
+    """Squared distance over variance of Gaussian noise that hides shifts by 1 no better.
 
     Args:
-        multiplier: standard deviation of the noise over the distance of neighbours.
-        rounds: number of rounds.
+        curvature: upper bound of the second differences of -log p, for a law p on the integers
+            that is positive, and whose -log is convex.
+
+    Returns:
+        c^2, such that a shift by d is dominated by Gaussian noise with mu = c·d; infinite where
+        the law is too narrow.
 
     Example:
-        >>> round(squared_mu(2.0, 8), 9)
-        2.0
+        >>> round(step_square(0.01), 6)  # a variance of 100
+        0.010025
     """
-    return rounded_up(rounds / multiplier**2)
+    # theory/gaussian.md, Proposition 4.
+    if curvature >= 2 * math.log(2) - 1e-9:
+        return math.inf
+    square = -math.log1p(2 * math.expm1(-curvature / 2))
+    # theory/gaussian.md, Proposition 5.
+    return square * (1 + 32 * UNIT / (1 + 2 * math.expm1(-curvature / 2)))
