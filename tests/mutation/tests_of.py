@@ -96,6 +96,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/composition/rule.py": COMPOSITION,
     "privacy/accounting/composition/envelope.py": COMPOSITION,
     "privacy/accounting/composition/fourier.py": COMPOSITION,
+    "privacy/accounting/composition/mixture.py": ("privacy/test_mixture.py",),
     "privacy/accounting/composition/loss.py": COMPOSITION,
     "privacy/accounting/composition/normal.py": COMPOSITION,
     "privacy/certificates/curvature.py": ("privacy/test_vector.py",),
