@@ -61,8 +61,12 @@ def hints(declaring: Any) -> dict[str, Any]:
         >>> text(hints(wait)["rounds"]), text(hints(wait)["quiet"])
         ('how many', '')
     """
-    items = re.findall(r"(?m)^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(declaring) or "")
-    texts = {name: " ".join(words.split()).removesuffix(".") for name, words in items}
+    listed = re.findall(r"(?m)^    ([\w, ]+): (.*(?:\n {8}.*)*)", inspect.getdoc(declaring) or "")
+    texts = {
+        name: " ".join(words.replace("`", "").split()).removesuffix(".")
+        for names, words in listed
+        for name in names.split(", ")
+    }
     found = typing.get_type_hints(declaring, include_extras=True)
     return {name: meaning(hint, texts.get(name, "")) for name, hint in found.items()}
 

@@ -43,15 +43,9 @@ def run(
         raise ValueError(f"Expected a mechanism that protects, got {name}.")
     guarantee = account([release], delta)
     result = {
-        "mechanism": name,
-        "parameters": parameters,
-        "dimension": dimension,
-        "rounds": rounds,
-        "cohort": cohort,
-        "clip_norm": clip_norm,
-        "norm": norm,
-        **to_json(guarantee),
-    }
+        "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
+        "cohort": cohort, "clip_norm": clip_norm, "norm": norm, **to_json(guarantee),
+    }  # fmt: skip
     result["epsilon_lower"] = result.pop("lower")
     lines = [
         f"{name}, {dimension} coordinates, {rounds} rounds of one client's participation:",
