@@ -75,7 +75,7 @@ def test_files_tests_and_equivalent_lines_are_there():
 def test_lines_that_are_alike_in_any_file_are_found_and_no_others():
     frozen = "@dataclass(frozen=True, slots=True)"
     alike = (
-        (" @final", ""),
+        ("  @final", "  "),
         ("@functools.cache", ""),
         ("@functools.lru_cache(maxsize=16)", "@functools.lru_cache(maxsize= 17)"),
         (frozen, frozen.replace("slots=True", "slots=False")),

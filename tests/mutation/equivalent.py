@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 ALIKE: list[tuple[str, str, str]] = [
-    (r"^ ?@final$", "", "read by type checkers only"),
+    (r"^@final$", "", "read by type checkers only"),
     (
-        r"^ ?@functools\.(cache|lru_cache\(maxsize=( ?\d+|None)\))$",
+        r"^@functools\.(cache|lru_cache\(maxsize=( ?\d+|None)\))$",
         "",
         "computed again each time, or kept for the next: the same is computed",
     ),
@@ -31,7 +31,7 @@ def equivalent(file: str, before: str, after: str) -> str:
         if (name, old, new) == (file, before, after):
             return why
     for pattern, text, why in ALIKE:
-        if re.sub(pattern, text, before) == re.sub(pattern, text, after):
+        if re.sub(pattern, text, before.strip()) == re.sub(pattern, text, after.strip()):
             return why
     return ""
 
