@@ -27,7 +27,7 @@ EXTRAS = {
     "kymatio": {"training"},
     "tensorboard": set(),
     "optuna": {"training"},
-    "rich": {"cli", "training.display"},
+    "rich": {"training.display"},
     "altair": {"_internal.html.charts"},
     "vl_convert": {"_internal.html.charts", "_internal.html.runtime"},
     "flwr": {"integrations"},
