@@ -98,6 +98,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/composition/fourier.py": COMPOSITION,
     "privacy/accounting/composition/mixture.py": ("privacy/test_mixture.py",),
     "privacy/accounting/composition/loss.py": COMPOSITION,
+    "privacy/accounting/composition/mixture.py": (
+        "privacy/test_mixture.py",
+        "privacy/test_sampled.py",
+    ),
     "privacy/accounting/composition/normal.py": COMPOSITION,
     "privacy/certificates/curvature.py": ("privacy/test_vector.py",),
     "privacy/divergence.py": (
@@ -117,6 +121,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_coordinate.py",
         "privacy/test_accountant.py",
     ),
+    "privacy/accounting/gaussian.py": ("privacy/test_gaussian.py", "privacy/test_accountant.py"),
     "privacy/accounting/releases.py": (
         "privacy/test_guarantee.py",
         "privacy/test_releases.py",
@@ -184,7 +189,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/certificates/sums/mixture.py": SUMS,
     "privacy/certificates/sums/pair.py": SUMS,
     "privacy/certificates/sums/rows.py": SUMS,
+    "privacy/certificates/sums/bits.py": ("privacy/test_bits.py",),
     "privacy/certificates/sums/chain.py": CURVATURE,
+    "privacy/certificates/sums/ends.py": ("privacy/test_bits.py", *CURVATURE),
     "privacy/certificates/sums/chain_kernel.py": CURVATURE,
     "privacy/certificates/sums/kappa_blanket.py": CURVATURE,
     "privacy/certificates/sums/reachable.py": CURVATURE,
