@@ -96,7 +96,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/composition/rule.py": COMPOSITION,
     "privacy/accounting/composition/envelope.py": COMPOSITION,
     "privacy/accounting/composition/fourier.py": COMPOSITION,
-    "privacy/accounting/composition/mixture.py": ("privacy/test_mixture.py",),
     "privacy/accounting/composition/loss.py": COMPOSITION,
     "privacy/accounting/composition/mixture.py": (
         "privacy/test_mixture.py",
@@ -121,7 +120,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_coordinate.py",
         "privacy/test_accountant.py",
     ),
-    "privacy/accounting/gaussian.py": ("privacy/test_gaussian.py", "privacy/test_accountant.py"),
     "privacy/accounting/releases.py": (
         "privacy/test_guarantee.py",
         "privacy/test_releases.py",
