@@ -349,5 +349,11 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "continue",
         "what ended the loop stands before anything that it changes: the turns that are left do the same, and change nothing",
     ),
+    (
+        "privacy/accounting/sampled.py",
+        "return self.rounds * per_round * (1 + 8 * UNIT)",
+        "return self.rounds * per_round * (1 + 7 * UNIT)",
+        "1 + 7 · 2**-53 is a tie between floats and rounds to 1 + 8 · 2**-53",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
