@@ -355,5 +355,29 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "return self.rounds * per_round * (1 + 7 * UNIT)",
         "1 + 7 · 2**-53 is a tie between floats and rounds to 1 + 8 · 2**-53",
     ),
+    (
+        "privacy/accounting/sampled.py",
+        "return self.release.distance * self.rounds * (1 + 8 * UNIT)",
+        "return self.release.distance * self.rounds * (1 + 9 * UNIT)",
+        "1 + 9 · 2**-53 is a tie between floats and rounds to 1 + 8 · 2**-53",
+    ),
+    (
+        "privacy/accounting/sampled.py",
+        'if scheme == "fixed" and release.neighboring == "zero_out":',
+        'if scheme == "fixed" and release.neighboring >= "zero_out":',
+        "of the two relations that are accepted, zero_out is the last in the alphabet",
+    ),
+    (
+        "privacy/accounting/accountant.py",
+        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 4",
+        "near, step = 0 + math.sqrt(-math.log(delta) / rate), 4",
+        "where the descent starts: it ends where neither neighbour is lower, and epsilon is quasi-convex in the order",
+    ),
+    (
+        "privacy/accounting/accountant.py",
+        "rate = max(_composed(releases, 2.0) / 2, 1e-300)",
+        "rate = max(_composed(releases, 3.0) / 2, 1e-300)",
+        "where the descent starts: it ends where neither neighbour is lower, and epsilon is quasi-convex in the order",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
