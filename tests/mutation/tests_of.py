@@ -128,6 +128,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_releases_contract.py",
     ),
     "privacy/accounting/sampled.py": (
+        "privacy/test_mixture.py",
         "privacy/test_sampled.py",
         "privacy/test_releases_contract.py",
     ),
