@@ -379,5 +379,41 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "rate = max(_composed(releases, 3.0) / 2, 1e-300)",
         "where the descent starts: it ends where neither neighbour is lower, and epsilon is quasi-convex in the order",
     ),
+    (
+        "privacy/certificates/sums/bounds.py",
+        "reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) + 2 * codes",
+        "reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) // 2 * codes",
+        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
+    ),
+    (
+        "privacy/certificates/sums/bounds.py",
+        "reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) + 2 * codes",
+        "reach = 2 * deviation * math.sqrt( 3 * clients * floor * math.log(2)) + 2 * codes",
+        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
+    ),
+    (
+        "privacy/certificates/sums/bounds.py",
+        "return min(clients * (codes - 1) + 1, reach)",
+        "return min(clients * (codes - 1) * 1, reach)",
+        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
+    ),
+    (
+        "privacy/certificates/sums/bounds.py",
+        "spread = rows.probabilities @ place**2 - (rows.probabilities @ place) ** 2",
+        "spread = rows.probabilities @ place** 3 - (rows.probabilities @ place) ** 2",
+        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
+    ),
+    (
+        "privacy/certificates/sums/mixture.py",
+        "return np.minimum(log_moment + np.exp(np.minimum(added, 700.0)) * (1 + 1e-9), log_single)",
+        "return np.minimum(log_moment + np.exp(np.minimum(added, 699.0)) * (1 + 1e-9), log_single)",
+        "e^699 as e^700 is above the moment of one client, which is finite where anything is trimmed and then the lesser of the two",
+    ),
+    (
+        "privacy/certificates/sums/mixture.py",
+        "for law, mass in zip(laws, log_masses, strict=True):",
+        "for law, mass in zip(laws, log_masses, strict=False):",
+        "laws and masses are made from one list of groups",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

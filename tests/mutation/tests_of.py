@@ -52,7 +52,7 @@ COMPOSITION = (
     "privacy/test_rule.py",
 )
 
-SUMS = ("privacy/test_rounding.py", "privacy/test_sums.py")
+SUMS = ("privacy/test_certificate.py", "privacy/test_rounding.py", "privacy/test_sums.py")
 CURVATURE = (
     "privacy/test_rounding.py",
     "privacy/test_sum_curvature_steep.py",
