@@ -101,6 +101,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_coordinate.py",
         "privacy/test_accountant.py",
     ),
+    "privacy/accounting/martingale.py": ("privacy/test_martingale.py",),
+    "privacy/accounting/ratios.py": ("privacy/test_martingale.py",),
     "privacy/accounting/releases.py": ("privacy/test_guarantee.py", "privacy/test_releases.py"),
     "privacy/accounting/sampled.py": ("privacy/test_sampled.py",),
     "privacy/certificates/vector.py": (

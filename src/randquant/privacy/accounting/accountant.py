@@ -17,6 +17,7 @@ from randquant._internal.progress import report
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.rule import compose
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
+from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
 from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, rounded_up
@@ -90,6 +91,7 @@ def account(
         # RESERVE of it for the distance to the law that is sent.
         left = delta * (1 - RESERVE) if distance > 0 else delta
         candidates += [_by_gaussian(releases, left), _by_renyi(releases, left, near)]
+        candidates.append(_by_martingale(releases, left))
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
@@ -173,6 +175,20 @@ def _by_gaussian(releases: Sequence[Release], delta: float) -> tuple[float, floa
     mu = rounded_up(math.sqrt(rounded_up(math.fsum(known))))
     epsilon = gaussian_epsilon(mu, delta)
     return epsilon, 1 + epsilon / mu**2 if mu**2 > 0 else math.inf
+
+
+def _by_martingale(releases: Sequence[Release], delta: float) -> tuple[float, float]:
+    """(epsilon, order) where every release is made of small steps, or Gaussian noise; else inf."""
+    parts = []
+    for release in releases:
+        square = release.squared_mu
+        # theory/martingale.md, Proposition 5: Gaussian noise adds no error.
+        part = release.steps if square is None else Steps(square)
+        if part is None:
+            return math.inf, math.inf
+        parts.append(part)
+    steps = Steps.together(parts)
+    return martingale_epsilon(steps, delta) if steps.largest > 0 else (math.inf, math.inf)
 
 
 def _by_renyi(

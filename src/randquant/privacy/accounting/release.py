@@ -6,6 +6,7 @@ from typing import Protocol
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
+from randquant.privacy.accounting.martingale import Steps
 from randquant.privacy.guarantee import Neighboring, Trust
 
 
@@ -68,6 +69,11 @@ class Release(Protocol):
         ...
 
     @property
+    def steps(self) -> Steps | None:
+        """All rounds as many small steps of the likelihood ratio; None if they are not known."""
+        ...
+
+    @property
     def sampled(self) -> bool:
         """Whether the bound relies on the client taking part in each round at random."""
         ...
@@ -124,6 +130,11 @@ class ReleaseDefaults:
 
     @property
     def squared_mu(self) -> float | None:
+        """None: not known."""
+        return None
+
+    @property
+    def steps(self) -> Steps | None:
         """None: not known."""
         return None
 

@@ -16,6 +16,7 @@ from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.examples import check_examples, share
 from randquant.privacy.accounting.gaussian import step_square
+from randquant.privacy.accounting.martingale import Steps, steps_of_sums
 from randquant.privacy.accounting.release import ReleaseDefaults, whole_times
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
@@ -160,9 +161,7 @@ class VectorRelease(ReleaseDefaults):
         order = validate.renyi_order(order)
         if self.releases == 0:
             return 0.0
-        worlds = 2 if self.neighboring == "replace_one" else 1
-        # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16.
-        apart = worlds * self.clip_norm * share(self.examples)
+        apart = self._apart
         spread = 1.0 if self.norm == "l1" else math.sqrt(self.dimension)
         # In L1 the encoder's rounding moves every coordinate by at most what it moves one.
         # theory/vector.md, Proposition 14.
@@ -185,6 +184,19 @@ class VectorRelease(ReleaseDefaults):
                 least = min(least, self._kappa(order) * square)
         # theory/rounding.md, Proposition 8; twice, for the roundings of apart, spread and moved.
         return rounded_up(rounded_up(self.rounds * least))
+
+    @property
+    def steps(self) -> Steps | None:
+        """One step for each coordinate of each round, where the channel's moments are known."""
+        square = squared_distance(self.channel, self._apart, self.dimension)
+        return steps_of_sums(self.channel, self.cohort, square, self.rounds)
+
+    @property
+    def _apart(self) -> float:
+        """Largest distance of neighbours' updates, in the norm in which they are clipped."""
+        worlds = 2 if self.neighboring == "replace_one" else 1
+        # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16.
+        return worlds * self.clip_norm * share(self.examples)
 
     def _kappa(self, order: float) -> float:
         return kappa_sum(self.channel, self.cohort, order).upper
