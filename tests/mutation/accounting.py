@@ -367,8 +367,8 @@ MUTANTS = [
     # account.py
     (
         "privacy/accounting/accountant.py",
-        "left = delta * (1 - RESERVE) if distance > 0 else delta\n        candidates",
-        "left = delta\n        candidates",
+        "left = delta * (1 - RESERVE) if distance > 0 else delta\n        *",
+        "left = delta\n        *",
         "delta not split",
         (),
     ),
