@@ -12,7 +12,13 @@ from strategies import mechanism_channels
 import randquant as rq
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.noise.laws import Skellam
-from randquant.privacy.accounting.accountant import ORDERS, RESERVE, _to_epsilon, account
+from randquant.privacy.accounting.accountant import (
+    ORDERS,
+    RESERVE,
+    _to_epsilon,
+    account,
+    account_at,
+)
 from randquant.privacy.accounting.composition.rule import compose
 from randquant.privacy.accounting.release import ReleaseDefaults
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, NoiseRelease
@@ -153,12 +159,17 @@ def test_renyi_bounds_alone_are_converted_at_their_best_order(multiplier, delta)
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01])
 def test_closeness_is_paid_for_out_of_delta(delta):
     """(epsilon, delta) of what is bounded is delta + (1 + e^epsilon) · distance of what is sent."""
+    assert RESERVE * 1024 == 1  # the part that docs/theory/accounting.md states
     exact = account([CloseRelease(0.0)], delta).epsilon
     left = account([CloseRelease(0.0)], delta * (1 - RESERVE)).epsilon
     assert exact < left < 1.001 * exact
     most = delta * RESERVE / (1 + math.exp(left))
     assert account([CloseRelease(most * 0.999)], delta).epsilon == left
     assert account([CloseRelease(most * 1.001)], delta).epsilon == math.inf
+    order = account([CloseRelease(0.0)], delta).order
+    assert account_at([CloseRelease(0.0)], delta, order) == exact
+    assert account_at([CloseRelease(most * 0.999)], delta, order) == left
+    assert account_at([CloseRelease(most * 1.001)], delta, order) == math.inf
     both = [CloseRelease(most * 0.4), CloseRelease(most * 0.4)]
     assert account(both, delta).epsilon == math.inf  # together their epsilon is larger
     assert account([CloseRelease(1e-300)], 0.0).epsilon == math.inf

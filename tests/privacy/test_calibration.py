@@ -231,7 +231,12 @@ def test_too_few_bits_are_said():
         ({"epsilon": math.nan}, "finite"),
         ({"delta": 1.0}, "delta"),
         ({"start": -1.0}, "start"),
+        ({"start": -0.5}, "start"),
+        ({"start": 0.0}, "start"),
         ({"reach": (2.0, 1.0)}, "largest noise"),
+        ({"reach": (0.0, 1.0)}, "least noise"),
+        ({"reach": (1.0,)}, "got 1 numbers"),
+        ({"reach": (1.0, 2.0, 3.0)}, "got 3 numbers"),
     ],
 )
 def test_arguments_are_checked(change, wanted):

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
+from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.martingale import Steps
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -78,6 +79,11 @@ class Release(Protocol):
         """Whether the bound relies on the client taking part in each round at random."""
         ...
 
+    @property
+    def mixture(self) -> Mixture | None:
+        """Pairs of mixtures of normal laws that dominate each round, if any are known."""
+        ...
+
     def zeroed(self) -> Release | None:
         """The same release for `zero_out` neighbours; None if it does not follow from this one."""
         ...
@@ -142,6 +148,11 @@ class ReleaseDefaults:
     def sampled(self) -> bool:
         """No: the client takes part in all its rounds."""
         return False
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """None: not known."""
+        return None
 
     def zeroed(self) -> Release | None:
         """None: not known."""
