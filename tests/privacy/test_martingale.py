@@ -138,6 +138,38 @@ def test_peaks_of_the_density_are_its_derivatives_largest_values():
         assert largest <= peak <= largest * (1 + 1e-6)
 
 
+@pytest.mark.parametrize(("ratio", "clients", "longest"), [(4.0, 30, 1.0), (3.0, 4, 0.4)])
+def test_moments_of_steps_are_as_close_to_those_of_gaussian_noise_as_stated(
+    ratio, clients, longest
+):
+    channel = bit(ratio)
+    moments, per_way = ratio_moments(channel, clients), share(channel, clients)
+    assert moments is not None
+    steps = Steps.of(moments, per_way, longest, 1.0)
+    close = [0.0] * (3 + len(steps.sixth))
+    for right in (0, clients // 2, clients - 1):
+        a, b = (np.array(law) for law in laws(channel, clients, right))
+        for q, way in itertools.product(np.linspace(0, 1, 11), (-1.0, -0.5, 0.1, 1.0)):
+            way *= longest
+            if not 0 <= q + way <= 1:
+                continue
+            under, over = a + q * (b - a), a + (q + way) * (b - a)
+            rho, v = over / under, per_way * way**2
+            x = float(under @ (rho - 1) ** 2)
+            found = [
+                abs(float(under @ (rho - 1) ** k) - _lognormal(k, 0, x)) / v for k in (3, 4, 5)
+            ] + [
+                (float(under @ ((rho - 1) ** 6 * rho**power)) + _lognormal(6, power, x)) / v
+                for power in (0, *LADDER)
+            ]
+            assert np.all(np.array(found) <= [*steps.apart, *steps.sixth])
+            close = np.maximum(close, found).tolist()
+    # Not far above what is met.
+    assert all(
+        bound <= 12 * met for bound, met in zip([*steps.apart, *steps.sixth], close, strict=True)
+    )
+
+
 def potential(e, r, steps: Steps, tilt: float, smoothing: float):
     """(price, allowance) of Proposition 5 at K = 1: U is their sum."""
     moments = steps.moments(tilt)
@@ -289,6 +321,47 @@ def test_any_tilt_and_smoothing_is_above_the_gaussian_and_none_is_no_bound():
     assert order > 1
     assert martingale_epsilon(steps, 0.0)[0] == math.inf
     assert martingale_epsilon(Steps(0.0), DELTA)[0] == 0.0
+
+
+@pytest.mark.parametrize("tilt", [0.5, 2.5, 7.0])
+@pytest.mark.parametrize("smoothing", [1.5, 20.0])
+def test_the_potential_of_the_whole_run_is_delta(tilt, smoothing):
+    """The potential at R_0 = 1 and K is K times the one at 1/K."""
+    steps = VectorRelease(bit(4.0), 4.0, 2000, 4, "aggregate", cohort=200).steps
+    assert steps is not None
+    smoothing *= steps.largest
+    epsilon = epsilon_at(steps, DELTA, tilt, smoothing)
+    ratio, whole = np.exp(-epsilon), steps.energy + smoothing
+    found = sum(potential(whole, ratio, steps, tilt, smoothing)) / ratio
+    assert DELTA * (1 - 1e-5) < found <= DELTA
+
+
+def test_the_energy_is_that_of_order_two():
+    """Cover every pair of one coordinate: D_2 is at most share · way^2, and close to it."""
+    channel, clients, close = bit(3.0), 12, 0.0
+    release = VectorRelease(channel, 1.0, 1, 1, "aggregate", cohort=clients)
+    steps = release.steps
+    assert steps is not None
+    for right in range(clients):
+        a, b = (np.array(law) for law in laws(channel, clients, right))
+        for p, q in itertools.permutations(np.linspace(0, 1, 9), 2):
+            under, other = a + q * (b - a), a + p * (b - a)
+            loss = math.log(float((other**2 / under).sum())) / (p - q) ** 2
+            close = max(close, loss)
+    assert close <= steps.energy <= close * 1.01
+    assert steps.largest == pytest.approx(steps.energy, rel=1e-6)
+
+
+def test_a_channel_that_is_no_mirror_image_is_bounded_for_every_spread():
+    weights = [[2**60, 3 * 2**60], [2**61 + 2**59, 2**62 - 2**61 - 2**59]]
+    channel = rq.Channel([-1.0, 1.0], [-2.0, 3.0], weights, 2**62)
+    found = ratio_moments(channel, 6)
+    assert found is not None
+    worst = 0.0
+    for right in range(6):
+        a, b = (np.array(law) for law in laws(channel, 6, right))
+        worst = max(worst, *(float(((b - a) ** 6 / under**5).sum()) for under in (a, b)))
+    assert worst <= found.sixth <= worst * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("clients", [40, 200])

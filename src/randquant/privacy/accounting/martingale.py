@@ -16,6 +16,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, log_gaussian_delta
 from randquant.privacy.accounting.ratios import LADDER, RatioMoments, ratio_moments
 from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
+from randquant.privacy.guarantee import rounded_up
 
 SLACK = 1 + 1e-9
 """Pays for the rounding of sums of non-negative terms, of fewer than a hundred operations each."""
@@ -82,7 +83,7 @@ class Steps:
         """The steps of several releases, in any order."""
         # theory/martingale.md, Proposition 5: every step is within the largest of each bound.
         return cls(
-            math.fsum(part.energy for part in parts) * SLACK,
+            rounded_up(math.fsum(part.energy for part in parts)),
             max(part.largest for part in parts),
             tuple(map(max, *(part.apart for part in parts), (0.0,) * 3)),
             tuple(map(max, *(part.sixth for part in parts), (0.0,) * (1 + len(LADDER)))),

@@ -75,7 +75,7 @@ def ratio_moments(channel: Channel, clients: int) -> RatioMoments | None:
         >>> channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
         >>> found = ratio_moments(channel, 100)
         >>> round(found.second * 100 * 15 / 4, 2)  # of Gaussian noise of variance 100 (4^2 - 1)
-        1.0
+        1.01
     """
     rows = channel.weights / channel.denominator
     if len(rows) != 2 or clients > LARGEST_SUM:
