@@ -121,6 +121,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_coordinate.py",
         "privacy/test_accountant.py",
     ),
+    "privacy/accounting/martingale.py": ("privacy/test_martingale.py",),
+    "privacy/accounting/ratios.py": ("privacy/test_martingale.py",),
     "privacy/accounting/releases.py": (
         "privacy/test_guarantee.py",
         "privacy/test_releases.py",
