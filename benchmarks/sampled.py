@@ -1,4 +1,4 @@
-"""Epsilon of hidden cohorts beside dp-accounting's loss distributions: python benchmarks/sampled.py"""
+"""Epsilon of hidden cohorts beside dp-accounting's: python benchmarks/sampled.py"""
 
 import itertools
 import sys

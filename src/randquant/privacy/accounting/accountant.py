@@ -15,8 +15,8 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.mixture import Mixture
-from randquant.privacy.accounting.composition.rule import compose, compose_mixture
+from randquant.privacy.accounting.composition.loss import Worlds
+from randquant.privacy.accounting.composition.rule import compose, compose_worlds
 from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, rounded_up
@@ -92,11 +92,10 @@ def account(
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
-    mixture = _only_mixture(releases)
-    if mixture is not None and delta > 0 and total > 0 and not quick:
-        # theory/sampling.md, Propositions 13 to 17; its distance is zero.
-        rounds = sum(release.rounds for release in releases)
-        composed = compose_mixture(mixture, rounds, delta)
+    known = _only_worlds(releases)
+    if known is not None and delta > 0 and total > 0 and not quick:
+        # theory/sampling.md, Propositions 15 and 19; their distance is zero.
+        composed = compose_worlds(*known, delta)
         if composed[0] < epsilon:
             epsilon, order = composed
     lower = 0.0
@@ -168,10 +167,11 @@ def _only_channel(releases: Sequence[Release]) -> Channel | None:
     return used.pop() if len(used) == 1 else None
 
 
-def _only_mixture(releases: Sequence[Release]) -> Mixture | None:
-    """The mixtures that dominate each round of all releases, if they are the same ones."""
-    first, *others = {release.mixture for release in releases}
-    return None if others else first
+def _only_worlds(releases: Sequence[Release]) -> tuple[Worlds, int] | None:
+    """The worlds that dominate the parts of all releases, if they are the same, and how many."""
+    known = [release.worlds for release in releases]
+    first, *others = {each and each[0] for each in known}
+    return None if others or first is None else (first, sum(each[1] for each in known if each))
 
 
 def _by_renyi(

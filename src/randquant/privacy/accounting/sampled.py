@@ -69,8 +69,8 @@ class Sampled(ReleaseDefaults):
         validate.real("rate", self.rate, above=0, high=1, why="it is a probability")
         validate.whole("rounds", self.rounds, low=0, high=2**53)
         validate.choice("scheme", self.scheme, ("poisson", "fixed"))
-        _check_release("release", self.release)
-        _check_unseen(self.release, self.scheme, self.hidden)
+        check_one_round("release", self.release)
+        check_unseen(self.release, self.scheme, self.hidden)
         if self.absent is not None:
             _check_absent(self.absent, self.release, self.scheme)
 
@@ -130,20 +130,22 @@ class Sampled(ReleaseDefaults):
         return self.rounds * per_round * (1 + 8 * UNIT)
 
     @property
-    def mixture(self) -> Mixture | None:
+    def worlds(self) -> tuple[Mixture, int] | None:
         """Of Gaussian noise, the worlds of one round that are easiest to tell apart."""
-        apart = _apart(self.release)
+        apart = distance_of(self.release)
         if apart is None:
             return None
+        away = None if self.absent is None else distance_of(self.absent)
         if self.neighboring == "zero_out":
             # theory/sampling.md, Proposition 13.
-            return Mixture.of_absence(self.rate, apart)
-        away = None if self.absent is None else _apart(self.absent)
-        if away is not None and away < apart:
+            mixture = Mixture.of_absence(self.rate, apart)
+        elif away is not None and away < apart:
             # theory/sampling.md, Proposition 13: absence is between the two.
-            return Mixture.of_exchange(self.rate, (away, -away))
-        # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
-        return Mixture.of_exchange(self.rate, (apart, 0.0))
+            mixture = Mixture.of_exchange(self.rate, (away, -away))
+        else:
+            # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
+            mixture = Mixture.of_exchange(self.rate, (apart, 0.0))
+        return mixture, self.rounds
 
     def repeated(self, times: int) -> Sampled:
         """In so many times the rounds."""
@@ -158,13 +160,13 @@ class Sampled(ReleaseDefaults):
         return self.absent
 
 
-def _apart(release: Release) -> float | None:
+def distance_of(release: Release) -> float | None:
     """How far apart Gaussian noise keeps neighbours, in standard deviations, rounded up."""
     multiplier = release.gaussian_multiplier
     return None if multiplier is None else math.nextafter(1 / multiplier, math.inf)
 
 
-def _check_release(name: str, release: Release) -> None:
+def check_one_round(name: str, release: Release) -> None:
     check_release(name, release)
     if release.sampled:
         raise ValueError("Expected a release that is not sampled yet: multiply the rates instead.")
@@ -175,7 +177,7 @@ def _check_release(name: str, release: Release) -> None:
         )
 
 
-def _check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
+def check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
     # theory/sampling.md, Proposition 1: an adversary who knows the others counts them.
     if scheme == "fixed" and hidden:
         raise ValueError(
@@ -198,7 +200,7 @@ def _check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
 
 
 def _check_absent(absent: Release, release: Release, scheme: Scheme) -> None:
-    _check_release("absent", absent)
+    check_one_round("absent", absent)
     wanted = ("zero_out", "replace_one", release.trust, "poisson")
     if (absent.neighboring, release.neighboring, absent.trust, scheme) != wanted:
         raise ValueError(
