@@ -11,10 +11,12 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import ndtr
 
 import randquant as rq
+from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.composition.fourier import by_fourier
 from randquant.privacy.accounting.composition.loss import best_tilt
 from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.composition.rule import compose_worlds
+from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.accounting.sampled import Sampled
 from randquant.privacy.guarantee import Neighboring
 
@@ -180,6 +182,9 @@ def test_both_directions_of_absence_count():
     assert {way[::-1] for way in mixture.ways} == set(mixture.ways)
 
 
+NEAR: list[tuple[int, Neighboring]] = [(4, "replace_one"), (1, "zero_out")]
+
+
 @pytest.mark.parametrize("rounds", [1, 60])
 def test_account_knows_the_worlds_of_a_sampled_release(rounds):
     def gaussian(multiplier, neighboring: Neighboring = "replace_one"):
@@ -196,6 +201,9 @@ def test_account_knows_the_worlds_of_a_sampled_release(rounds):
         ),
         (Sampled(gaussian(1.0), 0.02, rounds, "fixed"), anywhere(0.02, 1.0)),
     ]
+    skellam = [NoiseRelease(Skellam(100.0), 20, n * 1000, 8, 1, neighboring=m) for n, m in NEAR]
+    both = Sampled(skellam[0], 0.02, rounds, hidden=True, absent=skellam[1])
+    assert both.worlds == Sampled(skellam[0], 0.02, rounds, hidden=True).worlds
     for release, mixture in cases:
         epsilon = rq.account([release], DELTA).epsilon
         assert epsilon == pytest.approx(compose_worlds(mixture, rounds, DELTA)[0], rel=1e-6)

@@ -15,8 +15,8 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.loss import Worlds
 from randquant.privacy.accounting.composition.rule import compose, compose_worlds
+from randquant.privacy.accounting.gaussian import gaussian_epsilon
 from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, rounded_up
@@ -45,7 +45,8 @@ def account(
     Returns:
         The best of pure composition (which needs no delta), Rényi composition over ORDERS and,
         where one channel was used throughout, composition of its privacy loss. Under local
-        trust the latter also gives `lower`.
+        trust the latter also gives `lower`. Where each release is Gaussian, or dominated by
+        Gaussian noise, the exact value of that noise, rounded up, is among them.
 
     Guarantees:
         The composed mechanism is (epsilon, delta)-differentially private for the releases' own
@@ -88,16 +89,12 @@ def account(
         # theory/accounting.md, Proposition 4: this part of delta is for the law that is bounded,
         # RESERVE of it for the distance to the law that is sent.
         left = delta * (1 - RESERVE) if distance > 0 else delta
-        candidates.append(_by_renyi(releases, left, near))
+        candidates += [_by_gaussian(releases, left), _by_renyi(releases, left, near)]
+        if not quick:
+            candidates.append(_by_worlds(releases, left))
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
-    known = _only_worlds(releases)
-    if known is not None and delta > 0 and total > 0 and not quick:
-        # theory/sampling.md, Propositions 15 and 19; their distance is zero.
-        composed = compose_worlds(*known, delta)
-        if composed[0] < epsilon:
-            epsilon, order = composed
     lower = 0.0
     channel = _only_channel(releases)
     if channel is not None:
@@ -167,11 +164,27 @@ def _only_channel(releases: Sequence[Release]) -> Channel | None:
     return used.pop() if len(used) == 1 else None
 
 
-def _only_worlds(releases: Sequence[Release]) -> tuple[Worlds, int] | None:
-    """The worlds that dominate the parts of all releases, if they are the same, and how many."""
+def _by_gaussian(releases: Sequence[Release], delta: float) -> tuple[float, float]:
+    """(epsilon, order) where every release is dominated by Gaussian noise; else infinity."""
+    squares = [release.squared_mu for release in releases]
+    known = [square for square in squares if square is not None]
+    if len(known) < len(squares):
+        return math.inf, math.inf
+    # theory/gaussian.md, Propositions 1 and 2; a sum and a root. At that order the Rényi bound
+    # is lowest, about.
+    mu = rounded_up(math.sqrt(rounded_up(math.fsum(known))))
+    epsilon = gaussian_epsilon(mu, delta)
+    return epsilon, 1 + epsilon / mu**2 if mu**2 > 0 else math.inf
+
+
+def _by_worlds(releases: Sequence[Release], delta: float) -> tuple[float, float]:
+    """(epsilon, order) where the same worlds dominate parts of every release; else infinity."""
     known = [release.worlds for release in releases]
     first, *others = {each and each[0] for each in known}
-    return None if others or first is None else (first, sum(each[1] for each in known if each))
+    if others or first is None:
+        return math.inf, math.inf
+    # theory/sampling.md, Propositions 15 and 19.
+    return compose_worlds(first, sum(each[1] for each in known if each), delta)
 
 
 def _by_renyi(

@@ -12,7 +12,7 @@ from randquant.privacy.accounting.composition.allocation import Allocation
 from randquant.privacy.accounting.release import Release, ReleaseDefaults, whole_times
 from randquant.privacy.accounting.sampled import check_one_round, check_unseen, distance_of
 from randquant.privacy.divergence import UNIT
-from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.privacy.guarantee import Neighboring, Trust, rounded_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Allocated(ReleaseDefaults):
     - what is published is a sum, or a sum over a public number: the size of a round's cohort is
       random, and not divided by.
 
-    For `zero_out` neighbours and Gaussian noise the worst pair of worlds is composed. For other
-    releases and `replace_one` neighbours the bound is that of `participations` rounds that
-    everybody sees: nothing is amplified.
+    For `zero_out` neighbours and Gaussian noise, or noise that it dominates (`squared_mu`), the
+    worst pair of worlds is composed. For other releases and for `replace_one` the bound is that of
+    `participations` rounds that everybody sees: nothing is amplified.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind, or the adversary
@@ -52,7 +52,7 @@ class Allocated(ReleaseDefaults):
         >>> import randquant as rq
         >>> one = rq.GaussianRelease(1.0, dimension=650, rounds=1, neighboring="zero_out")
         >>> print(rq.account([Allocated(one, participations=10, total=1000)], delta=1e-5))
-        epsilon <= 1.7017 at delta = 1e-05 (zero_out, central trust)
+        epsilon <= 1.7016 at delta = 1e-05 (zero_out, central trust)
     """
 
     release: Release
@@ -103,8 +103,16 @@ class Allocated(ReleaseDefaults):
 
     def renyi(self, order: float) -> float:
         """As if everybody saw the rounds that the client takes part in."""
+        if not self.releases:
+            return 0.0
         # theory/sampling.md, Proposition 19: its last sentence.
         return self.participations * self.runs * self.release.renyi(order) * (1 + 8 * UNIT)
+
+    @property
+    def squared_mu(self) -> float | None:
+        """The same, where Gaussian noise hides no more."""
+        square = self.release.squared_mu
+        return None if square is None else rounded_up(self.participations * self.runs * square)
 
     @property
     def worlds(self) -> tuple[Allocation, int] | None:

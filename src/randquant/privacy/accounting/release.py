@@ -60,6 +60,15 @@ class Release(Protocol):
         ...
 
     @property
+    def squared_mu(self) -> float | None:
+        """Squared distance over variance of Gaussian noise that hides no more than all rounds.
+
+        Each round is dominated by its share of that noise, for every set of outcomes and in both
+        orders of the neighbours, so that rounds and releases add up. None if none is known.
+        """
+        ...
+
+    @property
     def sampled(self) -> bool:
         """Whether the bound relies on the client taking part in each round at random."""
         ...
@@ -117,6 +126,11 @@ class ReleaseDefaults:
     @property
     def gaussian_multiplier(self) -> float | None:
         """None."""
+        return None
+
+    @property
+    def squared_mu(self) -> float | None:
+        """None: not known."""
         return None
 
     @property

@@ -19,7 +19,7 @@ from randquant.privacy.accounting.release import (
     whole_times,
 )
 from randquant.privacy.divergence import UNIT
-from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.privacy.guarantee import Neighboring, Trust, rounded_up
 
 Scheme = Literal["poisson", "fixed"]
 """`poisson`: each client takes part independently of the others. `fixed`: cohorts of one size,
@@ -131,21 +131,20 @@ class Sampled(ReleaseDefaults):
 
     @property
     def worlds(self) -> tuple[Mixture, int] | None:
-        """Of Gaussian noise, the worlds of one round that are easiest to tell apart."""
+        """Where Gaussian noise hides no more, the worlds of one round, easiest to tell apart."""
         apart = distance_of(self.release)
         if apart is None:
             return None
-        away = None if self.absent is None else distance_of(self.absent)
         if self.neighboring == "zero_out":
             # theory/sampling.md, Proposition 13.
-            mixture = Mixture.of_absence(self.rate, apart)
-        elif away is not None and away < apart:
+            return Mixture.of_absence(self.rate, apart), self.rounds
+        away = None if self.absent is None else distance_of(self.absent)
+        gaussian = self.release.gaussian_multiplier is not None
+        if gaussian and away is not None and away < apart:
             # theory/sampling.md, Proposition 13: absence is between the two.
-            mixture = Mixture.of_exchange(self.rate, (away, -away))
-        else:
-            # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
-            mixture = Mixture.of_exchange(self.rate, (apart, 0.0))
-        return mixture, self.rounds
+            return Mixture.of_exchange(self.rate, (away, -away)), self.rounds
+        # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
+        return Mixture.of_exchange(self.rate, (apart, 0.0)), self.rounds
 
     def repeated(self, times: int) -> Sampled:
         """In so many times the rounds."""
@@ -161,12 +160,21 @@ class Sampled(ReleaseDefaults):
 
 
 def distance_of(release: Release) -> float | None:
-    """How far apart Gaussian noise keeps neighbours, in standard deviations, rounded up."""
-    multiplier = release.gaussian_multiplier
-    return None if multiplier is None else math.nextafter(1 / multiplier, math.inf)
+    """How far apart Gaussian noise keeps neighbours that hides no more; None if unknown.
+
+    Args:
+        release: of one round.
+
+    Returns:
+        A distance in standard deviations, rounded up.
+    """
+    square = release.squared_mu
+    # theory/rounding.md, Proposition 8.
+    return rounded_up(math.sqrt(square)) if square else None
 
 
 def check_one_round(name: str, release: Release) -> None:
+    """Refuse what is sampled already, or of many rounds."""
     check_release(name, release)
     if release.sampled:
         raise ValueError("Expected a release that is not sampled yet: multiply the rates instead.")
@@ -178,6 +186,7 @@ def check_one_round(name: str, release: Release) -> None:
 
 
 def check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
+    """Refuse rounds in which the adversary sees who takes part."""
     # theory/sampling.md, Proposition 1: an adversary who knows the others counts them.
     if scheme == "fixed" and hidden:
         raise ValueError(

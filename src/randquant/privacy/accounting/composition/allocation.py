@@ -62,7 +62,8 @@ class Allocation:
         # The client's own term may be beyond the grid, alone.
         z = np.linspace(reach, max(reach, last), FAR + 1)
         tail = ndtr(self.apart - z)
-        far = np.log((_term(self.apart, z[1:]) + top) / self.rounds)
+        far = np.logaddexp(self.apart * (z[1:] - self.apart / 2), math.log(top))
+        far -= math.log(self.rounds)
         some = (sums > 0) & (terms.ratios > 0)
         losses = np.concatenate([np.log(terms.ratios[some]), far])
         masses = np.concatenate([sums[some], -np.diff(tail) + FINE * tail[:-1]])
@@ -71,11 +72,18 @@ class Allocation:
     def _absent(self, reach: float) -> PrivacyLoss:
         """Minus the log of the mean of the terms without the client."""
         # theory/sampling.md, Proposition 20: a term beyond the end is moved down to it.
-        largest = 4096 + 100 * math.sqrt(self.rounds)  # a finer grid for a little of the mean
+        # What is far above the mean is a gain that hardly counts; a finer grid does.
+        largest = min(4096 + 100 * math.sqrt(self.rounds), 64.0 * self.rounds)
         end = min(self.apart + 5, math.log(largest) / self.apart + self.apart / 2)
         terms = _Terms.of(self, min(reach, end), -1)
+        lost = float(terms.masses[0])
+        if lost <= FINE / 1e3:
+            terms.masses[0] = 0.0  # what rounding down took to 0 hides what is likely there
+            lost *= self.rounds
+        else:
+            lost = 0.0
         sums, error = terms.folded(None)
-        missed = error * math.sqrt(SIZE) + terms.beyond(terms.step * terms.first, -1)
+        missed = lost + error * math.sqrt(SIZE) + terms.beyond(terms.step * terms.first, -1)
         some = (sums > 0) & (terms.ratios > 0)
         missed += max(float(sums[terms.ratios <= 0].sum()), 0.0)
         return _merged(-np.log(terms.ratios[some]), sums[some], missed)
