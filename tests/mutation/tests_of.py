@@ -97,6 +97,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/composition/rule.py": COMPOSITION,
     "privacy/accounting/composition/envelope.py": COMPOSITION,
     "privacy/accounting/composition/fourier.py": COMPOSITION,
+    "privacy/accounting/composition/allocation.py": ("privacy/test_allocation.py",),
+    "privacy/accounting/allocated.py": ("privacy/test_allocation.py",),
     "privacy/accounting/composition/loss.py": COMPOSITION,
     "privacy/accounting/composition/mixture.py": (
         "privacy/test_mixture.py",
