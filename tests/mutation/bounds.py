@@ -176,8 +176,6 @@ MUTANTS = [
      "lower = [max(count - start, 0) for start in upper]", "a block counts all of its bits", MOMENTS),
     (SUMS + "bit_moments.py", "mirror = bool((low == high[::-1]).all())", "mirror = True",
      "half the arrangements of bits that are not each other's mirror image", MOMENTS),
-    (SUMS + "bit_moments.py", "looked_at = (len(upper) + 1) // 2", "looked_at = 1",
-     "all of the others' bits at one end", MOMENTS),
     (SUMS + "bit_moments.py", "(largest - (2 * order - 1) * math.log1p(-error))", "largest",
      "rows that are binomial only nearly taken for binomial", MOMENTS),
     (SUMS + "bit_moments.py", "allowed[-1, :-1] = allowed[:-1, -1] = True",

@@ -74,6 +74,7 @@ def _rows(
 ) -> Rows:
     """The client's rows with each of its bits at one of the two ends, and the row of 0."""
     laws = []
+    # theory/sums.md, Proposition 11: t + 1 rows, of which all rows are mixes.
     for above in range(bits.trials + 1):
         law = [1]
         for end in [high] * above + [low] * (bits.trials - above):
@@ -88,6 +89,7 @@ def _rows(
     inputs = np.zeros(len(laws) + 1)  # of no meaning: a bit's end is no input
     if neighboring == "replace_one":
         return Rows(np.array(laws, object), total, inputs[:-1], len(laws), allowed, mirror)
+    # Integers over a common total: nothing is rounded.
     zero, zero_total = channel.mix(0.0)
     zero = [int(weight) for weight in zero]
     if bits.turned:

@@ -65,6 +65,7 @@ class Bits:
             weights, ends = weights[:, ::-1], [trials - end for end in ends]
         first = round(ends[0] / trials * SCALE)
         step = round((ends[1] - ends[0]) / trials * SCALE) // cells
+        # theory/vector-sums.md, Proposition 17: whatever they are read off as, rows are compared.
         if step <= 0 or first <= 0 or first + cells * step >= SCALE:
             return None
         error = 0.0
