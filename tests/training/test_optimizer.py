@@ -1,11 +1,27 @@
 """The server's step is the optimiser's own, and its state survives a file."""
 
+import re
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from randquant.training.optimizer import ServerStep, from_tensors, to_tensors, torch_optimizer
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "train.md").read_text()
+
+
+def scheduled(parameters):
+    """The guide's own example of a step size that changes."""
+    code = re.search(r"(def decaying.*?)\n\n\nrq", GUIDE, re.DOTALL)
+    names: dict[str, Any] = {"torch": torch}
+    assert code is not None
+    exec(code[1], names)
+    return names["decaying"](parameters)
+
 
 SHAPES = [(3, 4), (5,), (2, 1, 2)]
 DIMENSION = 21
@@ -17,6 +33,7 @@ OPTIMIZERS = {
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.3, lr_decay=0.01),
     "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
     "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+    "schedule": scheduled,
     "groups": lambda p: torch.optim.SGD([{"params": p[:1], "lr": 0.1}, {"params": p[1:]}], lr=0.3),
 }
 

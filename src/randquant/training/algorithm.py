@@ -7,6 +7,7 @@ gradient, or the model difference after local SGD (DP-FedAvg).
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -42,7 +43,8 @@ class State:
 class Round:
     """What one round measured: mean training loss in nats, bytes up, wall-clock seconds.
 
-    `train_loss` is None where nobody took part.
+    `train_loss` is None where nobody took part, and `mean` empty: a digest of the decoded mean,
+    which tells whether the round gave the same when it is computed again.
     `seconds_gradient` is the part of the wall time that workers spent in forward and backward
     passes; `seconds_protect` is all the rest of the round.
     """
@@ -51,6 +53,7 @@ class Round:
     bytes_up: int
     seconds_gradient: float
     seconds_protect: float
+    mean: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ def distributed_sgd(
             bytes_up=collected.bytes_up,
             seconds_gradient=min(collected.seconds_gradient, total),
             seconds_protect=max(total - collected.seconds_gradient, 0.0),
+            mean=hashlib.sha256(collected.mean.tobytes()).hexdigest(),
         )
 
     return Algorithm(init, apply)

@@ -56,6 +56,9 @@ def named(name: str, what: str = "Client ") -> Iterator[None]:
         raise TypeError(f"{what}{name}: {error}") from error
     except ValueError as error:
         raise ValueError(f"{what}{name}: {error}") from error
+    except Exception as error:
+        error.add_note(f"{what}{name}.")
+        raise
 
 
 def of_table(table: StoredExamples, places: Sequence[np.ndarray]) -> ClientSet:
@@ -124,6 +127,25 @@ def check_finite(features: Tensor, targets: Tensor) -> None:
             raise ValueError(
                 f"Expected finite {what}, got NaN or infinity in example {row}: repair it or "
                 "leave it out."
+            )
+
+
+def check_public(public: Examples, clients: ClientSet) -> None:
+    """Refuse public examples with features that a client holds, as far as both are in memory.
+
+    What is computed on public examples has no protection.
+    """
+    table = clients.table
+    if not isinstance(public, StoredExamples) or table is None:
+        return
+    known = {row.tobytes(): number for number, row in enumerate(public.features.numpy())}
+    rows = table.features.numpy()
+    for name, places in zip(clients.names, clients.places, strict=True):
+        number = next((known[b] for b in (rows[i].tobytes() for i in places) if b in known), None)
+        if number is not None:
+            raise ValueError(
+                f"Expected public examples that no client holds, got example {number} of client "
+                f"{name}'s: statistics of it would be released without protection; leave it out."
             )
 
 

@@ -10,7 +10,11 @@ from randquant._internal.serialization import to_json
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.saved import from_record
+from randquant.privacy.guarantee import NEIGHBORINGS
 from randquant.training.config import TrainConfig
+
+STATED_ORDERS = (1.25, 2.0, 8.0, 32.0)
+"""Rényi orders at which the cost of a mechanism without a record is put on record."""
 
 OWN = "own"
 """Name of a mechanism, a data set or a model that was passed as an object."""
@@ -59,16 +63,35 @@ def record_of(mechanism: UpdateMechanism) -> dict[str, Any]:
         return {}
 
 
-def fingerprint_of(config: TrainConfig, mechanism: UpdateMechanism) -> str:
+def fingerprint_of(config: TrainConfig, mechanism: UpdateMechanism, dimension: int) -> str:
     """Hexadecimal digest of what a configuration does not name by itself.
 
     That is the channel, which may be read from a file; of a mechanism that was passed as an object
-    also its record, or its class. Empty for a mechanism of this package without a channel.
+    also its record; or its class and what it costs, where it has no record. Empty for a mechanism
+    of this package without a channel.
     """
     channel = mechanism.channel
     stated = "" if channel is None else channel.fingerprint.hex()
     if config.mechanism != OWN:
         return stated
     kind = type(mechanism)
-    facts = [kind.__module__, kind.__qualname__, stated, record_of(mechanism)]
+    record = record_of(mechanism)
+    facts: list[Any] = [kind.__module__, kind.__qualname__, stated, record]
+    if not record:
+        facts.append(_costs(mechanism, dimension))
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _costs(mechanism: UpdateMechanism, dimension: int) -> list[Any]:
+    """What a mechanism from outside this package relies on and costs.
+
+    Otherwise rounds that were sent with less noise would be stated at the cost of more.
+    """
+    costs: list[Any] = [mechanism.trust, mechanism.cohort, mechanism.clip_norm]
+    for neighboring in NEIGHBORINGS:
+        try:
+            release = mechanism.release(dimension, 1, neighboring)
+        except (TypeError, ValueError):
+            release = None  # it does not protect these neighbours
+        costs += [None if release is None else release.renyi(order) for order in STATED_ORDERS]
+    return costs

@@ -207,6 +207,8 @@ def _tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         if value.is_meta:
             raise ValueError("Expected tensors that hold numbers, got one on the meta device.")
+        if value.layout != torch.strided:
+            raise TypeError(f"Expected dense tensors, got {value.layout}: call .to_dense().")
         return value.detach().cpu()
     try:
         array = np.asarray(value)

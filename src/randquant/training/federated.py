@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,8 @@ from typing import Any, Literal
 import torch.nn.functional as F
 from torch import nn
 
+from randquant._internal import validate
+from randquant._internal.progress import reporting
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.privacy.guarantee import Neighboring
@@ -24,7 +27,7 @@ from randquant.training.local import Local
 from randquant.training.optimizer import MakeOptimizer
 from randquant.training.problem import Buffers, Loss, problem_of
 from randquant.training.records import RoundMetrics
-from randquant.training.request import TrainingRequest
+from randquant.training.request import DEFAULT_CLIP_NORM, TrainingRequest
 from randquant.training.runs import execution, secret
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.secret import Secret
@@ -58,7 +61,7 @@ def train(
     cohort: int | None = None,
     sampling: Literal["fixed", "poisson"] = "fixed",
     max_participations: int | None = None,
-    clip_norm: float = 1.0,
+    clip_norm: float = DEFAULT_CLIP_NORM,
     local_epochs: int | None = None,
     batch: int | None = None,
     local_learning_rate: float | None = None,
@@ -77,7 +80,7 @@ def train(
     threads: int = 2,
     evaluate_every: int | None = None,
     checkpoint_every: int = 5,
-    on_round: OnRound | Sequence[OnRound] = (),
+    on_round: OnRound | Sequence[OnRound] | None = (),
     progress: bool = True,
 ) -> Run:
     """Train a model on the data of many clients, with a proven guarantee for each of them.
@@ -96,7 +99,8 @@ def train(
             as tensors or arrays, torch Datasets of such pairs, or columns by name, as partitions
             of flwr-datasets have.
         loss: from (output, targets) of a batch to its mean loss.
-        test: data to measure accuracy and loss on, in the same forms; None to measure nothing.
+        test: data to measure accuracy and loss on, in the same forms; None to measure nothing. No
+            client's: what is measured on a client's own data is not covered by the guarantee.
         epsilon: the target, in nats. With `mechanism` it is a limit: the run ends before the round
             that would exceed it. None for no limit.
         delta: of the target and of the guarantee.
@@ -104,7 +108,7 @@ def train(
         trust: against whom the guarantee holds: `aggregate`, a server that sees only sums (secure
             aggregation), or `local`, a server that sees what each client sends.
         mechanism: a mechanism of your own, from `randquant.plan` or any `UpdateMechanism`, instead
-            of one that is calibrated to the target.
+            of one that is calibrated to the target; bits, trust and clip_norm are then its own.
         neighboring: the neighbouring relation, `replace_one` or `zero_out`.
         unit: what is protected: a whole `client`, or one `example` of a client; each example's
             gradient is then clipped to clip_norm.
@@ -126,6 +130,7 @@ def train(
         buffers: what to do about running statistics, such as BatchNorm's: `refuse` the model; keep
             them `frozen`; or compute them on `public` examples, which the `server` does.
         columns: names of the features' and the targets' column, where data have names.
+        public: for buffers="server", examples that no client holds.
         most_examples: weight clients by min(examples, most_examples) / most_examples; choose it
             without looking at the data (`docs/theory/weights.md`). None to count all alike.
         folder: where the run's files are kept. The same call with the same folder goes on from the
@@ -141,7 +146,7 @@ def train(
         on_round: called after each round with its RoundMetrics, one function or several:
             `lambda m: mlflow.log_metrics({"epsilon": m.epsilon}, step=m.round)`. What it raises
             stops the run, which can be continued.
-        progress: show a bar on a terminal or in a notebook, if rich is installed.
+        progress: show a bar on a terminal or in a notebook.
 
     Returns:
         A Run: the trained model, its guarantee, the history, and a report.
@@ -176,7 +181,7 @@ def train(
         model, clients, loss=loss, test=test, parts=parts, frozen=frozen, buffers=buffers,
         columns=columns, public=public,
     )  # fmt: skip
-    everyone = len(problem.clients)
+    rounds, everyone = validate.whole("rounds", rounds, low=1), len(problem.clients)
     config = TrainConfig(
         dataset=OWN, model=OWN, mechanism="", population=everyone, rounds=rounds, delta=delta,
         cohort=min(everyone, LARGEST_COHORT) if cohort is None else cohort, partition="natural",
@@ -184,26 +189,26 @@ def train(
         checkpoint_every=checkpoint_every,
         evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
         threads=threads, trust=trust, clip_norm=clip_norm, neighboring=neighboring,
-        stop_at_epsilon=epsilon, max_participations=max_participations, sampling=sampling,
+        stop_at_epsilon=_limit(epsilon), max_participations=max_participations, sampling=sampling,
         batch=batch, local_epochs=_epochs(local_epochs, unit, local_learning_rate),
         local_learning_rate=_local(unit, local_learning_rate), unit=unit, device=device,
         loss=_named(loss), problem=problem.digest, parts=_tuple(parts), frozen=_tuple(frozen),
         buffers=buffers, most_examples=most_examples,
     )  # fmt: skip
     request = TrainingRequest(problem, config, mechanism, bits, server_optimizer)
-    return _trained(request, folder, on_round, baseline, progress)
+    return _trained(request, folder, _callbacks(on_round), baseline, progress)
 
 
 def _trained(
     request: TrainingRequest,
     folder: str | Path | None,
-    on_round: OnRound | Sequence[OnRound],
+    callbacks: Sequence[OnRound],
     baseline: bool,
     progress: bool,
 ) -> Run:
-    callbacks = (on_round,) if callable(on_round) else tuple(on_round)
     if folder is not None:
-        return _in_folder(request, Path(folder), callbacks, baseline, progress)
+        home = validate.path("folder", folder)
+        return _in_folder(request, home, callbacks, baseline, progress)
     home = Path(tempfile.mkdtemp(prefix="randquant-"))
     try:
         return _in_folder(request, home, callbacks, baseline, progress, temporary=True)
@@ -227,16 +232,24 @@ def _in_folder(
     else:
         own = Secret.fresh()
         seed = request.config.seed
-        config = request.complete(own.key if seed is None else Key.from_seed(seed))
+        key = own.key if seed is None else Key.from_seed(seed)
+        with display.WaitingBar(None if progress else False) as bar, reporting(bar):
+            config = request.complete(key)
         execution.create(
             home, config, baseline=baseline, overwrite=False, given=request.given, own_secret=own
         )
-    with _advised(home, temporary), display.bar(request.config.rounds, progress) as show:
+    bars = display.Bars(None if progress else False)
+    measured = ""
+    with _advised(home, temporary), bars:
 
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
             if config.mechanism == "clipped-sgd":
                 return  # the baseline's
-            for each in (show, *callbacks):
+            nonlocal measured
+            measured = display.evaluated(metrics) or measured
+            text = f"{measured} {display.spent(metrics)}"
+            bars.show("round", metrics.round, config.rounds, text)
+            for each in callbacks:
                 each(metrics)
 
         record = execution.execute(home, on_round, changes, request.given, report=not temporary)
@@ -289,6 +302,26 @@ def _advised(home: Path, temporary: bool) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"The run was stopped; {how}.")
         raise
+
+
+def _callbacks(on_round: OnRound | Sequence[OnRound] | None) -> tuple[OnRound, ...]:
+    """Functions to call after each round; TypeError before anything is trained if one is none."""
+    several = isinstance(on_round, Sequence)
+    found = tuple(on_round) if several else () if on_round is None else (on_round,)
+    for each in found:
+        if not callable(each):
+            raise TypeError(
+                f"Expected on_round to be a function of a round's metrics, or several, got "
+                f"{validate.shown(each)}."
+            )
+    return found
+
+
+def _limit(epsilon: float | None) -> float | None:
+    """The target, under its name here."""
+    if epsilon is None or epsilon == math.inf:
+        return None
+    return validate.real("epsilon", epsilon, above=0)
 
 
 def _rate(given: float | None, server_optimizer: str | MakeOptimizer) -> float:

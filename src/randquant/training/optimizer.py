@@ -159,7 +159,8 @@ def _make(make: MakeOptimizer, tensors: list[nn.Parameter]) -> torch.optim.Optim
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
             "Expected server_optimizer to return a torch optimiser of the parameters, got "
-            f"{type(optimizer).__name__}: give for example lambda p: torch.optim.Adam(p, lr=0.01)."
+            f"{type(optimizer).__name__}: give for example lambda p: torch.optim.Adam(p, lr=0.01); "
+            "a step hook of its own may change its lr."
         )
     return optimizer
 

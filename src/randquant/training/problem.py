@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from randquant._internal import patterns, validate
-from randquant.training.clients import ClientSet, check_alike, check_finite, client_set, named
+from randquant.training.clients import (
+    ClientSet,
+    check_alike,
+    check_finite,
+    check_public,
+    client_set,
+    named,
+)
 from randquant.training.examples import Columns, Examples, StoredExamples, examples_of
 from randquant.training.generators import seeded
 from randquant.training.statistics import ServerStatistics
@@ -160,6 +167,9 @@ def checked_problem(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"Expected model to be a torch nn.Module, got a {type(model).__name__}.")
+    if isinstance(loss, type):
+        name = loss.__name__
+        raise TypeError(f"Expected loss to be a function, got the class {name}: give {name}().")
     if not callable(loss):
         raise TypeError(f"Expected loss to be a function, got a {type(loss).__name__}.")
     validate.choice("buffers", buffers, BUFFERS)
@@ -223,6 +233,11 @@ def parts_of(
                 f"Expected parameters with numbers, got the uninitialised {name}: run one batch "
                 "through the model first."
             )
+        if parameter.is_meta:
+            raise ValueError(
+                f"Expected parameters with numbers, got {name} on the meta device: build the model "
+                "on the CPU."
+            )
         if parameter.dtype != torch.float32:
             raise ValueError(
                 f"Expected parameters in float32, got {name} in {parameter.dtype}: call "
@@ -251,6 +266,7 @@ def _public_examples(public: Any, clients: ClientSet, columns: Columns | None) -
         examples = _finite(examples_of(public, columns), clients, targets=False)
         if len(examples) < 2:
             raise ValueError("Expected two examples at least, got one: it has no variance.")
+        check_public(examples, clients)
     return examples
 
 

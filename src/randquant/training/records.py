@@ -32,6 +32,8 @@ class RoundMetrics:
         participations: rounds so far of the client called most often, this one included.
         epsilon: proven upper bound of that client's epsilon so far; None without privacy.
         delta, neighboring: of that epsilon; they may change when a run is resumed.
+        mean: SHA-256 of the decoded mean, in hexadecimal: what the server learned. Empty if nobody
+            took part, and in files that older versions wrote.
     """
 
     round: int
@@ -46,6 +48,7 @@ class RoundMetrics:
     epsilon: float | None = None
     delta: float | None = None
     neighboring: Neighboring | None = None
+    mean: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
+from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
@@ -17,6 +19,9 @@ from randquant.training.problem import Problem
 from randquant.training.runs.setup import Given, server_step
 from randquant.training.schedule import most_participations
 from randquant.training.target import Target, choose
+
+DEFAULT_CLIP_NORM = 1.0
+"""`clip_norm` of `randquant.train`, where it is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class TrainingRequest:
         """The configuration with its mechanism and optimiser; the key determines the cohorts."""
         config = self._capped()
         if self.mechanism is not None:
+            _check_own(config, self.mechanism)
             config = dataclasses.replace(
                 config, mechanism=OWN, parameters=record_of(self.mechanism),
                 trust=self.mechanism.trust, clip_norm=self.mechanism.clip_norm,
@@ -73,23 +79,46 @@ class TrainingRequest:
 
     def _target(self, config: TrainConfig, key: Key) -> Target:
         if config.stop_at_epsilon is None or config.clip_norm is None:
+            missing = "clip_norm" if config.clip_norm is None else "epsilon"
             raise ValueError(
-                "Expected epsilon, or a mechanism of your own, got neither: give epsilon=8, or "
-                "mechanism=ClippedSGD(clip_norm=1.0) for a run without privacy."
+                f"Expected {missing}, or a mechanism of your own, got neither: give epsilon=8 and "
+                "clip_norm=1.0, or mechanism=randquant.aggregation.ClippedSGD(clip_norm=1.0) for a "
+                "run without privacy."
             )
-        assert config.trust in ("aggregate", "local")
+        trust: Any = validate.choice("trust", config.trust, ("aggregate", "local"))
         examples = None
         if config.unit == "example":
             examples = Learner(self.problem, Local(config.batch)).examples
         return Target(
-            config.stop_at_epsilon, config.delta, config.neighboring, self.bits, config.trust,
+            config.stop_at_epsilon, config.delta, config.neighboring, self.bits, trust,
             config.clip_norm, self.problem.dimension, config.population, config.cohort,
             config.rounds, most_participations(config, key), examples,
         )  # fmt: skip
 
 
+def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
+    """Refuse what is no mechanism, and settings that it would not keep to."""
+    wanted = "a mechanism for whole updates, such as randquant.plan(...).mechanism"
+    validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
+    if config.trust == "local" and mechanism.trust == "aggregate":
+        raise ValueError(
+            "Expected a mechanism of local trust with trust='local', got one whose guarantee holds "
+            "for sums of a cohort only: leave trust out, or plan with trust='local'."
+        )
+    if config.clip_norm not in (DEFAULT_CLIP_NORM, mechanism.clip_norm):
+        raise ValueError(
+            f"Expected the clip_norm of the mechanism, {mechanism.clip_norm}, got "
+            f"{config.clip_norm}: leave it out; a mechanism clips as it was made."
+        )
+
+
 def _with_optimizer(config: TrainConfig, request: TrainingRequest) -> TrainConfig:
     make = request.server_optimizer
+    if not callable(make) and not isinstance(make, str):
+        raise TypeError(
+            "Expected server_optimizer to be the name of a class in torch.optim, or a function of "
+            f"parameters, got {validate.shown(make)}: give lambda p: torch.optim.Adam(p, lr=0.01)."
+        )
     if isinstance(make, str):
         config = dataclasses.replace(config, server_optimizer=make)
         server_step(config, request.problem)

@@ -30,7 +30,8 @@ class Run(Pictured):
 
     Guarantees:
         The guarantee holds for everything that clients sent in all rounds, so also for the model
-        and the history, except `train_loss` (`docs/theory/accounting.md`).
+        and the history, except `train_loss` (`docs/theory/accounting.md`), and except accuracy and
+        loss if test data are a client's.
     """
 
     def __init__(

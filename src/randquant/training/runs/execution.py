@@ -318,8 +318,12 @@ def _measured(number: int, cost: Round, sent: Sent, step: Step) -> RoundMetrics:
 
 
 def _same(logged: RoundMetrics, again: RoundMetrics) -> RoundMetrics:
-    """The metrics of a round that is sent a second time; its bits must be the same."""
-    names = ("train_loss", "bytes_up", "participations")
+    """The metrics of a round that is sent a second time; its bits must be the same.
+
+    The training loss alone would not tell: it is of a client's first step, and another loss, model
+    or example may change the update only.
+    """
+    names = ("train_loss", "bytes_up", "participations", *(["mean"] if logged.mean else []))
     if any(getattr(logged, name) != getattr(again, name) for name in names):
         raise ValueError(
             f"Expected round {logged.round} to give what it gave before the run was stopped, got "

@@ -83,7 +83,7 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
         neighboring=config.neighboring,
         limit=config.stop_at_epsilon,
     )
-    fingerprint = fingerprint_of(config, mechanism)
+    fingerprint = fingerprint_of(config, mechanism, learner.dimension)
     server = server_step(config, problem, given.optimizer)
     schedule = Schedule(config, ledger, key)
     return Prepared(problem, learner, mechanism, server, schedule, fingerprint)
