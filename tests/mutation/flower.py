@@ -474,7 +474,7 @@ MUTANTS = [
     # updates.py
     (
         f"{F}/updates.py",
-        '        if arrays.read(array).dtype.kind == "f" and not name.endswith(RUNNING)\n',
+        '        if arrays.read(array).dtype.kind == "f" and not is_running(name)\n',
         '        if arrays.read(array).dtype.kind == "f"\n',
         "running statistics are noised",
         of("integrations/test_flower_buffers", "running_statistics_are_left_as_they_were"),
@@ -510,8 +510,8 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/updates.py",
-        '("running_mean", "running_var", "moving_mean", "moving_variance")',
+        "aggregation/layout.py",
+        '("running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance")',
         '("running_mean",)',
         "variances are noised",
         of("integrations/test_flower_buffers", "the_dimension_is_that_of_the_parameters"),
