@@ -21,6 +21,7 @@ PATTERNS = (
     "privacy/accounting/accountant.py",
     "privacy/accounting/amplification.py",
     "privacy/accounting/calibration.py",
+    "privacy/accounting/gaussian.py",
     "privacy/accounting/releases.py",
     "privacy/accounting/sampled.py",
     "privacy/accounting/composition/*.py",

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from mutation import record
-from mutation.equivalent import EQUIVALENT_LINES
+from mutation.equivalent import ALIKE, EQUIVALENT_LINES, equivalent
 from mutation.mechanical import difference
 from mutation.mutants import (
     ROOT,
@@ -70,6 +70,27 @@ def test_files_tests_and_equivalent_lines_are_there():
     assert not [test for tests in TESTS.values() for test in tests if not exists(f"tests/{test}")]
     for file, before, _, _ in EQUIVALENT_LINES:
         assert before in " ".join(map(str.strip, source(file).splitlines())), before
+
+
+def test_lines_that_are_alike_in_any_file_are_found_and_no_others():
+    frozen = "@dataclass(frozen=True, slots=True)"
+    alike = (
+        (" @final", ""),
+        ("@functools.cache", ""),
+        ("@functools.lru_cache(maxsize=16)", "@functools.lru_cache(maxsize= 17)"),
+        (frozen, frozen.replace("slots=True", "slots=False")),
+        ("x.reshape(-1)", "x.reshape(~1)"),
+    )
+    for before, after in alike:
+        assert equivalent("any.py", before, after)
+    assert {equivalent("any.py", *lines) for lines in alike} == {why for *_, why in ALIKE}
+    for before, after in (
+        (" @property", ""),
+        (frozen, frozen.replace("frozen=True", "frozen=False")),
+        ("@dataclass(slots=True)", "@dataclass(slots=False)"),
+        ("x.reshape(-1)", "x.reshape(1)"),
+    ):
+        assert not equivalent("any.py", before, after)
 
 
 def test_a_text_that_is_gone_is_refused_and_one_that_changes_nothing_noticed():
@@ -154,9 +175,11 @@ def test_what_is_pending_has_not_been_killed(monkeypatch, tmp_path):
     import results
 
     monkeypatch.setattr(results, "FOLDER", tmp_path)
-    record.save(mutants, judged, 25, 0)
+    monkeypatch.setattr(record, "PAGE", tmp_path / "page.md")
+    record.PAGE.write_text("")
+    record.save(mutants, judged, 0)
     assert record.pending(mutants, mutants) == [mutants[1], mutants[3]]
-    record.save(mutants, [(mutants[1], Verdict("killed", "", 1.0))], 25, 0)
+    record.save(mutants, [(mutants[1], Verdict("killed", "", 1.0))], 0)
     assert record.pending(mutants, mutants) == [mutants[3]]
 
 
@@ -173,11 +196,26 @@ def test_tests_that_killed_others_of_the_module_come_first():
     assert ordered(planted("one"), killers).tests == ()
 
 
+def test_a_module_counts_in_the_line_of_its_area(monkeypatch, tmp_path):
+    for module, name in (
+        ("privacy.certificates.sums.kernel", "sums"), ("aggregation.vector", "aggregate"),
+        ("aggregation.secagg.client", "secagg"), ("integrations.flower.sums", "others"),
+    ):  # fmt: skip
+        assert record.area(module) == name
+    row = {"killed": 19, "survived": 1, "equivalent": 2, "not_run": 0}
+    table = {"channels.wire.kernel": {"mechanical": row}, "channels.wire.upload": {"handmade": row}}
+    written = record.page(table)
+    assert "| wire | 19 | 1 | 2 | 95.0% | 19 | 1 | 2 | 0 |" in written
+    assert "| keys | 0 | 0 | 0 | - | 0 | 0 | 0 | 0 |" in written
+    assert written[-1].startswith("| all | 19 | 1 | 2 | 95.0% |")
+    monkeypatch.setattr(record, "PAGE", tmp_path / "page.md")
+    record.PAGE.write_text(f"before\n\n{record.TABLE}old |\n| x |\n\nafter\n")
+    for _ in range(2):
+        record.write_page(table)
+        assert record.PAGE.read_text() == "before\n\n" + "\n".join(written) + "\n\nafter\n"
+
+
 def test_the_page_states_what_was_measured():
-    page = (ROOT / "docs" / "how-it-is-checked.md").read_text()
     saved = json.loads(record.FILE.read_text())
-    for name, total in saved["totals"].items():
-        what = {"handmade": "made by hand", "mechanical": "mechanical"}[name]
-        counts = [total[column] for column in ("killed", "survived", "equivalent")]
-        assert f"| {what} | {' | '.join(map(str, counts))} |" in page
+    assert "\n".join(record.page(saved["modules"])) in record.PAGE.read_text()
     assert saved["totals"] == record.totals(saved["modules"])

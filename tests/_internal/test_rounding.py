@@ -70,17 +70,11 @@ NOISE = DecodedError(1.0, 1.0, 0.1, 0.1)
 
 def shown_by(display) -> str:
     """What a progress display has in its fields."""
-    return "\n".join(str(task.fields) for task in display._progress.tasks)
+    return "\n".join(str(task.fields) for task in display._bars._progress.tasks)
 
 
 def bar() -> str:
-    with progress.Display(quiet=True) as display:
-        display.round(CONFIG, ROUND)
-        return shown_by(display)
-
-
-def sweep_bar() -> str:
-    with progress.SweepDisplay(quiet=True) as display:
+    with progress.RunBars(quiet=True) as display:
         display.round(Path("a"), CONFIG, ROUND)
         return shown_by(display)
 
@@ -154,7 +148,6 @@ UPPERS = {
     "certificate of a sum": of_a_sum,
     "metric certificate": of_a_metric,
     "progress bar": bar,
-    "progress bar of a sweep": sweep_bar,
     "table of a run": of_a_table,
     "page of a run": lambda: report.render(
         RUN, None, report.EpsilonCurve([2.0], [1.0], UPPER), None

@@ -279,6 +279,7 @@ def test_too_few_bits_say_how_many_are_needed():
         {"bits": 25},
         {"deviations": 0.5},
         {"rotation_seed": -1},
+        {"rotation_seed": 2**64},
     ],
 )
 def test_wrong_parameters_are_refused(change):

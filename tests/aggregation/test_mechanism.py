@@ -158,7 +158,18 @@ def test_denormals_that_are_rounded_up_leave_the_norm_within_its_bound(clip_norm
     assert room >= Fraction(clip_norm) * (1 - Fraction(1, 2**19))
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("clip_norm", [1e-20, 1.0, 3.7e12])
+def test_no_more_room_is_left_than_rounding_takes(clip_norm, norm):
+    """A long update comes out within 2^-22 of its threshold, and two roundings of it."""
+    update = np.random.default_rng(0).normal(0, 1e15, 7)
+    exact = length(clip_to_norm(update, clip_norm, norm), norm)
+    least = Fraction(clip_norm) * (1 - Fraction(1, 2**22) - Fraction(2, 2**24))
+    assert exact >= (least if norm == "l1" else least**2)
+
+
 def test_more_coordinates_than_rounding_is_bounded_for_are_refused():
+    assert _room(1.0, 2**30) > 0
     many = np.broadcast_to(np.float32(0), (2**30 + 1,))
     for norm in ("l1", "l2"):
         with pytest.raises(ValueError, match="coordinates"):
@@ -413,6 +424,7 @@ def test_wrong_vectors_are_refused():
         lambda: VectorMechanism(PAPER, 1.0, norm="linf"),  # type: ignore[arg-type]
         lambda: VectorMechanism(PAPER, 1.0, "central"),  # type: ignore[arg-type]
         lambda: VectorMechanism(PAPER, 1.0, rotation_seed=-1),
+        lambda: VectorMechanism(PAPER, 1.0, rotation_seed=2**64),
     ):
         with pytest.raises(ValueError, match="Expected"):
             wrong()

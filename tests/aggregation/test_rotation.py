@@ -100,6 +100,7 @@ def test_the_seed_decides():
     first = Rotation(64, seed=1).forward(x)
     assert (first == Rotation(64, seed=1).forward(x)).all()
     assert (first != Rotation(64, seed=2).forward(x)).any()
-    for dimension, seed in ((0, 0), (2**30 + 1, 0), (4, -1)):
+    assert Rotation(2**30, 2**64 - 1).size == 2**30
+    for dimension, seed in ((0, 0), (2**30 + 1, 0), (4, -1), (4, 2**64)):
         with pytest.raises(ValueError, match="Expected"):
             Rotation(dimension, seed)

@@ -15,6 +15,7 @@ from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding import batch as rows
 from randquant.channels.encoding import kernel, reference, stream
+from randquant.channels.encoding import threads as threads_module
 from randquant.channels.encoding.batch import encode_payloads
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.inputs import floats
@@ -166,6 +167,37 @@ def test_a_tie_in_the_middle_of_an_update_is_redrawn_in_place(monkeypatch):
 
 
 # What is refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("levels", [2, 3, 22, 256])
+@pytest.mark.parametrize("dimension", [0, 1, 7, 64])
+def test_rows_of_any_levels_are_the_payloads_of_their_clients(levels, dimension):
+    """One code in a number, or more: five of 3 levels fill a byte, two of 22 levels 9 bits."""
+    channel = rq.stochastic_rounding(clip=1.0, levels=levels, margin=0.1)
+    x = np.random.default_rng(levels).uniform(-1, 1, (5, dimension))
+    keys = [Key.from_seed(client) for client in range(5)]
+    payloads = [encode_payload(channel, row, key) for row, key in zip(x, keys, strict=True)]
+    assert encode_payloads(channel, x, keys) == payloads
+
+
+def test_there_is_one_thread_at_least(monkeypatch):
+    """Where the system does not say how many cores there are."""
+    monkeypatch.delattr(threads_module.os, "sched_getaffinity", raising=False)
+    for counted, expected in ((None, 1), (6, 6)):
+        monkeypatch.setattr(threads_module.os, "cpu_count", lambda counted=counted: counted)
+        assert threads_module.cores() == expected
+    assert threads_module.cores(3) == 3
+    with pytest.raises(ValueError, match="threads"):
+        threads_module.cores(0)
+
+
+def test_arguments_are_taken_by_name():
+    """How many threads are used is not to be confused with what is encoded."""
+    x, key = np.zeros(3), Key.from_seed(0)
+    for each in (rq.encode, encode_payload):
+        assert np.array_equal(each(channel=PAPER, x=x, key=key), each(PAPER, x, key))
+        with pytest.raises(TypeError, match="positional"):
+            each(PAPER, x, key, 2)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

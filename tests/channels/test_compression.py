@@ -80,6 +80,14 @@ def test_many_levels_gain_and_one_bit_gains_nothing():
     assert sizes[256] < 0.75
 
 
+def test_a_table_of_lengths_is_shared_by_32768_bytes():
+    """The first bit of a deflate stream says whether its first block is its last."""
+    form = wire.Format.of(256, "test")
+    for count, alone in ((32_000, 1), (33_000, 0)):
+        stream = compress(form, wire.pack(form, np.zeros(count, dtype=np.uint8)))[40:]
+        assert stream[0] & 1 == alone
+
+
 @pytest.mark.parametrize("levels", [2, 3, 5, 16, 17, 22, 23, 46, 60, 91, 129, 181, 256])
 def test_equally_likely_codes_take_at_most_two_percent_more(levels):
     form = wire.Format.of(levels, "test")
@@ -157,6 +165,8 @@ def test_what_does_not_fit_or_is_no_payload_is_refused():
     payload = payload_of(PAPER, UPDATE[:100])
     with pytest.raises(ValueError, match=r"compress to pad_to=50 bytes, got \d+: choose a larger"):
         compress(PAPER, payload, pad_to=50)
+    with pytest.raises(ValueError, match="Expected pad_to"):
+        compress(PAPER, payload, pad_to=-1)
     with pytest.raises(ValueError, match="truncated"):
         compress(PAPER, payload[:20])
     with pytest.raises(ValueError, match="channel"):

@@ -1,6 +1,8 @@
 """A channel's and a certificate's picture and table say what they are."""
 
+import dataclasses
 import math
+from fractions import Fraction
 
 import pytest
 
@@ -36,10 +38,29 @@ def test_a_certificate_draws_its_witness(order):
         weights, total = CHANNEL.mix(x)
         assert heights == tuple(float(weight / total) for weight in weights)
         assert f"{abs(x):g}" in name
+    assert figure.title.startswith(f"Worst pair of inputs at order {order:g}".replace("inf", "∞"))
     printed = figure.title.partition("≤ ")[2]
     assert float(printed) >= certificate.epsilon.upper
     assert certificate == rq.certify(CHANNEL, order)
+    assert certificate == dataclasses.replace(certificate, channel=JUMP)  # it is only drawn
     assert "channel" not in repr(certificate)
+
+
+def test_a_pair_that_was_asked_for_is_not_called_the_worst():
+    for value, name, line in (
+        (rq.certify_pair(CHANNEL, 1.5, -1.5, 8.0), "This pair", "this pair only: x=1.5, x'=-1.5"),
+        (rq.certify(CHANNEL, 8.0, "zero_out"), "Worst pair", "worst pair x=0, x'=1.5"),
+    ):
+        (figure,) = value._figures()
+        assert figure.title.startswith(f"{name} of inputs at order 8")
+        assert line in str(value)
+
+
+def test_a_printed_epsilon_has_nine_digits_and_is_rounded_up():
+    certificate = rq.certify(CHANNEL, 8.0)
+    printed = str(certificate).partition("<= ")[2].partition(" ")[0]
+    assert printed == "5.34422859"
+    assert 0 <= Fraction(printed) - Fraction(certificate.epsilon.upper) < Fraction(1, 10**8)
 
 
 def test_tables_say_what_is_drawn():

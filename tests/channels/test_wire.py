@@ -148,6 +148,8 @@ def test_a_payload_is_these_bytes():
     codes = np.array([1, 2, 15, 0, 7], dtype=np.uint8)
     assert wire.pack(form, codes).hex() == expected
     assert (wire.unpack(form, bytes.fromhex(expected), 5) == codes).all()
+    checked = bytes.fromhex(expected[:64] + expected[80:])
+    assert wire.header(form, 5, hashlib.sha256(checked).digest()).hex() == expected[:80]
 
 
 @pytest.mark.parametrize(

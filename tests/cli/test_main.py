@@ -294,7 +294,7 @@ WRONG = [
     ("train --mechanism pbm --theta 0.2 --trials 3 --norm l1", "clip_norm"),
     ("train --mechanism skellam --clip-norm 1 --noise-multiplier 1 --norm l1", "norm"),
     (f"account rqm {PAPER} --clip-norm -1 --dimension 5 --rounds 1", "clip_norm"),
-    ("train --learning-rate 1e39", "learning_rate"),
+    ("train --learning-rate 1e39", "--learning-rate"),
     ("train --resume /nowhere", "/nowhere"),
     ("train --resume /nowhere --rounds 5", "/nowhere"),
     ("train --resume /nowhere --seed 5", "--resume"),

@@ -4,7 +4,7 @@ import inspect
 import re
 import subprocess
 import sys
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 from cyclopts import Token
@@ -64,10 +64,10 @@ def test_help_of_train_is_in_groups_and_shows_the_named_mechanism(capsys):
 
 def test_every_setting_of_a_run_is_an_option_with_its_meaning():
     options = {option.name: option for option in all_commands()["train"].settings(())}
-    fields = {name for name, hint in settings.FIELDS.items() if declared.meaning(hint).group}
+    fields = {name for name, hint in settings.FIELDS.items() if declared.group(hint)}
     assert fields <= options.keys()
     assert "problem" not in options
-    assert all(declared.meaning(option.hint).text for option in options.values())
+    assert all(declared.text(option.hint) for option in options.values())
 
 
 MEANT = [
@@ -108,11 +108,21 @@ def without(option: Option, example: str) -> str:
     return re.sub(rf" {flag(option.name)}( (?!--)\S+)*", "", example.removeprefix("randquant "))
 
 
+def parts(option: Option) -> int:
+    """How many words make a value."""
+    return max(len(get_args(leaf)) for leaf in [*declared.leaves(option.hint), tuple[int]]
+               if get_origin(leaf) is tuple and ... not in get_args(leaf))  # fmt: skip
+
+
 def wrong_for(option: Option) -> str | None:
     """A value that the declaration refuses; none if it takes any word."""
-    if option.default is False or option.kind is not inspect.Parameter.KEYWORD_ONLY:
+    if (
+        option.default is False
+        or option.repeats
+        or option.kind is not inspect.Parameter.KEYWORD_ONLY
+    ):
         return None
-    words = "x " * declared.items(option.hint)
+    words = "x " * parts(option)
     try:
         declared.check("", option.hint, declared.read("", option.hint, *words.split()))
     except (TypeError, ValueError):
@@ -144,9 +154,9 @@ def test_a_wrong_value_of_any_option_is_one_line(line, capsys):
 @pytest.mark.parametrize("line", [line for line in WRONG if line.startswith("train")])
 def test_a_wrong_value_of_any_setting_of_a_run_is_one_sentence(line):
     option = WRONG[line]
-    _, parameter = get_args(option.parameter().annotation)
+    *_, parameter = get_args(option.parameter().annotation)
     with pytest.raises((ValueError, TypeError), match=f"^Expected .*{option.name[:3]}"):
-        parameter.converter(Any, [Token(value="x") for _ in range(declared.items(option.hint))])
+        parameter.converter(Any, [Token(value="x") for _ in range(parts(option))])
 
 
 @pytest.mark.parametrize(
@@ -183,13 +193,16 @@ def test_a_channel_is_read_from_words():
 
 NEW = '''"""`randquant greet`: say
 hello to somebody."""
-from typing import Annotated
-from randquant._internal.declared import about
 from randquant.cli.command import Command, Output
 
 
-def run(name: Annotated[str, about("whom")], /, *, times: Annotated[int, about("often")] = 1):
-    """Greet."""
+def run(name: str, /, *, times: int = 1):
+    """Greet.
+
+    Args:
+        name: whom.
+        times: how often.
+    """
     return Output({"name": name, "times": times}, [f"hello {name}"] * times)
 
 
@@ -203,7 +216,7 @@ def test_a_file_is_all_that_a_new_command_takes(tmp_path, monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, f"{commands.__name__}.greet", raising=False)
     assert command.purpose("greet") == "Say hello to somebody."
     assert "greet" in printed(capsys, "--help")
-    assert "--times" in printed(capsys, "greet --help")
+    assert "how often [default: 1]" in printed(capsys, "greet --help")
     assert printed(capsys, "greet you --times 2") == "hello you\nhello you\n"
     assert printed(capsys, "greet you --json") == '{"name": "you", "times": 1}\n'
     assert "--times" in refused(capsys, "greet you --times x")

@@ -1,12 +1,46 @@
 """Mechanical mutants that were looked at and that nobody can notice."""
 
+from __future__ import annotations
+
+import re
+
+ALIKE: list[tuple[str, str, str]] = [
+    (r"^ ?@final$", "", "read by type checkers only"),
+    (
+        r"^ ?@functools\.(cache|lru_cache\(maxsize=( ?\d+|None)\))$",
+        "",
+        "computed again each time, or kept for the next: the same is computed",
+    ),
+    (
+        r"frozen=True, slots=False\)$",
+        "frozen=True, slots=True)",
+        "how an object is stored: frozen, it takes no other attribute with slots or without",
+    ),
+    (
+        r"reshape\((- 2|~1)",
+        "reshape(-1",
+        "NumPy reads every negative length as the one that is left",
+    ),
+]
+"""(pattern, text, why), of any file: lines that are the same with text in place of the pattern."""
+
+
+def equivalent(file: str, before: str, after: str) -> str:
+    """Why nobody can notice that lines of a file are others; empty if somebody can."""
+    for name, old, new, why in EQUIVALENT_LINES:
+        if (name, old, new) == (file, before, after):
+            return why
+    for pattern, text, why in ALIKE:
+        if re.sub(pattern, text, before) == re.sub(pattern, text, after):
+            return why
+    return ""
+
+
 EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     (
         "channels/keys.py",
-        "_ZEROS = memoryview(bytes(1 << 17))"
-        "  # plaintext whose encryption is the cipher's key stream",
-        "_ZEROS = memoryview(bytes(1 << 16))"
-        "  # plaintext whose encryption is the cipher's key stream",
+        "_ZEROS = memoryview(bytes(1 << 17))  # plaintext whose encryption is the cipher's key stream",
+        "_ZEROS = memoryview(bytes(1 << 16))  # plaintext whose encryption is the cipher's key stream",
         "how many bytes of the stream are read at a time: the cipher goes on where it stopped",
     ),
     (
@@ -14,42 +48,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "if channel.bits > 8 or channel.levels < 1 << channel.bits:",
         "if channel.bits > 8 or channel.levels < 2 << channel.bits:",
         "codes of which every bit pattern is one are checked too before they are added: none fails",
-    ),
-    (
-        "aggregation/secagg/terms.py",
-        "@functools.lru_cache(maxsize=16)",
-        "",
-        "computed again each time: slower, and the same",
-    ),
-    (
-        "aggregation/secagg/terms.py",
-        "@functools.lru_cache(maxsize=2048)",
-        "",
-        "computed again each time: slower, and the same",
-    ),
-    (
-        "aggregation/secagg/terms.py",
-        "@functools.lru_cache(maxsize=16)",
-        "@functools.lru_cache(maxsize= 17)",
-        "what is kept for the next time: the same is computed",
-    ),
-    (
-        "aggregation/coordinate.py",
-        "@functools.lru_cache(maxsize=64)",
-        "",
-        "computed again each time: slower, and the same",
-    ),
-    (
-        "aggregation/coordinate.py",
-        "@final",
-        "",
-        "read by type checkers only",
-    ),
-    (
-        "aggregation/coordinate.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
     ),
     (
         "aggregation/coordinate.py",
@@ -76,28 +74,10 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "only share, confirm and reveal come here, and share is the last of them in the alphabet",
     ),
     (
-        "integrations/flower/mod.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
-    ),
-    (
-        "privacy/guarantee.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
-    ),
-    (
         "privacy/guarantee.py",
         "return value * (1 + 8 * 2.0**-53)",
         "return value * (1 + 9 * 2.0**-53)",
         "1 + 9 · 2**-53 is a tie between floats and rounds to 1 + 8 · 2**-53",
-    ),
-    (
-        "privacy/certificates/metric.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
     ),
     (
         "privacy/certificates/metric.py",
@@ -113,27 +93,9 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "privacy/accounting/releases.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
-    ),
-    (
-        "privacy/accounting/releases.py",
-        "@functools.lru_cache(maxsize=256)",
-        "",
-        "computed again each time: slower, and the same",
-    ),
-    (
-        "privacy/accounting/releases.py",
         "LADDER = (2.0, 16.0, 128.0, 1024.0)",
         "LADDER = ( 3.0, 16.0, 128.0, 1024.0)",
         "kappa grows with the order (theory/vector.md, Proposition 9): what is skipped is not the least",
-    ),
-    (
-        "privacy/certificates/coordinate.py",
-        "@dataclass(frozen=True, slots=True)",
-        "@dataclass(frozen=True, slots=False)",
-        "how an object is stored: frozen, it takes no other attribute with slots or without",
     ),
     (
         "privacy/certificates/coordinate.py",
@@ -170,6 +132,222 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "(math.inf if b == 0 else int(a) / int(b)) if a > 0 else -1.0",
         "(math.inf if b <= 0 else int(a) / int(b)) if a > 0 else -1.0",
         "weights are not negative",
+    ),
+    (
+        "aggregation/coordinate.py",
+        "self.release(1, 1)  # checks the arguments",
+        "self.release(1, 0)  # checks the arguments",
+        "trust and cohort are checked whatever the number of rounds",
+    ),
+    (
+        "privacy/certificates/coordinate.py",
+        "best = (-1.0, 0, 0)",
+        "best = (-1.0, -1, 0)",
+        "the lower end of a divergence is never below 0, and takes the place of either",
+    ),
+    (
+        "privacy/certificates/coordinate.py",
+        "for a, b in zip(p, q, strict=True)",
+        "for a, b in zip(p, q, strict=False)",
+        "two rows of one channel have as many codes",
+    ),
+    (
+        "channels/encoding/codec.py",
+        "raise not_finite(widen(flat[bad : bad + 1])[0], *map(int, index))",
+        "raise not_finite(widen(flat[bad : bad + 1])[ -1], *map(int, index))",
+        "the first of one value is the last",
+    ),
+    (
+        "channels/encoding/thresholds.py",
+        "left, right = (inputs[0] + (np.arange(CELL_BUCKETS + 1) + shift) / scale for shift in (-1, 2))",
+        "left, right = (inputs[0] + (np.arange(CELL_BUCKETS + 2) + shift) / scale for shift in (-1, 2))",
+        "a bucket beyond clip, which no clipped input is in; it is the last cell's alone, and adds no hop",
+    ),
+    (
+        "channels/encoding/thresholds.py",
+        "ends = starts + ((1 << (CODE_BITS - GUIDE_BITS)) - 1)",
+        "ends = starts + (( 2 << (CODE_BITS - GUIDE_BITS)) - 1)",
+        "more entries of the guide are compared, with the same result (theory/encoding.md, Proposition 4)",
+    ),
+    (
+        "channels/encoding/kernel.py",
+        "GUIDE_BITS = 10",
+        "GUIDE_BITS = 11",
+        "a longer guide: what it leaves open is compared (theory/encoding.md, Proposition 4)",
+    ),
+    (
+        "channels/wire/block_codes.py",
+        "LARGEST = 256",
+        "LARGEST = 255",
+        "256 levels are a power of two, whose block is one code either way",
+    ),
+    (
+        "channels/wire/block_codes.py",
+        "bits = (levels**codes - 1).bit_length()",
+        "bits = (levels**codes - 0).bit_length()",
+        "no power of these levels is one of two, and only then the lengths differ",
+    ),
+    (
+        "channels/wire/block_codes.py",
+        "if levels & (levels - 1) == 0 or levels > LARGEST:",
+        "if levels & (levels - 2) == 0 or levels > LARGEST:",
+        "zero for the same levels: of an odd number above 1 both have the last bit, of an even one 2m it is twice m & (m - 1); a single level has the same block by the loop",
+    ),
+    (
+        "channels/wire/compression.py",
+        "count = max(k for k in range(1, 9) if levels**k <= LARGEST)",
+        "count = max(k for k in range( 0, 9) if levels**k <= LARGEST)",
+        "no code in a byte is never the most",
+    ),
+    (
+        "channels/wire/kernel.py",
+        "last = np.uint64(body.shape[0] - 1)",
+        "last = np.uint64(body.shape[ -1] - 1)",
+        "a body has one dimension",
+    ),
+    (
+        "channels/wire/payload.py",
+        "pack_codes = kernel.pack if channel.bits <= 8 else kernel.pack_wide",
+        "pack_codes = kernel.pack if channel.bits == 8 else kernel.pack_wide",
+        "either packs codes of up to 8 bits in the same way: one by one, lowest bit first",
+    ),
+    (
+        "aggregation/secagg/sharing.py",
+        "NEAR = 16",
+        "NEAR = 17",
+        "weights that are reused are those that would be computed: the set decides how fast",
+    ),
+    (
+        "aggregation/secagg/unmasking.py",
+        "return [(-1, crypto.self_masking_key(seed, context(self.terms, client, client)))]",
+        "return [(not 1, crypto.self_masking_key(seed, context(self.terms, client, client)))]",
+        "a mask is added where the sign is above 0, and taken off with -1 as with 0",
+    ),
+    (
+        "privacy/accounting/amplification.py",
+        "first = min(float(logs[0]), _log(two) if two > 0 else -math.inf)",
+        "first = min(float(logs[0]), _log(two) if two > 0 else +math.inf)",
+        "where D_2 is 0 so is V_2: its log is minus infinity already",
+    ),
+    (
+        "privacy/accounting/amplification.py",
+        "moments = [_log(rate) + _log_expm1((order - 1) * renyi(order) * (1 + 2 * UNIT))]",
+        "moments = [_log(rate) + _log_expm1((order - 1) * renyi(order) * (1 + 1 * UNIT))]",
+        "still a bound: an argument v that is a unit lower moves log(e^v - 1) by (v + 1) units at most, and `_log_expm1` raises by 32 of v + 1, of which it needs 12",
+    ),
+    (
+        "privacy/accounting/composition/envelope.py",
+        "if 8 * np.count_nonzero(below) < len(false):",
+        "if 7 * np.count_nonzero(below) < len(false):",
+        "how long points are sorted out before the exact hull, which is that of all points either way",
+    ),
+    (
+        "privacy/accounting/composition/fourier.py",
+        "moved = 4 * UNIT * (abs(epsilon) + farthest)  # error of each difference",
+        "moved = 3 * UNIT * (abs(epsilon) + farthest)  # error of each difference",
+        "still a bound: two differences of floats, each within a unit of itself, and the points are exact",
+    ),
+    (
+        "privacy/accounting/composition/loss.py",
+        "step *= 2",
+        "step *= 3",
+        "how fast the search walks: both ends are evaluated points, and as close",
+    ),
+    (
+        "privacy/accounting/composition/loss.py",
+        "slack = 12 * UNIT * (abs(first) + abs(second) + abs(math.log(integral)) + 1)",
+        "slack = 12 * UNIT * (abs(first) + abs(second) + abs(math.log(integral)) + 0)",
+        "what theory/composition.md, Proposition 3 asks for: 12 units of the three absolute values",
+    ),
+    (
+        "privacy/accounting/releases.py",
+        "below = [step for step in LADDER if 8 * step <= order]",
+        "below = [step for step in LADDER if 7 * step <= order]",
+        "kappa grows with the order (theory/vector.md, Proposition 9): what is skipped is not the least",
+    ),
+    (
+        "privacy/accounting/releases.py",
+        "if all(self._kappa(step) * square < least for step in below):",
+        "if all(self._kappa(step) * square <= least for step in below):",
+        "where they are equal, kappa at the larger order is not below the least either",
+    ),
+    (
+        "privacy/accounting/accountant.py",
+        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 4",
+        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 5",
+        "the descent ends with steps of 1 either way, where neither neighbour is lower: epsilon is quasi-convex in the order",
+    ),
+    (
+        "aggregation/rotation.py",
+        'words = Key.from_seed(seed).fold_in("rotation").words(-(-size // 64))',
+        'words = Key.from_seed(seed).fold_in("rotation").words(-(-size - 64))',
+        "more words of the same stream are drawn than are read",
+    ),
+    (
+        "aggregation/vector.py",
+        "self.release(1, 1)  # checks the rest",
+        "self.release( 2, 1)  # checks the rest",
+        "one coordinate or two: channel, norm, trust and cohort are checked",
+    ),
+    (
+        "aggregation/secagg/masks.py",
+        "_PART = 2**14  # coordinates at a time: their masks stay in the processor's cache",
+        "_PART = 2** 13  # coordinates at a time: their masks stay in the processor's cache",
+        "the cipher goes on where it stopped: parts of 8 bytes each make the same mask",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "SLAB = 1 << 17",
+        "SLAB = 0 << 17",
+        "how many rows are encoded in one call: each has words of its own",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "SLAB = 1 << 17",
+        "SLAB = 1 << 18",
+        "how many rows are encoded in one call: each has words of its own",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "if dimension <= CHUNK and block(channel.levels)[0] == 1:",
+        "if dimension <= CHUNK and block(channel.levels)[0] < 1:",
+        "rows are encoded one by one, to the same payloads, slower",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "if dimension <= CHUNK and block(channel.levels)[0] == 1:",
+        "if dimension <= CHUNK and block(channel.levels)[ -1] == 1:",
+        "of more than one bit rows are encoded one by one, to the same payloads, slower",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "for encoder, row in zip(encoders, words, strict=True):",
+        "for encoder, row in zip(encoders, words, strict=False):",
+        "rows and encoders are parts of lists of one length, cut alike",
+    ),
+    (
+        "channels/encoding/inputs.py",
+        "if x.dtype == torch.bfloat16:",
+        "if x.dtype is torch.bfloat16:",
+        "there is one object of each of torch's dtypes",
+    ),
+    (
+        "channels/encoding/stream.py",
+        'or getattr(parts, "ndim", 1) == 0',
+        'or getattr(parts, "ndim", 2) == 0',
+        "what has no number of dimensions has not 0 of them",
+    ),
+    (
+        "channels/encoding/threads.py",
+        "size = -(-x.size // segments // self.chunk) * self.chunk if segments > 1 else x.size",
+        "size = -(-x.size // segments // self.chunk) * self.chunk if segments > 2 else x.size",
+        "two segments are encoded as one: slower, and codes do not depend on segments",
+    ),
+    (
+        "privacy/accounting/calibration.py",
+        "break",
+        "continue",
+        "what ended the loop stands before anything that it changes: the turns that are left do the same, and change nothing",
     ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

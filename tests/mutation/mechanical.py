@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from mutation.equivalent import EQUIVALENT_LINES
+from mutation.equivalent import equivalent
 from mutation.mutants import Mutant, meaning, source, tests_of
 
 
@@ -32,10 +32,8 @@ def sample(file: str, count: int, seed: int) -> list[Mutant]:
 
 def _mutant(file: str, text: str, changed: str, operator: str) -> Mutant:
     before, after = difference(text, changed)
-    known = {(name, old, new): why for name, old, new, why in EQUIVALENT_LINES}
-    why = known.get((file, before, after), "")
     name = f"{operator.removeprefix('core/')}: {before}  ->  {after}"
-    return Mutant(file, changed, name, tests_of(file), equivalent=why)
+    return Mutant(file, changed, name, tests_of(file), equivalent(file, before, after))
 
 
 def difference(text: str, changed: str) -> tuple[str, str]:

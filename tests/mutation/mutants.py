@@ -23,6 +23,7 @@ from mutation.tests_of import TESTS
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 SOURCE = Path("src/randquant")
+VALUES = "tests/test_values.py::test_values_cannot_be_changed"
 RUNNER = {"equivalent", "mechanical", "mutants", "record", "run", "server", "tests_of", "workspace"}
 """Files of this folder that are no lists."""
 
@@ -64,7 +65,8 @@ def tests_of(file: str) -> tuple[str, ...]:
     named = TESTS.get(file, ())
     if not named:
         raise KeyError(f"Expected tests for {file}: add a line to tests/mutation/tests_of.py.")
-    return (*(f"tests/{test}" for test in named), str(SOURCE / file))
+    frozen = (VALUES,) if "@dataclass" in source(file) else ()
+    return (*frozen, *(f"tests/{test}" for test in named), str(SOURCE / file))
 
 
 def handmade() -> Iterator[Mutant]:

@@ -16,6 +16,32 @@ from mutation.mutants import ROOT, Mutant, source
 from mutation.workspace import Verdict
 
 FILE = ROOT / "benchmarks" / "results" / "mutation.json"
+PAGE = ROOT / "docs" / "how-it-is-checked.md"
+TABLE = "| area | "
+"""How the page's table of what was measured begins; it ends with an empty line."""
+AREAS = {
+    "privacy.certificates.coordinate": "certify",
+    "privacy.divergence": "divergence",
+    "privacy.certificates.vector": "vector",
+    "privacy.certificates.curvature": "vector",
+    "privacy.certificates.sums": "sums",
+    "privacy.accounting.composition": "composition",
+    "privacy.accounting.amplification": "amplification",
+    "privacy.accounting.sampled": "sampling",
+    "privacy.accounting.releases": "releases",
+    "privacy.accounting.accountant": "account",
+    "privacy.accounting.calibration": "calibrate",
+    "privacy.accounting.ledger": "ledger",
+    "channels.encoding": "encode",
+    "channels.keys": "keys",
+    "channels.wire": "wire",
+    "aggregation": "aggregate",
+    "aggregation.secagg": "secagg",
+    "integrations.flower.ledger": "flower.ledger",
+    "integrations.flower.mod": "flower.mod",
+    "": "others",
+}
+"""A module or room, and the line of the page's table that it counts in: the longest that fits."""
 OUTCOMES = ("killed", "timed out", "survived", "equivalent")
 Verdicts = dict[str, dict[str, dict[str, str]]]
 """Module, kind of list, digest: one of OUTCOMES."""
@@ -124,9 +150,43 @@ def totals(table: Mapping[str, Mapping[str, Mapping]]) -> dict[str, dict]:
     return {name: dict(total) for name, total in result.items()}
 
 
-def save(
-    listed: list[Mutant], judged: Iterable[tuple[Mutant, Verdict | None]], count: int, seed: int
-) -> None:
+def area(module: str) -> str:
+    """Which line of the page's table a module counts in."""
+    fits = [name for name in AREAS if not name or f"{module}.".startswith(f"{name}.")]
+    return AREAS[max(fits, key=len)]
+
+
+def page(table: Mapping[str, Mapping[str, Mapping]]) -> list[str]:
+    """The page's table: of each area what became of both kinds of faults."""
+    columns = ("killed", "survived", "equivalent", "not_run")
+    counts: dict[str, Counter] = {name: Counter() for name in AREAS.values()}
+    for module, kinds in table.items():
+        for name, row in kinds.items():
+            counts[area(module)].update({(name, column): row[column] for column in columns})
+    lines = [
+        TABLE + "mechanical: noticed | not noticed | nobody can | share | "
+        "by hand: noticed | not noticed | nobody can | not run |",
+        "|---" * 9 + "|",
+    ]
+    for name in (*sorted(set(AREAS.values()) - {"others"}), "others", "all"):
+        count = sum(counts.values(), Counter()) if name == "all" else counts[name]
+        mechanical, handmade = (
+            [count[kind, column] for column in columns] for kind in ("mechanical", "handmade")
+        )
+        run = mechanical[0] + mechanical[1]
+        share = f"{mechanical[0] / run:.1%}" if run else "-"
+        lines.append("| " + " | ".join(map(str, [name, *mechanical[:3], share, *handmade])) + " |")
+    return lines
+
+
+def write_page(table: Mapping[str, Mapping[str, Mapping]]) -> None:
+    """Put the table into the page, in place of the one that is there."""
+    before, _, rest = PAGE.read_text().partition(TABLE)
+    after = rest.partition("\n\n")[2]
+    PAGE.write_text(before + "\n".join(page(table)) + "\n\n" + after)
+
+
+def save(listed: list[Mutant], judged: Iterable[tuple[Mutant, Verdict | None]], seed: int) -> None:
     """Write FILE: rows of the modules that were run are new, the others stay."""
     import results  # benchmarks/
 
@@ -141,10 +201,10 @@ def save(
         for module, kinds in sorted(verdicts.items())
     }
     measured = {
-        "mechanical_per_module": count,
         "seed": seed,
         "totals": totals(table),
         "modules": table,
         "verdicts": short,
     }
     results.save("mutation", measured)
+    write_page(table)

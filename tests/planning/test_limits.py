@@ -13,7 +13,10 @@ from randquant.aggregation.error import coordinate_clipping
 from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
-from randquant.planning.limits import gaussian_multiplier, log_cap, privunit
+from randquant.mechanisms.randomized_quantization import stochastic_rounding
+from randquant.mechanisms.tuning import UpdateSetting
+from randquant.planning.limits import gaussian_multiplier, log_cap, one_bit_excess, privunit
+from randquant.planning.tuning.update import update_family
 
 
 @pytest.mark.parametrize("dimension", [2, 3, 50, 10**6])
@@ -197,3 +200,31 @@ def test_rounding_to_the_grid_counts_beside_the_noise():
     plan = mechanism.plan(DIMENSION)
     variance = deviation(mechanism, DIMENSION, COHORT) ** 2 * COHORT * plan.scale**2
     assert variance - plan.noise.variance == pytest.approx(1 / 6, rel=0.02)
+
+
+@pytest.mark.parametrize(("size", "cohort", "multiplier"), [(1024, 200, 4.2), (8192, 100, 2.0)])
+def test_one_bit_needs_this_much_more_than_gaussian_noise(size, cohort, multiplier):
+    """Two levels with the least variance n(A² - clip²) that the Gaussian has, against it."""
+    clip = 3 / math.sqrt(size)
+    noise = 2 * multiplier  # of the sum; clip_norm 1, replace_one
+    reach = math.sqrt(noise**2 / cohort + clip**2)
+    mechanism = VectorMechanism(
+        stochastic_rounding(clip, 2, reach - clip), 1.0, trust="aggregate", cohort=cohort
+    )
+    deviation = mechanism.expected_error(size).deviation(cohort)
+    measured = (deviation * cohort / noise) ** 2 - 1
+    assert one_bit_excess(size, cohort, multiplier) == pytest.approx(measured, rel=0.02, abs=0)
+
+
+def test_levels_that_are_near_are_clipped_closer():
+    """Less privacy is lost to the clip, for the same levels; and more noise is more private."""
+    near, many = (
+        update_family("stochastic-rounding", UpdateSetting(1024, n, 1)) for n in (9, 20_000)
+    )
+    settings = [near.parameters(t) for t in np.linspace(1.05, 9, 400)]
+    assert settings[0]["clip"] == pytest.approx(3 / 32, rel=1e-5, abs=0)
+    assert settings[-1] == many.parameters(9)
+    assert settings[-1]["clip"] == 4 / 32
+    assert many.parameters(1.5)["clip"] == 4 / 32
+    variances = [(s["clip"] + s["margin"]) ** 2 - s["clip"] ** 2 for s in settings]
+    assert (np.diff(variances) > 0).all()

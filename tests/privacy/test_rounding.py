@@ -37,6 +37,9 @@ from randquant.privacy.certificates.sums import (
     law,
     pair,
 )
+from randquant.privacy.certificates.sums import (
+    ends as two_ended,
+)
 from randquant.privacy.certificates.sums import hardest as searching
 from randquant.privacy.certificates.sums import (
     kappa_blanket as independent,
@@ -44,9 +47,6 @@ from randquant.privacy.certificates.sums import (
 from randquant.privacy.certificates.sums import mixture as mixed
 from randquant.privacy.certificates.sums import (
     rounding as margins,
-)
-from randquant.privacy.certificates.sums import (
-    sum_curvature as curvature,
 )
 from randquant.privacy.certificates.sums.chain import rounding
 from randquant.privacy.certificates.sums.chain_kernel import curvatures
@@ -397,12 +397,12 @@ def test_float64_must_hold_what_counts():
 
 def test_a_contradiction_is_not_passed_over():
     with pytest.raises(ArithmeticError, match="report"):
-        margins.between(1.001, 1.0, kappa(LEVEL, 2.0), (0.0, 0.0))
+        margins.between(1.001, (0.0, 0.0), 1.0, kappa(LEVEL, 2.0))
 
 
 @pytest.mark.parametrize("order", [1.2, 2.0, 2.5, 6.0])
 def test_what_is_left_out_and_what_is_not_convex_is_added(order):
-    ends = curvature._Ends(SKEWED, 5, order)
+    ends = two_ended._Ends(SKEWED, 5, order, two_ended.LOOSE)
     rest = margins.left_out(ends.length, ends.log_keep, ends.loss, order)
     least = rest * (4 - 1) ** 2  # rows are at most 5 to 1 and 1 to 4
     assert ends._bound(np.zeros((3, 3))) >= least > 0
@@ -574,14 +574,15 @@ def test_what_is_left_out_is_bounded_where_laws_differ_the_most(order):
 
 @pytest.mark.parametrize("clients", [2, 3, 4, 9])
 def test_every_arrangement_of_the_others_or_its_mirror_image_is_looked_at(clients):
-    mirrored = curvature._Ends(LEVEL, clients, 2.0)._neighbours()
+    skewed = two_ended._Ends(SKEWED, clients, 2.0, two_ended.LOOSE)
+    mirrored = two_ended._Ends(LEVEL, clients, 2.0, two_ended.LOOSE)._neighbours()
     assert len(list(mirrored)) == (clients + 1) // 2
-    assert len(list(curvature._Ends(SKEWED, clients, 2.0)._neighbours())) == clients
+    assert len(list(skewed._neighbours())) == clients
 
 
 def test_boxes_are_bounded_by_their_steepest_corner_at_their_least_distance():
     """Box by box of the finest cut; S is great at the far corner alone, and linear between."""
-    parts, fine, order = 3, curvature.FINER, 4.0
+    parts, fine, order = 3, two_ended._finer(3), 4.0
     found = np.zeros((parts + 1, parts + 1))
     found[0, parts] = 1e6
     worst = 0.0
@@ -592,7 +593,7 @@ def test_boxes_are_bounded_by_their_steepest_corner_at_their_least_distance():
         least = max(abs(i - j) - 1, 0) / (parts * fine)
         scale = (order - 1) * least**2
         worst = max(worst, math.log1p(scale * corner * 1e6) / scale if scale else corner * 1e6)
-    bound = curvature._Ends(LEVEL, 3, order)._bound(found)
+    bound = two_ended._Ends(LEVEL, 3, order, two_ended.LOOSE)._bound(found)
     assert worst <= bound <= worst * (1 + 1e-9)
 
 

@@ -13,11 +13,18 @@ import pytest
 
 import randquant as rq
 from randquant.mechanisms.noise.laws import Skellam
-from randquant.privacy.accounting.amplification import LARGEST_ORDER, SHIFTS, _log_tilt, amplified
+from randquant.privacy.accounting.amplification import (
+    LARGEST_ORDER,
+    _log_binomial,
+    _log_tilt,
+    amplified,
+)
 from randquant.privacy.accounting.release import ReleaseDefaults
 from randquant.privacy.accounting.releases import NoiseRelease, VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
 
+SHIFTS = (0, 1, 2, 3, 4, 6, 8, 12)
+"""Of which each gives a bound of a remainder (theory/sampling.md, Proposition 8)."""
 ORDERS = (1.0001, 1.3, 1.9, 2.0, 2.5, 3.0, 4.7, 8.0, 17.0, 60.5, math.inf)
 
 
@@ -263,8 +270,9 @@ def test_a_fixed_size_is_a_rate_rounded_up():
     sampled = Sampled.of_cohort(release, population=3, cohort=1, rounds=2)
     assert Fraction(sampled.rate) >= Fraction(1, 3)
     assert Sampled.of_cohort(release, 7, 7, 2).rate == 1
-    with pytest.raises(ValueError, match="population"):
-        Sampled.of_cohort(release, population=3, cohort=4, rounds=2)
+    for wrong in (0, 4):
+        with pytest.raises(ValueError, match="cohort"):
+            Sampled.of_cohort(release, population=3, cohort=wrong, rounds=2)
 
 
 PLANTED = {
@@ -452,6 +460,19 @@ def test_no_rate_of_a_fixed_size_is_below_its_fraction(population):
     for cohort in range(1, min(population, 60)):
         sampled = Sampled.of_cohort(GAUSSIAN, population, cohort, rounds=1)
         assert Fraction(cohort, population) <= Fraction(sampled.rate) < 1.0001 * cohort / population
+
+
+@pytest.mark.parametrize("rate", [1e-100, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize("trials", [1, 7, 60])
+def test_weights_of_a_binomial_law_are_rounded_up(trials, rate):
+    with mpmath.workdps(60):
+        p = mpmath.mpf(rate)
+        for k, found in enumerate(_log_binomial(trials, rate)):
+            ways = mpmath.log(mpmath.binomial(trials, k))
+            parts = ways, k * mpmath.log(p), (trials - k) * mpmath.log1p(-p)
+            slack = mpmath.mpf(float(found)) - sum(parts)
+            terms = 1 + sum(map(abs, parts))
+            assert 10 * 2.0**-53 * terms <= slack <= 22 * 2.0**-53 * terms
 
 
 @pytest.mark.parametrize("decay", [1e-9, 0.3, 2.0, 31.7, 255.45597998528066, 269.0])

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import randquant as rq
 from randquant.privacy.certificates.sums.chain import ChainLaw, Powers, rounding, sums
+from randquant.privacy.certificates.sums.ends import LARGEST_SUM
 from randquant.privacy.certificates.sums.kappa_blanket import by_blanket
-from randquant.privacy.certificates.sums.sum_curvature import LARGEST_SUM, kappa_sum
+from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import kappa
 
 ONE_BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)

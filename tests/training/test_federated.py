@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import stat
+import sys
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from randquant.aggregation.baselines import ClippedSGD
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import account
-from randquant.training import federated
+from randquant.training import display, federated
 from randquant.training.configured import mechanism_of
 from randquant.training.federated import train
 from randquant.training.runs import execution, secret
@@ -331,6 +332,18 @@ def test_another_problem_or_setting_is_refused_by_name(clients, test_data, tmp_p
     # How often to evaluate may change, and delta, which is stated anew.
     again = cell(a_model(), clients, test=test_data, evaluate_every=2)
     assert again.summary.rounds == 6
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_the_search_for_the_noise_is_shown_if_it_takes_long(clients, monkeypatch, progress):
+    seen, shown = [], []
+    monkeypatch.setattr(display.WaitingBar, "__call__", lambda bar, *step: seen.append(step))
+    monkeypatch.setattr(display.WaitingBar, "_appear", lambda bar: shown.append(bar))
+    monkeypatch.setattr(display, "AFTER", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    train(a_model(), clients, epsilon=200, **CHEAP | {"progress": progress, "rounds": 2})
+    assert any("noise" in what for what, _, _ in seen)
+    assert bool(shown) == progress
 
 
 def test_callbacks_see_every_round_and_may_stop_the_run(clients, test_data, tmp_path):

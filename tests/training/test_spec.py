@@ -138,7 +138,7 @@ SEARCH = GRID + "[search]\ntrials = 3\n"
 WRONG = [
     ("[train", "TOML"),
     ("[trian]\n", "trian"),
-    ("train = 3\n", r"\[train\]"),
+    ("train = 3\n", "train of a sweep"),
     ('[train]\nmodel = "mlp"\nmechanism = "rqm"\n', "dataset"),
     (TRAIN, "mechanism"),
     (TRAIN + 'mechanism = "laplace"\n', "laplace"),
@@ -171,9 +171,9 @@ WRONG = [
     (GRID + "[search]\nsampler = 0\n", "sampler"),
     (SEARCH + "[ranges]\nseed = [1, 2]\n", "range"),
     (SEARCH + "[ranges]\nseed = {low = 1}\n", "range"),
-    (SEARCH + "[ranges]\nseed = {low = 3, high = 1}\n", "high of seed"),
+    (SEARCH + "[ranges]\nseed = {low = 3, high = 1}\n", "high of the range of seed"),
     (SEARCH + "[ranges]\nseed = {low = 0, high = 1, log = true}\n", "low > 0"),
-    (SEARCH + "[ranges]\nseed = {low = 0, high = 1, log = 1}\n", "log of seed"),
+    (SEARCH + "[ranges]\nseed = {low = 0, high = 1, log = 1}\n", "log of the range of seed"),
     (SEARCH + "[ranges]\nrounds = {low = 1.5, high = 3}\n", "rounds"),
     (TRAIN + 'mechanism = "clipped-sgd"\nclip = 1\n[search]\ntrials = 3\n', "protect"),
 ]

@@ -1,117 +1,140 @@
-"""Settings declared once: type, bounds, choices and meaning of a value in one annotation.
+"""Settings declared once: the type, bounds, group and meaning of a value.
 
-A declaration is an annotation `Annotated[type, about("what it means", group="privacy")]`. Its type
-may carry bounds: `Annotated[int, Meta(ge=1)]`. The fields of a record, a command's options and a
-JSON Schema are all read from it. All messages are the house's: `Expected rounds >= 1, got 0.`
+A declaration is a field of a dataclass or a parameter of a function. Its annotation has the type
+with its bounds, and the group that help shows it in: `Server[Count]`. The docstring, in its
+`Args:` or `Attributes:`, has the meaning. Options of commands, checks of records and JSON Schemas
+are all read from it. msgspec checks values; `_refusal` says what it found in the house's voice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-import math
+import inspect
+import numbers
 import re
+import types
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
-from msgspec import inspect as kinds
+from msgspec import Meta
 
 from randquant._internal import validate
 
+T = TypeVar("T")
 
-def about(text: str, group: str = "", form: str = "") -> msgspec.Meta:
-    """Return the annotation of a declared value.
+Mechanism = Annotated[T, Meta(extra={"group": "mechanism"})]
+Data = Annotated[T, Meta(extra={"group": "data"})]
+Clients = Annotated[T, Meta(extra={"group": "clients"})]
+Server = Annotated[T, Meta(extra={"group": "server"})]
+Privacy = Annotated[T, Meta(extra={"group": "privacy"})]
+Search = Annotated[T, Meta(extra={"group": "search"})]
+Files = Annotated[T, Meta(extra={"group": "files"})]
 
-    Args:
-        text: what it means.
-        group: the heading that help shows it under.
-        form: how it is written, as in FILE; by default that follows from its type.
-    """
-    return msgspec.Meta(description=text, extra={"group": group, "form": form})
+Count = Annotated[int, Meta(ge=1)]
 
-
-def hints(declared: Any) -> dict[str, Any]:
-    """Return the annotations of a dataclass's fields or of a function's parameters, by name."""
-    return typing.get_type_hints(declared, include_extras=True)
-
-
-def meta(record: type, name: str) -> msgspec.Meta:
-    """Return what a dataclass says about a field, to declare an option of the same meaning."""
-    found = meaning(hints(record)[name])
-    return about(found.text, found.group, found.form)
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """What a declared value means, its group, and how it is written on a command line."""
-
-    text: str
-    group: str
-    form: str
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a word",
+    "array": "a list of values",
+    "object": "a table, KEY=VALUE,...",
+}
+"""What sentences call the types that msgspec names."""
 
 
-def meaning(hint: Any) -> Meaning:
-    """Return what a declaration says about its value.
+def hints(declaring: Any) -> dict[str, Any]:
+    """Return what a dataclass or a function declares, by name: annotations with their meanings.
 
     Example:
-        >>> meaning(typing.Annotated[int | None, about("how many rounds", "server")])
-        Meaning(text='how many rounds', group='server', form='INT')
+        >>> def wait(rounds: Count, quiet: bool = False):
+        ...     '''Wait.
+        ...
+        ...     Args:
+        ...         rounds: how many.
+        ...     '''
+        >>> text(hints(wait)["rounds"]), text(hints(wait)["quiet"])
+        ('how many', '')
     """
-    text, group, form = "", "", ""
-    for part in getattr(hint, "__metadata__", ()):
-        if isinstance(part, msgspec.Meta) and part.description:
-            text, extra = part.description, part.extra or {}
-            group, form = extra.get("group", ""), extra.get("form", "")
-    return Meaning(text, group, form or _form(_alternatives(hint)[-1]))
+    items = re.findall(r"(?m)^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(declaring) or "")
+    texts = {name: " ".join(words.split()).removesuffix(".") for name, words in items}
+    found = typing.get_type_hints(declaring, include_extras=True)
+    return {name: meaning(hint, texts.get(name, "")) for name, hint in found.items()}
 
 
-def choices(hint: Any) -> tuple[str, ...]:
-    """Return the words that a declared value may be; none if it may be others.
+def meaning(hint: Any, text: str) -> Any:
+    """Return an annotation with a meaning added to it."""
+    return Annotated[hint, Meta(description=text)] if text else hint
+
+
+def text(hint: Any) -> str:
+    """Return what a declared value means."""
+    return _meta(hint, lambda meta: meta.description)
+
+
+def group(hint: Any) -> str:
+    """Return the group in which help shows a value; none if users do not give it."""
+    return _meta(hint, lambda meta: (meta.extra or {}).get("group"))
+
+
+def form(hint: Any) -> str:
+    """Return how lists and tables are written on a command line; empty for other values.
 
     Example:
-        >>> choices(typing.Literal["l1", "l2"] | None)
-        ('l1', 'l2')
+        >>> form(int | None), form(int | list[float]), form(dict[str, float])
+        ('', 'A,B,...', 'KEY=VALUE,...')
     """
-    words: tuple[str, ...] = ()
-    for kind in _alternatives(hint):
-        if not isinstance(kind, kinds.LiteralType):
-            return ()
-        words += tuple(str(value) for value in kind.values)
-    return words
+    for leaf in leaves(hint):
+        if get_origin(leaf) is list or ... in get_args(leaf):
+            return "A,B,..."
+        if get_origin(leaf) in (dict, Mapping):
+            return "KEY=VALUE,..."
+    return ""
+
+
+def leaves(hint: Any) -> list[Any]:
+    """Return the alternatives of an annotation, without None and without bounds.
+
+    Example:
+        >>> leaves(Server[Count | None]), leaves(int | list[float])
+        ([<class 'int'>], [<class 'int'>, list[float]])
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return leaves(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return [leaf for each in arguments for leaf in leaves(each)]
+    return [] if hint is types.NoneType else [hint]
 
 
 def check(name: str, hint: Any, value: Any) -> Any:
-    """Return a value that is as declared; whole numbers become floats where those are declared.
+    """Return a value that is as declared; numbers and lists are made those that are declared.
 
     Raises:
         TypeError: it is of another kind.
         ValueError: it is out of bounds or none of the choices.
 
     Example:
-        >>> check("rounds", typing.Annotated[int, msgspec.Meta(ge=1)], 0)
+        >>> check("rounds", Count, 0)
         Traceback (most recent call last):
         ...
         ValueError: Expected rounds >= 1, got rounds=0.
     """
-    alternatives = _alternatives(hint)
-    if value is None and len(alternatives) < len(_all(hint)):
-        return None
-    fitting = [kind for kind in alternatives if _fits(kind, value)]
-    kind, text = (fitting or alternatives)[0], meaning(hint).text
-    pattern = kind.pattern if isinstance(kind, kinds.StrType) else None
-    if pattern and text and isinstance(value, str) and not re.search(pattern, value):
-        raise ValueError(f"Expected {name} ({text}), got {value!r}.")
-    return _check(name, kind, value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):  # numpy's numbers, too
+        value = int(value) if isinstance(value, numbers.Integral) else float(value)
+    with refusing(name, hint, value):
+        return msgspec.convert(value, hint)
 
 
 def read(name: str, hint: Any, *texts: str) -> Any:
-    """Return the value that texts on a command line stand for; its bounds are not checked.
+    """Return the value that texts on a command line stand for.
 
-    Lists are written A,B,C; numbers may also stand in a file, @FILE; mappings are KEY=VALUE,...
+    Lists are written A,B,C or @FILE, mappings KEY=VALUE,KEY=VALUE.
 
     Args:
         name: what a message calls it.
@@ -119,165 +142,89 @@ def read(name: str, hint: Any, *texts: str) -> Any:
         texts: one text, or one for each item of a tuple.
 
     Raises:
-        TypeError: the text stands for no value of that kind.
+        TypeError, ValueError: the texts stand for no such value.
         OSError: a file cannot be read.
 
     Example:
-        >>> read("--bins", list[float], "-2,0,2")
-        [-2.0, 0.0, 2.0]
-        >>> read("--levels", int | None, "16")
-        16
+        >>> read("--bins", list[float], "-2,0,2"), read("--levels", int | None, "16")
+        ([-2.0, 0.0, 2.0], 16)
     """
-    problem = ""
-    for kind in _alternatives(hint):
-        try:
-            if isinstance(kind, kinds.TupleType):
-                return tuple(map(_read, kind.item_types, texts))
-            return _read(kind, *texts)
-        except OSError as error:
-            raise OSError(f"Expected numbers for {name} in a file: {error}") from None
-        except ValueError:
-            problem = f"Expected {name} to be {_called(kind)}, got {' '.join(texts)!r}."
-    raise TypeError(problem)
+    text, alternatives = texts[0], leaves(hint)
+    numeric = {int, float} & {kind for leaf in alternatives for kind in (leaf, *get_args(leaf))}
+    read_one = plain if numeric else str.strip
+    if form(hint).startswith("KEY") and "=" in text:
+        pairs = [part.partition("=") for part in text.split(",")]
+        value: Any = {key.strip(): plain(word) for key, _, word in pairs}
+    elif form(hint) and (len(alternatives) == 1 or "," in text or text[:1] == "@"):
+        value = [read_one(part) for part in _listed(name, text).split(",")]
+    else:
+        value = [read_one(each) for each in texts] if len(texts) > 1 else read_one(text)
+    with refusing(name, hint, value):
+        return msgspec.convert(value, hint, strict=False)
 
 
-def items(hint: Any) -> int:
-    """Return how many texts make a declared value: the length of a tuple, otherwise one."""
-    kind = _alternatives(hint)[0]
-    return len(kind.item_types) if isinstance(kind, kinds.TupleType) else 1
+@contextlib.contextmanager
+def refusing(name: str, hint: Any, value: Any) -> Iterator[None]:
+    """Say what msgspec finds wrong inside in one sentence of the house."""
+    try:
+        yield
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error), name, hint, value) from None
 
 
-def _all(hint: Any) -> tuple[kinds.Type, ...]:
-    kind = kinds.type_info(hint)
-    while isinstance(kind, kinds.Metadata):
-        kind = kind.type
-    if not isinstance(kind, kinds.UnionType):
-        return (kind,)
-    return tuple(k.type if isinstance(k, kinds.Metadata) else k for k in kind.types)
+def _refusal(problem: str, name: str, hint: Any, value: Any) -> Exception:
+    problem, _, place = problem.partition(" - at ")
+    for position, part in re.findall(r"\[(\d+)\]|\.(\w+)", place):
+        name = f"{part} of {name}" if part else name
+        value = value[part or int(position)]
+    field = re.search(r"(missing|unknown).* `(\w+)`", problem)
+    if field and field[1] == "missing":
+        return ValueError(f"Expected {field[2]} of {name}, got none.")
+    if field:
+        return ValueError(f"Expected settings of {name} that there are, got {field[2]!r}.")
+    if words := [
+        each for leaf in leaves(hint) if get_origin(leaf) is Literal for each in get_args(leaf)
+    ]:
+        validate.choice(name, value, words)
+    if "regex" in problem:
+        return ValueError(f"Expected {name} ({text(hint)}), got {value!r}.")
+    bound = re.search(r"[<>]=? \S+$", problem)
+    if bound and "length" not in problem:
+        return ValueError(f"Expected {name} {bound[0]}, got {name}={value}.")
+    expected = re.findall(r"`(.*?)`", problem)[0].split(" | ")
+    called = " or ".join(KINDS[kind] for kind in expected if kind in KINDS)
+    return TypeError(f"Expected {name} to be {called}, got {validate.shown(value)}.")
 
 
-def _alternatives(hint: Any) -> list[kinds.Type]:
-    return [kind for kind in _all(hint) if not isinstance(kind, kinds.NoneType)]
+def _meta(hint: Any, part: Any) -> str:
+    found = [part(meta) for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
+    return next(filter(None, reversed(found)), "")
 
 
-def _fits(kind: kinds.Type, value: Any) -> bool:
-    """Whether a value is of that kind, apart from its bounds."""
-    if isinstance(kind, kinds.CollectionType | kinds.TupleType):
-        return isinstance(value, list | tuple)
-    if isinstance(kind, kinds.DictType):
-        return isinstance(value, Mapping)
-    if isinstance(kind, kinds.BoolType):
-        return isinstance(value, bool)
-    return not isinstance(value, list | tuple | Mapping | bool)
+def _listed(name: str, value: str) -> str:
+    """The text of a list, which may stand in a file."""
+    if value[:1] != "@":
+        return value
+    try:
+        return ",".join(Path(value[1:]).read_text("utf-8").replace(",", " ").split())
+    except (OSError, UnicodeDecodeError) as error:
+        raise OSError(f"Expected numbers for {name} in a file: {error}") from None
 
 
-def _check(name: str, kind: kinds.Type, value: Any) -> Any:
-    match kind:
-        case kinds.IntType():
-            return validate.whole(name, value, low=kind.ge, high=kind.le)
-        case kinds.FloatType():
-            unlimited = kind.gt is not None and kind.lt is None and kind.le is None
-            if unlimited and value == math.inf:
-                return value
-            return validate.real(
-                name, value, above=kind.gt, low=kind.ge, below=kind.lt, high=kind.le
-            )
-        case kinds.LiteralType():
-            return validate.choice(name, value, [str(each) for each in kind.values])
-        case kinds.BoolType():
-            validate.kind(name, value, bool)
-        case kinds.StrType():
-            validate.kind(name, value, str)
-            if kind.pattern and not re.search(kind.pattern, value):
-                raise ValueError(f"Expected {name} to match {kind.pattern}, got {value!r}.")
-        case kinds.TupleType(item_types=items):
-            return tuple(_check(name, item, each) for item, each in zip(items, value, strict=True))
-        case kinds.CollectionType(item_type=item):
-            if not isinstance(value, list | tuple):
-                raise TypeError(f"Expected {name} to be a list, got {value!r}.")
-            parts = [_check(name, item, each) for each in value]
-            return tuple(parts) if isinstance(kind, kinds.VarTupleType) else parts
-        case kinds.DictType():
-            if not isinstance(value, Mapping):
-                raise TypeError(f"Expected {name} to be a table, got {value!r}.")
-    return value
-
-
-def _read(kind: kinds.Type, text: str) -> Any:
-    """The value of a text; ValueError if it has none."""
-    match kind:
-        case kinds.IntType():
-            return int(text)
-        case kinds.FloatType():
-            return float(text)
-        case kinds.BoolType():
-            return {"true": True, "false": False}[text] if text in ("true", "false") else int("")
-        case kinds.CollectionType(item_type=item):
-            if text.startswith("@") and isinstance(item, kinds.FloatType):
-                text = ",".join(Path(text[1:]).read_text("utf-8").replace(",", " ").split())
-            return [_read(item, part.strip()) for part in text.split(",")]
-        case kinds.DictType():
-            pairs = [part.partition("=") for part in text.split(",")]
-            if not all(equals for _, equals, _ in pairs):
-                raise ValueError
-            return {key.strip(): plain(value) for key, _, value in pairs}
-    return text
-
-
-def plain(text: str) -> Any:
-    """Return a text as a truth value or a number if it is one: `true`, `3`, `0.5`.
+def plain(word: str) -> Any:
+    """Return a word as a number or a truth value, if it is one.
 
     Example:
-        >>> plain("3"), plain("0.5"), plain("true"), plain("fan")
+        >>> plain("3"), plain(".5"), plain("true"), plain("fan")
         (3, 0.5, True, 'fan')
     """
-    if text in ("true", "false"):
-        return text == "true"
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
+    for kind in (int, float, {"true": True, "false": False}.__getitem__):
+        with contextlib.suppress(ValueError, KeyError):
+            return kind(word)
+    return word.strip()
 
 
-def _form(kind: kinds.Type) -> str:
-    match kind:
-        case kinds.IntType():
-            return "INT"
-        case kinds.FloatType():
-            return "FLOAT"
-        case kinds.LiteralType():
-            return "CHOICE"
-        case kinds.TupleType(item_types=items):
-            return " ".join(map(_form, items))
-        case kinds.CollectionType():
-            return "A,B,..."
-        case kinds.DictType():
-            return "KEY=VALUE,..."
-    return "TEXT"
-
-
-def _called(kind: kinds.Type) -> str:
-    match kind:
-        case kinds.IntType():
-            return "a whole number"
-        case kinds.FloatType():
-            return "a number"
-        case kinds.BoolType():
-            return "true or false"
-        case kinds.TupleType(item_types=items):
-            return " and ".join(map(_called, items))
-        case kinds.CollectionType(item_type=item):
-            return f"A,B,..., each {_called(item)}"
-        case kinds.DictType():
-            return "KEY=VALUE,..."
-    return "a word"
-
-
-@functools.cache
-def _fields(record: type) -> dict[str, Any]:
-    return hints(record)
+_fields = functools.cache(hints)
 
 
 def checked(record: Any) -> None:
@@ -288,10 +235,6 @@ def checked(record: Any) -> None:
 
 def defaults(record: type) -> dict[str, Any]:
     """Return the defaults of a dataclass's fields, for those that have one."""
-    missing, found = dataclasses.MISSING, {}
-    for field in dataclasses.fields(record):
-        if field.default is not missing:
-            found[field.name] = field.default
-        elif field.default_factory is not missing:
-            found[field.name] = field.default_factory()
-    return found
+    missing, fields = dataclasses.MISSING, dataclasses.fields(record)
+    made = {f.name: f.default_factory() for f in fields if f.default_factory is not missing}
+    return {f.name: f.default for f in fields if f.default is not missing} | made

@@ -12,22 +12,19 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from cyclopts import App
 
-from randquant._internal.declared import about
 from randquant._internal.progress import reporting
 from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli import commands
-from randquant.cli.options import NamedMechanism, Option, given, of_function, of_mechanism
-from randquant.cli.waiting import WaitingBar
+from randquant.cli.options import COMMON, NamedMechanism, Option, of_function, of_mechanism
 from randquant.mechanisms.record import MechanismRecord
+from randquant.training.display import WaitingBar
 
 EVERYTHING = "--install-completion"
 """Begins a command line that needs the options of all commands and mechanisms."""
-
-JSON = Option("json", Annotated[bool, about("print one JSON object", "files")], False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,41 +84,39 @@ class Command:
         """
         end = f"example: {self.example}"
         app = App(name, help=purpose(name), help_epilogue=end, help_format="plaintext")
-        own = of_function(self.run)
-        if self.mechanisms is not None:
-            for each, record in self.mechanisms().items():
-                if words[:1] in ([each], [EVERYTHING]):
-                    theirs = of_mechanism(record, whole_update=self.whole_update)
-                    call = self._call(own[1:], theirs, functools.partial(NamedMechanism, each))
-                    app.command(call, name=each, help=_summary(record), help_epilogue=end)
-                else:
-                    app.command(App(each, help=_summary(record)))
-        elif self.settings is not None:
-            app.default(self._call(own[1:], self.settings(words), dict))
-        else:
-            app.default(self._call(own, [], None))
+        if self.mechanisms is None:
+            app.default(self._call(self.settings(words) if self.settings else [], dict))
+            return app
+        for each, record in self.mechanisms().items():
+            summary = (inspect.getdoc(record.constructor) or each).partition("\n")[0]
+            if words[:1] in ([each], [EVERYTHING]):
+                theirs = of_mechanism(record, whole_update=self.whole_update)
+                call = self._call(theirs, functools.partial(NamedMechanism, each))
+                app.command(call, name=each, help=summary, help_epilogue=end)
+            else:
+                app.command(App(each, help=summary))
         return app
 
-    def _call(
-        self,
-        own: list[Option],
-        others: list[Option],
-        first: Callable[[dict[str, Any]], Any] | None,
-    ) -> Callable[..., Invocation]:
-        """A function with a parameter for every option, which cyclopts calls."""
+    def _call(self, others: list[Option], first: Callable[[dict[str, Any]], Any]) -> Any:
+        """A function with a parameter for every option, which cyclopts calls.
+
+        What is given for `others` is the first argument of the action.
+        """
+        own = of_function(self.run)
+        if self.mechanisms or self.settings:
+            del own[0]
         taken = {option.name for option in own}
         others = [option for option in others if option.name not in taken]
-        parameters = [option.parameter() for option in (*own, *others, JSON)]
-        parameters.sort(key=lambda parameter: parameter.kind)
-        names, signature = [option.name for option in others], inspect.Signature(parameters)
+        json = Option("json", COMMON["json"], False)
+        parameters = [option.parameter() for option in (*own, *others, json)]
 
-        def call(*values: Any, **options: Any) -> Invocation:
-            as_json = options.pop("json", False)
-            extra = given(options, names)
-            options = {name: value for name, value in options.items() if name not in names}
-            values = values if first is None else (first(extra), *values)
-            return Invocation(self, values, options, as_json)
+        def call(*values: Any, json: bool = False, **options: Any) -> Invocation:
+            given = {each.name: options.pop(each.name) for each in others if each.name in options}
+            if self.mechanisms or self.settings:
+                values = (first(given), *values)
+            return Invocation(self, values, options, json)
 
+        signature = inspect.Signature(sorted(parameters, key=lambda each: each.kind))
         call.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
         call.__annotations__ = {}  # of the inner function, whose names may be options' too
         return call
@@ -170,10 +165,6 @@ def purpose(name: str) -> str:
     line = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
     text = " ".join(line.partition(": ")[2].split())
     return text[:1].upper() + text[1:]
-
-
-def _summary(record: MechanismRecord) -> str:
-    return (inspect.getdoc(record.constructor) or record.name).partition("\n")[0]
 
 
 def written_page(output: str | None, page: Callable[[], str]) -> list[str]:

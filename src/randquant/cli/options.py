@@ -1,43 +1,51 @@
-"""From declarations to options of the command line, and back to values."""
+"""From declarations to options of the command line."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_origin
 
 from cyclopts import Group, Parameter, Token
 
 from randquant._internal import declared, validate
-from randquant._internal.declared import about
+from randquant._internal.declared import Data, Files, Mechanism, Search
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.record import MechanismRecord, hint_of
 from randquant.mechanisms.registry import channel_mechanisms
-from randquant.privacy.guarantee import Neighboring, Trust
-from randquant.training.config import Delta, NormName, TrainConfig
+from randquant.training.config import TrainConfig
 
-GROUPS = (
-    "arguments",
-    "options",
-    "mechanism",
-    "data",
-    "clients",
-    "server",
-    "privacy",
-    "search",
-    "files",
-)
+GROUPS = ("options", "mechanism", "data", "clients", "server", "privacy", "search", "files")
 """Groups of options in the order in which help shows them."""
 
-Dimension = Annotated[int, about("coordinates of an update", "data")]
-DeltaOption = Annotated[Delta, declared.meta(TrainConfig, "delta")]
-TrustOption = Annotated[Trust | None, declared.meta(TrainConfig, "trust")]
-NormOption = Annotated[NormName, declared.meta(TrainConfig, "norm")]
-NeighboringOption = Annotated[Neighboring, declared.meta(TrainConfig, "neighboring")]
-Names = Annotated[list[str] | None, about("names A,B,...; by default all", "search")]
-Page = Annotated[str | None, about("also write a page with the figures to this file", "files")]
-Quiet = Annotated[bool, about("no progress display", "files")]
+EMPTY = inspect.Parameter.empty
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+
+
+@dataclass(frozen=True)
+class Common:
+    """Options that several commands have.
+
+    Attributes:
+        clip: per-coordinate clipping threshold, > 0.
+        dimension: coordinates of an update.
+        mechanisms: names A,B,...; by default all.
+        output: also write a page with the figures to this file.
+        quiet: no progress display.
+        json: print one JSON object.
+    """
+
+    clip: Mechanism[float]
+    dimension: Data[int]
+    mechanisms: Search[list[str] | None] = None
+    output: Files[str | None] = None
+    quiet: Files[bool] = False
+    json: Files[bool] = False
+
+
+COMMON = {**declared.hints(TrainConfig), **declared.hints(Common)}
+"""What an option of a command means, and its group, unless the command itself says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,79 +70,66 @@ class NamedMechanism:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a command.
+    """One option of a command, or one of its values without a name.
 
     Attributes:
         name: of the parameter or field that it sets; the option is `--name-with-hyphens`.
         hint: its declaration, see `randquant._internal.declared`.
-        default: what is passed if it is not given; `inspect.Parameter.empty` if it must be.
+        default: what help says about its default; EMPTY if it must be given.
+        kind: of the parameter; KEYWORD_ONLY for options.
         group: the heading that help shows it under, if not the declaration's.
-        shown: what help says about its default.
-        kind: KEYWORD_ONLY for options; others are values without a name.
-        words: the words that it may be, if the declaration does not say.
     """
 
     name: str
     hint: Any
     default: Any = None
+    kind: Any = KEYWORD_ONLY
     group: str = ""
-    shown: str = ""
-    kind: Any = inspect.Parameter.KEYWORD_ONLY
-    words: tuple[str, ...] = ()
 
     def parameter(self) -> inspect.Parameter:
-        """Return it as a parameter of a function that is called from the command line."""
-        about, is_flag = declared.meaning(self.hint), self.default is False
-        many = self.kind is inspect.Parameter.VAR_POSITIONAL
-        plain = many or is_flag or self.repeats
-        of = Parameter(
-            help=about.text,
-            group=_group(self.group or about.group or self._place()),
-            show_default=self._shown() or False,
-            choices=self.words or declared.choices(self.hint) or None,
-            allow_leading_hyphen=not is_flag,
+        """Return it as a parameter of a function that cyclopts calls."""
+        is_flag, form = self.default is False, declared.form(self.hint)
+        untold = self.default is EMPTY or str(self.default) in ("None", "False", "", "{}")
+        read = Parameter(
+            help=declared.text(self.hint),
+            group=_group(self.group or declared.group(self.hint) or "options"),
+            show_default=False if untold else lambda _: str(self.default),
             negative=(),
-            converter=None if plain else lambda _, tokens: self._convert(tokens),
-            n_tokens=None if plain else declared.items(self.hint),
-            metavar=None if is_flag else about.form,
+            allow_leading_hyphen=not is_flag,
+            converter=None if is_flag or self.repeats else lambda _, tokens: self._read(tokens),
+            n_tokens=1 if form else None,
+            accepts_keys=False,
+            metavar=form or None,
         )
-        default = inspect.Parameter.empty if many else self.default
-        kind = bool if is_flag else str if many else list[str] if self.repeats else Any
+        default = EMPTY if self.default is EMPTY else None
         return inspect.Parameter(
-            self.name, self.kind, default=default, annotation=Annotated[kind, of]
+            self.name, self.kind, default=default, annotation=Annotated[self.hint, read]
         )
-
-    def _place(self) -> str:
-        return "options" if self.kind is inspect.Parameter.KEYWORD_ONLY else "values"
-
-    def _shown(self) -> str:
-        if self.shown or self.default in (None, False, inspect.Parameter.empty):
-            return self.shown
-        return str(self.default)
 
     @property
     def repeats(self) -> bool:
         """Whether it may be given several times, each time with one value."""
-        return declared.meaning(self.hint).form.startswith("'")
+        sequence = any(get_origin(leaf) is Sequence for leaf in declared.leaves(self.hint))
+        return sequence or self.kind is inspect.Parameter.VAR_POSITIONAL
 
-    def _convert(self, tokens: Sequence[Token]) -> Any:
-        called = self.name if self.kind is not inspect.Parameter.KEYWORD_ONLY else flag(self.name)
-        texts = [token.value for token in tokens]
-        for text in texts:
-            if text.startswith("--"):
-                raise ValueError(f"Expected a value for {called}, got the option {text}.")
-        value = declared.read(called, self.hint, *texts)
-        declared.check(self.name, self.hint, value)
-        return value
+    def _read(self, tokens: Sequence[Token]) -> Any:
+        called = self.name if self.kind is not KEYWORD_ONLY else flag(self.name)
+        for token in tokens:
+            if token.value.startswith("--"):
+                raise ValueError(f"Expected a value for {called}, got the option {token.value}.")
+        return declared.read(called, self.hint, *(token.value for token in tokens))
 
 
 def of_function(function: Callable[..., Any]) -> list[Option]:
     """Return the options that a function, or a dataclass, declares by its parameters."""
-    hints = declared.hints(function)
-    return [
-        Option(each.name, hints.get(each.name, Any), each.default, kind=each.kind)
-        for each in inspect.signature(function).parameters.values()
-    ]
+    hints, options = declared.hints(function), []
+    for each in inspect.signature(function).parameters.values():
+        common, own = COMMON.get(each.name), hints[each.name]
+        text = declared.text(own) or declared.text(common)
+        group = declared.group(own) or declared.group(common)
+        hint = declared.meaning(own, text)
+        options.append(Option(each.name, hint, each.default, each.kind, group))
+    return options
 
 
 def of_mechanism(record: MechanismRecord, *, whole_update: bool = False) -> list[Option]:
@@ -144,14 +139,16 @@ def of_mechanism(record: MechanismRecord, *, whole_update: bool = False) -> list
         record: of the mechanism.
         whole_update: whether a channel also takes clip_norm, the threshold of a whole update.
     """
-    names = list(record.parameters)
-    options = [
-        Option(name, _of_constructor(record, name), shown=_default(record, name), group=record.name)
-        for name in names
-    ]
-    if whole_update and not record.whole_update and "clip_norm" not in names:
+    group, options = f"parameters of {record.name}", []
+    for name in record.parameters:
+        parameter = record.signature[name]
+        needed = " [required]" * (parameter.default is EMPTY)
+        hint = declared.meaning(hint_of(parameter), record.meaning(name) + needed)
+        default = None if needed else parameter.default
+        options.append(Option(name, hint, default, group=group))
+    if whole_update and not record.whole_update and "clip_norm" not in record.parameters:
         text = "clipping threshold of a whole update's norm; without it each coordinate is clipped"
-        options.append(Option("clip_norm", Annotated[float, about(text)], group=record.name))
+        options.append(Option("clip_norm", declared.meaning(float, text), group=group))
     return options
 
 
@@ -187,23 +184,6 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def given(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return those of the named values that were given, which are not None."""
-    return {name: values[name] for name in names if values.get(name) is not None}
-
-
-def _of_constructor(record: MechanismRecord, name: str) -> Any:
-    parameter = record.signature[name]
-    needed = " [required]" * (parameter.default is parameter.empty)
-    return Annotated[hint_of(parameter), about(record.meaning(name) + needed)]
-
-
-def _default(record: MechanismRecord, name: str) -> str:
-    default = record.signature[name].default
-    return "" if default in (None, inspect.Parameter.empty) else str(default)
-
-
 def _group(name: str) -> Group:
-    if name in GROUPS:
-        return Group(name.capitalize(), sort_key=1 + GROUPS.index(name))
-    return Group(f"Parameters of {name}", sort_key=0)
+    place = GROUPS.index(name) if name in GROUPS else -1
+    return Group(name[:1].upper() + name[1:], sort_key=1 + place)

@@ -1,20 +1,17 @@
-"""A training run in the terminal: a progress bar, then a short table."""
+"""A training run in the terminal: progress bars, then a short table."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import TracebackType
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from randquant._internal.html import formatting
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.certificates.coordinate import Certificate, certify
+from randquant.training import display
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
@@ -23,108 +20,50 @@ from randquant.training.runs.folder import BASELINE, SUMMARY
 from randquant.training.runs.status import Status
 
 
-class Display:
-    """A progress bar on standard error, one line per run."""
+class RunBars:
+    """A bar for every running run and, in a sweep, one for all its runs."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description:>12}"),
-            BarColumn(bar_width=30),
-            TextColumn("round {task.completed}/{task.total}"),
-            TextColumn("accuracy {task.fields[accuracy]}"),
-            TextColumn("sent {task.fields[sent]}"),
-            TextColumn("{task.fields[spent]}"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            disable=quiet,
-        )
-        self._tasks: dict[str, TaskID] = {}
+        self._bars = display.Bars(not quiet)
+        self._measured: dict[str, str] = {}
         self._sent: dict[str, int] = {}
-
-    def round(self, config: TrainConfig, metrics: RoundMetrics) -> None:
-        """Show that a round is done, and what all clients have sent so far.
-
-        If cohorts differ in size, this excludes what was sent before a run was resumed.
-        """
-        name = config.mechanism
-        if name not in self._tasks:
-            self._progress.start()
-            self._tasks[name] = self._progress.add_task(
-                name, total=config.rounds, accuracy="  -  ", sent="", spent=""
-            )
-        task = self._tasks[name]
-        before = metrics.bytes_up * (metrics.round - 1) if config.sampling == "fixed" else 0
-        self._sent[name] = self._sent.get(name, before) + metrics.bytes_up
-        sent = f"{8 * self._sent[name] / 1e6:,.1f} Mbit"
-        self._progress.update(task, completed=metrics.round, sent=sent)
-        if metrics.epsilon is not None:
-            self._progress.update(task, spent=_spent(config, metrics.epsilon))
-        if metrics.accuracy is not None:
-            self._progress.update(task, accuracy=f"{metrics.accuracy:.3f}")
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._tasks:  # stopping a display that never started prints an empty line
-            self._progress.stop()
-
-
-class SweepDisplay:
-    """A progress bar on standard error for a whole sweep, and one for each running run."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description:>32}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[status]}"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            disable=quiet,
-        )
-        self._tasks: dict[Path, TaskID] = {}
-        self._all: TaskID | None = None
-        self._failed = 0
+        self._total = self._done = self._failed = 0
 
     def sweep(self, total: int, done: int) -> None:
         """Show that a sweep of `total` runs starts, of which `done` are done."""
-        self._progress.start()
-        self._all = self._progress.add_task("runs", total=total, completed=done, status="")
+        self._total, self._done = total, done
+        self._bars.show("runs", done, total)
 
     def round(self, folder: Path, config: TrainConfig, metrics: RoundMetrics) -> None:
-        """Show that a run has finished a round."""
-        if folder not in self._tasks:
-            self._tasks[folder] = self._progress.add_task(
-                folder.name, total=config.rounds, status=""
-            )
-        self._progress.update(self._tasks[folder], completed=metrics.round)
-        if metrics.accuracy is not None:
-            status_text = f"accuracy {metrics.accuracy:.3f}"
-            if metrics.epsilon is not None:
-                status_text += f"  {_spent(config, metrics.epsilon)}"
-            self._progress.update(self._tasks[folder], status=status_text)
+        """Show that a run has finished a round, and what all its clients have sent so far.
+
+        If cohorts differ in size, this excludes what was sent before a run was resumed.
+        """
+        name = folder.name
+        self._measured[name] = display.evaluated(metrics) or self._measured.get(name, "")
+        before = metrics.bytes_up * (metrics.round - 1) if config.sampling == "fixed" else 0
+        self._sent[name] = self._sent.get(name, before) + metrics.bytes_up
+        sent = f"sent {8 * self._sent[name] / 1e6:,.1f} Mbit"
+        spent = display.spent(metrics)
+        if spent and not features.covered(config, None):
+            spent += formatting.MARK
+        text = "  ".join(filter(None, (self._measured[name], sent, spent)))
+        self._bars.show(name, metrics.round, config.rounds, text)
 
     def ended(self, status: Status) -> None:
         """Show that a run is over."""
-        if status.folder in self._tasks:
-            self._progress.remove_task(self._tasks.pop(status.folder))
+        self._bars.remove(status.folder.name)
+        self._done += 1
         self._failed += status.state == "failed"
-        status_text = f"{self._failed} failed" if self._failed else ""
-        if self._all is not None:
-            self._progress.update(self._all, advance=1, status=status_text)
+        self._bars.show(
+            "runs", self._done, self._total, f"{self._failed} failed" if self._failed else ""
+        )
 
-    def __enter__(self) -> SweepDisplay:
+    def __enter__(self) -> RunBars:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._all is not None:  # stopping a display that never started prints an empty line
-            self._progress.stop()
+        self._bars.__exit__()
 
 
 def result(folder: Path, run: RunRecord) -> dict[str, Any]:
@@ -202,12 +141,6 @@ def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
     plain = summary.bytes_as_codes
     beside = "" if plain is None else f"; {plain:,} bytes as plain codes"
     return f": masked for a sum of {config.cohort:,}, header included, handshake not{beside}"
-
-
-def _spent(config: TrainConfig, epsilon: float) -> str:
-    mark = "" if config.fitted_on == "public" else formatting.MARK * features.is_fitted(config)
-    shown = round_up(epsilon, 4) if math.isfinite(epsilon) else "infinity"
-    return f"epsilon <= {shown}{mark}"
 
 
 def _certificate(config: TrainConfig) -> Certificate | None:

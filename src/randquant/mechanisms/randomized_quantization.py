@@ -6,6 +6,8 @@ two-bin mechanism with geometric selection distributions (Lemma 5.3).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from randquant._internal import validate
@@ -13,7 +15,10 @@ from randquant.channels.channel import LARGEST, Channel
 from randquant.mechanisms.bins import two_bins
 from randquant.mechanisms.record import CLIP, LEVELS, MARGIN, MechanismRecord
 from randquant.mechanisms.tuning import (
+    CLOSE,
+    FEW,
     SHARES,
+    SPREAD,
     CoordinateFamily,
     UpdateFamily,
     UpdateSetting,
@@ -132,12 +137,26 @@ def _rqm_updates(setting: UpdateSetting) -> UpdateFamily:
 
 def _rounding_updates(setting: UpdateSetting) -> UpdateFamily:
     """Two levels: with more there is no privacy unless only the middle two are sent."""
-    clip = setting.clip
+
+    def parameters(t: float) -> dict[str, Any]:
+        clip = setting.clip_at(_spread(t, setting.cohort))
+        return {"clip": clip, "levels": 2, "margin": six_digits(setting.clip * t - clip)}
+
     return UpdateFamily(
-        lambda t: {"clip": clip, "levels": 2, "margin": six_digits(clip * (t - 1))},
+        parameters,
         reach=(1.05, 1e12),
-        start=lambda deviation: deviation / clip,
+        start=lambda deviation: deviation / setting.clip,
     )
+
+
+def _spread(t: float, cohort: int) -> float:
+    """Where to clip two levels at ±t·SPREAD: closer where they are near (`docs/theory/plan.md`).
+
+    It changes slowly between, so that a larger t is more private.
+    """
+    if cohort > FEW:
+        return SPREAD
+    return CLOSE + (SPREAD - CLOSE) * min(max((t - 5) / 2, 0.0), 1.0)
 
 
 RECORDS = (

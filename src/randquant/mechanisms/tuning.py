@@ -33,6 +33,12 @@ SHARES = [0.0, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0]
 SPREAD = 4.0
 """Clipping threshold of a rotated coordinate, in units of clip_norm / sqrt(coordinates)."""
 
+CLOSE = 3.0
+"""The same where clipping closer lowers the error of two levels: `docs/theory/plan.md`."""
+
+FEW = 10_000
+"""Largest cohort for which it does: the bias does not average out over clients."""
+
 
 @dataclass(frozen=True, slots=True)
 class CoordinateTarget:
@@ -115,7 +121,11 @@ class UpdateSetting:
     @property
     def clip(self) -> float:
         """Clipping threshold of a rotated coordinate, at most clip_norm."""
-        return six_digits(min(SPREAD / math.sqrt(self.size), 1.0) * self.clip_norm)
+        return self.clip_at(SPREAD)
+
+    def clip_at(self, spread: float) -> float:
+        """The same at another spread, in units of clip_norm / sqrt(coordinates)."""
+        return six_digits(min(spread / math.sqrt(self.size), 1.0) * self.clip_norm)
 
     @property
     def distance(self) -> float:

@@ -10,9 +10,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaln, log_ndtr
+from scipy.special import betaln, log_ndtr, ndtr
 
 from randquant._internal import validate
+from randquant.mechanisms.tuning import CLOSE, SPREAD
 
 
 def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
@@ -49,6 +50,27 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
     return high * math.sqrt(rounds)
+
+
+def one_bit_excess(size: int, sharing: int, multiplier: float, distance: float = 2.0) -> float:
+    """How much more variance one bit a coordinate needs than Gaussian noise, about.
+
+    Args:
+        size: coordinates of a rotated update.
+        sharing: how many clients share the noise: the cohort under a secure sum, else 1.
+        multiplier: the Gaussian's noise multiplier at the same guarantee.
+        distance: largest distance of neighbouring updates, in units of clip_norm.
+
+    Returns:
+        The excess over 1. Sums of t bits a client have about 1/t of it: it is the most that more
+        bits could win back. Derivation: `docs/theory/plan.md`.
+
+    Example:
+        >>> round(one_bit_excess(1024, 200, 4.24), 4)
+        0.0271
+    """
+    share = sharing / (size * (multiplier * distance) ** 2)
+    return min((k**2 - 1) * share + 4 * float(ndtr(-k)) for k in (CLOSE, SPREAD))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from randquant._internal import declared, validate
-from randquant._internal.declared import about
+from randquant._internal.declared import Clients, Count, Data, Files, Mechanism, Privacy, Server
 from randquant.privacy.guarantee import Neighboring, Trust
 
 FittedOn = Literal["public", "all"]
@@ -26,7 +26,7 @@ Delta = Annotated[float, Meta(ge=0, lt=1)]
 OLD_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 """The server's optimisers as version 0.1.0 names them, and their classes in torch.optim."""
 
-Count = Annotated[int, Meta(ge=1)]
+MostCount = Annotated[int, Meta(ge=1, le=2**40)]
 Step = Annotated[float, Meta(gt=0, le=1e30)]
 NormName = Literal["l1", "l2"]
 
@@ -35,159 +35,96 @@ NormName = Literal["l1", "l2"]
 class TrainConfig:
     """Everything that determines a training run (two runs with one config give equal bits).
 
-    Each field is declared once, with its type, bounds and meaning: the options of `randquant
-    train`, the settings of TOML files and their JSON Schema, and `check_config` are read from here.
+    Each field is declared once: the options of `randquant train`, the settings of TOML files, their
+    JSON Schema and `check_config` are read from here. Bounds and groups are in the annotations.
+
+    Attributes:
+        dataset: digits, breast-cancer, mnist, fashion-mnist, emnist, cifar-100, femnist, or
+            module:function or FILE.py:function, which returns clients or (clients, test).
+        model: softmax, mlp, mlp32, wide, cnn, or module:function or FILE.py:function, which returns
+            a torch nn.Module.
+        mechanism: what protects an update.
+        parameters: the mechanism's parameters, by name.
+        data_dir: folder of the data files; digits and breast-cancer need none.
+        population: how many clients the data is split over.
+        cohort: how many clients take part in each round.
+        rounds: how many rounds, at most.
+        partition: how data is split over clients; natural is by writer, own as the data are.
+        concentration: Dirichlet concentration.
+        learning_rate: the server's step size.
+        delta: delta of the printed guarantee.
+        seed: simulation seed: data split, weights, cohorts, simulated keys; none to derive cohorts
+            and keys from a secret key in the run's folder.
+        checkpoint_every: rounds between checkpoints.
+        evaluate_every: rounds between evaluations on test data.
+        threads: threads to simulate clients on; rounding depends on them.
+        trust: what the server sees: local (codes) or aggregate (sums only); by default the
+            mechanism's own.
+        clip_norm: threshold of a whole update's norm, for every channel; none clips each coordinate
+            alone.
+        norm: norm that clip_norm bounds.
+        neighboring: neighbours: replace_one (another update) or zero_out (the zero update).
+        stop_at_epsilon: end before the round that would take epsilon above this; inf for no such
+            end.
+        max_participations: most rounds that one client takes part in.
+        sampling: cohorts: fixed in size, or each client by a coin of its own.
+        batch: samples of a local step; by default all of a client's.
+        local_epochs: passes over a client's data in a round.
+        local_learning_rate: step size of local SGD; without one a gradient is sent.
+        server_optimizer: the server's optimiser: the name of a class in torch.optim.
+        server_options: the optimiser's options by name, such as momentum=0.9.
+        features: what is trained on: empty for the data, scattering, or pca-K.
+        fitted_on: what pca-K and standardisation are fitted on: public (examples that no client
+            holds) or all (clients' data; no epsilon covers that).
+        unit: what the guarantee hides: a whole client, or one example of a client's.
+        device: where updates are computed: cpu, cuda or cuda:NUMBER.
+        loss: what clients minimise: a name in torch.nn.functional, or module:function.
+        problem: digest of the model, the data and the loss, where they are given in Python.
+        parts: patterns of the names of the parameters that are trained; by default all.
+        frozen: patterns of the names of the parameters that are not trained.
+        buffers: what becomes of running statistics, such as BatchNorm's.
+        most_examples: weight clients by their number of examples, up to this public number; by
+            default all count alike.
     """
 
-    dataset: Annotated[
-        str,
-        about(
-            "digits, breast-cancer, mnist, fashion-mnist, emnist, cifar-100, femnist, or "
-            "module:function or FILE.py:function, which returns clients or (clients, test)",
-            "data",
-        ),
-    ]
-    model: Annotated[
-        str,
-        about(
-            "softmax, mlp, mlp32, wide, cnn, or module:function or FILE.py:function, which returns "
-            "a torch nn.Module",
-            "data",
-        ),
-    ]
-    mechanism: Annotated[str, about("what protects an update", "mechanism")]
-    parameters: Annotated[
-        Mapping[str, Any], about("the mechanism's parameters, by name", "mechanism")
-    ] = field(default_factory=dict)
-    data_dir: Annotated[
-        str, about("folder of the data files; digits and breast-cancer need none", "data")
-    ] = ""
-    population: Annotated[Count, about("how many clients the data is split over", "clients")] = 200
-    cohort: Annotated[Count, about("how many clients take part in each round", "clients")] = 40
-    rounds: Annotated[Count, about("how many rounds, at most", "server")] = 300
-    partition: Annotated[
-        Literal["iid", "shards", "dirichlet", "natural", "own"],
-        about("how data is split over clients; natural is by writer, own as the data are", "data"),
-    ] = "iid"
-    concentration: Annotated[float, about("Dirichlet concentration", "data")] = 0.3
-    learning_rate: Annotated[Step, about("the server's step size", "server")] = 1.0
-    delta: Annotated[Delta, about("delta of the printed guarantee", "privacy")] = 1e-5
-    seed: Annotated[
-        Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
-        about(
-            "simulation seed: data split, weights, cohorts, simulated keys; none to derive cohorts "
-            "and keys from a secret key in the run's folder",
-            "clients",
-        ),
-    ] = 0
-    checkpoint_every: Annotated[Count, about("rounds between checkpoints", "files")] = 50
-    evaluate_every: Annotated[Count, about("rounds between evaluations on test data", "server")] = (
-        10
-    )
-    threads: Annotated[
-        Annotated[int, Meta(ge=1, le=256)],
-        about("threads to simulate clients on; rounding depends on them", "clients"),
-    ] = 2
-    trust: Annotated[
-        Trust | None,
-        about(
-            "what the server sees: local (codes) or aggregate (sums only); by default the "
-            "mechanism's own",
-            "privacy",
-        ),
-    ] = None
-    clip_norm: Annotated[
-        float | None,
-        about(
-            "threshold of a whole update's norm, for every channel; none clips each coordinate "
-            "alone",
-            "mechanism",
-        ),
-    ] = None
-    norm: Annotated[NormName, about("norm that clip_norm bounds", "privacy")] = "l2"
-    neighboring: Annotated[
-        Neighboring,
-        about("neighbours: replace_one (another update) or zero_out (the zero update)", "privacy"),
-    ] = "replace_one"
-    stop_at_epsilon: Annotated[
-        Annotated[float, Meta(gt=0)] | None,
-        about(
-            "end before the round that would take epsilon above this; inf for no such end",
-            "privacy",
-        ),
-    ] = None
-    max_participations: Annotated[
-        Annotated[int, Meta(ge=1, le=2**40)] | None,
-        about("most rounds that one client takes part in", "privacy"),
-    ] = None
-    sampling: Annotated[
-        Literal["fixed", "poisson"],
-        about("cohorts: fixed in size, or each client by a coin of its own", "clients"),
-    ] = "fixed"
-    batch: Annotated[
-        Count | None, about("samples of a local step; by default all of a client's", "clients")
-    ] = None
-    local_epochs: Annotated[
-        Annotated[int, Meta(ge=1, le=10_000)],
-        about("passes over a client's data in a round", "clients"),
-    ] = 1
-    local_learning_rate: Annotated[
-        Step | None, about("step size of local SGD; without one a gradient is sent", "clients")
-    ] = None
-    server_optimizer: Annotated[
-        str, about("the server's optimiser: the name of a class in torch.optim", "server")
-    ] = "SGD"
-    server_options: Annotated[
-        Mapping[str, Any],
-        about("the optimiser's options by name, such as momentum=0.9", "server", "KEY=VALUE,..."),
-    ] = field(default_factory=dict)
-    features: Annotated[
-        str, about("what is trained on: empty for the data, scattering, or pca-K", "data")
-    ] = ""
-    fitted_on: Annotated[
-        FittedOn,
-        about(
-            "what pca-K and standardisation are fitted on: public (examples that no client holds) "
-            "or all (clients' data; no epsilon covers that)",
-            "data",
-        ),
-    ] = "public"
-    unit: Annotated[
-        Literal["client", "example"],
-        about("what the guarantee hides: a whole client, or one example of a client's", "privacy"),
-    ] = "client"
-    device: Annotated[
-        Annotated[str, Meta(pattern=r"^(cpu|cuda(:\d{1,3})?)$")],
-        about("where updates are computed: cpu, cuda or cuda:NUMBER", "clients"),
-    ] = "cpu"
-
-    loss: Annotated[
-        str,
-        about("what clients minimise: a name in torch.nn.functional, or module:function", "data"),
-    ] = "cross_entropy"
-    problem: Annotated[
-        str, about("digest of the model, the data and the loss, where they are given in Python")
-    ] = ""
-    parts: Annotated[
-        tuple[str, ...] | None,
-        about("patterns of the names of the parameters that are trained; by default all", "data"),
-    ] = None
-    frozen: Annotated[
-        tuple[str, ...] | None,
-        about("patterns of the names of the parameters that are not trained", "data"),
-    ] = None
-    buffers: Annotated[
-        Literal["refuse", "frozen", "server"],
-        about("what becomes of running statistics, such as BatchNorm's", "data"),
-    ] = "refuse"
-    most_examples: Annotated[
-        Annotated[int, Meta(ge=1, le=2**40)] | None,
-        about(
-            "weight clients by their number of examples, up to this public number; by default all "
-            "count alike",
-            "clients",
-        ),
-    ] = None
+    dataset: Data[str]
+    model: Data[str]
+    mechanism: Mechanism[str]
+    parameters: Mechanism[Mapping[str, Any]] = field(default_factory=dict)
+    data_dir: Data[str] = ""
+    population: Clients[Count] = 200
+    cohort: Clients[Count] = 40
+    rounds: Server[Count] = 300
+    partition: Data[Literal["iid", "shards", "dirichlet", "natural", "own"]] = "iid"
+    concentration: Data[float] = 0.3
+    learning_rate: Server[Step] = 1.0
+    delta: Privacy[Delta] = 1e-5
+    seed: Clients[Annotated[int, Meta(ge=0, le=2**63 - 1)] | None] = 0
+    checkpoint_every: Files[Count] = 50
+    evaluate_every: Server[Count] = 10
+    threads: Clients[Annotated[int, Meta(ge=1, le=256)]] = 2
+    trust: Privacy[Trust | None] = None
+    clip_norm: Mechanism[float | None] = None
+    norm: Privacy[NormName] = "l2"
+    neighboring: Privacy[Neighboring] = "replace_one"
+    stop_at_epsilon: Privacy[Annotated[float, Meta(gt=0)] | None] = None
+    max_participations: Privacy[MostCount | None] = None
+    sampling: Clients[Literal["fixed", "poisson"]] = "fixed"
+    batch: Clients[Count | None] = None
+    local_epochs: Clients[Annotated[int, Meta(ge=1, le=10_000)]] = 1
+    local_learning_rate: Clients[Step | None] = None
+    server_optimizer: Server[str] = "SGD"
+    server_options: Server[Mapping[str, Any]] = field(default_factory=dict)
+    features: Data[str] = ""
+    fitted_on: Data[FittedOn] = "public"
+    unit: Privacy[Literal["client", "example"]] = "client"
+    device: Clients[Annotated[str, Meta(pattern=r"^(cpu|cuda(:\d{1,3})?)$")]] = "cpu"
+    loss: Data[str] = "cross_entropy"
+    problem: str = ""
+    parts: Data[tuple[str, ...] | None] = None
+    frozen: Data[tuple[str, ...] | None] = None
+    buffers: Data[Literal["refuse", "frozen", "server"]] = "refuse"
+    most_examples: Clients[MostCount | None] = None
 
     def __post_init__(self) -> None:
         if self.trust == "":  # as files of version 0.1.0 say it

@@ -1,66 +1,127 @@
-"""A progress bar for notebooks and terminals, if rich is installed."""
+"""Progress on terminals and in notebooks: bars on standard error."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+import sys
+import threading
+from typing import Any
 
 from randquant._internal.rounding import round_up
 from randquant.training.records import RoundMetrics
 
-Show = Callable[[RoundMetrics], None]
-"""Called after each round."""
+AFTER = 2.0
+"""Seconds of work before a bar appears that says how long it will take."""
 
 
-@contextlib.contextmanager
-def bar(rounds: int, wanted: bool) -> Iterator[Show]:
-    """Show rounds on standard error; nothing if it is neither a terminal nor a notebook.
+class Bars:
+    """Bars by name; the first one makes them appear.
 
     Args:
-        rounds: how many rounds there are.
-        wanted: False to show nothing.
+        shown: whether to show them at all; only on a terminal or in a notebook by default.
+        passing: whether they are gone at the end.
     """
-    try:
+
+    def __init__(self, shown: bool | None = None, *, passing: bool = False) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-    except ModuleNotFoundError:
-        yield _nothing
-        return
-    console = Console(stderr=True)
-    if not (wanted and (console.is_terminal or console.is_jupyter)):
-        yield _nothing
-        return
-    columns = [
-        BarColumn(bar_width=30),
-        TextColumn("round {task.completed}/{task.total}"),
-        TextColumn("{task.fields[measured]}"),
-        TimeRemainingColumn(),
-    ]
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=rounds, measured="")
-        last = ""
 
-        def show(metrics: RoundMetrics) -> None:
-            nonlocal last
-            last = _evaluated(metrics) or last
-            progress.update(task, completed=metrics.round, measured=last + _spent(metrics))
+        console = Console(stderr=True)
+        watched = console.is_terminal or console.is_jupyter
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=30),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[text]}"),
+            progress.TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+            disable=not (watched if shown is None else shown),
+            transient=passing,
+        )
+        self._tasks: dict[str, Any] = {}
 
-        yield show
+    def show(self, name: str, done: int, total: int, text: str = "", label: str = "") -> None:
+        """Show how many steps are done, of how many (0: not known), and a text beside the bar."""
+        if not self._tasks:
+            self._progress.start()
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, text="")
+        shown = {"completed": done, "total": total or None, "text": text}
+        self._progress.update(self._tasks[name], description=label or name, **shown)
+
+    def remove(self, name: str) -> None:
+        """Remove the bar of that name, if there is one."""
+        if name in self._tasks:
+            self._progress.remove_task(self._tasks.pop(name))
+
+    def __enter__(self) -> Bars:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._progress.live.is_started:  # otherwise stopping prints an empty line
+            self._progress.stop()
 
 
-def _nothing(metrics: RoundMetrics) -> None:
-    pass
+class WaitingBar:
+    """Shows how far the work inside is, if it takes long.
+
+    It is itself the `Report` to which work reports, see `randquant._internal.progress`.
+
+    Args:
+        shown: whether to show it at all; only on a terminal or in a notebook by default.
+        after: seconds before it appears; AFTER by default.
+    """
+
+    def __init__(self, shown: bool | None = None, after: float | None = None) -> None:
+        watched = sys.stderr.isatty() or "ipykernel" in sys.modules
+        self._shown = watched if shown is None else shown
+        self._timer = threading.Timer(AFTER if after is None else after, self._appear)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._bars: Bars | None = None
+        self._last = ("", 0, 0)
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Take a report: what is done now, how many steps are done, of how many (0: not known)."""
+        with self._lock:
+            self._last = (what, done, total)
+            self._show()
+
+    def __enter__(self) -> WaitingBar:
+        if self._shown:
+            self._timer.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._shown = False
+            if self._bars is not None:
+                self._bars.__exit__()
+
+    def _appear(self) -> None:
+        with self._lock:
+            if self._shown:
+                self._bars = Bars(shown=True, passing=True)
+                self._show()
+
+    def _show(self) -> None:
+        """Show the last report; the caller holds the lock."""
+        if self._bars is not None:
+            what, done, total = self._last
+            self._bars.show("work", done, total, label=what)
 
 
-def _evaluated(metrics: RoundMetrics) -> str:
+def evaluated(metrics: RoundMetrics) -> str:
+    """What a round measured on test data; empty if nothing."""
     if metrics.accuracy is not None:
-        return f"accuracy {metrics.accuracy:.3f} "
-    return "" if metrics.loss is None else f"loss {metrics.loss:.4g} "
+        return f"accuracy {metrics.accuracy:.3f}"
+    return "" if metrics.loss is None else f"loss {metrics.loss:.4g}"
 
 
-def _spent(metrics: RoundMetrics) -> str:
+def spent(metrics: RoundMetrics) -> str:
+    """The bound of epsilon after a round; empty without privacy."""
     if metrics.epsilon is None:
         return ""
-    shown = round_up(metrics.epsilon, 4) if math.isfinite(metrics.epsilon) else "infinity"
-    return f"epsilon <= {shown}"
+    bound = round_up(metrics.epsilon, 4) if math.isfinite(metrics.epsilon) else "infinity"
+    return f"epsilon <= {bound}"

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from randquant._internal import validate
+from randquant._internal.progress import reporting
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.privacy.guarantee import Neighboring
@@ -145,7 +146,7 @@ def train(
         on_round: called after each round with its RoundMetrics, one function or several:
             `lambda m: mlflow.log_metrics({"epsilon": m.epsilon}, step=m.round)`. What it raises
             stops the run, which can be continued.
-        progress: show a bar on a terminal or in a notebook, if rich is installed.
+        progress: show a bar on a terminal or in a notebook.
 
     Returns:
         A Run: the trained model, its guarantee, the history, and a report.
@@ -231,16 +232,24 @@ def _in_folder(
     else:
         own = Secret.fresh()
         seed = request.config.seed
-        config = request.complete(own.key if seed is None else Key.from_seed(seed))
+        key = own.key if seed is None else Key.from_seed(seed)
+        with display.WaitingBar(None if progress else False) as bar, reporting(bar):
+            config = request.complete(key)
         execution.create(
             home, config, baseline=baseline, overwrite=False, given=request.given, own_secret=own
         )
-    with _advised(home, temporary), display.bar(request.config.rounds, progress) as show:
+    bars = display.Bars(None if progress else False)
+    measured = ""
+    with _advised(home, temporary), bars:
 
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
             if config.mechanism == "clipped-sgd":
                 return  # the baseline's
-            for each in (show, *callbacks):
+            nonlocal measured
+            measured = display.evaluated(metrics) or measured
+            text = f"{measured} {display.spent(metrics)}"
+            bars.show("round", metrics.round, config.rounds, text)
+            for each in callbacks:
                 each(metrics)
 
         record = execution.execute(home, on_round, changes, request.given, report=not temporary)

@@ -74,8 +74,7 @@ def sweep_schema() -> dict[str, Any]:
 def _properties() -> dict[str, Any]:
     """The schema of every setting of a run by name, and of every mechanism's parameters."""
     known = all_mechanisms()
-    found = _of_hints(settings.GIVEN)
-    found["mechanism"] = {**found["mechanism"], "enum": list(known)}
+    found = _of_hints(settings.given())
     texts: dict[str, list[str]] = {}
     kinds: dict[str, list[Any]] = {}
     for record in known.values():

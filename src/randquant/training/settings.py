@@ -6,12 +6,12 @@ import dataclasses
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from randquant._internal import declared, validate
-from randquant._internal.declared import about
+from randquant._internal.declared import Server
 from randquant.aggregation.registry import all_mechanisms
 from randquant.training.config import TrainConfig, upgraded
 
@@ -19,17 +19,22 @@ FIELDS = {name: hint for name, hint in declared.hints(TrainConfig).items() if na
 """The declarations of a run's settings by name; those of its mechanism are in its record."""
 
 OLD = {
-    "server_momentum": Annotated[
-        Annotated[float, Meta(ge=0, lt=1)],
-        about("momentum of the server's SGD, short for server_options", "server"),
-    ]
+    "server_momentum": declared.meaning(
+        Server[Annotated[float, Meta(ge=0, lt=1)]],
+        "momentum of the server's SGD, short for server_options",
+    )
 }
 """Settings of version 0.1.0 that are still read; see `randquant.training.config.upgraded`."""
 
-GIVEN = {name: hint for name, hint in FIELDS.items() if declared.meaning(hint).group} | OLD
-"""Settings that users give, on the command line or in a file; the others follow from objects."""
-
 DEFAULTS = {name: value for name, value in declared.defaults(TrainConfig).items() if name in FIELDS}
+
+
+def given() -> dict[str, Any]:
+    """Declarations of what users give, on the command line or in a file, and not as objects."""
+    found = {name: hint for name, hint in FIELDS.items() if declared.group(hint)} | OLD
+    words = Literal[tuple(all_mechanisms())]  # pyright: ignore[reportInvalidTypeForm]
+    text = declared.text(FIELDS["mechanism"])
+    return {**found, "mechanism": declared.meaning(declared.Mechanism[words], text)}
 
 
 def flat(config: TrainConfig) -> dict[str, Any]:
@@ -135,22 +140,23 @@ def parameters_of(mechanism: Any) -> tuple[str, ...]:
     return known[validate.choice("mechanism", mechanism, known)].parameters
 
 
-def check(given: Mapping[str, Collection[Any]], mechanisms: Collection[Any]) -> None:
+def check(values: Mapping[str, Collection[Any]], mechanisms: Collection[Any]) -> None:
     """Refuse settings that are unknown or not as declared.
 
     Args:
-        given: possible values by name; each name must be a field of TrainConfig or a parameter of
+        values: possible values by name; each name must be a field of TrainConfig or a parameter of
             one of the mechanisms.
         mechanisms: names.
     """
     taken = {name for mechanism in mechanisms for name in parameters_of(mechanism)}
-    for name, values in given.items():
-        hint = GIVEN.get(name)
+    hints = given()
+    for name, possible in values.items():
+        hint = hints.get(name)
         if hint is None and name not in taken:
-            known = ", ".join(GIVEN)
+            known = ", ".join(hints)
             raise ValueError(
                 f"Expected parameters of {', '.join(sorted(mechanisms))}, or settings of a run "
-                f"({known}); got {name!r}{validate.nearest(name, [*GIVEN, *taken])}"
+                f"({known}); got {name!r}{validate.nearest(name, [*hints, *taken])}"
             )
-        for value in values if hint is not None else ():
+        for value in possible if hint is not None else ():
             declared.check(name, hint, value)

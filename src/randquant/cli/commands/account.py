@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
-from randquant._internal.declared import about
 from randquant._internal.rounding import round_down
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.command import Command, Output
-from randquant.cli.options import (
-    DeltaOption,
-    Dimension,
-    NamedMechanism,
-    NeighboringOption,
-    NormOption,
-    TrustOption,
-)
+from randquant.cli.options import NamedMechanism
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.certificates.coordinate import certify
+from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.training.config import Delta, NormName
 
 
 def run(
     chosen: NamedMechanism,
     *,
-    dimension: Dimension,
-    rounds: Annotated[int, about("rounds that the client takes part in", "server")],
-    delta: DeltaOption = 1e-5,
-    cohort: Annotated[
-        int | None,
-        about("fewest clients in a sum, for mechanisms that share the noise", "clients"),
-    ] = None,
-    trust: TrustOption = None,
-    norm: NormOption = "l2",
-    neighboring: NeighboringOption = "replace_one",
+    dimension: int,
+    rounds: int,
+    delta: Delta = 1e-5,
+    cohort: int | None = None,
+    trust: Trust | None = None,
+    norm: NormName = "l2",
+    neighboring: Neighboring = "replace_one",
 ) -> Output:
-    """Account for a client's whole participation."""
+    """Account for a client's whole participation.
+
+    Args:
+        rounds: rounds that the client takes part in.
+        cohort: fewest clients in a sum, for mechanisms that share the noise.
+    """
     name = chosen.name
     parameters, clip_norm = chosen.split()
     mechanism = update_mechanism(

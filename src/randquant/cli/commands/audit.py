@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from randquant._internal.declared import about
+from randquant._internal.declared import Data, Search
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.channels.keys import Key
 from randquant.cli.command import Command, Output
-from randquant.cli.options import (
-    DeltaOption,
-    Dimension,
-    NamedMechanism,
-    NeighboringOption,
-    TrustOption,
-)
+from randquant.cli.options import NamedMechanism
+from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.training.config import Delta
 
 
 def run(
     chosen: NamedMechanism,
     *,
-    dimension: Dimension = 1,
-    trust: TrustOption = None,
-    cohort: Annotated[int, about("clients in a cohort", "clients")] = 2,
-    neighboring: NeighboringOption = "replace_one",
-    x: Annotated[
-        float | None,
-        about("every coordinate of the update; by default the worst case", "data"),
-    ] = None,
-    other: Annotated[float | None, about("every coordinate of the other update", "data")] = None,
-    audit_trials: Annotated[int, about("trials in each world", "search")] = 20_000,
-    confidence: Annotated[float, about("of the lower bound", "search")] = 0.99,
-    delta: DeltaOption = 1e-5,
-    seed: Annotated[int, about("seed of all keys", "search")] = 0,
+    dimension: int = 1,
+    trust: Trust | None = None,
+    cohort: int = 2,
+    neighboring: Neighboring = "replace_one",
+    x: Data[float | None] = None,
+    other: Data[float | None] = None,
+    audit_trials: Search[int] = 20_000,
+    confidence: Search[float] = 0.99,
+    delta: Delta = 1e-5,
+    seed: Search[int] = 0,
 ) -> Output:
-    """Attack a mechanism's real pipeline."""
+    """Attack a mechanism's real pipeline.
+
+    Args:
+        cohort: clients in a cohort.
+        x: every coordinate of the update; by default the worst case.
+        other: every coordinate of the other update.
+        audit_trials: trials in each world.
+        confidence: of the lower bound.
+        seed: seed of all keys.
+    """
     from randquant.audit.pipeline import audit, cohort_inputs
 
     name = chosen.name

@@ -9,12 +9,12 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.declared import about
+from randquant._internal.declared import Mechanism, Search
 from randquant.channels import wire
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.threads import cores
@@ -167,11 +167,17 @@ def _processor() -> str:
 
 def run(
     *,
-    coordinates: Annotated[int, about("of the update", "search")] = 10_000_000,
-    levels: Annotated[int, about("RQM levels", "mechanism")] = 16,
-    repeats: Annotated[int, about("the fastest counts", "search")] = 5,
+    coordinates: Search[int] = 10_000_000,
+    levels: Mechanism[int] = 16,
+    repeats: Search[int] = 5,
 ) -> Output:
-    """Measure encoding on this machine."""
+    """Measure encoding on this machine.
+
+    Args:
+        coordinates: of the update.
+        levels: RQM levels.
+        repeats: the fastest counts.
+    """
     result = bench(coordinates, levels, repeats)
     encode, unpack = result["encode_pack"], result["unpack_sum"]
     ratio = encode["ratio_to_naive"]

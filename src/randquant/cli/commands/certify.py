@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
-from randquant._internal.declared import about
+from randquant._internal.declared import Clients, Privacy
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
@@ -21,19 +20,19 @@ from randquant.privacy.guarantee import Neighboring
 def run(
     chosen: NamedMechanism,
     *,
-    order: Annotated[float, about("Renyi order in (1, inf]", "privacy")] = math.inf,
-    pair: Annotated[
-        tuple[float, float] | None, about("this pair of inputs only", "privacy", "X X'")
-    ] = None,
-    clients: Annotated[
-        int | None, about("certify the sum of so many clients' codes instead", "clients")
-    ] = None,
-    neighboring: Annotated[
-        Neighboring | None,
-        about("with --clients: replace_one (default) or zero_out", "privacy"),
-    ] = None,
+    order: Privacy[float] = math.inf,
+    pair: Privacy[tuple[float, float] | None] = None,
+    clients: Clients[int | None] = None,
+    neighboring: Neighboring | None = None,
 ) -> Output:
-    """Certify one coordinate, or a sum of codes."""
+    """Certify one coordinate, or a sum of codes.
+
+    Args:
+        order: Renyi order in (1, inf].
+        pair: this pair of inputs only.
+        clients: certify the sum of so many clients' codes instead.
+        neighboring: with --clients: replace_one (default) or zero_out.
+    """
     channel = build(chosen.name, chosen.parameters)
     if clients is not None:
         if pair is not None:

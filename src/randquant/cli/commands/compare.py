@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Literal
 
-from randquant._internal.declared import about
+from randquant._internal.declared import Mechanism, Privacy, Search
 from randquant.cli.command import Command, Output, written_page
-from randquant.cli.options import Names, Page, given_channel
-from randquant.mechanisms.record import CLIP
+from randquant.cli.options import given_channel
 
 
 def run(
     *,
-    clip: Annotated[float | None, about(CLIP, "mechanism")] = None,
-    bits: Annotated[list[int] | None, about("bits per coordinate", "mechanism", "B,...")] = None,
-    epsilon: Annotated[float | None, about("largest certified pure epsilon", "privacy")] = None,
-    mechanisms: Names = None,
-    objective: Annotated[
-        Literal["mae", "mse"] | None, about("mae (default) or mse, input uniform", "search")
-    ] = None,
-    channel: Annotated[
-        list[str] | None,
-        about(
-            "compare this given channel, such as 'pbm clip=1 theta=0.2 trials=3'; may be repeated",
-            "mechanism",
-            "'NAME key=value ...'",
-        ),
-    ] = None,
-    order: Annotated[float, about("Renyi order shown", "privacy")] = 2.0,
-    curves: Annotated[
-        bool, about("also search the curves of privacy against error", "search")
-    ] = False,
-    output: Page = None,
+    clip: float | None = None,
+    bits: Mechanism[list[int] | None] = None,
+    epsilon: Privacy[float | None] = None,
+    mechanisms: list[str] | None = None,
+    objective: Search[Literal["mae", "mse"] | None] = None,
+    channel: Mechanism[Sequence[str] | None] = None,
+    order: Privacy[float] = 2.0,
+    curves: Search[bool] = False,
+    output: str | None = None,
 ) -> Output:
-    """Compare mechanisms at one epsilon, or given channels."""
+    """Compare mechanisms at one epsilon, or given channels.
+
+    Args:
+        bits: bits per coordinate.
+        epsilon: largest certified pure epsilon.
+        objective: mae (default) or mse, input uniform.
+        channel: compare this given channel, such as 'pbm clip=1 theta=0.2 trials=3'; may be
+            repeated.
+        order: Renyi order shown.
+        curves: also search the curves of privacy against error.
+    """
     from randquant.planning import compare
     from randquant.planning.compare import page as compare_page
 

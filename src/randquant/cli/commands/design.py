@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from randquant._internal.declared import about
+from randquant._internal.declared import Data, Files, Mechanism, Privacy, Search
 from randquant._internal.rounding import round_up
 from randquant.channels.exact_moments import moments
 from randquant.channels.wire.block_codes import bits_per_code
 from randquant.cli.command import Command, Output, written_page
-from randquant.cli.options import Page
 from randquant.mechanisms.design.solver import Design
-from randquant.mechanisms.record import CLIP, DENSITY, REACH
 from randquant.privacy.certificates.file import save_channel
 
 
 def run(
     *,
-    clip: Annotated[float, about(CLIP, "mechanism")],
-    values: Annotated[list[float] | None, about("what the codes decode to", "mechanism")] = None,
-    levels: Annotated[
-        int | None, about("search for so many levels instead, 2 to 32", "mechanism")
-    ] = None,
-    epsilon: Annotated[float, about("target per coordinate", "privacy")],
-    objective: Annotated[
-        Literal["mae", "mse", "worst_variance"], about("what is least", "search")
-    ] = "mae",
-    constraint: Annotated[
-        Literal["pure", "renyi", "l1", "l2", "fisher"],
-        about("what epsilon bounds; l1 and l2 in units of clip", "privacy"),
-    ] = "pure",
-    order: Annotated[float | None, about("Renyi order, for --constraint renyi", "privacy")] = None,
-    inputs: Annotated[
-        int | None, about("vertices; default 33, or 129 if levels are searched", "search")
-    ] = None,
-    density: Annotated[list[float] | None, about(DENSITY, "data")] = None,
-    reach: Annotated[float | None, about(REACH, "search")] = None,
-    free: Annotated[bool, about("levels need not be symmetric", "search")] = False,
-    lattice: Annotated[bool, about("evenly spaced levels", "search")] = False,
-    save: Annotated[
-        str | None, about("write the channel and its certificate", "files", "FILE")
-    ] = None,
-    output: Page = None,
+    clip: float,
+    values: Mechanism[list[float] | None] = None,
+    levels: Mechanism[int | None] = None,
+    epsilon: Privacy[float],
+    objective: Search[Literal["mae", "mse", "worst_variance"]] = "mae",
+    constraint: Privacy[Literal["pure", "renyi", "l1", "l2", "fisher"]] = "pure",
+    order: Privacy[float | None] = None,
+    inputs: Search[int | None] = None,
+    density: Data[list[float] | None] = None,
+    reach: Search[float | None] = None,
+    free: Search[bool] = False,
+    lattice: Search[bool] = False,
+    save: Files[str | None] = None,
+    output: str | None = None,
 ) -> Output:
-    """Design the best unbiased channel."""
+    """Design the best unbiased channel.
+
+    Args:
+        values: what the codes decode to.
+        levels: search for so many levels instead, 2 to 32.
+        epsilon: target per coordinate.
+        objective: what is least.
+        constraint: what epsilon bounds; l1 and l2 in units of clip.
+        order: Renyi order, for --constraint renyi.
+        inputs: vertices; default 33, or 129 if levels are searched.
+        density: samples of the input, as A,B,... or @FILE; uniform unless given.
+        reach: largest magnitude of a searched level.
+        free: levels need not be symmetric.
+        lattice: evenly spaced levels.
+        save: write the channel and its certificate to this file.
+    """
     from randquant.mechanisms import design
     from randquant.planning import compare
     from randquant.planning.compare import page as compare_page

@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from randquant._internal import declared
-from randquant._internal.declared import about
+from randquant._internal.declared import Mechanism, Privacy
 from randquant.cli.command import Command, Output, written_page
-from randquant.cli.options import (
-    DeltaOption,
-    Dimension,
-    Names,
-    NeighboringOption,
-    Page,
-)
-from randquant.mechanisms.record import CLIP_NORM
-from randquant.training.config import TrainConfig
+from randquant.privacy.guarantee import Neighboring
+from randquant.training.config import Delta
 
 
 def run(
     *,
-    dimension: Dimension,
-    population: Annotated[int, about("how many clients there are", "clients")],
-    cohort: Annotated[int, about("how many clients take part in each round", "clients")],
-    rounds: Annotated[int, about("how many rounds", "server")],
-    epsilon: Annotated[float, about("target for a client's whole participation", "privacy")],
-    delta: DeltaOption = 1e-5,
-    bits: Annotated[int, about("most bits of a code", "mechanism")] = 4,
-    trust: Annotated[
-        Literal["local", "aggregate"], declared.meta(TrainConfig, "trust")
-    ] = "aggregate",
-    clip_norm: Annotated[float, about(CLIP_NORM, "mechanism")] = 1.0,
-    neighboring: NeighboringOption = "replace_one",
-    max_participations: Annotated[
-        int | None,
-        about("most rounds a client takes part in; by default all equally often", "privacy"),
-    ] = None,
-    mechanisms: Names = None,
-    output: Page = None,
+    dimension: int,
+    population: int,
+    cohort: int,
+    rounds: int,
+    epsilon: Privacy[float],
+    delta: Delta = 1e-5,
+    bits: Mechanism[int] = 4,
+    trust: Literal["local", "aggregate"] = "aggregate",
+    clip_norm: float = 1.0,
+    neighboring: Neighboring = "replace_one",
+    max_participations: int | None = None,
+    mechanisms: list[str] | None = None,
+    output: str | None = None,
 ) -> Output:
-    """Rank mechanisms that meet a target."""
+    """Rank mechanisms that meet a target.
+
+    Args:
+        population: how many clients there are.
+        rounds: how many rounds.
+        epsilon: target for a client's whole participation.
+        bits: most bits of a code.
+        clip_norm: clipping threshold of a whole update's norm, > 0.
+        max_participations: most rounds a client takes part in; by default all equally often.
+    """
     from randquant.planning.plan import page
     from randquant.planning.plan.planner import plan
 

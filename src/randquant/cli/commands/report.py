@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-from randquant._internal.declared import about
+from randquant._internal.declared import Files
 from randquant._internal.serialization import write_atomic
 from randquant.cli.command import Command, Output
 from randquant.training.runs import status as run_status
 
 
-def run(
-    *folders: Annotated[str, about("folders of runs, or of a sweep", form="RUN")],
-    output: Annotated[
-        str | None,
-        about("the page; by default the run's own report.html, runs.html for several", "files"),
-    ] = None,
-) -> Output:
-    """Write a page of runs."""
+def run(*folders: str, output: Files[str | None] = None) -> Output:
+    """Write a page of runs.
+
+    Args:
+        folders: of runs, or of a sweep.
+        output: the page; by default the run's own report.html, runs.html for several.
+    """
     if not folders:
         raise ValueError("Expected folders of runs, or of a sweep, got none.")
     paths = [Path(folder) for folder in folders]

@@ -6,53 +6,59 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from randquant._internal import declared, extras
-from randquant._internal.declared import about
+from randquant._internal import extras
+from randquant._internal.declared import Data, Files, Search, Server
 from randquant.cli.command import Command, Output, written_page
-from randquant.cli.options import Page, Quiet, of_function
+from randquant.cli.options import of_function
 from randquant.papers import registry
 from randquant.papers.gallery import gallery as site
 from randquant.papers.page import as_page
 from randquant.papers.registry import ENTRIES, EXPERIMENTS
 from randquant.papers.result import Reproduction, as_text
 from randquant.papers.saved import as_json
-from randquant.training.config import TrainConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """How an experiment of a paper is trained."""
+    """How an experiment of a paper is trained.
 
-    data_dir: Annotated[str, declared.meta(TrainConfig, "data_dir")] = ""
-    stand_in: Annotated[
-        str, about("data set to train on if the paper's is not available", "data")
-    ] = ""
-    quick: Annotated[bool, about("train less than the papers do: minutes in all", "server")] = False
-    seeds: Annotated[int, about("how often each curve is trained", "server")] = 1
-    jobs: Annotated[int, about("runs at once", "server")] = 2
-    runs: Annotated[str, about("folder where runs are kept and continued", "files", "FOLDER")] = (
-        "runs/reproduce"
-    )
-    quiet: Quiet = False
+    Attributes:
+        stand_in: data set to train on if the paper's is not available.
+        quick: train less than the papers do: minutes in all.
+        seeds: how often each curve is trained.
+        jobs: runs at once.
+        runs: folder where runs are kept and continued.
+    """
+
+    data_dir: str = ""
+    stand_in: Data[str] = ""
+    quick: Server[bool] = False
+    seeds: Server[int] = 1
+    jobs: Server[int] = 2
+    runs: Files[str] = "runs/reproduce"
+    quiet: bool = False
 
 
 def run(
     training: Mapping[str, Any],
-    name: Annotated[str | None, about("what to reproduce; see --list", form="NAME")] = None,
+    name: str | None = None,
     /,
     *,
-    list: Annotated[bool, about("list all names", "search")] = False,
-    output: Page = None,
-    gallery: Annotated[
-        str | None, about("add the result to this site of all reproductions", "files", "FOLDER")
-    ] = None,
-    all: Annotated[
-        bool, about("reproduce everything, into the site, by default gallery", "search")
-    ] = False,
+    list: Search[bool] = False,
+    output: str | None = None,
+    gallery: Files[str | None] = None,
+    all: Search[bool] = False,
 ) -> Output:
-    """Reproduce one table or figure, or all."""
+    """Reproduce one table or figure, or all.
+
+    Args:
+        name: what to reproduce.
+        list: list all names.
+        gallery: add the result to this folder, a site of all reproductions.
+        all: reproduce everything, into the site, by default gallery.
+    """
     how = Training(**training)
     if (name is not None) + list + all != 1:
         raise ValueError(
@@ -113,7 +119,7 @@ def _one(name: str, how: Training) -> Reproduction:
     with extras.needed("training", "train", "experiments"):
         from randquant.cli import progress
         from randquant.papers.experiment import Setting
-    with progress.SweepDisplay(quiet=how.quiet) as display:
+    with progress.RunBars(how.quiet) as bars:
         setting = Setting(
             data_dir=how.data_dir,
             stand_in=how.stand_in,
@@ -121,9 +127,9 @@ def _one(name: str, how: Training) -> Reproduction:
             seeds=how.seeds,
             jobs=how.jobs,
             folder=Path(how.runs),
-            on_round=display.round,
-            on_begin=display.sweep,
-            on_end=display.ended,
+            on_round=bars.round,
+            on_begin=bars.sweep,
+            on_end=bars.ended,
         )
         return registry.reproduce(name, setting)
 

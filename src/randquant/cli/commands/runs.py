@@ -7,9 +7,9 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from randquant._internal.declared import about
+from randquant._internal.declared import Files
 from randquant._internal.html import formatting, tables
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json, write_atomic
@@ -19,13 +19,13 @@ from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 
 
-def run(
-    *folders: Annotated[str, about("runs to compare, or folders to look through", form="FOLDER")],
-    csv: Annotated[
-        str | None, about("also write one line per run, settings included", "files", "FILE")
-    ] = None,
-) -> Output:
-    """List runs, or compare those that are named."""
+def run(*folders: str, csv: Files[str | None] = None) -> Output:
+    """List runs, or compare those that are named.
+
+    Args:
+        folders: runs to compare, or folders to look through.
+        csv: also write one line per run, settings included, to this file.
+    """
     given = [Path(folder) for folder in folders]
     named = len(given) > 1 and all((folder / "config.json").exists() for folder in given)
     paths = given if named else run_status.find(given or [Path("runs")])

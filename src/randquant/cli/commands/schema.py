@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from typing import Literal
 
-from randquant._internal.declared import about
 from randquant.cli.command import Command, Output
 from randquant.training import schema
 
 
-def run(
-    file: Annotated[
-        Literal["train", "sweep"],
-        about("of which file: of train --config, or of sweep", form="FILE"),
-    ] = "train",
-    /,
-) -> Output:
-    """Print a schema."""
+def run(file: Literal["train", "sweep"] = "train", /) -> Output:
+    """Print a schema.
+
+    Args:
+        file: of which file: of train --config, or of sweep.
+    """
     found = schema.run_schema() if file == "train" else schema.sweep_schema()
     return Output(found, [json.dumps(found, indent=2)])
 

@@ -8,27 +8,27 @@ from typing import Annotated
 from msgspec import Meta
 
 from randquant._internal import extras
-from randquant._internal.declared import about
+from randquant._internal.declared import Files, Search
 from randquant.cli.command import Command, Output
-from randquant.cli.options import Quiet
 
 
 def run(
-    spec: Annotated[str | None, about("what to run: docs/sweeps.md", form="SPEC.toml")] = None,
+    spec: str | None = None,
     /,
     *,
-    folder: Annotated[
-        str | None, about("folder of the sweep; by default runs/ and SPEC's name", "files")
-    ] = None,
-    jobs: Annotated[
-        Annotated[int, Meta(ge=1, le=256)], about("how many runs at once", "search")
-    ] = 2,
-    resume: Annotated[
-        bool, about("go on with what the folder holds, if anything", "files")
-    ] = False,
-    quiet: Quiet = False,
+    folder: Files[str | None] = None,
+    jobs: Search[Annotated[int, Meta(ge=1, le=256)]] = 2,
+    resume: Files[bool] = False,
+    quiet: bool = False,
 ) -> Output:
-    """Conduct a sweep."""
+    """Conduct a sweep.
+
+    Args:
+        spec: what to run, a TOML file: docs/sweeps.md.
+        folder: folder of the sweep; by default runs/ and SPEC's name.
+        jobs: how many runs at once.
+        resume: go on with what the folder holds, if anything.
+    """
     with extras.needed("training", "train", "sweep"):
         from randquant.cli import progress
         from randquant.training import sweep
@@ -36,8 +36,8 @@ def run(
         raise ValueError("Expected a SPEC.toml, or --resume with --folder, got neither.")
     text = None if spec is None else _text(Path(spec))
     place = Path(folder) if folder else Path("runs") / Path(spec or "").stem
-    with progress.SweepDisplay(quiet=quiet) as display:
-        runs = sweep.conduct(place, text, jobs=jobs, resume=resume, watcher=display)
+    with progress.RunBars(quiet) as bars:
+        runs = sweep.conduct(place, text, jobs=jobs, resume=resume, watcher=bars)
     found = sweep.results(runs)
     sweep.write_page(place, found)
     finished = any(run.state == "finished" for run in runs)

@@ -7,13 +7,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from randquant._internal import extras
-from randquant._internal.declared import about
+from randquant._internal.declared import Data, Files, Server
 from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.command import EVERYTHING, Command, Output
-from randquant.cli.options import NamedMechanism, Option, Quiet, of_mechanism, takes
+from randquant.cli.options import NamedMechanism, Option, of_mechanism, takes
 from randquant.training import settings
 from randquant.training.config import TrainConfig, check_config, upgraded
 from randquant.training.records import RoundMetrics
@@ -39,34 +39,27 @@ DEMO = TrainConfig(
 def run(
     given: Mapping[str, Any],
     *,
-    data: Annotated[
-        str | None,
-        about("your own clients' data: --dataset by its usual name", "data", "FILE.py:FUNCTION"),
-    ] = None,
-    config: Annotated[
-        str | None,
-        about("read settings from this file; options given here win", "files", "RUN.toml"),
-    ] = None,
-    run: Annotated[
-        str | None, about("folder of the run; by default a new one in runs/", "files")
-    ] = None,
-    overwrite: Annotated[bool, about("replace a run that is there", "files")] = False,
-    no_baseline: Annotated[bool, about("skip the run without privacy", "server")] = False,
-    resume: Annotated[
-        str | None,
-        about(
-            "go on with a run that was stopped, or longer with one that has ended, by --rounds, "
-            "--stop-at-epsilon, --delta, --neighboring, --checkpoint-every or --evaluate-every",
-            "files",
-            "RUN",
-        ),
-    ] = None,
-    quiet: Quiet = False,
-    tensorboard: Annotated[
-        bool, about("also write RUN/tensorboard, round by round", "files")
-    ] = False,
+    data: Data[str | None] = None,
+    config: Files[str | None] = None,
+    run: Files[str | None] = None,
+    overwrite: Files[bool] = False,
+    no_baseline: Server[bool] = False,
+    resume: Files[str | None] = None,
+    quiet: bool = False,
+    tensorboard: Files[bool] = False,
 ) -> Output:
-    """Begin or resume a run and train it to its end."""
+    """Begin or resume a run and train it to its end.
+
+    Args:
+        data: your own clients' data, FILE.py:FUNCTION: --dataset by its usual name.
+        config: read settings from this file, RUN.toml; options given here win.
+        run: folder of the run; by default a new one in runs/.
+        overwrite: replace a run that is there.
+        no_baseline: skip the run without privacy.
+        resume: go on with a run that was stopped, or longer with one that has ended, by --rounds,
+            --stop-at-epsilon, --delta, --neighboring, --checkpoint-every or --evaluate-every.
+        tensorboard: also write RUN/tensorboard, round by round.
+    """
     with extras.needed("training", "train"):
         from randquant.cli import progress
         from randquant.training.runs import execution as runs
@@ -84,13 +77,13 @@ def run(
         folder = Path(resume)
         changes = _changes(given, others=bool(run or overwrite or no_baseline or config or data))
     with contextlib.ExitStack() as stack:
-        shown = [stack.enter_context(progress.Display(quiet=quiet)).round]
-        if tensorboard:
-            shown.append(stack.enter_context(TensorboardLog(folder)).round)
+        bars = stack.enter_context(progress.RunBars(quiet))
+        log = stack.enter_context(TensorboardLog(folder)) if tensorboard else None
 
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
-            for each in shown:
-                each(config, metrics)
+            bars.round(Path(config.mechanism), config, metrics)
+            if log is not None:
+                log.round(config, metrics)
 
         finished = runs.execute(folder, on_round, changes)
     return Output(progress.result(folder, finished), progress.table(folder, finished))
@@ -104,16 +97,18 @@ def options(words: Sequence[str]) -> list[Option]:
     known, named = all_mechanisms(), _mechanism(words)
     start = PLAIN if named else DEMO
     chosen = known.values() if list(words) == [EVERYTHING] else [known.get(named or DEMO.mechanism)]
-    own = [
-        option for record in chosen if record for option in of_mechanism(record, whole_update=True)
-    ]
-    taken = {option.name for option in own}
+    own = {
+        option.name: option
+        for record in chosen
+        if record is not None
+        for option in of_mechanism(record, whole_update=True)
+    }
     fields = [
-        Option(name, hint, shown=_default(name, start), words=tuple(known) * (name == "mechanism"))
-        for name, hint in settings.GIVEN.items()
-        if name not in taken
+        Option(name, hint, getattr(start, name, None))
+        for name, hint in settings.given().items()
+        if name not in own
     ]
-    return [*{option.name: option for option in own}.values(), *fields]
+    return [*own.values(), *fields]
 
 
 def _mechanism(words: Sequence[str]) -> str:
@@ -130,11 +125,6 @@ def _value(option: str, words: Sequence[str]) -> str:
         if name == option:
             return value if equals else following
     return ""
-
-
-def _default(name: str, start: TrainConfig) -> str:
-    default = getattr(start, name, None)
-    return "" if default in ("", None, {}) else str(default)
 
 
 def _changes(given: Mapping[str, Any], others: bool) -> dict[str, Any]:

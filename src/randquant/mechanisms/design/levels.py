@@ -24,6 +24,9 @@ STEPS = 40
 BEST = 3
 """How many of the best points enter the second stage; each later stage takes one fewer."""
 
+ROUGHLY = 1e-5
+"""Relative gain of a step at which the first stage ends: it only sorts the starting points."""
+
 Value = Callable[[np.ndarray], tuple[float, np.ndarray]]
 """From (m,) levels to the optimum and its (m,) derivative; infinite if there is no solution."""
 
@@ -40,7 +43,7 @@ def search(
 
     Args:
         stages: the optimum as a function of the levels, from coarse to fine: every start descends
-            on the first, the best few continue on the next ones.
+            roughly on the first, the best few continue on the next ones, or on the only one.
         count: m, number of levels.
         within: smallest and largest magnitude of the outermost levels.
         symmetric: whether levels are symmetric about 0.
@@ -70,11 +73,12 @@ def search(
         return optimum, shape[order].T @ slope
 
     points = _starts(shape, least, reach)
+    stages = [stages[0], *(stages[1:] or stages)]
     for stage, value in enumerate(stages):
         optima = []
         for done, point in enumerate(points):
             report(f"levels, stage {stage + 1} of {len(stages)}", done, len(points))
-            options = {"maxfun": STEPS}
+            options = {"maxfun": STEPS} | ({} if stage else {"ftol": ROUGHLY})
             optima.append(
                 minimize(descend, point, (value,), "L-BFGS-B", True, bounds=bounds, options=options)
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from randquant.planning.limits import gaussian_multiplier
+from randquant.planning.limits import gaussian_multiplier, one_bit_excess
 from randquant.planning.plan.record import Candidate, Limit, Need, Verdict
 
 USEFUL = 0.3
@@ -37,7 +37,8 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
         "the largest possible norm of the sum of the means."
     )
     if share <= USEFUL:
-        return "useful", [f"Useful accuracy is to be expected with {best.mechanism}.", meaning]
+        first = f"Useful accuracy is to be expected with {best.mechanism}."
+        return "useful", [first, meaning, *_no_more(need)]
     hopeless = share >= HOPELESS
     first = (
         "No mechanism gives useful accuracy at this target."
@@ -45,7 +46,30 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
         else f"Useful accuracy is doubtful at this target, with {best.mechanism} as with the rest."
     )
     verdict: Verdict = "hopeless" if hopeless else "doubtful"
-    return verdict, [first, meaning, _remedies(need, share / USEFUL), *_obstacle(need, least)]
+    remedies = [_remedies(need, share / USEFUL), *_obstacle(need, least)]
+    return verdict, [first, meaning, *remedies, *_no_more(need)]
+
+
+def _no_more(need: Need) -> list[str]:
+    """What more bits, or more clients a round, could win: so that nobody hopes for more."""
+    multiplier = gaussian_multiplier(need.epsilon, need.delta, need.participations)
+    if not math.isfinite(multiplier):
+        return []
+    shared = need.trust == "aggregate"
+    distance = need.setting.distance / need.clip_norm
+    sharing = need.cohort if shared else 1
+    excess = one_bit_excess(need.setting.size, sharing, multiplier, distance)
+    percent = 100 * (math.sqrt(1 + excess) - 1)
+    sentences = [
+        f"One bit a coordinate needs about {percent:.2g} % more noise than Gaussian noise would: "
+        "more bits a coordinate can win back no more than that."
+    ]
+    if shared and need.cohort < need.population:
+        sentences.append(
+            "w times the clients a round lower the noise of a mean by a factor of sqrt(w), at w "
+            "times the uploads; noise correlated over w rounds could give no more."
+        )
+    return sentences
 
 
 def _obstacle(need: Need, least: float) -> list[str]:

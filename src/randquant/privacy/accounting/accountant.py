@@ -15,7 +15,9 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.rule import compose
+from randquant.privacy.accounting.composition.mixture import Mixture
+from randquant.privacy.accounting.composition.rule import compose, compose_mixture
+from randquant.privacy.accounting.gaussian import gaussian_epsilon
 from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, rounded_up
@@ -44,7 +46,8 @@ def account(
     Returns:
         The best of pure composition (which needs no delta), Rényi composition over ORDERS and,
         where one channel was used throughout, composition of its privacy loss. Under local
-        trust the latter also gives `lower`.
+        trust the latter also gives `lower`. Where each release is Gaussian, or dominated by
+        Gaussian noise, the exact value of that noise, rounded up, is among them.
 
     Guarantees:
         The composed mechanism is (epsilon, delta)-differentially private for the releases' own
@@ -87,10 +90,17 @@ def account(
         # theory/accounting.md, Proposition 4: this part of delta is for the law that is bounded,
         # RESERVE of it for the distance to the law that is sent.
         left = delta * (1 - RESERVE) if distance > 0 else delta
-        candidates.append(_by_renyi(releases, left, near))
+        candidates += [_by_gaussian(releases, left), _by_renyi(releases, left, near)]
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
+    mixture = _only_mixture(releases)
+    if mixture is not None and delta > 0 and total > 0 and not quick:
+        # theory/sampling.md, Propositions 13 to 17; its distance is zero.
+        rounds = sum(release.rounds for release in releases)
+        composed = compose_mixture(mixture, rounds, delta)
+        if composed[0] < epsilon:
+            epsilon, order = composed
     lower = 0.0
     channel = _only_channel(releases)
     if channel is not None:
@@ -158,6 +168,25 @@ def _only_channel(releases: Sequence[Release]) -> Channel | None:
 
     used = {r.coordinate_channel if r.neighboring == "replace_one" else None for r in releases}
     return used.pop() if len(used) == 1 else None
+
+
+def _by_gaussian(releases: Sequence[Release], delta: float) -> tuple[float, float]:
+    """(epsilon, order) where every release is dominated by Gaussian noise; else infinity."""
+    squares = [release.squared_mu for release in releases]
+    known = [square for square in squares if square is not None]
+    if len(known) < len(squares):
+        return math.inf, math.inf
+    # theory/gaussian.md, Propositions 1 and 2; a sum and a root. At that order the Rényi bound
+    # is lowest, about.
+    mu = rounded_up(math.sqrt(rounded_up(math.fsum(known))))
+    epsilon = gaussian_epsilon(mu, delta)
+    return epsilon, 1 + epsilon / mu**2 if mu**2 > 0 else math.inf
+
+
+def _only_mixture(releases: Sequence[Release]) -> Mixture | None:
+    """The mixtures that dominate each round of all releases, if they are the same ones."""
+    first, *others = {release.mixture for release in releases}
+    return None if others else first
 
 
 def _by_renyi(

@@ -31,7 +31,7 @@ class Ledger:
         >>> mechanism = update_mechanism("local-gaussian", {"clip_norm": 1, "noise_multiplier": 9})
         >>> ledger = Ledger(mechanism, 100, delta=1e-5)
         >>> [round(ledger.epsilon(rounds), 3) for rounds in (0, 1, 10)]
-        [0.0, 0.421, 1.47]
+        [0.0, 0.382, 1.347]
     """
 
     def __init__(

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
+from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.guarantee import Neighboring, Trust
 
 
@@ -59,8 +60,22 @@ class Release(Protocol):
         ...
 
     @property
+    def squared_mu(self) -> float | None:
+        """Squared distance over variance of Gaussian noise that hides no more than all rounds.
+
+        Each round is dominated by its share of that noise, for every set of outcomes and in both
+        orders of the neighbours, so that rounds and releases add up. None if none is known.
+        """
+        ...
+
+    @property
     def sampled(self) -> bool:
         """Whether the bound relies on the client taking part in each round at random."""
+        ...
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """Pairs of mixtures of normal laws that dominate each round, if any are known."""
         ...
 
     def zeroed(self) -> Release | None:
@@ -114,9 +129,19 @@ class ReleaseDefaults:
         return None
 
     @property
+    def squared_mu(self) -> float | None:
+        """None: not known."""
+        return None
+
+    @property
     def sampled(self) -> bool:
         """No: the client takes part in all its rounds."""
         return False
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """None: not known."""
+        return None
 
     def zeroed(self) -> Release | None:
         """None: not known."""

@@ -15,6 +15,7 @@ from typing import Literal
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.examples import check_examples, share
+from randquant.privacy.accounting.gaussian import step_square
 from randquant.privacy.accounting.release import ReleaseDefaults, whole_times
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
@@ -260,6 +261,12 @@ class GaussianRelease(ReleaseDefaults):
         """The noise multiplier."""
         return self.noise_multiplier
 
+    @property
+    def squared_mu(self) -> float:
+        """rounds / noise_multiplier^2: many Gaussian releases are one."""
+        # theory/gaussian.md, Proposition 1; two roundings.
+        return rounded_up(self.rounds / self.noise_multiplier**2)
+
     def repeated(self, times: int) -> GaussianRelease:
         """The same release over `times` times as many rounds."""
         return replace(self, rounds=self.rounds * whole_times(times))
@@ -329,6 +336,15 @@ class NoiseRelease(ReleaseDefaults):
         # theory/additive.md, Proposition 1; rounds add up by theory/accounting.md, Proposition 1.
         per_round = shift_divergence(curvature, spread, self.squared_distance, order)
         return rounded_up(self.rounds * per_round)
+
+    @property
+    def squared_mu(self) -> float | None:
+        """Squared distance of all rounds times that of a unit step, `step_square`."""
+        # theory/gaussian.md, Proposition 4; `rounded_up` pays for both products.
+        step = step_square(_curvature(self.noise, self.cohort))
+        if math.isinf(step):
+            return None
+        return rounded_up(self.rounds * self.squared_distance * step)
 
     def repeated(self, times: int) -> NoiseRelease:
         """The same release over `times` times as many rounds."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 from randquant._internal import validate
 from randquant.privacy.accounting.amplification import amplified
+from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.release import (
     Release,
     ReleaseDefaults,
@@ -54,7 +55,7 @@ class Sampled(ReleaseDefaults):
         >>> import randquant as rq
         >>> one = rq.GaussianRelease(noise_multiplier=1.0, dimension=650, rounds=1)
         >>> print(rq.account([Sampled(one, rate=0.02, rounds=300, scheme="fixed")], delta=1e-5))
-        epsilon <= 3.6743 at delta = 1e-05 (replace_one, central trust)
+        epsilon <= 2.51194 at delta = 1e-05 (replace_one, central trust)
     """
 
     release: Release
@@ -128,6 +129,22 @@ class Sampled(ReleaseDefaults):
         # theory/rounding.md, Proposition 8: two roundings.
         return self.rounds * per_round * (1 + 8 * UNIT)
 
+    @property
+    def mixture(self) -> Mixture | None:
+        """Of Gaussian noise, the worlds of one round that are easiest to tell apart."""
+        apart = _apart(self.release)
+        if apart is None:
+            return None
+        if self.neighboring == "zero_out":
+            # theory/sampling.md, Proposition 13.
+            return Mixture.of_absence(self.rate, apart)
+        away = None if self.absent is None else _apart(self.absent)
+        if away is not None and away < apart:
+            # theory/sampling.md, Proposition 13: absence is between the two.
+            return Mixture.of_exchange(self.rate, (away, -away))
+        # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
+        return Mixture.of_exchange(self.rate, (apart, 0.0))
+
     def repeated(self, times: int) -> Sampled:
         """In so many times the rounds."""
         return replace(self, rounds=self.rounds * whole_times(times))
@@ -139,6 +156,12 @@ class Sampled(ReleaseDefaults):
         if self.absent is None and self.scheme == "poisson":
             return self.release.zeroed()
         return self.absent
+
+
+def _apart(release: Release) -> float | None:
+    """How far apart Gaussian noise keeps neighbours, in standard deviations, rounded up."""
+    multiplier = release.gaussian_multiplier
+    return None if multiplier is None else math.nextafter(1 / multiplier, math.inf)
 
 
 def _check_release(name: str, release: Release) -> None:

@@ -17,7 +17,11 @@ ABOVE = 1 + 256 * UNIT
 
 
 class Noise(Protocol):
-    """One client's integer noise on one coordinate; clients' noises are independent and add up."""
+    """One client's integer noise on one coordinate; clients' noises are independent and add up.
+
+    Every integer is possible and -log of its probability is convex (so it is for sums): releases
+    are compared with Gaussian noise on that ground.
+    """
 
     @property
     def variance(self) -> float:

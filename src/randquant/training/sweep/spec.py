@@ -14,21 +14,22 @@ from __future__ import annotations
 import itertools
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from randquant._internal import validate
+from msgspec import Meta, Struct
+
+from randquant._internal import declared, validate
 from randquant.training import settings
 from randquant.training.config import TrainConfig
 from randquant.training.sweep import names
 
-TABLES = ("train", "grid", "ranges", "search", "case")
+Values = Annotated[tuple[Any, ...], Meta(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The values that a search may choose for a setting.
+class Range(Struct, frozen=True, forbid_unknown_fields=True):
+    """The values that a search may choose for a setting: {low = A, high = B} or {choices = [A, B]}.
 
     Attributes:
         low, high: both ends are included; two whole numbers make a range of whole numbers.
@@ -36,40 +37,52 @@ class Range:
         choices: instead of ends, values without an order.
     """
 
-    low: float = 0
-    high: float = 0
+    low: int | float = math.nan
+    high: int | float = math.nan
     log: bool = False
-    choices: tuple[Any, ...] = ()
+    choices: Values = ()
+
+
+class Trials(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many runs a search makes, and the seed of its choices."""
+
+    trials: Annotated[int, Meta(ge=1, le=100_000)]
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+
+
+class Tables(Struct, frozen=True, forbid_unknown_fields=True):
+    """The tables of the file, as above."""
+
+    train: dict[str, Any] = {}
+    grid: dict[str, Any] = {}
+    ranges: dict[str, Any] = {}
+    search: Trials | None = None
+    case: tuple[dict[str, Any], ...] = ({},)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One alternative of a sweep: fixed settings, and lists or ranges of others.
+    """One alternative of a sweep: what each setting may be.
 
     Attributes:
-        fixed: settings by name, including those common to all runs.
-        lists: values to combine, by name of the setting.
+        values: values to combine, by name of the setting; one for a setting that is fixed.
         ranges: ranges to search, by name of the setting.
         common: names of settings from the tables common to all cases.
     """
 
-    fixed: Mapping[str, Any]
-    lists: Mapping[str, list[Any]]
+    values: Mapping[str, tuple[Any, ...]]
     ranges: Mapping[str, Range]
-    common: frozenset[str]
+    common: Set[str]
 
     def config(self, chosen: Mapping[str, Any]) -> TrainConfig:
         """The configuration of the run with these values for the lists or ranges."""
-        return names.config({**self.fixed, **chosen}, self.common)
+        first = {name: values[0] for name, values in self.values.items()}
+        return names.config({**first, **chosen}, self.common)
 
-    def possible(self) -> dict[str, list[Any]]:
+    def possible(self) -> dict[str, tuple[Any, ...]]:
         """The values that each setting may have; a range is represented by its ends."""
-        ends = {name: list(r.choices) or [r.low, r.high] for name, r in self.ranges.items()}
-        return {**{name: [value] for name, value in self.fixed.items()}, **self.lists, **ends}
-
-    def mechanisms(self) -> list[Any]:
-        """Every mechanism that the case may run."""
-        return self.possible()["mechanism"]
+        ends = {name: each.choices or (each.low, each.high) for name, each in self.ranges.items()}
+        return {**self.values, **ends}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +95,7 @@ class Spec:
         seed: seed of the search.
     """
 
-    cases: tuple[Case, ...]
+    cases: Sequence[Case]
     trials: int | None = None
     seed: int = 0
 
@@ -90,8 +103,8 @@ class Spec:
         """Every combination of every case, without duplicates."""
         seen: set[str] = set()
         for case in self.cases:
-            for values in itertools.product(*case.lists.values()):
-                config = case.config(dict(zip(case.lists, values, strict=True)))
+            for values in itertools.product(*case.values.values()):
+                config = case.config(dict(zip(case.values, values, strict=True)))
                 if (name := names.folder(config)) not in seen:
                     seen.add(name)
                     yield config
@@ -121,111 +134,85 @@ def read(text: str) -> Spec:
         [(0.3, 0), (0.3, 1), (0.42, 0), (0.42, 1)]
     """
     try:
-        tables = tomllib.loads(text)
+        given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"Expected a sweep as TOML: {error}.") from None
-    for name in tables:
-        validate.choice("a table of a sweep", name, TABLES)
-    for name in TABLES[:-1]:
-        _table(f"[{name}]", tables.get(name, {}))
-    alternatives = tables.get("case", [{}])
-    if not isinstance(alternatives, list) or not alternatives:
+    if isinstance(given.get("case"), dict):
         raise ValueError("Expected alternatives as [[case]], got [case]: double the brackets.")
-    cases = tuple(_case(tables, _table("[[case]]", case)) for case in alternatives)
-    spec = Spec(cases, *_search(tables))
-    _check(spec)
-    return spec
+    tables: Tables = declared.check("a sweep", Tables, given)
+    search = tables.search
+    tried = "ranges" if search else "grid"
+    common = _case(tables.train, tables.grid, tables.ranges, tried)
+    cases = [
+        _merged(common, _case(own, own.pop("grid", {}), own.pop("ranges", {}), tried))
+        for own in tables.case or ({},)
+    ]
+    _check(cases, searching=search is not None)
+    return Spec(cases, search.trials, search.seed) if search else Spec(cases)
 
 
-def _case(tables: Mapping[str, Any], own: Mapping[str, Any]) -> Case:
-    fixed = {"threads": 1, **tables.get("train", {})}
-    lists = {name: _list(name, values) for name, values in tables.get("grid", {}).items()}
-    ranges = {name: _range(name, given) for name, given in tables.get("ranges", {}).items()}
-    shared = frozenset([*fixed, *lists, *ranges])
-    own_lists, own_ranges = own.get("grid", {}), own.get("ranges", {})
-    own_fixed = {name: own[name] for name in own if name not in ("grid", "ranges")}
-    taken = {*own_fixed, *_table("[case.grid]", own_lists), *_table("[case.ranges]", own_ranges)}
-    # A case's own settings override the common ones.
-    left = {name: value for name, value in fixed.items() if name not in taken}
-    lists = {name: values for name, values in lists.items() if name not in taken}
-    ranges = {name: given for name, given in ranges.items() if name not in taken}
-    twice = set(left) & {*lists, *ranges} | set(own_fixed) & {*own_lists, *own_ranges}
-    if twice - {"threads"}:
+def _case(fixed: Mapping[str, Any], grid: Any, ranges: Any, tried: str) -> Case:
+    """What one level of the file says; what is tried is in its `grid` or in its `ranges`."""
+    lists = declared.check("[case.grid]", dict[str, Any], grid)
+    searched = declared.check("[case.ranges]", dict[str, Any], ranges)
+    if tried == "ranges" and lists:
+        raise ValueError(
+            f"Expected ranges to search, got a list of {min(lists)}: write it in [ranges] as "
+            "{choices = [...]}."
+        )
+    if tried == "grid" and searched:
+        raise ValueError(
+            f"Expected lists in a grid, got a range of {min(searched)}: add [search] with trials "
+            "to search it."
+        )
+    tables = {**lists, **searched}
+    if twice := fixed.keys() & tables:
         raise ValueError(f"Expected {min(twice)} once, got a fixed value and others: leave one.")
+    values = {name: (value,) for name, value in fixed.items()}
+    values |= {name: declared.check(name, Values, each) for name, each in lists.items()}
     return Case(
-        {**left, **own_fixed},
-        {**lists, **{name: _list(name, values) for name, values in own_lists.items()}},
-        {**ranges, **{name: _range(name, given) for name, given in own_ranges.items()}},
-        shared - taken,
+        values,
+        {name: _range(name, each) for name, each in searched.items()},
+        fixed.keys() | tables,
     )
 
 
-def _search(tables: Mapping[str, Any]) -> tuple[int | None, int]:
-    if "search" not in tables:
-        return None, 0
-    given = tables["search"]
-    for name in given:
-        validate.choice("a setting of [search]", name, ("trials", "seed"))
-    if "trials" not in given:
-        raise ValueError("Expected trials in [search], got none: set how many runs to make.")
-    trials = validate.whole("trials", given["trials"], low=1, high=100_000)
-    return trials, validate.whole("seed of [search]", given.get("seed", 0), low=0, high=2**32 - 1)
-
-
-def _check(spec: Spec) -> None:
-    searching = spec.trials is not None
-    for case in spec.cases:
-        names.require([*case.fixed, *case.lists, *case.ranges])
-    everything = {mechanism for case in spec.cases for mechanism in case.mechanisms()}
-    for case in spec.cases:
-        if searching and case.lists:
-            raise ValueError(
-                f"Expected ranges to search, got a list of {next(iter(case.lists))}: write it in "
-                "[ranges] as {choices = [...]}."
-            )
-        if not searching and case.ranges:
-            raise ValueError(
-                f"Expected lists in a grid, got a range of {next(iter(case.ranges))}: add "
-                "[search] with trials to search it."
-            )
-        possible = case.possible()
-        own = {name: values for name, values in possible.items() if name not in case.common}
-        settings.check(own, case.mechanisms())
-        settings.check({name: possible[name] for name in case.common}, everything)
-    for setting in ("delta", "neighboring", "unit"):
-        default = [settings.DEFAULTS[setting]]
-        if len({v for case in spec.cases for v in case.possible().get(setting, default)}) > 1:
-            raise ValueError(
-                f"Expected one {setting} in a sweep, got several: epsilons at different ones "
-                "cannot be compared."
-            )
-    if searching and "clipped-sgd" in everything:
-        raise ValueError("Expected mechanisms that protect in a search, got clipped-sgd.")
-
-
-def _table(name: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"Expected {name} to be a table, got {value!r}.")
-    return value
-
-
-def _list(name: str, values: Any) -> list[Any]:
-    if not isinstance(values, list) or not values:
-        raise ValueError(f"Expected a list of values for {name} in a grid, got {values!r}.")
-    return values
+def _merged(common: Case, own: Case) -> Case:
+    """An alternative, whose own settings override the common ones."""
+    values = {name: each for name, each in common.values.items() if name not in own.common}
+    ranges = {name: each for name, each in common.ranges.items() if name not in own.common}
+    return Case(
+        {"threads": (1,), **values, **own.values},
+        {**ranges, **own.ranges},
+        common.common - own.common,
+    )
 
 
 def _range(name: str, given: Any) -> Range:
-    """Read {low = 1, high = 9, log = true} or {choices = [1, 5, 9]}."""
-    form = "{low = A, high = B, log = true} or {choices = [A, B]}"
-    if isinstance(given, dict) and set(given) == {"choices"}:
-        return Range(choices=tuple(_list(name, given["choices"])))
-    if not isinstance(given, dict) or not {"low", "high"} <= set(given) <= {"low", "high", "log"}:
-        raise ValueError(f"Expected a range {form} for {name}, got {given!r}.")
-    low, high, log = given["low"], given["high"], given.get("log", False)
-    validate.real(f"low of {name}", low)
-    validate.real(f"high of {name}", high, low=float(low))
-    validate.kind(f"log of {name}", log, bool)
-    if log and not (low > 0 and math.isfinite(math.log(low))):
-        raise ValueError(f"Expected low > 0 for {name}, whose logarithm is searched, got {low}.")
-    return Range(low, high, log)
+    called = f"the range of {name}"
+    found: Range = declared.check(called, Range, given)
+    if not found.choices:
+        validate.real(f"low of {called}", found.low)
+        validate.real(f"high of {called}", found.high, low=float(found.low))
+        if found.log and not (found.low > 0 and math.isfinite(math.log(found.low))):
+            raise ValueError(f"Expected low > 0 for {called}, on a logarithm, got {found.low}.")
+    return found
+
+
+def _check(cases: Sequence[Case], searching: bool) -> None:
+    possible = [case.possible() for case in cases]
+    for each in possible:
+        names.require(each)
+    everything = {mechanism for each in possible for mechanism in each["mechanism"]}
+    for case, each in zip(cases, possible, strict=True):
+        own = {name: values for name, values in each.items() if name not in case.common}
+        settings.check(own, each["mechanism"])
+        settings.check({name: each[name] for name in case.common}, everything)
+    for name in ("delta", "neighboring", "unit"):
+        if len({v for each in possible for v in each.get(name, [settings.DEFAULTS[name]])}) > 1:
+            raise ValueError(
+                f"Expected one {name} in a sweep, got several: epsilons at different ones cannot "
+                "be compared."
+            )
+    if searching and "clipped-sgd" in everything:
+        raise ValueError("Expected mechanisms that protect in a search, got clipped-sgd.")

@@ -17,6 +17,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair, strongest_pairs
 from randquant.privacy.accounting.composition.fourier import by_fourier
 from randquant.privacy.accounting.composition.loss import PrivacyLoss, best_tilt, crossing
+from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.composition.normal import by_mean, by_normal
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.divergence import UNIT, hockey_stick
@@ -110,6 +111,38 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
     lowers = [_below(p, q, channel.denominator, releases, delta) for p, q in pairs]
     lower = max(single.lower, *lowers)
     return Composition(Interval(lower, upper), 1 + tilt)
+
+
+def compose_mixture(mixture: Mixture, rounds: int, delta: float) -> tuple[float, float]:
+    """Bound epsilon of many rounds that are each dominated by the same mixtures.
+
+    Args:
+        mixture: what dominates each round, whatever was published before it.
+        rounds: how many, at least 1.
+        delta: in (0, 1).
+
+    Returns:
+        (epsilon, order): an upper bound, infinite where this method has none, and the Rényi order
+        about which it was computed.
+
+    Example:
+        >>> from randquant.privacy.accounting.composition.mixture import Mixture
+        >>> zeroed = Mixture(0.01, (((1.0, 0.0), (0.0, -1.0)), ((0.0, -1.0), (1.0, 0.0))))
+        >>> compose_mixture(zeroed, 1000, 1e-5)[0] < 1.9
+        True
+    """
+    if rounds > TILTED_UP_TO:
+        return math.inf, math.inf
+    # theory/sampling.md, Proposition 15: every way in which the run may be attacked.
+    return max(_attacked(loss, rounds, delta) for loss in mixture.losses(rounds, delta))
+
+
+def _attacked(loss: PrivacyLoss, rounds: int, delta: float) -> tuple[float, float]:
+    """(epsilon, order) of so many rounds of one loss."""
+    if loss.infinite_of(rounds) >= delta:
+        return math.inf, math.inf
+    tilt = best_tilt(loss, rounds, delta)
+    return _epsilon(loss, rounds, delta, tilt), 1 + tilt
 
 
 @functools.lru_cache(maxsize=16)

@@ -45,9 +45,8 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     lines = CellLines.of(channel)
     rows = np.zeros((len(lines.inputs), channel.levels))
     rows[:, channel.weights.any(axis=0)] = lines.weights / lines.denominator
-    lower, witness = reached(lines.inputs, rows, clients, order)
     upper = _bound(lines.inputs, rows, clients, order, alone.upper)
-    return between(lower, upper, alone, witness)
+    return between(*reached(channel, clients, order), upper, alone)
 
 
 def _bound(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float, alone: float) -> float:

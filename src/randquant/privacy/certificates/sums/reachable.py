@@ -11,42 +11,55 @@ import math
 import numpy as np
 
 from randquant.channels.channel import Channel
+from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.sums.chain import Powers, rounding
 from randquant.privacy.certificates.sums.chain_kernel import curvatures
 from randquant.privacy.certificates.sums.rounding import LOG_PRECISE, largest_ratio, ratios, slack
 from randquant.privacy.divergence import UNIT
 
+SOME = 9
+"""Vertices, evenly spread, of which all pairs are tried, besides the neighbours."""
+
 Reached = tuple[float, tuple[float, float]]
 """A divergence over squared distance, and the pair of inputs that has it."""
 
 
-def reached(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float) -> Reached:
-    """Others all at one vertex: the best divergence over squared distance within a cell.
+def reached(channel: Channel, clients: int, order: float) -> Reached:
+    """Others all at one vertex: the best divergence over squared distance of some pairs.
 
     Args:
-        inputs: (V,) rising.
-        rows: (V, m) probabilities of the codes at them, within 1 unit.
+        channel: a channel whose curvature is finite.
         clients, order: as in `kappa_sum`.
     """
-    best, witness = 0.0, (float(inputs[0]), float(inputs[0]))
-    grid = np.empty((2, 2))
-    error = 2 * rounding(clients, rows.shape[1])
-    _, loss = largest_ratio(rows[:, rows.any(axis=0)])
+    lines = CellLines.of(channel)
+    inputs, rows = lines.inputs, lines.weights / lines.denominator
+    error = 2 * rounding(clients, channel.levels)
+    _, loss = largest_ratio(rows)
     # theory/vector-sums.md, Propositions 6 and 9.
     part = max(1 - 2 * slack(error, loss, order), 0.0)
     keep = math.exp(LOG_PRECISE + loss)  # the less likely of two rows is precise too
+    # Codes that are never sent keep their places: places add up.
+    places = np.zeros((len(rows), channel.levels))
+    places[:, channel.weights.any(axis=0)] = rows
+    best, witness = 0.0, (float(inputs[0]), float(inputs[0]))
+    grid, last = np.empty((2, 2)), len(rows) - 1
+    some = np.unique(np.linspace(0, last, SOME).round().astype(int)).tolist()
+    pairs = sorted({*itertools.combinations(some, 2), *itertools.pairwise(range(last + 1))})
     # Any others give a lower end: the ends and the middle are the likely worst.
-    for vertex in sorted({0, len(rows) // 2, len(rows) - 1}):
-        others = Powers(rows[vertex]).of(clients - 1).mass
-        for cell in range(len(inputs) - 1):
-            ends = inputs[cell : cell + 2]
-            first, second = (np.convolve(row, others) for row in rows[cell : cell + 2])
+    for vertex in sorted({0, last // 2, last}):
+        others = Powers(places[vertex]).of(clients - 1).mass
+        laws = [np.convolve(row, others) for row in places]
+        for first, second in pairs:
             # Leaving outcomes out, lowering d and cutting powers all make S smaller.
-            curvatures(first, second, keep, -1.0, error, order, 1, grid)
-            over = ratios(grid * part, order) / (ends[1] - ends[0]) ** 2
+            curvatures(laws[first], laws[second], keep, -1.0, error, order, 1, grid)
+            over = ratios(grid * part, order) / (inputs[second] - inputs[first]) ** 2
+            # In a cell the curvature at one input is approached; further apart two are needed.
+            if second - first > 1:
+                np.fill_diagonal(over, 0.0)
             i, j = np.unravel_index(int(over.argmax()), over.shape)
             if over[i, j] > best:
-                best, witness = float(over[i, j]), (float(ends[i]), float(ends[j]))
+                ends = (float(inputs[first]), float(inputs[second]))
+                best, witness = float(over[i, j]), (ends[i], ends[j])
     # log1p, quotients and the square of a width: below 32 of 64 units.
     return best * (1 - 64 * UNIT), witness
 

@@ -66,7 +66,7 @@ def ratios(curvature: np.ndarray, order: float) -> np.ndarray:
         return np.where(scale > 0, np.log1p(scale * curvature) / scale, curvature)
 
 
-def between(lower: float, upper: float, alone: Kappa, witness: tuple[float, float]) -> Kappa:
+def between(lower: float, witness: tuple[float, float], upper: float, alone: Kappa) -> Kappa:
     """The interval of a sum; one client's bound holds for it too."""
     if lower > upper:
         raise ArithmeticError(f"Attained {lower}, above the bound {upper}: please report this.")

@@ -6,42 +6,16 @@ Derivations and rounding: `docs/theory/vector-sums.md`.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Iterator
-
-import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sums.chain import ChainLaw, rounding, sums
-from randquant.privacy.certificates.sums.chain_kernel import curvatures
+from randquant.privacy.certificates.sums.bits import curvature_of_bits
+from randquant.privacy.certificates.sums.ends import LARGEST_SUM, between_ends
 from randquant.privacy.certificates.sums.kappa_blanket import by_blanket
 from randquant.privacy.certificates.sums.reachable import endless, reached
-from randquant.privacy.certificates.sums.rounding import (
-    between,
-    fits,
-    largest_ratio,
-    left_out,
-    log_keep,
-    ratios,
-    slack,
-)
+from randquant.privacy.certificates.sums.rounding import between
 from randquant.privacy.certificates.vector import Kappa, kappa
-from randquant.privacy.divergence import UNIT
-
-LARGEST_CHAIN, LARGEST_SUM = 2**12, 2**17
-"""Most clients whose arrangements are all tried, and most that are counted: more only hide more."""
-
-LOOSE = 2.0**-9
-"""How far a bound may be above the best pair, about, before pairs are cut finer."""
-
-MOST_PARTS = 12
-"""Finest cut of the way from one end of the inputs to the other, where curvature is computed."""
-
-FINER = 16
-"""How many times finer it is cut where curvature is interpolated."""
 
 
 def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
@@ -86,133 +60,17 @@ def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
         # theory/vector-sums.md, Proposition 7.
         lower, witness = endless(channel, alone.witness)
         return Kappa(lower, alone.upper, order, witness)
-    only_ends = len(channel.inputs) == 2
     # theory/vector-sums.md, Proposition 2.
-    if only_ends and clients <= LARGEST_CHAIN:
-        return _Ends(channel, clients, order).run(alone)
-    bound = by_blanket(channel, min(clients, LARGEST_SUM), order, alone)
-    upper = bound.upper
-    if only_ends:
-        # theory/vector-sums.md, Proposition 1: more clients hide more.
-        upper = min(upper, kappa_sum(channel, LARGEST_CHAIN, order).upper)
-    lower = bound.lower if clients <= LARGEST_SUM else 0.0
-    return Kappa(min(lower, upper), upper, order, bound.witness)
-
-
-class _Ends:
-    """A channel whose only vertices are its ends: each of the others is at one of the two."""
-
-    def __init__(self, channel: Channel, clients: int, order: float):
-        rows = channel.weights / channel.denominator  # codes keep their places: places add up
-        self.used = rows.any(axis=0)
-        self.channel, self.clients, self.order = channel, clients, order
-        self.left, self.right = rows
-        self.width = float(channel.inputs[1] - channel.inputs[0])
-        self.length = clients * (channel.levels - 1) + 1
-        self.error = rounding(clients, channel.levels)
-        self.ratio, self.loss = largest_ratio(rows[:, self.used])
-        self.log_keep = log_keep(self.length, self.loss, order)
-        self.slack = slack(self.error, self.loss, order)
-
-    def run(self, alone: Kappa) -> Kappa:
-        if not fits(self.log_keep, self.error, self.loss, self.order):
-            rows = np.stack([self.left, self.right])
-            lower, witness = reached(self.channel.inputs, rows, self.clients, self.order)
-            return between(lower, math.inf, alone, witness)
-        parts = self._parts()
-        grid = np.empty((parts + 1, parts + 1))
-        upper, best = 0.0, (0.0, (0, 0), None)
-        for done, pair in enumerate(self._neighbours()):
-            if done % 64 == 0:
-                report("how the others are spread", done, self.arrangements)
-            self._fill(pair, +1, parts, grid)
-            upper = max(upper, self._bound(grid))
-            ratio = ratios(grid, self.order)
-            at = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
-            if ratio[at] > best[0]:
-                best = (float(ratio[at]), at, pair)
-        # The width is within 1 unit: 5 of 16.
-        upper = upper / self.width**2 * (1 + 16 * UNIT)
-        _, (i, j), pair = best
-        lower = 0.0
-        if pair is not None:
-            self._fill(pair, -1, parts, grid)
-            # theory/vector-sums.md, Propositions 6 and 9: twice the slack, for what was computed is
-            # not the truth but within `slack` of it.
-            lower = float(ratios(grid * (1 - 2 * self.slack), self.order)[i, j])
-            lower *= (1 - 64 * UNIT) / self.width**2
-        ends = [float(self.channel.inputs[0] + self.width * k / parts) for k in (i, j)]
-        return between(lower, upper, alone, (ends[0], ends[1]))
-
-    def _neighbours(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Laws of the sum with the client at the left and at the right, for all others."""
-        laws = sums(self.left, self.right, self.clients)
-        for first, second in itertools.islice(itertools.pairwise(laws), self.arrangements):
-            yield _aligned(first, second)
-
-    @property
-    def arrangements(self) -> int:
-        """How many there are of the others; a mirrored channel's second half mirrors the first."""
-        mirrored = np.array_equal(self.channel.weights[0], self.channel.weights[1][::-1])
-        return (self.clients + 1) // 2 if mirrored else self.clients
-
-    def _fill(self, pair, sign: int, parts: int, grid: np.ndarray) -> None:
-        keep = math.exp(self.log_keep)
-        curvatures(pair[0], pair[1], keep, float(sign), self.error, self.order, parts, grid)
-
-    def _bound(self, grid: np.ndarray) -> float:
-        """Upper bound of D over squared distance in units of the way, for one set of others."""
-        parts, above = len(grid) - 1, self.order - 1
-        # Outcomes with hardly any mass may add this to every entry.
-        rest = left_out(self.length, self.log_keep, self.loss, self.order) * (self.ratio - 1) ** 2
-        raised = grid * (1 + self.slack) + rest
-        corners = [raised[:-1, :-1], raised[:-1, 1:], raised[1:, :-1], raised[1:, 1:]]
-        if 2 < self.order < 3:  # the one case that is not convex in p
-            corners = [corner * self._bent(parts)[:, None] for corner in corners]
-        # Convex in each of p and q: at most the mix of its corners, within a box, and then in
-        # smaller boxes at no further cost.
-        at = np.arange(FINER + 1) / FINER
-        first, second = np.meshgrid(at, at, indexing="ij")
-        shares = [(1 - first) * (1 - second), (1 - first) * second, first * (1 - second)]
-        shares.append(first * second)
-        fine = np.sum(
-            [c[..., None, None] * s for c, s in zip(corners, shares, strict=True)], axis=0
-        )
-        steep = np.maximum(fine[..., 1:, :], fine[..., :-1, :])
-        steep = np.maximum(steep[..., 1:], steep[..., :-1])
-        place = np.arange(parts)[:, None] * FINER + np.arange(FINER)
-        apart = np.abs(place[:, None, :, None] - place[None, :, None, :])
-        # Boxes that touch hold pairs at no distance; the 16 units pay for 5 of `scale`.
-        near = np.maximum(apart - 1, 0) / (parts * FINER)
-        scale = above * near**2 * (1 - 16 * UNIT)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # theory/vector.md, Proposition 3; below: interpolation 5 units, log1p 8, two more.
-            bound = np.where(near > 0, np.log1p(scale * steep) / scale, steep)
-        return float(bound.max()) * (1 + 64 * UNIT)
-
-    def _bent(self, parts: int) -> np.ndarray:
-        """(parts,): cosh^(2 (order - 2)) of half the largest log-ratio within each part."""
-        at = np.arange(parts + 1)[:, None] / parts
-        left, right = self.left[self.used], self.right[self.used]
-        logs = np.log((1 - at) * left + at * right)
-        spread = np.abs(np.diff(logs, axis=0)).max(axis=1)
-        # theory/vector.md, Proposition 4; the spread itself: theory/vector-sums.md, Proposition 3.
-        return np.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (self.order - 2)) * (1 + 512 * UNIT)
-
-    def _parts(self) -> int:
-        """Number of parts for which the bound is tight enough near the diagonal."""
-        left, right = self.left[self.used], self.right[self.used]
-        steepest = (right - left) ** 2 / np.minimum(left, right)
-        moment = self.order * (self.order - 1) / 4 * float(steepest.sum()) / self.clients
-        least = 4 if 2 < self.order < 3 else 1  # where pairs are bounded less closely
-        return min(max(math.ceil(math.sqrt(moment / (4 * LOOSE))), least), MOST_PARTS)
-
-
-def _aligned(first: ChainLaw, second: ChainLaw) -> tuple[np.ndarray, np.ndarray]:
-    """Both laws over a common range of sums."""
-    start = min(first.start, second.start)
-    stop = max(first.start + len(first.mass), second.start + len(second.mass))
-    both = np.zeros((2, stop - start))
-    for row, law in zip(both, (first, second), strict=True):
-        row[law.start - start : law.start - start + len(law.mass)] = law.mass
-    return both[0], both[1]
+    if len(channel.inputs) == 2:
+        found = between_ends(channel, clients, order)
+    else:
+        counted = min(clients, LARGEST_SUM)
+        # theory/vector-sums.md, Proposition 17, where a code is a sum of bits.
+        upper = curvature_of_bits(channel, counted, order)
+        if math.isinf(upper):
+            found = by_blanket(channel, counted, order, alone)
+        else:
+            found = between(*reached(channel, counted, order), upper, alone)
+    # theory/vector-sums.md, Proposition 1: what fewer clients attain, more need not.
+    lower = found.lower if clients <= LARGEST_SUM else 0.0
+    return Kappa(lower, found.upper, order, found.witness)

@@ -6,12 +6,12 @@ import time
 import pytest
 
 from randquant import cli
-from randquant.cli.waiting import WaitingBar
+from randquant.training.display import WaitingBar
 
 
 def wait_for(bar: WaitingBar) -> None:
     deadline = time.monotonic() + 10
-    while bar._bar is None and time.monotonic() < deadline:
+    while bar._bars is None and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -20,18 +20,18 @@ def test_long_work_is_shown_with_what_was_reported_last(capsys):
         bar("certifying", 1, 4)
         wait_for(bar)
         bar("composing", 3, 4)
-        task = bar._bar.tasks[0]
+        task = bar._bars._progress.tasks[0]
         assert (task.description, task.completed, task.total) == ("composing", 3, 4)
         bar("unknown", 7, 0)
-        assert bar._bar.tasks[0].description == "unknown"
-    assert not bar._bar.live.is_started
+        assert bar._bars._progress.tasks[0].description == "unknown"
+    assert not bar._bars._progress.live.is_started
     assert capsys.readouterr().out == ""
 
 
 def test_short_work_shows_nothing(capsys):
     with WaitingBar(shown=True, after=60.0) as bar:
         bar("certifying", 1, 4)
-    assert bar._bar is None
+    assert bar._bars is None
     assert capsys.readouterr() == ("", "")
 
 
@@ -41,7 +41,7 @@ def test_work_is_shown_on_a_terminal_only(terminal, monkeypatch):
     with WaitingBar(after=0.0) as bar:
         if terminal:
             wait_for(bar)
-        assert (bar._bar is not None) == terminal
+        assert (bar._bars is not None) == terminal
 
 
 def test_a_bar_is_gone_when_work_fails():
@@ -54,7 +54,7 @@ def test_a_bar_is_gone_when_work_fails():
 
     with pytest.raises(ValueError, match="broken"):
         work()
-    assert not bar._bar.live.is_started
+    assert not bar._bars._progress.live.is_started
 
 
 def test_a_command_reports_its_work(monkeypatch):

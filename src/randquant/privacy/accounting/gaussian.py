@@ -1,0 +1,98 @@
+"""Gaussian noise exactly: many adaptive releases are one, whose delta has a closed form.
+
+Derivations: `docs/theory/gaussian.md`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.special import erfcx, ndtr
+
+from randquant.privacy.divergence import UNIT
+
+SPECIAL = 1e-12
+"""Relative error that is allowed for erfcx and the normal distribution, and for all around them."""
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Least epsilon of one Gaussian release, rounded up.
+
+    Args:
+        mu: at least the distance of neighbours over the standard deviation of the noise; >= 0.
+        delta: in [0, 1).
+
+    Returns:
+        An upper bound of epsilon, in nats, the same for both orders of the neighbours.
+
+    References:
+        Balle and Wang 2018, Theorem 8; Dong, Roth and Su 2022, Corollary 2.13.
+
+    Example:
+        >>> round(gaussian_epsilon(1.0, 1e-5), 4)
+        4.3772
+    """
+    if mu == 0:
+        return 0.0
+    if delta == 0 or math.isinf(mu):
+        return math.inf
+    log_delta = math.log(delta) * (1 + 8 * UNIT)
+    # theory/gaussian.md, Proposition 2: at the lower end epsilon <= 0, the upper end always holds.
+    low = max(-mu / 2, -40.0)
+    high = math.sqrt(-2 * log_delta) * (1 + 1e-9) + 1e-9
+    if log_gaussian_delta(low, mu) <= log_delta:
+        return 0.0
+    while (middle := (low + high) / 2) not in (low, high):
+        if log_gaussian_delta(middle, mu) <= log_delta:
+            high = middle
+        else:
+            low = middle
+    # theory/gaussian.md, Proposition 3: four roundings.
+    return max(0.0, mu * (high + mu / 2) + 4 * UNIT * mu * (abs(high) + mu / 2))
+
+
+def log_gaussian_delta(threshold: float, mu: float) -> float:
+    """log of an upper bound of delta at epsilon = mu · (threshold + mu/2) >= 0.
+
+    Example:
+        >>> round(math.exp(log_gaussian_delta(0.0, 1e6)), 6)  # half of the mass lies beyond
+        0.5
+    """
+    if threshold < 0:
+        # theory/gaussian.md, Proposition 1: both parts are below 1.
+        rest = math.exp(-(threshold**2) / 2) * erfcx((threshold + mu) / math.sqrt(2)) / 2
+        value = float(ndtr(-threshold)) - rest
+        return math.log(min(value + 4 * SPECIAL, 1.0))
+    left = float(erfcx(threshold / math.sqrt(2)))
+    value = left - float(erfcx((threshold + mu) / math.sqrt(2)))
+    # theory/gaussian.md, Proposition 1: the difference loses digits where mu is small; erfcx is
+    # convex, so it is at most the distance times the slope where it is steeper.
+    slope = 2 / math.sqrt(math.pi) - math.sqrt(2) * threshold * left
+    tangent = mu / math.sqrt(2) * (slope + 2 * SPECIAL)
+    height = min(value + 2 * SPECIAL * left, tangent)
+    log = math.log(height / 2)
+    # theory/gaussian.md, Proposition 3.
+    return log - threshold**2 / 2 + 16 * UNIT * (1 + abs(log) + threshold**2)
+
+
+def step_square(curvature: float) -> float:
+    """Squared distance over variance of Gaussian noise that hides shifts by 1 no better.
+
+    Args:
+        curvature: upper bound of the second differences of -log p, for a law p on the integers
+            that is positive, and whose -log is convex.
+
+    Returns:
+        c^2, such that a shift by d is dominated by Gaussian noise with mu = c·d; infinite where
+        the law is too narrow.
+
+    Example:
+        >>> round(step_square(0.01), 6)  # a variance of 100
+        0.010025
+    """
+    # theory/gaussian.md, Proposition 4.
+    if curvature >= 2 * math.log(2) - 1e-9:
+        return math.inf
+    square = -math.log1p(2 * math.expm1(-curvature / 2))
+    # theory/gaussian.md, Proposition 5.
+    return square * (1 + 32 * UNIT / (1 + 2 * math.expm1(-curvature / 2)))

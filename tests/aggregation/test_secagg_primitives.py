@@ -1,0 +1,136 @@
+"""Scalars, points, keys and masks of a secure sum, against the standards that they follow."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nacl")
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+from randquant.aggregation.secagg import crypto, group, masks
+from randquant.aggregation.secagg.terms import ProtocolError
+
+ORDER = 2**252 + 27742317777372353535851937790883648493  # RFC 8032, section 5.1
+BASE = bytes([0x58, *[0x66] * 31])  # its base point, encoded
+ONE_BEFORE = ORDER - 1
+
+
+def test_the_group_is_that_of_the_standard():
+    assert group.ORDER == ORDER
+    assert group.base(1) == BASE
+    assert group.times(1, BASE) == BASE
+    assert group.total([BASE, group.base(ONE_BEFORE)]) == group.IDENTITY == group.total([])
+    assert group.total([group.base(5), group.base(7)]) == group.base(12)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "scalar"),
+    [(0, 1), (1, 2), (ORDER - 2, ORDER - 1), (ORDER - 1, 1), (3 * (ORDER - 1) + 41, 42)],
+)
+def test_every_scalar_but_zero_may_be_drawn(monkeypatch, drawn, scalar):
+    asked = []
+
+    def bytes_of(count):
+        asked.append(count)
+        return drawn.to_bytes(count, "little")
+
+    monkeypatch.setattr(group.os, "urandom", bytes_of)
+    assert group.random_scalar() == scalar
+    assert asked == [64]
+
+
+def test_scalars_have_one_encoding_and_zero_is_none():
+    for scalar in (1, 258, ORDER - 1):
+        assert group.read_scalar(scalar.to_bytes(32, "little")) == scalar
+        assert group.scalar_bytes(scalar) == scalar.to_bytes(32, "little")
+    for wrong in (0, ORDER, ORDER + 1, 2**256 - 1):
+        with pytest.raises(ProtocolError, match="modulo the group's order"):
+            group.read_scalar(wrong.to_bytes(32, "little"))
+    for length in (0, 31, 33):
+        with pytest.raises(ProtocolError, match="modulo the group's order"):
+            group.read_scalar((1).to_bytes(length, "little") if length else b"")
+
+
+def test_points_that_are_none_are_refused():
+    assert group.read_point(BASE) == BASE
+    small = bytes(32)  # of order 4
+    for wrong in (BASE[:31], BASE + b"\0", group.IDENTITY, small, b"\xff" * 32):
+        with pytest.raises(ProtocolError, match="public key"):
+            group.read_point(wrong)
+    for scalar, point in ((0, BASE), (2, small), (2, BASE[:31]), (2, group.IDENTITY)):
+        with pytest.raises(ProtocolError, match="point of the group"):
+            group.times(scalar, point)
+
+
+def hkdf(secret: bytes, info: bytes) -> bytes:
+    """RFC 5869 with SHA-256, no salt and 32 bytes."""
+    extracted = hmac.digest(bytes(32), secret, "sha256")
+    return hmac.digest(extracted, info + b"\1", hashlib.sha256)
+
+
+def test_keys_are_derived_by_the_standard_from_parts_with_their_lengths():
+    secret, pair = bytes(range(32)), b"a pair"
+
+    def info(*parts):
+        return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+    assert crypto.derive(secret, b"x", b"yz") == hkdf(secret, info(b"x", b"yz"))
+    one, two = X25519PrivateKey.from_private_bytes(secret), X25519PrivateKey.generate()
+    shared = one.exchange(two.public_key())
+    expected = hkdf(shared, info(b"seal", pair))
+    assert crypto.sealing_key(one, two.public_key().public_bytes_raw(), pair) == expected
+    assert crypto.sealing_key(two, one.public_key().public_bytes_raw(), pair) == expected
+    both = group.base(15)
+    for mine, other in ((3, 5), (5, 3)):
+        key = crypto.masking_key(mine, group.base(other), pair)
+        assert key == hkdf(both, info(b"mask", pair))
+    own = crypto.self_masking_key(7, pair)
+    assert own == hkdf((7).to_bytes(32, "little"), info(b"self", pair))
+    for wrong in (bytes(32), b"short"):
+        with pytest.raises(ProtocolError, match="public key"):
+            crypto.sealing_key(one, wrong, pair)
+
+
+def test_what_is_sealed_opens_with_its_key_and_context_alone():
+    key, message, context = bytes(range(32)), b"shares of a secret", b"from 1 to 2"
+    sealed, again = (crypto.seal(key, message, context) for _ in range(2))
+    assert sealed[:12] != again[:12]
+    assert (
+        len(sealed)
+        == 12 + len(message) + 16
+        == len(message) + crypto.NONCE_BYTES + (crypto.TAG_BYTES)
+    )
+    assert crypto.unseal(key, sealed, context) == message
+    flipped = [bytes(b ^ (at == i) for i, b in enumerate(sealed)) for at in (0, 12, 45)]
+    for wrong in (*flipped, sealed[:20], b""):
+        with pytest.raises(ProtocolError, match="forged"):
+            crypto.unseal(key, wrong, context)
+    for other in ((bytes(32), context), (key, b"from 2 to 1")):
+        with pytest.raises(ProtocolError, match="forged"):
+            crypto.unseal(other[0], sealed, other[1])
+
+
+@pytest.mark.parametrize(
+    ("bits", "name"),
+    [(1, "uint8"), (8, "uint8"), (9, "uint16"), (16, "uint16"), (17, "uint32"), (32, "uint32")],
+)
+def test_a_mask_is_the_ciphers_stream_all_along(bits, name):
+    """AES-256 in counter mode from a nonce of zeros, two whole parts and some."""
+    dtype, secret, size = masks.dtype(bits), bytes(range(32)), 2 * 2**14 + 77
+    assert dtype == np.dtype(name)
+    cipher = Cipher(AES(secret), CTR(bytes(16))).encryptor()
+    stream = np.frombuffer(cipher.update(bytes(size * dtype.itemsize)), dtype.newbyteorder("<"))
+    before = np.random.default_rng(bits).integers(0, 2**31, size).astype(dtype)
+    totals = before.copy()
+    masks.add(totals, secret, 1)
+    assert np.array_equal(totals, before + stream)
+    masks.add(totals, secret, -1)
+    assert np.array_equal(totals, before)

@@ -1,0 +1,186 @@
+"""Sums of codes that are sums of bits: against fractions, for any inputs between vertices."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import oracle
+import pytest
+
+import randquant as rq
+from randquant.privacy.certificates.sums.bits import SCALE, Bits, _far, curvature_of_bits
+from randquant.privacy.certificates.sums.ends import between_ends
+from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
+from randquant.privacy.certificates.vector import kappa
+
+SMALL = rq.pbm(clip=1.0, theta=0.25, trials=2, inputs=5)
+MIRRORED = rq.Channel(SMALL.inputs, SMALL.values, SMALL.weights[:, ::-1], SMALL.denominator)
+
+
+def row(channel, x) -> list[int]:
+    """The row at x in whole numbers, over any total."""
+    inputs = [Fraction(float(u)) for u in channel.inputs]
+    x = Fraction(x)
+    cell = next(i for i in range(len(inputs) - 1) if inputs[i] <= x <= inputs[i + 1])
+    part = (x - inputs[cell]) / (inputs[cell + 1] - inputs[cell])
+    n, d = part.numerator, part.denominator
+    ends = channel.weights[cell : cell + 2].tolist()
+    return [(d - n) * a + n * b for a, b in zip(*ends, strict=True)]
+
+
+def summed(rows) -> list[int]:
+    """The sum's law in whole numbers, by one product of long integers (Kronecker)."""
+    rows = list(rows)
+    width = sum(sum(each).bit_length() for each in rows) + 1
+    product = math.prod(sum(w << width * i for i, w in enumerate(each)) for each in rows)
+    length = sum(len(each) - 1 for each in rows) + 1
+    return [product >> width * i & (1 << width) - 1 for i in range(length)]
+
+
+def over_square(p: list[int], q: list[int], order: float, distance) -> float:
+    total = math.prod((sum(p), sum(q)))
+    p, q = [w * (total // sum(p)) for w in p], [w * (total // sum(q)) for w in q]
+    return float(oracle.renyi(p, q, order)) / float(distance) ** 2
+
+
+def worst(channel, clients: int, order: float, places) -> float:
+    """Over all arrangements of the others at vertices, and all pairs of these inputs."""
+    rows = [row(channel, x) for x in places]
+    ends = [[int(w) for w in each] for each in channel.weights]
+    found = 0.0
+    for others in itertools.combinations_with_replacement(ends, clients - 1):
+        laws = [summed([each, *others]) for each in rows]
+        for (x, p), (y, q) in itertools.permutations(zip(places, laws, strict=True), 2):
+            found = max(found, over_square(p, q, order, x - y))
+    return found
+
+
+PLACES = [Fraction(k, 16) for k in (-16, -15, -13, -12, -8, -7, -1, 1, 8, 9, 15, 16)]
+
+
+@pytest.mark.parametrize("order", [1.1, 2.0, 2.5, 8.0])
+@pytest.mark.parametrize("channel", [SMALL, MIRRORED])
+def test_no_inputs_exceed_the_bound_and_it_is_near(channel, order):
+    found = kappa_sum(channel, 3, order)
+    exact = worst(channel, 3, order, PLACES)
+    assert exact <= curvature_of_bits(channel, 3, order)
+    assert exact <= found.upper
+    assert found.lower <= found.upper <= kappa(channel, order).upper
+
+
+@pytest.mark.parametrize(("trials", "clients", "most"), [(3, 40, 1.06), (3, 400, 1.02)])
+@pytest.mark.parametrize("order", [1.1, 2.0, 8.0])
+def test_trials_count_once_each(trials, clients, most, order):
+    """A sum of clients' codes is close to the sum of all their bits, all at one end."""
+    found = kappa_sum(rq.pbm(clip=1.0, theta=0.25, trials=trials), clients, order)
+    normal = order / 2 * trials * (1 / 4) ** 2 / (clients * 3 / 16)
+    assert normal * 0.99 <= found.lower <= found.upper <= most * found.lower
+
+
+@pytest.mark.parametrize("order", [2.0, 8.0])
+def test_sixteen_levels_come_close_to_the_best_attack(order):
+    found = kappa_sum(rq.pbm(clip=1.0, theta=0.25, trials=15), 100, order)
+    assert 0.05 * order / 2 < found.lower <= found.upper < 1.04 * found.lower
+
+
+def revealed(bits: Bits, place: Fraction, others: tuple[int, ...]) -> list[Fraction]:
+    """The law of all t sums, others[i] of one other client's bits being at the far end."""
+    cell = min(int(place), bits.cells - 1)
+    law = [Fraction(0)] * 3 ** len(others)
+    ends = [bits.first, bits.first + bits.cells * bits.step]
+    for vertex, share in ((cell, 1 - (place - cell)), (cell + 1, place - cell)):
+        own = Fraction(bits.first + vertex * bits.step, SCALE)
+        sums = []
+        for end in others:
+            beside = Fraction(ends[end], SCALE)
+            sums.append([
+                (1 - own) * (1 - beside), own + beside - 2 * own * beside, own * beside,
+            ])  # fmt: skip
+        for i, parts in enumerate(itertools.product(*sums)):
+            law[i] += share * math.prod(parts)
+    return law
+
+
+def whole(law: list[Fraction]) -> list[int]:
+    common = math.lcm(*(each.denominator for each in law))
+    return [int(each * common) for each in law]
+
+
+@pytest.mark.parametrize("order", [1.2, 2.0, 2.5, 6.0])
+def test_dithering_all_bits_at_once_is_paid_for(order):
+    """All t sums of one bit each, given away: near and far pairs, each below its own factor."""
+    bits = Bits.of(rq.pbm(clip=1.0, theta=0.1, trials=3, inputs=9))
+    assert bits is not None
+    unit = (2 / bits.cells) ** 2
+    single = between_ends(bits.one(), 2, order).upper * unit
+    places = [Fraction(k, 4) for k in (0, 1, 2, 3, 4, 5, 9, 11, 17, 31, 32)]
+    windows = (1, 2)
+    limits = {}
+    for window in windows:
+        cells = bits.cells + 2 * (window + 1)
+        wider = between_ends(bits.one(window + 1), 2, order).upper * (2 / cells) ** 2
+        limits[window] = bits.dithering(order, single, wider, window)
+        assert 1 <= limits[window] < 2
+    for others in itertools.combinations_with_replacement((0, 1), 3):
+        laws = [whole(revealed(bits, place, others)) for place in places]
+        for (x, p), (y, q) in itertools.permutations(zip(places, laws, strict=True), 2):
+            ratio = over_square(p, q, order, x - y) / (3 * single)
+            for window in windows:
+                assert ratio <= limits[window]
+                if abs(x - y) >= window:
+                    assert ratio <= _far(order, 3 * single, window, bits.cells)
+
+
+def test_far_inputs_have_the_variance_of_their_dithering():
+    """One step and a half apart at no order: 2.5 instead of 2.25 squared steps."""
+    assert _far(2.0, 1e-9, 1, 10) == pytest.approx(1 + 1 / 8, rel=2e-3)
+    assert _far(2.0, 1e-9, 3, 10) == pytest.approx(1 + 1 / 48, rel=2e-3)
+    assert _far(2.0, 1e-9, 10, 10) == 1
+
+
+def perturbed(channel, size: float, vertex: int):
+    """A vertex's row off its binomial law: the cell beside it becomes steeper."""
+    weights = channel.weights.copy()
+    moved = int(size * weights[vertex, 0])
+    weights[vertex] += [moved, -moved]
+    return rq.Channel(channel.inputs, channel.values, weights, channel.denominator)
+
+
+def test_rows_that_are_binomial_only_nearly_are_paid_for():
+    """A bit's probability is 6e-7 of itself off at one vertex: its narrow cell is steeper."""
+    channel = perturbed(rq.pbm(1.0, 0.25, 1, 200), 2e-7, 0)
+    assert Bits.of(channel).error > 1e-7
+    x, y = (Fraction(float(u)) for u in channel.inputs[:2])
+    others = [int(w) for w in channel.weights[-1]]
+    laws = [summed([row(channel, at), others]) for at in (x, y)]
+    steeper = max(over_square(*pair, 2.0, x - y) for pair in (laws, laws[::-1]))
+    plain = rq.pbm(1.0, 0.25, 1, 200)
+    assert kappa_sum(plain, 2, 2.0).upper < steeper <= kappa_sum(channel, 2, 2.0).upper
+
+
+def test_bits_are_read_off_the_rows(tmp_path):
+    for trials in (1, 3, 15):
+        channel = rq.pbm(clip=2.0, theta=0.25, trials=trials)
+        bits = Bits.of(channel)
+        assert (bits.trials, bits.cells) == (trials, 64)
+        assert bits.first == SCALE // 4
+        assert bits.first + bits.cells * bits.step == 3 * SCALE // 4
+        rq.save(rq.VectorMechanism(channel, clip_norm=1.0), tmp_path / "mechanism.json")
+        assert Bits.of(rq.load(tmp_path / "mechanism.json").channel) == bits
+
+
+@pytest.mark.parametrize("channel", [
+    rq.rqm(1.0, 1.0, 4, 0.5), rq.stochastic_rounding(1.0, 3), rq.pbm(1.0, 0.5, 3),
+    perturbed(rq.pbm(1.0, 0.25, 1), 1e-3, 3), rq.pbm(1.0, 0.25, 255),
+])  # fmt: skip
+def test_other_channels_have_no_bits(channel):
+    assert Bits.of(channel) is None
+    assert curvature_of_bits(channel, 5, 2.0) == math.inf
+
+
+def test_one_bit_between_many_vertices_is_one_bit_between_two():
+    """Its rows lie on a line: vertices between the ends change nothing."""
+    for order in (2.0, 8.0):
+        many, two = (kappa_sum(rq.pbm(1.0, 0.1, 1, inputs), 50, order) for inputs in (65, 2))
+        assert many.upper == pytest.approx(two.upper, rel=1e-9, abs=0)
+        assert many.lower > 0.98 * two.lower

@@ -1,0 +1,198 @@
+"""What composition pays for rounding is what the theory states: no less, and not twice."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from oracle import binary_log_delta
+
+import randquant as rq
+from randquant.privacy.accounting.composition import fourier
+from randquant.privacy.accounting.composition.loss import PrivacyLoss, Tilted, best_tilt, crossing
+from randquant.privacy.accounting.composition.normal import _smoothed, by_mean, by_normal
+from randquant.privacy.accounting.composition.rule import compose
+from randquant.privacy.divergence import UNIT
+
+# `composition.compose` is the function; this is the module that defines it.
+composition = importlib.import_module(compose.__module__)
+CHANNEL = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
+BIT = PrivacyLoss.of(np.array([13, 3]), np.array([3, 13]), 16, upward=True)
+SIDES = pytest.mark.parametrize("upward", [True, False])
+
+
+@SIDES
+def test_masses_move_by_four_units_and_their_roundings(upward):
+    """Proposition 4: one unit for the quotient, one for the product."""
+    p, q = np.array([2**61 + 12345, 2**61 - 12345]), np.array([2**60 + 1, 3 * 2**60 - 1])
+    found = PrivacyLoss.of(p, q, 2**62, upward=upward)
+    for mass, weight in zip(found.masses, p, strict=True):
+        moved = (Fraction(float(mass)) / Fraction(int(weight), 2**62) - 1) / Fraction(UNIT)
+        assert 2 <= (moved if upward else -moved) <= 6
+
+
+@pytest.mark.parametrize("tilt", [0.01, 2.0])
+def test_weights_are_off_by_what_proposition_3_states(tilt):
+    tilted = Tilted.of(BIT, 7, tilt)
+    terms = [abs(tilt * x) + abs(tilt * x - tilted.constant) for x in BIT.losses.tolist()]
+    assert tilted.error == pytest.approx(1.01 * UNIT * (max(terms) + 12), rel=1e-9, abs=0)
+
+
+@SIDES
+def test_the_error_of_all_weights_counts_once(upward):
+    loss = PrivacyLoss(np.array([-0.3, 0.4]), np.array([0.4, 0.6]), 0.0, upward)
+    releases, tilt, epsilon, integral = 4000, 0.5, 40.0, 0.03
+    tilted = Tilted.of(loss, releases, tilt)
+    first, second = releases * mpmath.mpf(tilted.constant), mpmath.mpf(tilt) * epsilon
+    exact = first - second + mpmath.log(mpmath.mpf(integral))
+    slack = abs(mpmath.mpf(tilted.log_delta(epsilon, integral)) - exact)
+    weights = releases * mpmath.mpf(tilted.error)
+    terms = abs(first) + abs(second) + 5
+    assert weights <= slack <= 1.02 * weights + 16 * UNIT * terms < 1.5 * weights
+
+
+@pytest.mark.parametrize("power", [3, 500])
+def test_the_transform_is_off_by_what_proposition_7_states(power):
+    weights, index, size = np.array([0.25, 0.5, 0.25]), np.array([0, 1, 3]), 2**11
+    _, error = fourier._powered(weights, index, 0, size, power)
+    transform, length = 16 * UNIT * math.log2(size), math.sqrt(0.375)
+    largest = 1.0 + transform * math.sqrt(size) * length
+    stated = 1.02 * largest**power * length
+    stated *= (power + 1) * transform + power * (len(weights) + 5) * UNIT
+    assert stated <= error <= 1.0015 * stated
+
+
+def test_what_is_left_out_is_paid_for():
+    """Propositions 5 and 6: a mass of 2 e^-40 beyond the window, of e^-40 below the shift."""
+    tilted = Tilted.of(BIT, 600, best_tilt(BIT, 600, 1e-5))
+    _, outside = fourier._reach(tilted, 0.0)
+    assert 2 * math.exp(-40) <= outside <= 2.2 * math.exp(-40)
+    low = PrivacyLoss(np.array([0.0, 0.9375]), np.array([0.5, 0.5]), 0.0, False)
+    grid = fourier.on_grid(low, 1.0)
+    _, unlikely = fourier._shift(Tilted.of(grid.loss, 2000, 1e-9), grid)
+    assert math.exp(-40) <= unlikely <= 1.2 * math.exp(-40)
+
+
+@SIDES
+def test_at_the_end_of_the_grid_the_bound_is_on_its_side(monkeypatch, upward):
+    """Where the window has one point left, or none."""
+    seen = {}
+    powered, on_grid = fourier._powered, fourier.on_grid
+
+    def watched(weights, index, first, size, power):
+        seen["last"] = first + size - 1
+        return powered(weights, index, first, size, power)
+
+    def stepped(loss, step):
+        seen["step"] = step
+        return on_grid(loss, step)
+
+    monkeypatch.setattr(fourier, "_powered", watched)
+    monkeypatch.setattr(fourier, "on_grid", stepped)
+    loss = PrivacyLoss.of(np.array([9, 7]), np.array([7, 9]), 16, upward=upward)
+    log_delta, _ = fourier.by_fourier(loss, 40, 0.5)
+    most = 40 * math.log(9 / 7)
+    for beyond in (-2, -1, 0, 1, 2):
+        epsilon = (seen["last"] + beyond) * seen["step"]
+        exact = binary_log_delta(9, 16, 40, epsilon) if epsilon < most else -math.inf
+        assert (log_delta(epsilon) >= exact) if upward else (log_delta(epsilon) <= exact)
+
+
+@pytest.mark.parametrize("spread", [0.5, 40.0])
+@pytest.mark.parametrize("steps", [-36.0, -4.0, 0.5, 6.0, 36.0])
+def test_the_error_of_the_normal_integral_is_that_of_its_parts(spread, steps):
+    """Proposition 8; beyond 35 deviations only that it lies between 0 and its peak."""
+    tilt, offset = 1.3, steps * spread
+    peak = 1 / (1 + tilt)
+    value, error = _smoothed(offset, spread, tilt, peak)
+    if abs(steps) > 35:
+        assert (value - error, value + error) == (0.0, peak)
+        return
+    parts = 0
+    for rate in (mpmath.mpf(tilt), mpmath.mpf(tilt) + 1):
+        shift = (rate * spread - mpmath.mpf(offset) / spread) / mpmath.sqrt(2)
+        parts += mpmath.exp(rate * rate * spread**2 / 2 - rate * mpmath.mpf(offset)) * (
+            mpmath.erfc(shift) / 2
+        )
+    first = abs(tilt * spread - steps) / math.sqrt(2)
+    relative = 1e-12 + 8 * UNIT * ((tilt + 1) * spread + abs(steps)) * (2 + 2 * first)
+    assert error <= parts * relative * 1.01
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+def test_a_loss_that_hardly_varies_is_left_to_others_whatever_its_size(scale):
+    """Proposition 8: a variance above a millionth of the largest loss squared."""
+    for variance, known in ((2e-6, True), (0.5e-6, False)):
+        losses = scale * np.array([1.0, 1.0 - 2 * math.sqrt(variance)])
+        loss = PrivacyLoss(losses, np.array([0.5, 0.5]), 0.0, True)
+        assert (by_normal(loss, 600, 1e-9 / scale) is not None) == known
+
+
+def test_mean_and_variance_say_nothing_of_infinite_losses_or_a_delta_near_one():
+    p, q = np.array([13, 3]), np.array([3, 13])
+    assert by_mean(p, q, 16, 10**6, 1 - 1e-6) == 0.0
+    assert by_mean(np.array([13, 2, 1]), np.array([3, 13, 0]), 16, 10**6, 1e-5) == 0.0
+
+
+def test_a_crossing_is_found_in_a_few_steps_or_not_at_all():
+    for falling, ends in ((lambda at: 1.0, (True, False)), (lambda at: -1.0, (False, True))):
+        low, high = crossing(falling, 1.0, 1.0)
+        assert (low is not None, high is not None) == ends
+        assert high in (None, 0.0)
+    asked = []
+
+    def curve(at):
+        asked.append(at)
+        return 5.0 - math.exp(at)
+
+    low, high = crossing(curve, 0.5, 0.25)
+    assert low is not None
+    assert high is not None
+    assert low < math.log(5) <= high <= low + 1e-8
+    assert len(asked) < 40
+
+
+# What is made of the ways there are.
+
+
+@SIDES
+def test_a_curve_must_pass_delta_by_more_than_its_rounding(monkeypatch, upward):
+    """A logarithm, 8 units, and a difference: 24 units of what they are of, to the safe side."""
+    loss = PrivacyLoss.of(np.array([5, 3]), np.array([3, 5]), 8, upward=upward)
+    delta, above = 1e-9, []
+    monkeypatch.setattr(composition, "by_fourier", lambda *_: (lambda at: math.log(delta), 1.0))
+
+    def watched(falling, centre, step):
+        above.append(falling(1.0))
+        return 1.0, 1.0
+
+    monkeypatch.setattr(composition, "crossing", watched)
+    composition._epsilon(loss, 2, delta, 1.0)
+    least = 16 * UNIT * abs(math.log(delta))
+    assert above[0] >= least if upward else above[0] <= -least
+
+
+@pytest.mark.parametrize("releases", [2, 511, 512, 10**4])
+@pytest.mark.parametrize("quick", [True, False])
+def test_quick_leaves_out_the_grid_where_the_normal_law_does(monkeypatch, releases, quick):
+    used = []
+    for name in ("by_fourier", "by_normal"):
+        monkeypatch.setattr(
+            composition, name, lambda loss, *_, name=name: used.append((name, loss.upward))
+        )
+    compose(CHANNEL, releases, 1e-5, quick=quick)
+    normal = releases >= composition.NORMAL_FROM
+    assert (("by_normal", True) in used) == normal
+    assert (("by_fourier", True) in used) == (not (quick and normal))
+
+
+def test_where_impossible_codes_take_all_of_delta_nothing_is_bounded():
+    """The truth is log 5 and is found where delta is larger; at 4/16 rounding decides."""
+    p, q = np.array([10, 2, 4], dtype=object), np.array([2, 14, 0], dtype=object)
+    assert composition._one(p, q, 16, 0.25).upper >= math.log(5)
+    found = composition._one(p, q, 16, 0.25 + 1e-9)
+    assert found.lower <= math.log(5) <= found.upper + 1e-8

@@ -1,0 +1,225 @@
+"""Hidden cohorts with Gaussian noise: against 50 digits, planes, and dp-accounting's figures."""
+
+import dataclasses
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation
+from dp_accounting.pld import privacy_loss_distribution
+from scipy.special import ndtr
+
+import randquant as rq
+from randquant.privacy.accounting.composition.fourier import by_fourier
+from randquant.privacy.accounting.composition.loss import best_tilt
+from randquant.privacy.accounting.composition.mixture import Mixture
+from randquant.privacy.accounting.composition.rule import compose_mixture
+from randquant.privacy.accounting.sampled import Sampled
+from randquant.privacy.guarantee import Neighboring
+
+DELTA = 1e-5
+CASES = [(0.001, 1.0), (0.02, 0.25), (0.3, 2.0), (0.97, 0.7), (1.0, 1.3), (0.01, 6.0)]
+"""Rates and distances."""
+
+
+def between(rate, apart):
+    return Mixture.of_exchange(rate, (apart, -apart))
+
+
+def anywhere(rate, apart):
+    return Mixture.of_exchange(rate, (apart, 0.0))
+
+
+def density(rate, shift, x):
+    return (1 - rate) * mpmath.npdf(x) + rate * mpmath.npdf(x - shift)
+
+
+def tail(rate, shift, x):
+    return (1 - rate) * mpmath.ncdf(-x) + rate * mpmath.ncdf(shift - x)
+
+
+def stick(rate, shifts, epsilon):
+    """Exact hockey-stick divergence at epsilon >= 0, by the root of the ratio."""
+    rate, epsilon = mpmath.mpf(rate), mpmath.mpf(epsilon)
+    m, n = map(mpmath.mpf, shifts)
+
+    def excess(x):
+        return mpmath.log(density(rate, m, x) / density(rate, n, x)) - epsilon
+
+    low, high = (m + n) / 2, (m + n) / 2 + 1
+    while excess(high) < 0:
+        high += high - low
+        if high > 1e6:
+            return mpmath.mpf(0)  # a ratio that is never reached
+    for _ in range(120):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+    return tail(rate, m, high) - mpmath.exp(epsilon) * tail(rate, n, high)
+
+
+def curve(mixture, way, epsilon):
+    """The exact curve of a way, on either side of zero (docs/theory/sampling.md, Prop. 15)."""
+    above, below = mixture.ways[way]
+    if epsilon >= 0:
+        return stick(mixture.rate, above, epsilon)
+    ratio = mpmath.exp(epsilon)
+    return 1 - ratio + ratio * stick(mixture.rate, below, -epsilon)
+
+
+@pytest.mark.parametrize(("rate", "apart"), CASES)
+@pytest.mark.parametrize("make", [Mixture.of_absence, between, anywhere])
+def test_a_round_is_above_the_exact_curve_and_close_to_it(make, rate, apart):
+    """Every way, both signs of epsilon: one direction less, or a mass rounded down, fails here."""
+    mixture = make(rate, apart)
+    for way, loss in enumerate(mixture.losses(10, DELTA)):
+        assert loss.masses.min() >= 0
+        reach = float(loss.losses.max())
+        for part in (-1.0, -0.5, -0.1, -0.01, 0.0, 0.01, 0.1, 0.5, 0.97, 1.0):
+            epsilon = part * reach  # at its end infinite losses alone are left
+            with mpmath.workdps(50):
+                exact = float(curve(mixture, way, epsilon))
+            over = np.maximum(loss.losses - epsilon, 0.0)
+            found = float(loss.masses @ -np.expm1(-over)) + loss.infinite
+            assert exact <= found <= exact * (1 + 3e-4) + DELTA / 1e6
+
+
+def two_rounds(mixture, way, epsilon):
+    """Exact divergence of two rounds: what the first leaves of epsilon is asked of the second."""
+    m, n = mixture.ways[way][0]
+    rate, x = mixture.rate, np.linspace(-14, 16, 3001)
+    logs = [np.log1p(rate * np.expm1(s * x - s * s / 2)) for s in (m, n)]
+    ratio = logs[0] - logs[1]
+    first = np.exp(-x * x / 2 + logs[0]) / math.sqrt(2 * math.pi)
+    left = epsilon - ratio
+    at = np.interp(left, ratio, x)  # the second round's threshold
+    at = np.where(left > ratio[-1], np.inf, np.where(left < ratio[0], -np.inf, at))
+
+    def beyond(shift):
+        return (1 - rate) * ndtr(-at) + rate * ndtr(shift - at)
+
+    second = beyond(m) - np.exp(left) * beyond(n)
+    return float((first * second).sum() * (x[1] - x[0]))
+
+
+@pytest.mark.parametrize(("make", "rate", "apart"), [
+    (Mixture.of_absence, 0.02, 1.0), (Mixture.of_absence, 0.4, 0.6),
+    (between, 0.02, 1.0), (between, 0.4, 0.6),
+])  # fmt: skip
+def test_two_rounds_are_within_a_thousandth_of_the_integral(make, rate, apart):
+    mixture = make(rate, apart)
+    for way, loss in enumerate(mixture.losses(2, DELTA)):
+        log_delta, centre = by_fourier(loss, 2, best_tilt(loss, 2, DELTA))
+        exact = two_rounds(mixture, way, centre)
+        assert exact * (1 - 1e-5) <= math.exp(log_delta(centre)) <= exact * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_two_shifts_in_a_plane_are_worse_than_opposite_ones(seed):
+    """Proposition 13, on a grid of the plane; shifts along one line, but shorter, are no worse."""
+    random = np.random.default_rng(seed)
+    axis = np.linspace(-8, 8, 321)
+    x, y = np.meshgrid(axis, axis)
+
+    def worst(v, w, rate, ratio):
+        def law(shift):
+            parts = ((1 - rate, (0.0, 0.0)), (rate, shift))
+            return sum(k * np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) for k, (a, b) in parts)
+
+        excess = np.maximum(law(v) - ratio * law(w), 0.0)
+        return float(excess.sum() * 0.05**2 / (2 * math.pi))
+
+    for _ in range(6):
+        rate, apart = 10 ** random.uniform(-2, 0), random.uniform(0.3, 2)
+        ratio = 1 + rate * random.exponential()
+        opposite = worst((apart, 0.0), (-apart, 0.0), rate, ratio)
+        assert opposite == pytest.approx(
+            float(stick(rate, (apart, -apart), math.log(ratio))), rel=2e-3, abs=1e-9
+        )
+        angles, lengths = random.uniform(0, 2 * math.pi, 2), apart * random.uniform(0, 1, 2) ** 0.1
+        v, w = ((r * math.cos(a), r * math.sin(a)) for r, a in zip(lengths, angles, strict=True))
+        assert worst(v, w, rate, ratio) <= opposite * (1 + 2e-3) + 1e-9
+        # Where absence is between the two, less is lost than where it is like one of them.
+        assert opposite <= float(stick(rate, (2 * apart, 0.0), math.log(ratio))) * (1 + 2e-3)
+
+
+THEIRS = {
+    Mixture.of_absence: NeighboringRelation.REPLACE_SPECIAL,
+    between: NeighboringRelation.REPLACE_ONE,
+}
+
+
+@pytest.mark.parametrize("make", [Mixture.of_absence, between])
+@pytest.mark.parametrize(("rate", "sigma", "rounds"), [
+    (0.001, 1.0, 10_000), (0.01, 1.0, 100), (0.1, 4.0, 10_000), (0.5, 4.0, 1), (0.1, 4.0, 600),
+])  # fmt: skip
+def test_epsilon_is_between_dp_accountings_bounds_within_three_percent(make, rate, sigma, rounds):
+    epsilon, _ = compose_mixture(make(rate, 1 / sigma), rounds, DELTA)
+    lower, upper = (
+        privacy_loss_distribution.from_gaussian_mechanism(
+            sigma,
+            sampling_prob=rate,
+            neighboring_relation=THEIRS[make],
+            value_discretization_interval=2e-4,
+            pessimistic_estimate=side,
+            use_connect_dots=side,
+        )
+        .self_compose(rounds)
+        .get_epsilon_for_delta(DELTA)
+        for side in (False, True)
+    )
+    assert lower <= epsilon <= 1.03 * upper
+
+
+def test_both_directions_of_absence_count():
+    """With the client in the second world only, less is lost: the larger epsilon is the bound."""
+    mixture = Mixture.of_absence(0.1, 1.0)
+    for way in mixture.ways:
+        one = compose_mixture(Mixture(0.1, (way,)), 100, DELTA)
+        assert one <= compose_mixture(mixture, 100, DELTA)
+    assert {way[::-1] for way in mixture.ways} == set(mixture.ways)
+
+
+@pytest.mark.parametrize("rounds", [1, 60])
+def test_account_knows_the_worlds_of_a_sampled_release(rounds):
+    def gaussian(multiplier, neighboring: Neighboring = "replace_one"):
+        return rq.GaussianRelease(multiplier, 10, 1, neighboring=neighboring)
+
+    absent = gaussian(2.0, "zero_out")
+    cases = [
+        (Sampled(absent, 0.02, rounds), Mixture.of_absence(0.02, 0.5)),
+        (Sampled(gaussian(1.0), 0.02, rounds, absent=absent), between(0.02, 0.5)),
+        (Sampled(gaussian(1.0), 0.02, rounds), anywhere(0.02, 1.0)),
+        (
+            Sampled(gaussian(1.0), 0.02, rounds, absent=gaussian(0.9, "zero_out")),
+            anywhere(0.02, 1.0),
+        ),
+        (Sampled(gaussian(1.0), 0.02, rounds, "fixed"), anywhere(0.02, 1.0)),
+    ]
+    for release, mixture in cases:
+        epsilon = rq.account([release], DELTA).epsilon
+        assert epsilon == pytest.approx(compose_mixture(mixture, rounds, DELTA)[0], rel=1e-6)
+        assert epsilon < rq.account([release], DELTA, quick=True).epsilon / 1.05
+        # Two halves are the whole; with another release among them, Rényi composition is left.
+        if rounds > 1:
+            half = dataclasses.replace(release, rounds=rounds // 2)
+            assert rq.account([half, half], DELTA).epsilon == epsilon
+            other = Sampled(release.release, 0.021, 1, release.scheme)
+            quick = rq.account([release, other], DELTA, quick=True)
+            assert rq.account([release, other], DELTA) == quick
+    bits = rq.ChannelRelease(rq.stochastic_rounding(1.0, 2, 9.0), 4, 1)
+    assert Sampled(bits, 0.1, rounds, hidden=True).mixture is None
+
+
+@pytest.mark.parametrize("rounds", [2**17 + 1, 2**30, 2**41])
+def test_many_rounds_are_bounded_by_the_normal_law_or_not_at_all(rounds):
+    found, _ = compose_mixture(Mixture.of_absence(0.001, 0.25), rounds, DELTA)
+    mean = rounds * 1e-6 * math.expm1(1 / 16) / 2  # of the loss, about
+    assert found == math.inf if rounds > 2**40 else mean < found < 3 * mean + 10
+
+
+@pytest.mark.parametrize("make", [Mixture.of_absence, between, anywhere])
+@pytest.mark.parametrize(("rate", "apart"), [(5e-324, 1.0), (1.0, 1e-100), (1 - 2.0**-53, 1e4)])
+def test_extremes_of_rate_and_noise_stay_bounds(make, rate, apart):
+    epsilon, _ = compose_mixture(make(rate, apart), 3, DELTA)
+    assert 3 * apart**2 / 2 < epsilon if apart > 1 else 0 <= epsilon < 1e-9
