@@ -201,9 +201,9 @@ def test_a_run_of_ones_own_is_not_continued_with_another_model(here, capsys):
 @pytest.mark.parametrize(
     ("words", "dimension"),
     [
-        (["--model", "mlp", "--data", "own.py:clients"], 4 * 64 + 64 + 64 * 2 + 2),
+        (["--model", "mlp-2", "--data", "own.py:clients"], 4 * 64 + 64 + 64 * 2 + 2),
         (["--model", "own:network", "--data", "own:clients", "--frozen", "0.*"], 34),
-        (["--data", "own.py:clients", "--loss", "own.py:loss"], 10),
+        (["--model", "softmax-2", "--data", "own.py:clients", "--loss", "own.py:loss"], 10),
         (["--dataset", "breast-cancer", "--parts", "1.bias"], 2),
     ],
 )
@@ -224,16 +224,22 @@ def test_own_and_built_in_parts_go_together(here, words, dimension):
         (["--data", "nofile.py:clients"], "nofile.py"),
         (["--data", "no.module:clients"], "no.module"),
         (["--model", "own.py:number"], "torch nn.Module, got a int"),
-        (["--data", "own.py:number"], "got a int"),
+        (["--data", "own.py:number", "--model", "own.py:network"], "got a int"),
         (["--data", "own.py:clients", "--features", "scattering"], "features"),
         (["--data", "own.py:clients", "--model", "own.py:network", "--frozen", "x"], "frozen"),
-        (["--data", "own.py:clients", "--population", "5"], "population=12"),
+        (
+            ["--data", "own.py:clients", "--model", "softmax-2", "--population", "5"],
+            "population=12",
+        ),
         (["--loss", "no_loss"], "torch.nn.functional"),
         ([*SERVER], "public examples"),
         (["--data", "own.py:clients", "--public", "own.py:open_data"], "public examples"),
         ([*SERVER, "--public", "own.py:nothing"], "public"),
         ([*SERVER, "--public", "own.py:number"], "Public examples"),
-        (["--data", "own.py:clients", "--model", "cnn"], "cnn"),
+        (["--data", "own.py:clients", "--model", "cnn-2"], "for model cnn"),
+        (["--data", "own.py:clients", "--model", "cnn"], "write cnn-10 for ten"),
+        (["--data", "own.py:clients", "--model", "net-2"], "Expected model to be one of"),
+        (["--data", "own.py:clients"], "write softmax-10 for ten"),
     ],
 )
 def test_what_cannot_be_trained_is_one_sentence(here, capsys, words, word):
@@ -257,7 +263,7 @@ def test_the_declaration_names_every_data_set_and_model():
 
 def test_a_sweep_over_data_of_ones_own_says_how_many_clients_there_are(here, capsys):
     text = (
-        '[train]\ndataset = "own.py:clients"\nmodel = "softmax"\nrounds = 1\n'
+        '[train]\ndataset = "own.py:clients"\nmodel = "softmax-2"\nrounds = 1\n'
         'mechanism = "gaussian"\nclip_norm = 1\nnoise_multiplier = 2\n'
         "population = 12\ncohort = {cohort}\n[grid]\nseed = [0, 1]\n"
     )
