@@ -159,7 +159,7 @@ def read(name: str, hint: Any, *texts: str) -> Any:
     if form(hint).startswith("KEY") and "=" in text:
         pairs = [part.partition("=") for part in text.split(",")]
         value: Any = {key.strip(): plain(word) for key, _, word in pairs}
-    elif form(hint) and (len(alternatives) == 1 or "," in text or text[:1] == "@"):
+    elif form(hint).startswith("A") and (len(alternatives) == 1 or "," in text or text[:1] == "@"):
         value = [read_one(part) for part in _listed(name, text).split(",")]
     else:
         value = [read_one(each) for each in texts] if len(texts) > 1 else read_one(text)

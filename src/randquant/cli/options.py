@@ -112,9 +112,9 @@ class Option:
             metavar=form or None,
         )
         default = EMPTY if self.default is EMPTY else None
-        return inspect.Parameter(
-            self.name, self.kind, default=default, annotation=Annotated[self.hint, read]
-        )
+        spelt_out = bool in declared.leaves(self.hint) and not is_flag
+        annotation = Annotated[str if spelt_out else self.hint, read]
+        return inspect.Parameter(self.name, self.kind, default=default, annotation=annotation)
 
     @property
     def repeats(self) -> bool:
@@ -154,7 +154,7 @@ def of_mechanism(record: MechanismRecord, *, whole_update: bool = False) -> list
         parameter = record.signature[name]
         needed = " [required]" * (parameter.default is EMPTY)
         hint = declared.meaning(hint_of(parameter), record.meaning(name) + needed)
-        default = None if needed else parameter.default
+        default = "" if needed else str(parameter.default)
         options.append(Option(name, hint, default, group=group))
     if whole_update and not record.whole_update and "clip_norm" not in record.parameters:
         text = "clipping threshold of a whole update's norm; without it each coordinate is clipped"
