@@ -415,5 +415,17 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "for law, mass in zip(laws, log_masses, strict=False):",
         "laws and masses are made from one list of groups",
     ),
+    (
+        "privacy/certificates/vector.py",
+        "size = 4 * (self.lines.weights.shape[1] + 6)",
+        "size = 4 * (self.lines.weights.shape[1] + 5)",
+        "how many boxes are bounded at a time, and after how many a search settles: it decides how tight the result is, never whether it holds (theory/vector.md, Proposition 8)",
+    ),
+    (
+        "privacy/certificates/vector.py",
+        "share = max(batch, len(ranks) // 4)",
+        "share = max(batch, len(ranks) // 3)",
+        "how many boxes are split at a time: it decides how tight the result is, never whether it holds (theory/vector.md, Proposition 8)",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
