@@ -97,6 +97,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/composition/rule.py": COMPOSITION,
     "privacy/accounting/composition/envelope.py": COMPOSITION,
     "privacy/accounting/composition/fourier.py": COMPOSITION,
+    "privacy/accounting/composition/allocation.py": ("privacy/test_allocation.py",),
+    "privacy/accounting/allocated.py": ("privacy/test_allocation.py",),
     "privacy/accounting/composition/loss.py": COMPOSITION,
     "privacy/accounting/composition/mixture.py": (
         "privacy/test_mixture.py",
@@ -121,6 +123,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_coordinate.py",
         "privacy/test_accountant.py",
     ),
+    "privacy/accounting/martingale.py": ("privacy/test_martingale.py",),
+    "privacy/accounting/ratios.py": ("privacy/test_martingale.py",),
     "privacy/accounting/releases.py": (
         "privacy/test_guarantee.py",
         "privacy/test_releases.py",
@@ -175,7 +179,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "integrations/test_flower_messages.py",
         "integrations/test_flower_hostile.py",
         "integrations/test_flower_buffers.py",
-        "integrations/test_flower.py",
+        "integrations/test_flower_mod.py",
+        "integrations/test_flower_limit.py",
+        "integrations/test_flower_sums.py",
     ),
     "privacy/certificates/sums/attacks.py": SUMS,
     "privacy/certificates/sums/binomial.py": SUMS,
