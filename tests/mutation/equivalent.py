@@ -433,5 +433,11 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "return total + UNIT * ( 65 + len(logs) + 16 * (abs(total) + float(np.abs(log_moments).max())))",
         "still a bound: a unit of 2**-53 is added where 64 and more are, and no statement is about a last digit",
     ),
+    (
+        "privacy/certificates/sums/mixture.py",
+        "ENOUGH = 1e-7",
+        "ENOUGH = -0.9999999",
+        "the largest pairs are always evaluated with all digits, slower: the result is the lesser of two bounds",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
