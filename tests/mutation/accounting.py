@@ -296,7 +296,7 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/sampled.py",
-        '    _check_release("absent", absent)\n',
+        '    check_one_round("absent", absent)\n',
         "",
         "absent release of many or no rounds",
         (),

@@ -15,8 +15,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.mixture import Mixture
-from randquant.privacy.accounting.composition.rule import compose, compose_mixture
+from randquant.privacy.accounting.composition.rule import compose, compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
 from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
 from randquant.privacy.accounting.release import Release, check_release
@@ -95,16 +94,11 @@ def account(
         candidates.append((found, order))
         if _renyi_may_help(releases, left, found, energy):
             candidates.append(_by_renyi(releases, left, near))
+        if not quick:
+            candidates.append(_by_worlds(releases, left))
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
-    mixture = _only_mixture(releases)
-    if mixture is not None and delta > 0 and total > 0 and not quick:
-        # theory/sampling.md, Propositions 13 to 17; its distance is zero.
-        rounds = sum(release.rounds for release in releases)
-        composed = compose_mixture(mixture, rounds, delta)
-        if composed[0] < epsilon:
-            epsilon, order = composed
     lower = 0.0
     channel = _only_channel(releases)
     if channel is not None:
@@ -209,10 +203,14 @@ def _renyi_may_help(
     return _composed(releases, ORDERS[best]) < 0.999 * ORDERS[best] * energy / 2
 
 
-def _only_mixture(releases: Sequence[Release]) -> Mixture | None:
-    """The mixtures that dominate each round of all releases, if they are the same ones."""
-    first, *others = {release.mixture for release in releases}
-    return None if others else first
+def _by_worlds(releases: Sequence[Release], delta: float) -> tuple[float, float]:
+    """(epsilon, order) where the same worlds dominate parts of every release; else infinity."""
+    known = [release.worlds for release in releases]
+    first, *others = {each and each[0] for each in known}
+    if others or first is None:
+        return math.inf, math.inf
+    # theory/sampling.md, Propositions 15 and 19.
+    return compose_worlds(first, sum(each[1] for each in known if each), delta)
 
 
 def _by_renyi(

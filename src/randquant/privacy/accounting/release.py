@@ -6,7 +6,7 @@ from typing import Protocol
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.mixture import Mixture
+from randquant.privacy.accounting.composition.loss import Worlds
 from randquant.privacy.accounting.martingale import Steps
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -80,8 +80,8 @@ class Release(Protocol):
         ...
 
     @property
-    def mixture(self) -> Mixture | None:
-        """Pairs of mixtures of normal laws that dominate each round, if any are known."""
+    def worlds(self) -> tuple[Worlds, int] | None:
+        """What dominates a part of the run, if it is known, and how many such parts there are."""
         ...
 
     def zeroed(self) -> Release | None:
@@ -150,7 +150,7 @@ class ReleaseDefaults:
         return False
 
     @property
-    def mixture(self) -> Mixture | None:
+    def worlds(self) -> tuple[Worlds, int] | None:
         """None: not known."""
         return None
 
