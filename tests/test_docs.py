@@ -429,7 +429,7 @@ def test_the_python_of_the_errata_shows_what_it_says():
 SAMPLING = (ROOT / "docs" / "sampling.md").read_text()
 
 
-@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("place", range(4))
 def test_the_python_of_the_sampling_page_prints_what_it_says(place):
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

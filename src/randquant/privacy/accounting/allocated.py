@@ -111,6 +111,7 @@ class Allocated(ReleaseDefaults):
     @property
     def squared_mu(self) -> float | None:
         """The same, where Gaussian noise hides no more."""
+        # theory/gaussian.md, Proposition 1; with theory/sampling.md, Proposition 19, as above.
         square = self.release.squared_mu
         return None if square is None else rounded_up(self.participations * self.runs * square)
 
