@@ -22,6 +22,9 @@ from randquant.training.config import Delta, NormName
 
 Participation = Literal["seen", "poisson", "fixed", "drawn"]
 
+TERMS = "if nobody learns in which rounds a client takes part: docs/sampling.md has the terms"
+"""What a guarantee for hidden cohorts rests on."""
+
 
 def run(
     chosen: NamedMechanism,
@@ -53,13 +56,8 @@ def run(
     mechanism = update_mechanism(
         name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, norm=norm
     )
-    if participation == "seen":
-        _refuse_hidden(of_rounds, everybody_sends)
-        release = mechanism.release(dimension, rounds, neighboring)
-    else:
-        release = _hidden(
-            mechanism, dimension, rounds, neighboring, participation, of_rounds, everybody_sends
-        )
+    asked = (dimension, rounds, neighboring, participation, of_rounds, everybody_sends)
+    release = _release(mechanism, *asked)
     if release is None:
         raise ValueError(f"Expected a mechanism that protects, got {name}.")
     guarantee = account([release], delta)
@@ -79,11 +77,8 @@ def run(
     lines = [
         f"{name}, {dimension} coordinates, {rounds} rounds of one client's participation:",
         str(guarantee),
+        *[TERMS] * guarantee.hidden,
     ]
-    if guarantee.hidden:
-        lines.append(
-            "if nobody learns in which rounds a client takes part: docs/sampling.md has the terms"
-        )
     if 0 < guarantee.lower < math.inf:
         lines.append(
             f"epsilon >= {round_down(guarantee.lower)} under any accounting: the privacy loss of "
@@ -105,7 +100,7 @@ def _refuse_hidden(of_rounds: int | None, everybody_sends: bool) -> None:
         )
 
 
-def _hidden(
+def _release(
     mechanism: Releasing,
     dimension: int,
     rounds: int,
@@ -114,7 +109,10 @@ def _hidden(
     of_rounds: int | None,
     everybody_sends: bool,
 ) -> Release | None:
-    """The release of rounds of which nobody sees in which the client takes part."""
+    """The release of a client's rounds, which everybody sees or nobody."""
+    if participation == "seen":
+        _refuse_hidden(of_rounds, everybody_sends)
+        return mechanism.release(dimension, rounds, neighboring)
     if of_rounds is None:
         raise ValueError(
             f"Expected --of-rounds with --participation {participation}: how many rounds the run "

@@ -7,6 +7,7 @@ from typing import Protocol
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.loss import Worlds
+from randquant.privacy.accounting.martingale import Steps
 from randquant.privacy.guarantee import Neighboring, Trust
 
 
@@ -66,6 +67,11 @@ class Release(Protocol):
         Each round is dominated by its share of that noise, for every set of outcomes and in both
         orders of the neighbours, so that rounds and releases add up. None if none is known.
         """
+        ...
+
+    @property
+    def steps(self) -> Steps | None:
+        """All rounds as many small steps of the likelihood ratio; None if they are not known."""
         ...
 
     @property
@@ -130,6 +136,11 @@ class ReleaseDefaults:
 
     @property
     def squared_mu(self) -> float | None:
+        """None: not known."""
+        return None
+
+    @property
+    def steps(self) -> Steps | None:
         """None: not known."""
         return None
 
