@@ -59,3 +59,16 @@ def test_participation_that_everybody_sees_rests_on_nothing(capsys):
     status, text = printed(capsys)
     assert status == 0
     assert "hidden" not in text
+
+
+def test_a_client_and_one_of_its_examples_are_promised_something_by_the_same_run(capsys):
+    status, text = printed(capsys, "--examples", "20")
+    client = rq.GaussianRelease(0.5, 8, 4)
+    assert status == 0
+    assert str(rq.account([client], 1e-5)) in text
+    assert str(rq.account([client.of_one_example(20)], 1e-5)) in text
+    status, text = printed(
+        capsys, "--examples", "20", "--participation", "drawn", "--of-rounds", "64"
+    )
+    assert status == 2
+    assert "--participation seen" in text

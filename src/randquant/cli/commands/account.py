@@ -17,7 +17,7 @@ from randquant.privacy.accounting.allocated import Allocated
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.accounting.sampled import Sampled
 from randquant.privacy.certificates.coordinate import certify
-from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.privacy.guarantee import Guarantee, Neighboring, Trust
 from randquant.training.config import Delta, NormName
 
 Participation = Literal["seen", "poisson", "fixed", "drawn"]
@@ -39,6 +39,7 @@ def run(
     participation: Participation = "seen",
     of_rounds: int | None = None,
     everybody_sends: bool = False,
+    examples: int | None = None,
 ) -> Output:
     """Account for a client's whole participation.
 
@@ -50,6 +51,8 @@ def run(
             cohorts of one size are drawn (fixed).
         of_rounds: rounds of the run, unless participation is seen.
         everybody_sends: clients that do not take part send an update of zeros (not with fixed).
+        examples: also state what holds for one example, such as a patient, of a client whose
+            updates are means of at least so many examples' gradients, each clipped to clip_norm.
     """
     name = chosen.name
     parameters, clip_norm = chosen.split()
@@ -84,11 +87,25 @@ def run(
             f"epsilon >= {round_down(guarantee.lower)} under any accounting: the privacy loss of "
             "one pair of inputs"
         )
+    if examples is not None:
+        one = _of_one_example(release, examples, delta)
+        result["one_example"] = to_json(one)
+        lines.append(f"one of a client's {examples} examples, in the same run: {one}")
     if name in channel_mechanisms():
         pure = certify(build(name, parameters))
         result["per_coordinate"] = {"order": pure.order, "epsilon": pure.epsilon}
         lines.append(f"per coordinate and round: {pure}")
     return Output(result, lines)
+
+
+def _of_one_example(release: Release, examples: int, delta: float) -> Guarantee:
+    """What the same run promises to a single example of a client."""
+    if release.sampled:
+        raise ValueError(
+            "Expected --participation seen with --examples: a client that is absent differs from "
+            "one that is there by all its examples, so the worlds of one example are not known."
+        )
+    return account([release.of_one_example(examples)], delta)
 
 
 def _refuse_hidden(of_rounds: int | None, everybody_sends: bool) -> None:
