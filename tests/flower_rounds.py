@@ -108,3 +108,7 @@ def saved_state(path) -> bytes:
     model = ArrayRecord({"w": Array(np.arange(6.0).reshape(2, 3)), "n": Array(np.array(3))})
     state.save(path, {"rounds": 1}, model, strategy)
     return path.read_bytes()
+
+
+def rounds_of(grid):
+    return sum(step == "advertise" and node == 1 for step, node, *_ in grid.seen)

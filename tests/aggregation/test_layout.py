@@ -36,6 +36,12 @@ def test_counters_and_running_statistics_are_left_out_by_name():
     assert layout.flatten(STATE).tolist() == [*range(12), 0.5, 0.5, 2.5]
 
 
+def test_running_statistics_of_keras_are_left_out_too():
+    weights = {"norm/gamma:0": np.ones(2), "norm/moving_mean:0": np.ones(2)}
+    weights["norm/moving_variance"] = np.ones(2)
+    assert StateLayout.of(weights).names == ("norm/gamma:0",)
+
+
 def test_a_vector_comes_back_under_the_same_names_and_shapes():
     layout = StateLayout.of(STATE)
     back = layout.unflatten(layout.flatten(STATE))
@@ -78,6 +84,10 @@ def test_another_state_dict_is_refused_for_the_true_reason(change, kind, match):
 def test_what_is_no_state_dict_is_refused():
     with pytest.raises(TypeError, match=r"mapping of names to arrays, got list: .*state_dict\(\)"):
         StateLayout.of([np.zeros(3)])
+    with pytest.raises(TypeError, match=r"mapping of names to arrays, got one with the name 0"):
+        StateLayout.of({0: np.zeros(3)})
+    with pytest.raises(TypeError, match="mapping of names to arrays, got NoneType"):
+        StateLayout.of(STATE).flatten(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"at least one array of floats .* got 1 entries"):
         StateLayout.of({"steps": np.array(3)})
     with pytest.raises(ValueError, match=r"vector \(15,\) to unflatten, got shape \(14,\)"):

@@ -227,6 +227,30 @@ def test_a_file_of_something_else_is_refused(tmp_path, text):
         from_record({"mechanism": "telepathy"})
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"more": 1}, "Expected fields clip_norm, noise_multiplier, got more too"),
+        (
+            {"noise_multiplier": ...},
+            "Expected fields clip_norm, noise_multiplier, got no noise",
+        ),
+    ],
+)
+def test_a_record_with_other_fields_is_refused_by_their_names(change, sentence):
+    record = {"mechanism": "sign-sgd", "clip_norm": 1.0, "noise_multiplier": 2.0, **change}
+    record = {name: value for name, value in record.items() if value is not ...}
+    with pytest.raises((TypeError, ValueError), match=f"^{sentence}"):
+        from_record(record)
+
+
+def test_a_file_that_is_no_json_is_called_so(tmp_path):
+    path = tmp_path / "mechanism.json"
+    path.write_text("")
+    with pytest.raises(ValueError, match=r"got a file that is no JSON\.$"):
+        load(path)
+
+
 @pytest.mark.parametrize("parent", [ChannelMechanism, VectorMechanism, AdditiveMechanism])
 def test_no_mechanism_is_derived_from_another(parent):
     """What it states, and how it encodes many, would be its parent's."""

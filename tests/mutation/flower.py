@@ -213,7 +213,7 @@ MUTANTS = [
         "            return _refusal(message, str(error), error)\n",
         "a server is told the names of files",
         of(
-            "integrations/test_flower",
+            "integrations/test_flower_limit",
             "an_account_that_cannot_be_used_is_refused_and_named_to_nobody",
         ),
     ),
@@ -222,7 +222,7 @@ MUTANTS = [
         "            return _refusal(message, NOTHING, error)\n",
         "            return _refusal(message, str(error), error)\n",
         "a server is told what went wrong in training",
-        of("integrations/test_flower", "what_goes_wrong_in_training_stays_with_the_client"),
+        of("integrations/test_flower_mod", "what_goes_wrong_in_training_stays_with_the_client"),
     ),
     (
         f"{F}/mod.py",
@@ -269,7 +269,7 @@ MUTANTS = [
         "        if layout.dimension != offer.dimension:\n",
         "        if False:\n",
         "a model of another dimension is trained",
-        of("integrations/test_flower", "a_request_of_another_model_is_refused"),
+        of("integrations/test_flower_mod", "a_request_of_another_model_is_refused"),
     ),
     (
         f"{F}/mod.py",
@@ -278,7 +278,7 @@ MUTANTS = [
         "            ledger.save()\n",
         "answers are not counted",
         of(
-            "integrations/test_flower",
+            "integrations/test_flower_limit",
             "a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered",
         ),
     ),
@@ -288,7 +288,7 @@ MUTANTS = [
         "            ledger.accountant",
         "            ledger.accountant",
         "an upload may be repeated with an old state",
-        of("integrations/test_flower", "steps_are_remembered_where_a_state_is_lost"),
+        of("integrations/test_flower_limit", "steps_are_remembered_where_a_state_is_lost"),
     ),
     (
         f"{F}/mod.py",
@@ -304,14 +304,16 @@ MUTANTS = [
         ("            del context.state[SUM]  # after a failed step the client has left the sum\n"),
         "",
         "a part in a sum outlives it",
-        of("integrations/test_flower", "a_sum_is_forgotten_when_it_is_over"),
+        of("integrations/test_flower_sums", "a_sum_is_forgotten_when_it_is_over"),
     ),
     (
         f"{F}/mod.py",
         "            if account is not None:\n",
         "            if False:\n",
         "a train function can wipe the account",
-        of("integrations/test_flower", "an_account_that_a_train_function_throws_away_is_kept"),
+        of(
+            "integrations/test_flower_limit", "an_account_that_a_train_function_throws_away_is_kept"
+        ),
     ),
     (
         f"{F}/mod.py",
@@ -321,7 +323,7 @@ MUTANTS = [
         ),
         "        own = dict(message.content)\n",
         "our records reach the train function",
-        of("integrations/test_flower", "the_step_is_the_exact_mean_of_the_updates"),
+        of("integrations/test_flower_strategy", "the_step_is_the_exact_mean_of_the_updates"),
     ),
     (
         f"{F}/mod.py",
@@ -329,7 +331,7 @@ MUTANTS = [
         "        if False:\n",
         "an offer that counts on a sum is answered without one",
         of(
-            "integrations/test_flower",
+            "integrations/test_flower_sums",
             "without_secure_aggregation_an_offer_that_counts_on_it_is_refused",
         ),
     ),
@@ -339,7 +341,7 @@ MUTANTS = [
         "        if False:\n",
         "no limit",
         of(
-            "integrations/test_flower",
+            "integrations/test_flower_limit",
             "a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered",
         ),
     ),
@@ -349,7 +351,7 @@ MUTANTS = [
         "            raise",
         "a refusal tells the figure before the offer",
         of(
-            "integrations/test_flower",
+            "integrations/test_flower_limit",
             "a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered",
         ),
     ),
@@ -358,21 +360,21 @@ MUTANTS = [
         "        if offer.mechanism.cohort > counted:\n",
         "        if offer.mechanism.cohort > len(terms.clients):\n",
         "noise of clients that may be missing is counted on",
-        of("integrations/test_flower", "a_changed_offer_is_refused"),
+        of("integrations/test_flower_sums", "a_changed_offer_is_refused"),
     ),
     (
         f"{F}/mod.py",
         "        if terms.bits < offer.bits(len(terms.clients)):\n",
         "        if False:\n",
         "a sum that wraps around",
-        of("integrations/test_flower", "a_changed_offer_is_refused"),
+        of("integrations/test_flower_sums", "a_changed_offer_is_refused"),
     ),
     (
         f"{F}/mod.py",
         "terms.least - self.colluders",
         "terms.least",
         "noise of colluders is counted on",
-        of("integrations/test_flower", "a_client_refuses_sums_that_it_does_not_trust"),
+        of("integrations/test_flower_sums", "a_client_refuses_sums_that_it_does_not_trust"),
     ),
     (
         f"{F}/mod.py",
@@ -414,7 +416,7 @@ MUTANTS = [
         "                worst |= spent",
         "                worst = spent",
         "a newcomer inherits of one client only",
-        of("integrations/test_flower", "a_newcomer_inherits_the_most_of_each_offer"),
+        of("integrations/test_flower_account", "a_newcomer_inherits_the_most_of_each_offer"),
     ),
     (
         f"{F}/accountant.py",
@@ -431,7 +433,7 @@ MUTANTS = [
         '            if len(set(state["offers"])) < len(state["offers"]):\n',
         "            if False:\n",
         "of an offer that comes twice one count is lost",
-        of("integrations/test_flower", "an_account_that_could_lose_a_count_is_refused"),
+        of("integrations/test_flower_limit", "an_account_that_could_lose_a_count_is_refused"),
     ),
     (
         f"{F}/accountant.py",
@@ -446,7 +448,7 @@ MUTANTS = [
         "            Counter({event.offer: count})\n",
         "answers before do not count",
         of(
-            "integrations/test_flower",
+            "integrations/test_flower_limit",
             "a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered",
         ),
     ),
@@ -455,26 +457,26 @@ MUTANTS = [
         '"aggregate" if any(o.mechanism',
         '"aggregate" if all(o.mechanism',
         "codes that were seen count as a sum's trust",
-        of("integrations/test_flower", "trust_is_that_of_all_clients"),
+        of("integrations/test_flower_account", "trust_is_that_of_all_clients"),
     ),
     (
         f"{F}/accountant.py",
         "        return max(epsilons, default=0.0)",
         "        return min(epsilons, default=0.0)",
         "the guarantee is that of the best off",
-        of("integrations/test_flower", "the_accountant_composes_what_clients_answered"),
+        of("integrations/test_flower_account", "the_accountant_composes_what_clients_answered"),
     ),
     (
         f"{F}/accountant.py",
         "        if not self.stable:\n",
         "        if self.stable:\n",
         "newcomers begin at zero",
-        of("integrations/test_flower", "a_newcomer_inherits_the_most_of_each_offer"),
+        of("integrations/test_flower_account", "a_newcomer_inherits_the_most_of_each_offer"),
     ),
     # updates.py
     (
         f"{F}/updates.py",
-        '        if arrays.read(array).dtype.kind == "f" and not name.endswith(RUNNING)\n',
+        '        if arrays.read(array).dtype.kind == "f" and not is_running(name)\n',
         '        if arrays.read(array).dtype.kind == "f"\n',
         "running statistics are noised",
         of("integrations/test_flower_buffers", "running_statistics_are_left_as_they_were"),
@@ -510,8 +512,8 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/updates.py",
-        '("running_mean", "running_var", "moving_mean", "moving_variance")',
+        "aggregation/layout.py",
+        '("running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance")',
         '("running_mean",)',
         "variances are noised",
         of("integrations/test_flower_buffers", "the_dimension_is_that_of_the_parameters"),
@@ -522,7 +524,7 @@ MUTANTS = [
         "            if trained is None:\n",
         "an update of another shape",
         of(
-            "integrations/test_flower",
+            "integrations/test_flower_mod",
             "an_update_that_cannot_be_sent_is_not_and_the_server_does_not_learn_why",
         ),
     ),
@@ -531,7 +533,7 @@ MUTANTS = [
         "            if not np.isfinite(value).all():\n",
         "            if False:\n",
         "a step that diverges is taken",
-        of("integrations/test_flower", "a_step_that_diverges_is_not_taken"),
+        of("integrations/test_flower_replies", "a_step_that_diverges_is_not_taken"),
     ),
     # offer.py, messages.py, sums.py
     (
@@ -553,14 +555,14 @@ MUTANTS = [
         "upload.sum_bits(self.channel.levels, clients)",
         "upload.sum_bits(self.channel.levels, clients) - 1",
         "sums that wrap around",
-        of("integrations/test_flower", "an_offer_travels_whole"),
+        of("integrations/test_flower_strategy", "an_offer_travels_whole"),
     ),
     (
         f"{F}/offer.py",
         "            if version != FORMAT and not (former and version == FORMER):\n",
         '            if version == "":\n',
         "offers of another version",
-        of("integrations/test_flower", "a_changed_offer_is_refused"),
+        of("integrations/test_flower_sums", "a_changed_offer_is_refused"),
     ),
     (
         f"{F}/messages.py",

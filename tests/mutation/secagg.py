@@ -14,9 +14,9 @@ SUMS = "integrations/flower/sums.py"
 MOD = "integrations/flower/mod.py"
 
 
-def flower(test: str, aspect: str = "") -> tuple[str, ...]:
-    """A test on Flower, by its name: of whole rounds, or of one aspect."""
-    return (f"tests/integrations/test_flower{aspect and '_'}{aspect}.py::test_{test}",)
+def flower(test: str, aspect: str) -> tuple[str, ...]:
+    """A test on Flower, by its name and its file's."""
+    return (f"tests/integrations/test_flower_{aspect}.py::test_{test}",)
 
 
 MUTANTS = [
@@ -64,7 +64,7 @@ MUTANTS = [
      "            return packed", "accusations are not told", UNIT),
     (CLIENT, "        self._open(sealed)\n\n    def confirm", "        pass\n\n    def confirm",
      "a client is charged before it sees that shares are of no use",
-     flower("shares_of_all_that_do_not_open_stop_a_client_before_it_is_charged")),
+     flower("shares_of_all_that_do_not_open_stop_a_client_before_it_is_charged", "sums")),
     (CLIENT, "if not announced <= set(self.terms.clients) or self.number not in announced:",
      "if not announced <= set(self.terms.clients):", "a client confirms a sum without it", UNIT),
     (CLIENT, "if not announced <= set(self.terms.clients) or self.number not in announced:",
@@ -274,30 +274,30 @@ MUTANTS = [
      "a mask repeats within a vector", UNIT),
     # On Flower
     (SUMS, "unmask, shares, largest)", "unmask, shares)", "a mean that no codes have is accepted",
-     flower("a_mean_that_no_codes_have_is_refused")),
+     flower("a_mean_that_no_codes_have_is_refused", "sums")),
     (SUMS, "largest = self.offer.channel.levels - 1",
      "largest = self.offer.channel.levels", "a mean beyond the largest is accepted",
-     flower("a_mean_that_no_codes_have_is_refused")),
+     flower("a_mean_that_no_codes_have_is_refused", "sums")),
     (SUMS, "        if len(survivors) < self.terms.least:", "        if False:",
      "a sum of too few is asked for", flower("nobody_is_asked_to_confirm_a_sum_of_too_few", "messages")),
     (SUMS, "                if before.get(client) != reason:", "                if False:",
-     "a wrong dealer is named to nobody", flower("shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing")),
+     "a wrong dealer is named to nobody", flower("shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing", "sums")),
     (SUMS, "            if (head.step, head.session) != (step, session):", "            if False:",
      "a reply of another round counts",
      flower("a_reply_of_another_step_or_round_is_not_taken", "messages")),
     (SUMS, "            if client in known:", "            if False:", "two replies of one client",
-     flower("the_first_of_two_replies_counts")),
+     flower("the_first_of_two_replies_counts", "replies")),
     (SUMS, "self.offer.mechanism.decode(totals, len(survivors),",
      "self.offer.mechanism.decode(totals, len(self.terms.clients),",
-     "a mean of clients that are not in the sum", flower("a_reply_of_another_kind_is_dropped")),
+     "a mean of clients that are not in the sum", flower("a_reply_of_another_kind_is_dropped", "replies")),
     (MOD, "            del context.state[SUM]  # after a failed", "            # after a failed",
-     "a failed step of a secure sum is tried again", flower("secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails")),
+     "a failed step of a secure sum is tried again", flower("secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails", "sums")),
     (MOD, 'threshold = float(context.node_config.get("randquant-threshold", self.threshold))',
-     "threshold = self.threshold", "a SuperNode's own threshold is not asked for", flower("a_client_may_agree_to_a_lower_threshold")),
+     "threshold = self.threshold", "a SuperNode's own threshold is not asked for", flower("a_client_may_agree_to_a_lower_threshold", "sums")),
     (MOD, 'threshold = float(context.node_config.get("randquant-threshold", self.threshold))',
-     "threshold = terms.threshold / terms.neighbours", "a server may lower the threshold", flower("no_server_lowers_the_threshold_below_a_clients_own_word")),
+     "threshold = terms.threshold / terms.neighbours", "a server may lower the threshold", flower("no_server_lowers_the_threshold_below_a_clients_own_word", "sums")),
     (MOD, "                client = None  # deleted secrets cannot be stolen\n", "",
-     "secrets of a sum are kept after it", flower("a_sum_is_forgotten_when_it_is_over")),
+     "secrets of a sum are kept after it", flower("a_sum_is_forgotten_when_it_is_over", "sums")),
 ]  # fmt: skip
 
 EQUIVALENT = [

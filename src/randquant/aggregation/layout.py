@@ -19,8 +19,18 @@ Update = Any
 """An update: an array, tensor or list (d,) of floats, or a mapping of names to arrays or tensors
 of any shape, such as the difference of two state dicts."""
 
-RUNNING = ("running_mean", "running_var", "num_batches_tracked")
-"""Last part of the names of a normalisation layer's running statistics."""
+RUNNING = ("running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance")
+"""How the names of running statistics end: in state dicts of torch, and in weights of Keras."""
+
+
+def is_running(name: str) -> bool:
+    """Whether an array's name says that it is a running statistic of a normalisation layer.
+
+    Example:
+        >>> is_running("1.running_var"), is_running("norm/moving_mean:0"), is_running("1.weight")
+        (True, True, False)
+    """
+    return name.removesuffix(":0").endswith(RUNNING)
 
 
 def as_vector(update: Update) -> np.ndarray:
@@ -29,7 +39,7 @@ def as_vector(update: Update) -> np.ndarray:
     Args:
         update: (d,) float16, float32, float64 or bfloat16, of NumPy or torch on any device, or a
             list of floats; or a mapping of names to such arrays of any shape, which `StateLayout`
-            flattens.
+            flattens in the mapping's order: it must be the same for all clients.
 
     Raises:
         TypeError: it is none of these: integers, complex numbers, sparse tensors.
@@ -49,7 +59,7 @@ class StateLayout:
     """Which arrays of a state dict an update consists of, and where each is in the vector.
 
     Left out are arrays of integers (counters), and running statistics of normalisation layers, by
-    their names (`RUNNING`): they are no gradients, and clipping and noise would spoil them.
+    their names (`is_running`): they are no gradients, and clipping and noise would spoil them.
 
     Attributes:
         names: of the arrays that are sent, in the order of the state dict.
@@ -83,11 +93,7 @@ class StateLayout:
             TypeError: state is no mapping, or holds something other than arrays of numbers.
             ValueError: it holds no array of floats.
         """
-        if not isinstance(state, Mapping):
-            raise TypeError(
-                f"Expected a mapping of names to arrays, got {type(state).__name__}: give "
-                "model.state_dict()."
-            )
+        _check_names(state)
         shapes = {name: _shape(name, x) for name, x in state.items() if _sent(name, x)}
         if not shapes:
             raise ValueError(
@@ -113,6 +119,7 @@ class StateLayout:
                 the error names it.
             TypeError: an entry is no dense array of floats.
         """
+        _check_names(state)
         sent = {name for name, x in state.items() if _sent(name, x)}
         for name in sent.symmetric_difference(self.names):
             kind = "another" if name in sent else "none"
@@ -181,11 +188,21 @@ def dimension_of(model: Any) -> int:
     return count
 
 
+def _check_names(state: Any) -> None:
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        got = type(state).__name__
+        if isinstance(state, Mapping):
+            got = f"one with the name {next(n for n in state if not isinstance(n, str))!r}"
+        raise TypeError(
+            f"Expected a mapping of names to arrays, got {got}: give model.state_dict()."
+        )
+
+
 def _sent(name: str, x: Any) -> bool:
     """Whether an entry is part of an update: floats that are no running statistics."""
     dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
     kind = str(dtype).removeprefix("torch.")
-    return not kind.startswith(("int", "uint", "bool")) and name.split(".")[-1] not in RUNNING
+    return not kind.startswith(("int", "uint", "bool")) and not is_running(name)
 
 
 def _shape(name: str, x: Any) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -49,9 +50,19 @@ def from_record(record: Mapping[str, Any], where: str = "in a record") -> Update
     whole = {name: record.constructor for name, record in known if record.whole_update}
     kinds = {**OF_CHANNELS, **whole}
     kind = validate.choice("mechanism", fields.pop("mechanism", None), kinds)
+    _check_fields(kinds[kind], fields)
     if "channel" in fields:
         fields["channel"], _ = channel_from_record(fields["channel"], where)
     return kinds[kind](**fields)
+
+
+def _check_fields(constructor: Callable[..., UpdateMechanism], fields: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(constructor).parameters
+    wanted = [name for name, each in parameters.items() if each.default is each.empty]
+    if unknown := sorted(map(str, fields.keys() - parameters.keys())):
+        raise ValueError(f"Expected fields {', '.join(parameters)}, got {', '.join(unknown)} too.")
+    if missing := [name for name in wanted if name not in fields]:
+        raise ValueError(f"Expected fields {', '.join(wanted)}, got no {', '.join(missing)}.")
 
 
 def save(mechanism: UpdateMechanism, path: str | Path) -> None:
@@ -85,9 +96,11 @@ def load(path: str | Path) -> UpdateMechanism:
     text = files.read_text(validate.path("path", path), "a mechanism")
     try:
         record: dict[str, Any] = json.loads(text)
-        if record.pop("format") != FORMAT:
-            raise ValueError("it has another format")
+        if not isinstance(record, dict) or record.pop("format", None) != FORMAT:
+            raise ValueError("it is a file of another format")
         return from_record(record, f"in {path}")
+    except json.JSONDecodeError as error:
+        raise ValueError(f"Expected a mechanism in {path}, got a file that is no JSON.") from error
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         reason = str(error).rstrip(".")
         raise ValueError(f"Expected a mechanism in {path}, but: {reason}.") from error

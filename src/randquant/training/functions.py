@@ -31,7 +31,7 @@ def is_named(config: TrainConfig) -> bool:
     usual = TrainConfig(config.dataset, config.model, config.mechanism)
     changed = any(
         getattr(config, name) != getattr(usual, name)
-        for name in ("loss", "parts", "frozen", "buffers")
+        for name in ("loss", "parts", "frozen", "buffers", "public")
     )
     return changed or named_by_function(config.dataset) or named_by_function(config.model)
 
@@ -45,9 +45,10 @@ def problem_by_function(config: TrainConfig) -> Problem:
     """
     with seeded(config.seed or 0):
         loss = _loss(config.loss)
+        public = function(config.public, "public")() if config.public else None
         if not named_by_function(config.dataset):
             own = named_by_function(config.model)
-            return named_problem(config, _model(config, None) if own else None, loss)
+            return named_problem(config, _model(config, None) if own else None, loss, public)
         if config.features:
             raise ValueError(
                 f"Expected no features with data from {config.dataset}, got {config.features!r}: "
@@ -63,6 +64,7 @@ def problem_by_function(config: TrainConfig) -> Problem:
         parts=config.parts,
         frozen=config.frozen,
         buffers=config.buffers,
+        public=public,
     )
 
 
@@ -154,8 +156,8 @@ def _data(name: str) -> tuple[Any, Any]:
 
 def _model(config: TrainConfig, clients: Any) -> nn.Module:
     if not named_by_function(config.model):
-        shape, classes = _shape(clients, config.model)
-        return models.build(config.model, shape, classes, config.seed or 0)
+        name, classes = _name_and_classes(config.model)
+        return models.build(name, _shape(clients, name), classes, config.seed or 0)
     model = function(config.model, "model")()
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -164,8 +166,19 @@ def _model(config: TrainConfig, clients: Any) -> nn.Module:
     return model
 
 
-def _shape(clients: Any, model: str) -> tuple[tuple[int, ...], int]:
-    """The shape of an example and the number of classes, for a built-in model."""
+def _name_and_classes(model: str) -> tuple[str, int]:
+    """What a built-in model for data of one's own is called, and its number of classes."""
+    name, _, classes = model.partition("-")
+    if not classes.isdecimal() or int(classes) < 2:
+        raise ValueError(
+            f"Expected the number of classes in the name of a built-in model for data of your own, "
+            f"got {model}: write {name}-10 for ten; the clients' labels are not looked at for it."
+        )
+    return name, int(classes)
+
+
+def _shape(clients: Any, model: str) -> tuple[int, ...]:
+    """The shape of an example, for a built-in model."""
     found = client_set(clients)
     table = found.table
     if table is None or table.targets.is_floating_point():
@@ -173,7 +186,7 @@ def _shape(clients: Any, model: str) -> tuple[tuple[int, ...], int]:
             f"Expected a model of your own with such data, got {model}: built-in models classify "
             "examples in memory; give --model FILE.py:function."
         )
-    return tuple(table.features.shape[1:]), int(table.targets.max()) + 1
+    return tuple(table.features.shape[1:])
 
 
 def _loss(name: str) -> Callable[..., Any]:

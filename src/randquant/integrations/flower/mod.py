@@ -35,6 +35,7 @@ from randquant.integrations.flower.updates import (
     Buffers,
     Layout,
     Patterns,
+    UnknownPart,
     parts_of,
 )
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
@@ -243,7 +244,13 @@ class QuantizeMod:
 
     def _check_layout(self, offer: Offer, model: ArrayRecord) -> None:
         """Raise ProtocolError unless the model matches the offer."""
-        layout = Layout.of(model, offer.parts or None)
+        try:
+            layout = Layout.of(model, offer.parts or None)
+        except UnknownPart as error:
+            raise ProtocolError(
+                "Expected an offer to train arrays of floating-point numbers that the model has, "
+                "other than running statistics, got another."
+            ) from error
         own = layout.parts
         if self.parts is not None or self.frozen is not None:
             own = parts_of(model, self.parts, self.frozen)

@@ -12,10 +12,8 @@ from flwr.app import Array, ArrayRecord
 
 from randquant._internal import patterns
 from randquant._internal.patterns import Patterns
+from randquant.aggregation.layout import is_running
 from randquant.integrations.flower import arrays
-
-RUNNING = ("running_mean", "running_var", "moving_mean", "moving_variance")
-"""How the names of running statistics end in state dicts of torch, and in weights of Keras."""
 
 Buffers = Literal["refuse", "frozen", "server"]
 BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
@@ -26,6 +24,10 @@ WAY_OUT = (
     "function leaves the statistics as they are (a batch norm in eval mode), or buffers='server' "
     "if the server has statistics of its own"
 )
+
+
+class UnknownPart(ValueError):
+    """A part to train is no array of the model, or not one that can be trained."""
 
 
 def parts_of(
@@ -45,7 +47,7 @@ def parts_of(
     names = [
         name
         for name, array in model.items()
-        if arrays.read(array).dtype.kind == "f" and not name.endswith(RUNNING)
+        if arrays.read(array).dtype.kind == "f" and not is_running(name)
     ]
     kind = "names of the model's arrays that can be trained"
     wanted = patterns.checked("parts", parts, names, kind)
@@ -91,8 +93,8 @@ class Layout:
         names = parts_of(model) if parts is None else tuple(n for n in model if n in parts)
         strangers = sorted(set(parts or ()) - set(names))
         for name in [*strangers, *names]:
-            if name in strangers or values[name].dtype.kind != "f" or name.endswith(RUNNING):
-                raise ValueError(
+            if name in strangers or values[name].dtype.kind != "f" or is_running(name):
+                raise UnknownPart(
                     "Expected parts among the model's arrays of floating-point numbers other than "
                     f"running statistics, got {name!r}."
                 )
@@ -100,7 +102,7 @@ class Layout:
         if not sum(math.prod(shape) for _, shape, _ in trained):
             raise ValueError("Expected an array of floating-point numbers to train, got none.")
         kept = tuple(name for name in values if name not in names)
-        running = tuple(n for n in kept if n.endswith(RUNNING) and values[n].dtype.kind == "f")
+        running = tuple(n for n in kept if is_running(n) and values[n].dtype.kind == "f")
         return cls(trained, kept, running)
 
     @property

@@ -1,0 +1,187 @@
+"""Flower: what a client counts, and where it stops."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_rounds import (
+    ANYTHING,
+    ask,
+    changed_request,
+    exact,
+    fedavg,
+    model,
+    mover,
+    noisy,
+    refusals,
+    run,
+)
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from randquant._internal.rounding import round_up
+from randquant.integrations.flower import accountant as accounting
+from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.mod import QuantizeMod
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.privacy.accounting.accountant import account
+
+
+def test_a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered():
+    """A client computes the bound itself, from the channel that came."""
+    mechanism = noisy(cohort=4)
+    cost = [account([mechanism.release(5, n)], 1e-5, quick=True).epsilon for n in (1, 2, 3)]
+    mod = QuantizeMod(epsilon=(cost[1] + cost[2]) / 2, delta=1e-5)
+    grid = InProcessGrid(client_app(mod, mover), range(1, 6))
+    strategy = QuantizedStrategy(fedavg(), mechanism, patience=2)
+    with pytest.raises(RoundsFailed, match="2 failures in a row"):
+        run(strategy, grid, rounds=9)
+    assert strategy.accountant.answers(1) == 2
+    assert len(refusals(grid)) == 5
+    for reason in refusals(grid).values():
+        assert f"Expected an offer within epsilon {mod.epsilon}" in reason
+        assert round_up(cost[2]) in reason
+
+
+def test_the_account_of_a_client_outlasts_a_run_in_its_file(tmp_path):
+    mechanism = noisy("local")
+    cost = [account([mechanism.release(5, n)], 1e-5, quick=True).epsilon for n in (1, 2, 3)]
+    app = client_app(QuantizeMod(epsilon=cost[1] + 1e-3), mover)
+    uploaded = []
+    for first in (1, 11, 21):  # each run knows the SuperNode by another number
+        grid = InProcessGrid(app, [first, first + 1])
+        grid.contexts[first].node_config["randquant-ledger"] = str(tmp_path / "account.json")
+        run(QuantizedStrategy(fedavg(), mechanism), grid)
+        uploaded.append(first not in refusals(grid))
+        assert first + 1 not in refusals(grid)
+    assert uploaded == [True, True, False]
+
+
+def test_a_node_sets_its_own_limit():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    grid.contexts[3].node_config["randquant-epsilon"] = 0.01
+    run(QuantizedStrategy(fedavg(), noisy()), grid)
+    assert set(refusals(grid)) == {3}
+
+
+def test_what_is_spent_between_the_first_step_and_the_upload_counts():
+    """A client that agreed to a sum and answered others since refuses its upload."""
+    local = noisy("local")
+    one = account([local.release(5, 1)], 1e-5, quick=True).epsilon
+    mod = QuantizeMod(epsilon=1.2 * one)
+    grid = InProcessGrid(client_app(mod, mover), range(1, 6))
+    changed_request(
+        grid,
+        "share",
+        lambda m: ask(grid, m.metadata.dst_node_id, "upload", offer=Offer(local, 5).to_text()),
+    )
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), noisy(cohort=5), patience=1), grid)
+    assert len(refusals(grid)) == 5
+    assert all("this client's limit" in reason for reason in refusals(grid).values())
+
+
+def test_an_account_that_a_train_function_throws_away_is_kept():
+    mechanism = noisy("local")
+    limit = account([mechanism.release(5, 2)], 1e-5, quick=True).epsilon
+    app = ClientApp()
+
+    @app.train(mods=[QuantizeMod(epsilon=limit)])
+    def _train(message, context):
+        context.state = RecordDict({})
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    grid = InProcessGrid(app, [1, 2])
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), mechanism, patience=1), grid, rounds=9)
+    assert sum(reply.has_content() for *_, reply in grid.seen) == 4
+
+
+def test_two_processes_of_one_client_spend_one_account(tmp_path):
+    """Both look before either counts, were it not for the lock."""
+    mechanism = noisy("local")
+    limit = account([mechanism.release(5, 3)], 1e-5, quick=True).epsilon
+    app = client_app(QuantizeMod(epsilon=limit), mover)
+    grid = InProcessGrid(app, range(1, 9))
+    for context in grid.contexts.values():
+        context.node_config["randquant-ledger"] = str(tmp_path / "account.json")
+    offer = Offer(mechanism, 5).to_text()
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda node: ask(grid, node, "upload", offer=offer), range(1, 9)))
+    assert sum(reply.has_content() for reply in replies) == 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"clients": {}}', None])
+def test_an_account_that_cannot_be_used_is_refused_and_named_to_nobody(text, tmp_path, caplog):
+    path = tmp_path / ("account" if text is not None else "no folder/account")
+    grid = InProcessGrid(client_app(ANYTHING, mover), [1])
+    grid.contexts[1].node_config["randquant-ledger"] = str(path)
+    if text is not None:
+        path.write_text(text)
+    reply = ask(grid, 1, "upload", offer=Offer(noisy("local"), 5).to_text())
+    assert reply.error.reason == "This client's files cannot be used; its log says why."
+    assert ("Expected this client's account" if text is not None else "No such file") in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["offers"].append(state["offers"][0]),
+        lambda state: state["clients"].update({"01": {"1": 7}}),
+        lambda state: state["clients"]["1"].update({"00": 1}),
+        lambda state: state["clients"]["1"].update({"-1": 1}),
+        lambda state: state["clients"]["1"].update({"0": 2**53 + 1}),
+        lambda state: state["clients"]["1"].update({"2": 1}),
+        lambda state: state.update(offers=["[" * 100_000]),
+    ],
+    ids=["an offer twice", "a client twice", "a count twice", "from behind", "beyond accounting",
+         "an offer that is not there", "a deep nest"],
+)  # fmt: skip
+def test_an_account_that_could_lose_a_count_is_refused(change):
+    accountant = RunAccountant(1e-5)
+    for offer in (Offer(noisy("local"), 5), Offer(noisy("local"), 6)):
+        accountant.compose(RoundEvent(offer, frozenset({1})), 3)
+    state = json.loads(json.dumps(accountant.state_dict()))
+    other = RunAccountant(1e-5)
+    other.load_state_dict(state)
+    assert other.answers(1) == 6
+    change(state)
+    del state["checksum"]
+    state["checksum"] = accounting._checksum(state)
+    with pytest.raises(ValueError, match="Expected the state of this accountant, but"):
+        other.load_state_dict(state)
+    assert other.answers(1) == 6
+
+
+def test_steps_are_remembered_where_a_state_is_lost(tmp_path):
+    """Flower sends a reply before it keeps the state: if that fails, the old one comes back."""
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    for node, context in grid.contexts.items():
+        context.node_config["randquant-ledger"] = str(tmp_path / f"{node}.json")
+    second = []
+
+    def lost(message):
+        context = grid.contexts[message.metadata.dst_node_id]
+        before = RecordDict(dict(context.state))
+        assert grid.app(over_the_wire(message), context).has_content()
+        context.state = before
+        second.append(grid.app(over_the_wire(message), context))
+
+    changed_request(grid, "upload", lost)
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    assert len(second) == 5
+    assert all("each step of a sum once" in reply.error.reason for reply in second)
+
+
+def test_a_node_sets_its_own_delta():
+    mechanism = noisy(cohort=5)
+    limit = account([mechanism.release(650, 1)], 1e-5, quick=True).epsilon
+    grid = InProcessGrid(client_app(QuantizeMod(1.01 * limit), mover), range(1, 6))
+    grid.contexts[3].node_config["randquant-delta"] = 1e-9
+    run(QuantizedStrategy(fedavg(), noisy(cohort=4)), grid, model(650))
+    assert 3 in refusals(grid)

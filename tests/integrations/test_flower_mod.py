@@ -1,0 +1,140 @@
+"""Flower: nothing of training leaves a client but its protected update."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_rounds import (
+    ANYTHING,
+    STEPS,
+    changed_request,
+    exact,
+    fedavg,
+    mean_of,
+    model,
+    mover,
+    noisy,
+    one_round,
+    refusals,
+    run,
+)
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD, STYPE, read_terms
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_nothing_but_ours_leaves_a_client(trust):
+    _, grid, _ = one_round(exact(trust))
+    for step, _, _, reply in grid.seen:
+        assert set(reply.content) <= {HEAD, PAYLOAD, INBOX}
+        assert set(reply.content[HEAD]) == {"step", "session"}
+        if step == "upload":
+            array = reply.content[PAYLOAD]["codes"]
+            assert array.stype == STYPE
+            with pytest.raises(TypeError, match="Unsupported serialization"):
+                array.numpy()
+    assert {step for step, *_ in grid.seen} == ({"upload"} if trust == "local" else set(STEPS))
+
+
+@pytest.mark.parametrize(
+    ("train", "log"),
+    [
+        (lambda n, name, a: a + np.float32("nan" if n == 2 else 1), "nan"),
+        (lambda n, name, a: a + np.float32("inf" if n == 2 else 1), "inf"),
+        (lambda n, name, a: np.zeros(3, np.float32) if n == 2 else a + 1, "shape"),
+        (lambda n, name, a: np.zeros(5, np.int64) if n == 2 else a + 1, "int64"),
+    ],
+)
+def test_an_update_that_cannot_be_sent_is_not_and_the_server_does_not_learn_why(train, log):
+    found, grid, _ = one_round(exact(), train=train)
+    assert found.tolist() == [1.0] * 5
+    (reply,) = [r for step, node, _, r in grid.seen if node == 2 and step == "upload"]
+    assert reply.error.reason == "This client has no update to send; its log says why."
+    assert log not in reply.error.reason
+
+
+def test_without_our_strategy_a_client_sends_nothing():
+    """The train function under the mod is not even called."""
+    grid = InProcessGrid(client_app(ANYTHING, None), [1, 2])
+    fedavg().start(grid, model(), 1)
+    assert len(refusals(grid)) == 2
+    assert all("'randquant'" in reason for reason in refusals(grid).values())
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_what_goes_wrong_in_training_stays_with_the_client(trust):
+    def train(node, name, array):
+        if node == 2:
+            raise RuntimeError("patient 17 has a secret")
+        return mover(node, name, array)
+
+    found, grid, _ = one_round(exact(trust), train=train)
+    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+    assert refusals(grid) == {2: "This client has no update to send; its log says why."}
+
+
+def test_handlers_of_other_train_messages_are_protected_too():
+    app = ClientApp()
+
+    @app.train("fine", mods=[ANYTHING])
+    def _fine(message, context):
+        raise AssertionError
+
+    @app.evaluate(mods=[ANYTHING])
+    def _evaluate(message, context):
+        return Message(RecordDict({"arrays": model()}), reply_to=message)
+
+    grid = InProcessGrid(app, [1])
+    for kind, passes in (("train.fine", False), ("evaluate", True)):
+        message = Message(RecordDict({"arrays": model()}), dst_node_id=1, message_type=kind)
+        assert app(over_the_wire(message), grid.contexts[1]).has_content() == passes
+
+
+@pytest.mark.parametrize("where", ["request", "reply"])
+def test_two_records_of_arrays_are_refused(where):
+    app = ClientApp()
+
+    @app.train(mods=[ANYTHING])
+    def _train(message, context):
+        records = {"arrays": message.content["arrays"]}
+        if where == "reply":
+            records["more"] = model()
+        return Message(RecordDict(records), reply_to=message)
+
+    grid = InProcessGrid(app, [1, 2, 3])
+    if where == "request":
+        changed_request(grid, "upload", lambda m: m.content.update({"more": model()}))
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    assert len(refusals(grid)) == 3
+
+
+def test_a_request_of_another_model_is_refused():
+    def larger(message):
+        message.content["arrays"] = model(6)
+
+    grid = changed_request(
+        InProcessGrid(client_app(ANYTHING, mover), range(1, 6)), "upload", larger
+    )
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    assert set(refusals(grid).values()) == {"Expected 5 coordinates as offered, got 6."}
+
+
+def test_offers_and_terms_that_are_none_are_refused_in_a_sentence():
+    deep = "[" * 100_000
+    with pytest.raises(ValueError, match="Expected an offer of this package's version, but"):
+        Offer.from_text(deep)
+    with pytest.raises(ProtocolError, match="Expected the terms of a secure sum, but"):
+        read_terms(deep, b"session", 5)
+    record = json.loads(Offer(noisy("local"), 5).to_text())
+    with pytest.raises(ValueError, match=r"Expected an offer .* dimension .*1073741824"):
+        Offer.from_text(json.dumps({**record, "dimension": 2**30 + 1}))

@@ -1,0 +1,247 @@
+"""Flower: what the server makes of bad replies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_rounds import (
+    ANYTHING,
+    EXACT,
+    exact,
+    fedavg,
+    mean_of,
+    model,
+    mover,
+    one_round,
+    rounds_of,
+    run,
+)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+import randquant as rq
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.channels import wire
+from randquant.integrations.flower import messages as wire_messages
+from randquant.integrations.flower.messages import HEAD, PAYLOAD
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+
+
+def tampered(reply, change):
+    content = reply.content
+    data = content[PAYLOAD]["codes"].data
+    record = wire_messages.payload_record(change(data), 5)
+    reply.content = RecordDict({HEAD: content[HEAD], PAYLOAD: record})
+    return reply
+
+
+def flipped(data):
+    return data[:40] + bytes([data[40] ^ 1]) + data[41:]
+
+
+def repacked(channel=EXACT, size=5, session=None, client=2):
+    """Codes of something else, well packed."""
+
+    def change(data):
+        offer = Offer(ChannelMechanism(channel), size)
+        form = wire_messages.upload_format(offer, session or b"another", client)
+        return wire.pack(form, np.zeros(size, dtype=np.uint8))
+
+    return change
+
+
+OTHER = rq.stochastic_rounding(clip=2.0, levels=3, margin=0.0)
+
+
+BAD_PAYLOADS = {
+    "truncated": lambda data: data[:-1],
+    "empty": lambda data: b"",
+    "longer": lambda data: data + b"\0",
+    "bit-flipped": flipped,
+    "another round": repacked(),
+    "another channel": repacked(OTHER),
+    "another dimension": repacked(size=6),
+    "plain codes": lambda data: wire.pack(EXACT, np.zeros(5, dtype=np.uint8)),
+}
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+@pytest.mark.parametrize("change", BAD_PAYLOADS.values(), ids=BAD_PAYLOADS)
+def test_a_bad_payload_is_dropped_and_reported(trust, change):
+    def fault(step, node, reply):
+        return [tampered(reply, change) if step == "upload" and node == 2 else reply]
+
+    found, _, _ = one_round(exact(trust), fault=fault)
+    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+
+
+def test_codes_out_of_range_are_dropped():
+    """Three levels take two bits: the fourth code means nothing."""
+    session = []
+
+    def fault(step, node, reply):
+        if node != 2:
+            return [reply]
+        session.append(reply.content[HEAD]["session"])
+        form = wire_messages.upload_format(Offer(exact("local"), 5), session[-1], 2)
+        body = np.full(2, 0xFF, dtype=np.uint8)
+        return [tampered(reply, lambda data: wire.frame(form, 5, body))]
+
+    found, _, _ = one_round(exact("local"), fault=fault)
+    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+
+
+def of(content):
+    """A fault: client 2's upload has other content."""
+
+    def fault(step, node, reply):
+        if step == "upload" and node == 2:
+            reply.content = RecordDict(content(reply.content))
+        return [reply]
+
+    return fault
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        lambda c: {},
+        lambda c: {"arrays": model()},
+        lambda c: {HEAD: c[HEAD]},
+        lambda c: {PAYLOAD: c[PAYLOAD]},
+        lambda c: {HEAD: c[HEAD], PAYLOAD: model()},
+        lambda c: {HEAD: ConfigRecord({"step": "reveal", "session": c[HEAD]["session"]}),
+                   PAYLOAD: c[PAYLOAD]},
+        lambda c: {HEAD: ConfigRecord({"step": "upload", "session": b"old"}), PAYLOAD: c[PAYLOAD]},
+        lambda c: {HEAD: ConfigRecord({"step": 5, "session": 6.0}), PAYLOAD: c[PAYLOAD]},
+    ],
+)  # fmt: skip
+def test_a_reply_of_another_kind_is_dropped(trust, content):
+    found, _, _ = one_round(exact(trust), fault=of(content))
+    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_a_duplicate_counts_once_and_a_replay_not_at_all(trust):
+    old = {}
+
+    def fault(step, node, reply):
+        if step != "upload":
+            return [reply]
+        if node == 2 and 2 in old:
+            return [old[2]]  # that of the round before
+        if node == 2:
+            old[2] = reply
+        return [reply, reply] if node == 3 else [reply]
+
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
+    strategy = QuantizedStrategy(fedavg(), exact(trust))
+    arrays = model()
+    result = run(strategy, grid, arrays, 2)
+    wanted = mean_of(range(1, 6)) + mean_of([1, 3, 4, 5])
+    np.testing.assert_allclose(result.arrays["w"].numpy(), wanted, atol=1e-6)
+    assert [m["clients"] for m in result.train_metrics_clientapp.values()] == [5, 4]
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_a_reply_in_anothers_name_is_dropped(trust):
+    def stranger(step, node, reply):
+        if step == "upload" and node == 2:
+            reply.metadata.__dict__["_src_node_id"] = 99
+        return [reply]
+
+    found, _, _ = one_round(exact(trust), fault=stranger)
+    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+
+    def swapped(step, node, reply):
+        if step == "upload" and node in (1, 2):
+            reply.metadata.__dict__["_src_node_id"] = 3 - node
+        return [reply]
+
+    found, _, _ = one_round(exact(trust), range(1, 9), fault=swapped)
+    np.testing.assert_allclose(found, mean_of(range(3, 9)), atol=1e-6)
+
+
+def test_the_first_of_two_replies_counts():
+    """A second one that is as good, and other: it would count for two."""
+    held = []
+
+    def fault(step, node, reply):
+        if node != 3:
+            return [reply]
+        form = wire_messages.upload_format(
+            Offer(exact("local"), 5), reply.content[HEAD]["session"], 3
+        )
+        held.append(over_the_wire(reply))
+        other = wire.pack(form, np.full(5, 2, dtype=np.uint8))
+        return [reply, tampered(held[0], lambda data: other)]
+
+    found, _, _ = one_round(exact("local"), fault=fault)
+    np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
+
+
+class Careless(FedAvg):
+    """Asks whom it likes, whatever the grid says."""
+
+    nodes: tuple[int, ...] = ()
+
+    def configure_train(self, server_round, arrays, config, grid):
+        content = RecordDict({"arrays": arrays, "config": config})
+        return [Message(content, dst_node_id=n, message_type="train") for n in self.nodes]
+
+
+@pytest.mark.parametrize("nodes", [(1, 2, 3, 3), (1, 2, 3, 99)])
+def test_a_strategy_that_asks_twice_or_beyond_its_view_fails_the_round(nodes):
+    inner = Careless(fraction_evaluate=0.0)
+    inner.nodes = nodes
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    strategy = QuantizedStrategy(inner, exact(), patience=1)
+    with pytest.raises(RoundsFailed, match="each client once in a round"):
+        run(strategy, grid)
+    assert not grid.seen
+
+
+def test_failures_are_counted_in_a_row():
+    def fault(step, node, reply):
+        bad = step == "upload" and rounds_of(grid) in (1, 3)
+        return [] if bad else [reply]
+
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
+    strategy = QuantizedStrategy(fedavg(), exact(), patience=2)
+    result = run(strategy, grid, rounds=4)
+    assert list(result.train_metrics_clientapp) == [2, 4]
+    assert result.train_metrics_clientapp[2]["dropped"] == 0
+
+
+def test_too_few_for_the_guarantee_fail_the_round_and_keep_the_model(caplog):
+    found, _, strategy = one_round(
+        exact(cohort=5),
+        fault=lambda step, node, reply: [] if step == "upload" and node == 2 else [reply],
+    )
+    assert not found.any()
+    assert strategy.accountant.answers(1) == 1  # codes may have been sent all the same
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_all_clients_gone_is_a_clear_error_and_the_model_is_kept(trust, tmp_path):
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), lambda step, node, reply: [])
+    strategy = QuantizedStrategy(fedavg(), exact(trust), folder=tmp_path, patience=3)
+    with pytest.raises(RoundsFailed, match="3 failures in a row, the last: Expected"):
+        run(strategy, grid, rounds=9)
+    healthy = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    if (tmp_path / "server.state").exists():
+        again = QuantizedStrategy(fedavg(), exact(trust), folder=tmp_path)
+        result = run(again, healthy, rounds=3)  # the third is tried again
+        np.testing.assert_allclose(result.arrays["w"].numpy(), mean_of(range(1, 6)), atol=1e-6)
+
+
+def test_a_step_that_diverges_is_not_taken():
+    app = client_app(ANYTHING, lambda node, name, array: array.astype(np.float32) + 64)
+    arrays = ArrayRecord({"w": Array(np.full(3, 65504, dtype=np.float16))})  # the largest
+    far = ChannelMechanism(rq.stochastic_rounding(clip=64.0, levels=2, margin=0.0), "aggregate", 2)
+    strategy = QuantizedStrategy(fedavg(), far, patience=1)
+    with pytest.raises(RoundsFailed, match="training has diverged"):
+        run(strategy, InProcessGrid(app, [1, 2]), arrays)

@@ -1,0 +1,356 @@
+"""Flower: which sums a client takes part in, and what ends one."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_rounds import (
+    ANYTHING,
+    EXACT,
+    ask,
+    changed_offer,
+    changed_request,
+    exact,
+    fedavg,
+    mean_of,
+    model,
+    mover,
+    one_round,
+    refusals,
+    run,
+)
+from flwr.app import ConfigRecord
+
+from randquant.aggregation.secagg.client import Client
+from randquant.channels import wire
+from randquant.integrations.flower.accountant import RunAccountant
+from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
+from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
+from randquant.integrations.flower.mod import QuantizeMod
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+
+
+def test_a_sum_is_forgotten_when_it_is_over():
+    _, grid, _ = one_round(exact())
+    for context in grid.contexts.values():
+        assert set(context.state) == {SPENT}
+
+
+def test_masked_payloads_of_equal_updates_differ_and_have_the_stated_size():
+    dimension, clients = 1000, 5
+    grid = InProcessGrid(client_app(ANYTHING, lambda n, name, a: a), range(1, clients + 1))
+    run(QuantizedStrategy(fedavg(), exact()), grid, model(dimension))
+    payloads = {
+        reply.content[PAYLOAD]["codes"].data for step, _, _, reply in grid.seen if step == "upload"
+    }
+    bits = math.ceil(math.log2(clients * (EXACT.levels - 1) + 1))
+    assert len(payloads) == clients
+    assert {len(payload) for payload in payloads} == {wire.HEADER_BYTES + dimension * bits // 8}
+
+
+@pytest.mark.parametrize(("own", "refuses"), [(True, True), ("yes", True), (False, False)])
+def test_a_node_asks_for_all_neighbours(own, refuses):
+    mod = QuantizeMod(math.inf, all_neighbours=not refuses)
+    grid = InProcessGrid(client_app(mod, mover), range(1, 6))
+    for context in grid.contexts.values():
+        context.node_config["randquant-all-neighbours"] = own
+    run(QuantizedStrategy(fedavg(), exact(), neighbours=2), grid)
+    assert len(refusals(grid)) == 5 * refuses
+
+
+@pytest.mark.parametrize(
+    ("mod", "mechanism", "options", "reason"),
+    [
+        (QuantizeMod(math.inf, trust="local"), exact(), {}, "offer of local trust"),
+        (ANYTHING, exact(), {"neighbours": 2}, "all 4 others as neighbours, got 2"),
+        (
+            QuantizeMod(math.inf, colluders=3),
+            exact(cohort=3),
+            {"least": 5},
+            "a cohort of at most 2",
+        ),
+        (QuantizeMod(math.inf, colluders=2), exact(cohort=3), {"least": 5}, "2 colluders cannot"),
+    ],
+)
+def test_a_client_refuses_sums_that_it_does_not_trust(mod, mechanism, options, reason):
+    grid = InProcessGrid(client_app(mod, mover), range(1, 6))
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), mechanism, patience=1, **options), grid)
+    assert len(refusals(grid)) == 5
+    assert all(reason in text for text in refusals(grid).values())
+
+
+def lower_threshold(message):
+    terms_of(message, threshold=5)  # of 9; two thirds are 6
+
+
+def test_no_server_lowers_the_threshold_below_a_clients_own_word():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 11))
+    changed_request(grid, "advertise", lower_threshold)
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    assert len(refusals(grid)) == 10
+    assert all(
+        "threshold of 6 of 9 neighbours or more, got 5" in r for r in refusals(grid).values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "config", "refused"), [(0.5, None, 0), (2 / 3, 0.5, 0), (0.5, 0.6, 10), (0.5, "x", 10)]
+)
+def test_a_client_may_agree_to_a_lower_threshold(own, config, refused):
+    grid = InProcessGrid(client_app(QuantizeMod(math.inf, threshold=own), mover), range(1, 11))
+    for context in grid.contexts.values():
+        context.node_config |= {} if config is None else {"randquant-threshold": config}
+    changed_request(grid, "advertise", lower_threshold)
+    strategy = QuantizedStrategy(fedavg(), exact())
+    run(strategy, grid)
+    steps = {step for step, *_ in grid.seen}
+    assert len(refusals(grid)) == refused
+    assert ("share" in steps) == (refused == 0)
+    with pytest.raises(ValueError, match="threshold"):
+        QuantizeMod(math.inf, threshold=0)
+
+
+def hostile_codes(monkeypatch, number, code):
+    """One client masks `code` in place of every code of its update."""
+    honest = Client.mask
+
+    def mask(self, vector, sealed):
+        return honest(self, vector * 0 + code if self.number == number else vector, sealed)
+
+    monkeypatch.setattr(Client, "mask", mask)
+
+
+def test_a_mean_that_no_codes_have_is_refused(monkeypatch):
+    """One client of five sends 4 where codes are 0 to 2: the mean would be beyond all updates."""
+    hostile_codes(monkeypatch, 2, np.uint8(4))
+    grid = InProcessGrid(client_app(ANYTHING, lambda node, name, a: a + 1), range(1, 6))
+    strategy = QuantizedStrategy(fedavg(), exact(), patience=1)
+    with pytest.raises(RoundsFailed, match="totals of 10 at most, got 12"):
+        run(strategy, grid)
+
+
+def test_the_most_that_one_client_can_do_to_a_mean_is_to_make_it_the_largest(monkeypatch):
+    """From the lowest of all honest means to the highest, and no further; docs say so."""
+    hostile_codes(monkeypatch, 2, np.uint8(10))
+    grid = InProcessGrid(client_app(ANYTHING, lambda node, name, a: a - 1), range(1, 6))
+    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+    assert found.tolist() == [1.0] * 5
+
+
+def test_secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    again = []
+
+    def wrong(message):
+        node = message.metadata.dst_node_id
+        if node != 3:
+            return
+        right = over_the_wire(message)
+        message.content[HEAD]["survivors"] = ["1", "2"]
+        message.metadata.__dict__["_message_id"] = "wrong"
+        first = grid.app(over_the_wire(message), grid.contexts[node])
+        assert "this client among" in first.error.reason
+        assert set(grid.contexts[node].state) == {SPENT}
+        again.append(grid.app(right, grid.contexts[node]).error.reason)
+
+    changed_request(grid, "confirm", wrong)
+    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+    np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
+    assert again == ["Expected a message of the sum that this client is in, got another."]
+
+
+def terms_of(message, **changes):
+    record = json.loads(message.content[HEAD]["terms"])
+    message.content[HEAD]["terms"] = json.dumps({**record, **changes})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m: changed_offer(m, lambda r: r["channel"]["weights"][0].reverse()), "offer"),
+        (
+            lambda m: changed_offer(
+                m, lambda r: r["channel"]["certificate"].update(epsilon={"lower": 0, "upper": 1})
+            ),
+            "certified at epsilon 1 as it says",
+        ),
+        (lambda m: changed_offer(m, lambda r: r.update(format="2")), "format is another"),
+        (lambda m: changed_offer(m, lambda r: r.update(cohort=4)), "a cohort of at most 3"),
+        (lambda m: changed_offer(m, lambda r: r.update(more=4)), "offer of this package"),
+        (lambda m: changed_offer(m, lambda r: r.update(dimension=0)), "dimension"),
+        (lambda m: m.content[HEAD].update(offer="{"), "offer of this package"),
+        (lambda m: m.content[HEAD].update(terms="[]"), "terms of a secure sum"),
+        (lambda m: terms_of(m, least=2), "a cohort of at most 2"),
+        (lambda m: terms_of(m, bits=1), "bits enough"),
+        (lambda m: terms_of(m, clients=[1, 2, 3, 9]), "one of the sum's clients"),
+    ],
+)
+def test_a_changed_offer_is_refused(change, reason, caplog):
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    changed_request(grid, "advertise", change)
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(cohort=3), patience=1), grid)
+    assert refusals(grid)
+    logged = [r.getMessage() for r in caplog.records if "refused" in r.getMessage()]
+    assert len(logged) == len(refusals(grid))
+    assert all(reason in text for text in logged)
+
+
+def test_without_secure_aggregation_an_offer_that_counts_on_it_is_refused():
+    def bare(message):
+        message.content[HEAD] = ConfigRecord(
+            {"step": "upload", "session": b"x", "offer": Offer(exact(), 5).to_text()}
+        )
+        del message.content[INBOX]
+
+    grid = changed_request(InProcessGrid(client_app(ANYTHING, mover), range(1, 6)), "upload", bare)
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    assert set(refusals(grid).values()) == {
+        "Expected secure aggregation, which the offer needs, got none."
+    }
+
+
+def test_a_step_is_taken_once_and_not_again_after_an_error():
+    """A server that asks twice gets one answer: two masked vectors would differ by codes only."""
+    _, grid, _ = one_round(exact())
+    again = [(step, node, request) for step, node, request, _ in grid.seen if step != "advertise"]
+    for _step, node, request in again:
+        reply = grid.app(request, grid.contexts[node])
+        assert "the sum that this client is in" in reply.error.reason
+
+    repeated = []
+
+    def twice(message):
+        node = message.metadata.dst_node_id
+        first = grid.app(over_the_wire(message), grid.contexts[node])
+        repeated.append(first)
+
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    changed_request(grid, "upload", twice)
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
+    assert all(reply.has_content() for reply in repeated)
+    assert len(refusals(grid)) == 5
+    assert all("each step of a sum once" in reason for reason in refusals(grid).values())
+
+
+def test_signed_keys_keep_a_server_from_standing_between(tmp_path):
+    nodes = range(1, 6)
+    identities = {n: Ed25519PrivateKey.generate() for n in nodes}
+    directory = {str(n): k.public_key().public_bytes_raw().hex() for n, k in identities.items()}
+    (tmp_path / "directory.json").write_text(json.dumps(directory))
+
+    def grid():
+        made = InProcessGrid(client_app(ANYTHING, mover), nodes)
+        for n, key in identities.items():
+            path = tmp_path / f"{n}.pem"
+            path.write_bytes(
+                key.private_bytes(
+                    serialization.Encoding.PEM,
+                    serialization.PrivateFormat.PKCS8,
+                    serialization.NoEncryption(),
+                )
+            )
+            made.contexts[n].node_config.update(
+                {
+                    "randquant-identity": str(path),
+                    "randquant-directory": str(tmp_path / "directory.json"),
+                }
+            )
+        return made
+
+    good = grid()
+    found = run(QuantizedStrategy(fedavg(), exact()), good).arrays["w"].numpy()
+    np.testing.assert_allclose(found, mean_of(nodes), atol=1e-6)
+
+    def swapped(message):
+        inbox = message.content[INBOX]
+        first = next(iter(inbox))
+        inbox[first] = bytes(96)
+
+    bad = changed_request(grid(), "share", swapped)
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), bad)
+    assert all("keys signed by client" in reason for reason in refusals(bad).values())
+
+    unsigned = grid()
+    unsigned.contexts[2].node_config.pop("randquant-identity")
+    known = {int(n): bytes.fromhex(key) for n, key in directory.items()}
+    found = run(QuantizedStrategy(fedavg(), exact(), directory=known), unsigned).arrays["w"].numpy()
+    np.testing.assert_allclose(found, mean_of({1, 3, 4, 5}), atol=1e-6)
+
+
+def test_a_message_of_another_sum_does_not_end_the_one_that_runs():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    replies = []
+    changed_request(
+        grid,
+        "upload",
+        lambda m: replies.append(ask(grid, m.metadata.dst_node_id, "confirm", b"another")),
+    )
+    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+    assert all("the sum that this client is in" in r.error.reason for r in replies)
+    np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
+
+
+def spent(context):
+    """How many answers a client has counted."""
+    ledger = ClientLedger(RunAccountant(1e-5), context)
+    with ledger.held():
+        return ledger.accountant.answers(OWN)
+
+
+def test_shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing(caplog):
+    def fault(step, node, reply):
+        if step == "share" and node == 2:
+            inbox = reply.content[INBOX]
+            inbox.update({n: bytes(len(m)) for n, m in inbox.items() if n != "2"})
+        return [reply]
+
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
+    result = run(QuantizedStrategy(fedavg(), exact()), grid)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), mean_of([1, 3, 4, 5]), atol=1e-6)
+    assert result.train_metrics_clientapp[1]["clients"] == 4
+    assert not refusals(grid)
+    assert [node for step, node, *_ in grid.seen if step == "confirm"] == [1, 3, 4, 5]
+    warnings = [r.getMessage() for r in caplog.records if "randquant: client" in r.getMessage()]
+    assert len(warnings) == 1
+    assert "client 2: Expected shares that unseal" in warnings[0]
+
+
+def test_shares_of_all_that_do_not_open_stop_a_client_before_it_is_charged():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+
+    def changed(message):
+        inbox = message.content[INBOX]
+        if message.metadata.dst_node_id == 3:
+            inbox.update({n: bytes(len(m)) for n, m in inbox.items()})
+
+    changed_request(grid, "upload", changed)
+    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+    np.testing.assert_allclose(found, mean_of([1, 2, 4, 5]), atol=1e-6)
+    assert set(refusals(grid)) == {3}
+    assert "or the server that relays, are at fault" in refusals(grid)[3]
+    for node in range(1, 6):
+        assert spent(grid.contexts[node]) == (node != 3)
+
+
+def test_a_confirmation_that_does_not_fit_is_not_counted():
+    def fault(step, node, reply):
+        if step == "confirm" and node == 2:
+            reply.content[INBOX].update({n: bytes(32) for n in reply.content[INBOX]})
+        return [reply]
+
+    found, grid, _ = one_round(exact(), fault=fault)
+    np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
+    assert not refusals(grid)
