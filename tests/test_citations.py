@@ -22,6 +22,8 @@ PATTERNS = (
     "privacy/accounting/amplification.py",
     "privacy/accounting/calibration.py",
     "privacy/accounting/gaussian.py",
+    "privacy/accounting/martingale.py",
+    "privacy/accounting/ratios.py",
     "privacy/accounting/releases.py",
     "privacy/accounting/sampled.py",
     "privacy/accounting/composition/*.py",

@@ -18,7 +18,7 @@ from mutation.mutants import (
     replaced,
     source,
 )
-from mutation.run import QUICK, learn, lines, ordered, scores
+from mutation.run import QUICK, confirm, learn, lines, ordered, scores
 from mutation.tests_of import TESTS
 from mutation.workspace import Verdict
 
@@ -75,7 +75,7 @@ def test_files_tests_and_equivalent_lines_are_there():
 def test_lines_that_are_alike_in_any_file_are_found_and_no_others():
     frozen = "@dataclass(frozen=True, slots=True)"
     alike = (
-        (" @final", ""),
+        ("  @final", "  "),
         ("@functools.cache", ""),
         ("@functools.lru_cache(maxsize=16)", "@functools.lru_cache(maxsize= 17)"),
         (frozen, frozen.replace("slots=True", "slots=False")),
@@ -181,6 +181,28 @@ def test_what_is_pending_has_not_been_killed(monkeypatch, tmp_path):
     assert record.pending(mutants, mutants) == [mutants[1], mutants[3]]
     record.save(mutants, [(mutants[1], Verdict("killed", "", 1.0))], 0)
     assert record.pending(mutants, mutants) == [mutants[3]]
+
+
+class Clean:
+    """A workspace without a fault, in which one test fails all the same."""
+
+    def __init__(self):
+        self.asked = []
+
+    def test(self, tests, limit):
+        self.asked.append(tests)
+        return Verdict("killed" if "tests/t.py::b" in tests else "survived", "FAILED b", 1.0)
+
+
+def test_what_fails_with_a_fault_must_pass_without_it():
+    space, passed = Clean(), set()
+    for _ in range(2):
+        confirm(space, Verdict("killed", "FAILED tests/t.py::a[x y] - Ass", 1.0), ("t",), passed)
+    confirm(space, Verdict("killed", "ERROR    flwr: no", 1.0), ("tests/all.py",), passed)
+    assert space.asked == [("tests/t.py::a",), ("tests/all.py",)]
+    assert passed == {"tests/t.py::a", "tests/all.py"}
+    with pytest.raises(SystemExit, match="fail without a mutant"):
+        confirm(space, Verdict("killed", "FAILED tests/t.py::b - Ass", 1.0), ("t",), passed)
 
 
 def test_tests_that_killed_others_of_the_module_come_first():

@@ -52,6 +52,15 @@ def loss(output, targets):
 
 def number():
     return 3
+
+
+def normed():
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+
+def open_data():
+    return torch.randn(20, 4, generator=torch.Generator().manual_seed(1))
+
 """
 QUICK = ["--rounds", "2", "--no-baseline"]
 NOISE = ["--mechanism", "gaussian", "--clip-norm", "1", "--noise-multiplier", "2"]
@@ -149,6 +158,39 @@ def test_a_model_and_data_of_ones_own_are_trained_and_resumed(here, monkeypatch)
     assert run_folder.read_finished(here / "run").summary.rounds == 3
 
 
+SERVER = ["--model", "own.py:normed", "--data", "own.py:clients", "--buffers", "server"]
+
+
+def test_running_statistics_are_of_public_examples_of_ones_own(here, capsys):
+    config = trained(*SERVER, "--public", "own.py:open_data", *NOISE, *QUICK)
+    assert config.public == f"{here / 'own.py'}:open_data"
+    problem = functions.problem_by_function(config)
+    assert problem.statistics is not None
+    assert len(problem.statistics) == 20
+    (here / "own.py").write_text(OWN.replace("manual_seed(1)", "manual_seed(2)"))
+    assert cli.main(["train", "--resume", "run", "--rounds", "3", "--quiet"]) == 2
+    assert "began with" in capsys.readouterr().err
+
+
+def test_built_in_data_go_with_public_examples_too(here):
+    words = "--dataset breast-cancer --model own.py:wide --buffers server --public own.py:wide_data"
+    call = parse(["train", *words.split(), *NOISE, *QUICK])
+    (here / "own.py").write_text(
+        OWN
+        + """
+
+def wide():
+    return nn.Sequential(nn.Linear(30, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+def wide_data():
+    return torch.randn(9, 30)
+"""
+    )
+    _, objects = train._with_problem(train._config(call.values[0]), None)
+    assert len(objects.problem.statistics) == 9
+
+
 def test_a_run_of_ones_own_is_not_continued_with_another_model(here, capsys):
     trained("--model", "own.py:network", "--data", "own.py:clients", *NOISE, *QUICK)
     (here / "own.py").write_text(OWN.replace("4, 8)", "4, 8, bias=False)"))
@@ -190,6 +232,10 @@ def test_own_and_built_in_parts_go_together(here, words, dimension):
             "population=12",
         ),
         (["--loss", "no_loss"], "torch.nn.functional"),
+        ([*SERVER], "public examples"),
+        (["--data", "own.py:clients", "--public", "own.py:open_data"], "public examples"),
+        ([*SERVER, "--public", "own.py:nothing"], "public"),
+        ([*SERVER, "--public", "own.py:number"], "Public examples"),
         (["--data", "own.py:clients", "--model", "cnn-2"], "for model cnn"),
         (["--data", "own.py:clients", "--model", "cnn"], "write cnn-10 for ten"),
         (["--data", "own.py:clients", "--model", "net-2"], "Expected model to be one of"),

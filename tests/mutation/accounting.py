@@ -296,7 +296,7 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/sampled.py",
-        '    _check_release("absent", absent)\n',
+        '    check_one_round("absent", absent)\n',
         "",
         "absent release of many or no rounds",
         (),
@@ -367,8 +367,8 @@ MUTANTS = [
     # account.py
     (
         "privacy/accounting/accountant.py",
-        "left = delta * (1 - RESERVE) if distance > 0 else delta\n        candidates",
-        "left = delta\n        candidates",
+        "left = delta * (1 - RESERVE) if distance > 0 else delta\n        found",
+        "left = delta\n        found",
         "delta not split",
         (),
     ),
@@ -602,8 +602,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/releases.py",
-        "_lipschitz(self.channel) * (apart * spread + moved),",
-        "_lipschitz(self.channel) * (apart * spread),",
+        "_lipschitz(self.channel) * (self._apart * spread + moved),",
+        "_lipschitz(self.channel) * (self._apart * spread),",
         "vector: rounding of inputs forgotten in L1",
         (),
     ),
@@ -616,8 +616,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/releases.py",
-        "square = squared_distance(self.channel, apart, self.dimension)",
-        "square = apart**2",
+        "square = squared_distance(self.channel, self._apart, self.dimension)\n            # Kappa",
+        "square = self._apart**2\n            # Kappa",
         "vector: rounding of inputs forgotten",
         (),
     ),

@@ -4,6 +4,7 @@ Each is (file, text that occurs in it once, what it becomes, what that breaks, t
 """
 
 SUMS = "privacy/certificates/sums/"
+MOMENTS = ("tests/privacy/test_bit_moments.py",)
 BITS = ("tests/privacy/test_bits.py",)
 WHOLE = ("tests/privacy/test_sum_curvature_steep.py", "tests/privacy/test_sum_curvature.py")
 EDGES = ("tests/privacy/test_rounding.py",)
@@ -98,8 +99,8 @@ MUTANTS = [
      "strongest = attack(rows, clients, order)", "the attack has one client too many",
      ("tests/privacy/test_sums.py",)),
     (SUMS + "certificate.py",
-     "upper, method = _upper(channel, rows, clients - 1, order, single, strongest.log_moment)",
-     "upper, method = _upper(channel, rows, clients, order, single, strongest.log_moment)",
+     "upper, method = _upper(channel, rows, neighboring, clients - 1, order, single, hardest)",
+     "upper, method = _upper(channel, rows, neighboring, clients, order, single, hardest)",
      "the bound has one client too many", ("tests/privacy/test_sums.py",)),
     (SUMS + "certificate.py", "epsilon = Interval(below.epsilon.lower, pure.epsilon.upper)",
      "epsilon = below.epsilon", "beyond the largest order the bound is a smaller order's", EDGES),
@@ -159,8 +160,6 @@ MUTANTS = [
     (SUMS + "bits.py", "high = self.first + (self.cells + beyond) * self.step",
      "high = self.first + (self.cells + beyond) * self.step // 2",
      "the others' bits not at the end of their inputs", BITS),
-    (SUMS + "bits.py", "(mean + least) / (most + least)", "mean / (most + least)",
-     "likelihood ratios that fall taken for 1", BITS),
     (SUMS + "bits.py", "apart = np.arange(window, cells)[:, None]",
      "apart = np.arange(cells - 1, cells)[:, None]", "far inputs are the farthest alone", BITS),
     (SUMS + "bits.py", "part[1:] * np.expm1(unit * (2 * apart + 1))",
@@ -170,8 +169,19 @@ MUTANTS = [
      "rows that are binomial only nearly taken for binomial", BITS),
     (SUMS + "bits.py", "total *= GROW / bits.narrowest**2",
      "total *= GROW / (2 * bits.narrowest) ** 2", "the wrong unit of distance", BITS),
-    (SUMS + "bits.py", "difference = abs(weight * SCALE**trials - exact)",
-     "difference = max(weight * SCALE**trials - exact, 0)", "weights that are too small pass", BITS),
+    (SUMS + "bit_moments.py", "count = min(others * bits.trials, LONGEST)",
+     "count = min((others + 1) * bits.trials, LONGEST)", "the client's bits among the others'",
+     MOMENTS),
+    (SUMS + "bit_moments.py", "lower = [max(count - start - block + 1, 0) for start in upper]",
+     "lower = [max(count - start, 0) for start in upper]", "a block counts all of its bits", MOMENTS),
+    (SUMS + "bit_moments.py", "mirror = bool((low == high[::-1]).all())", "mirror = True",
+     "half the arrangements of bits that are not each other's mirror image", MOMENTS),
+    (SUMS + "bit_moments.py", "(largest - (2 * order - 1) * math.log1p(-error))", "largest",
+     "rows that are binomial only nearly taken for binomial", MOMENTS),
+    (SUMS + "bit_moments.py", "allowed[-1, :-1] = allowed[:-1, -1] = True",
+     "allowed[:-1, -1] = True", "one direction of leaving out is forgotten", MOMENTS),
+    (SUMS + "bit_moments.py", "    if bits.turned:\n", "    if False:\n",
+     "the row of 0 counted from the wrong end", MOMENTS),
     (SUMS + "kappa_blanket.py", "for share, law in _blankets(beta, least / least.sum(), clients - 1)",
      "for share, law in _blankets(beta, least / least.sum(), clients)",
      "the client counts among the others", EDGES),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 ALIKE: list[tuple[str, str, str]] = [
-    (r"^ ?@final$", "", "read by type checkers only"),
+    (r"^@final$", "", "read by type checkers only"),
     (
-        r"^ ?@functools\.(cache|lru_cache\(maxsize=( ?\d+|None)\))$",
+        r"^@functools\.(cache|lru_cache\(maxsize=( ?\d+|None)\))$",
         "",
         "computed again each time, or kept for the next: the same is computed",
     ),
@@ -31,7 +31,7 @@ def equivalent(file: str, before: str, after: str) -> str:
         if (name, old, new) == (file, before, after):
             return why
     for pattern, text, why in ALIKE:
-        if re.sub(pattern, text, before) == re.sub(pattern, text, after):
+        if re.sub(pattern, text, before.strip()) == re.sub(pattern, text, after.strip()):
             return why
     return ""
 
@@ -348,6 +348,72 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "break",
         "continue",
         "what ended the loop stands before anything that it changes: the turns that are left do the same, and change nothing",
+    ),
+    (
+        "privacy/accounting/sampled.py",
+        "return self.rounds * per_round * (1 + 8 * UNIT)",
+        "return self.rounds * per_round * (1 + 7 * UNIT)",
+        "1 + 7 · 2**-53 is a tie between floats and rounds to 1 + 8 · 2**-53",
+    ),
+    (
+        "privacy/accounting/sampled.py",
+        "return self.release.distance * self.rounds * (1 + 8 * UNIT)",
+        "return self.release.distance * self.rounds * (1 + 9 * UNIT)",
+        "1 + 9 · 2**-53 is a tie between floats and rounds to 1 + 8 · 2**-53",
+    ),
+    (
+        "privacy/accounting/sampled.py",
+        'if scheme == "fixed" and release.neighboring == "zero_out":',
+        'if scheme == "fixed" and release.neighboring >= "zero_out":',
+        "of the two relations that are accepted, zero_out is the last in the alphabet",
+    ),
+    (
+        "privacy/accounting/accountant.py",
+        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 4",
+        "near, step = 0 + math.sqrt(-math.log(delta) / rate), 4",
+        "where the descent starts: it ends where neither neighbour is lower, and epsilon is quasi-convex in the order",
+    ),
+    (
+        "privacy/accounting/accountant.py",
+        "rate = max(_composed(releases, 2.0) / 2, 1e-300)",
+        "rate = max(_composed(releases, 3.0) / 2, 1e-300)",
+        "where the descent starts: it ends where neither neighbour is lower, and epsilon is quasi-convex in the order",
+    ),
+    (
+        "privacy/certificates/sums/bounds.py",
+        "reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) + 2 * codes",
+        "reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) // 2 * codes",
+        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
+    ),
+    (
+        "privacy/certificates/sums/bounds.py",
+        "reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) + 2 * codes",
+        "reach = 2 * deviation * math.sqrt( 3 * clients * floor * math.log(2)) + 2 * codes",
+        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
+    ),
+    (
+        "privacy/certificates/sums/bounds.py",
+        "return min(clients * (codes - 1) + 1, reach)",
+        "return min(clients * (codes - 1) * 1, reach)",
+        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
+    ),
+    (
+        "privacy/certificates/sums/bounds.py",
+        "spread = rows.probabilities @ place**2 - (rows.probabilities @ place) ** 2",
+        "spread = rows.probabilities @ place** 3 - (rows.probabilities @ place) ** 2",
+        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
+    ),
+    (
+        "privacy/certificates/sums/mixture.py",
+        "return np.minimum(log_moment + np.exp(np.minimum(added, 700.0)) * (1 + 1e-9), log_single)",
+        "return np.minimum(log_moment + np.exp(np.minimum(added, 699.0)) * (1 + 1e-9), log_single)",
+        "e^699 as e^700 is above the moment of one client, which is finite where anything is trimmed and then the lesser of the two",
+    ),
+    (
+        "privacy/certificates/sums/mixture.py",
+        "for law, mass in zip(laws, log_masses, strict=True):",
+        "for law, mass in zip(laws, log_masses, strict=False):",
+        "laws and masses are made from one list of groups",
     ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

@@ -30,6 +30,7 @@ AREAS = {
     "privacy.accounting.sampled": "sampling",
     "privacy.accounting.releases": "releases",
     "privacy.accounting.accountant": "account",
+    "privacy.accounting.gaussian": "account",
     "privacy.accounting.calibration": "calibrate",
     "privacy.accounting.ledger": "ledger",
     "channels.encoding": "encode",

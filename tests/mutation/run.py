@@ -27,6 +27,8 @@ from mutation.mutants import ROOT, Mutant, handmade
 from mutation.tests_of import TESTS
 from mutation.workspace import Verdict, Workspace
 
+FAILURES = ("FAILED tests/", "FAILED src/", "ERROR tests/")
+"""How lines begin that name a test."""
 QUICK = 4
 """How many tests that killed other mutants of a module come first."""
 
@@ -77,12 +79,13 @@ def chosen(mutant: Mutant, module: str | None) -> bool:
 
 
 def run(mutants: list[Mutant], workers: int, seconds: float | None = None) -> list[Judged]:
-    """What becomes of each; tests must pass on code without a fault first.
+    """What becomes of each; tests must pass on code without a fault.
 
     Args:
         mutants: what is planted, one at a time.
         workers: how many copies of the repository work beside each other.
-        seconds: a limit for each; without it twice what all tests take, and twenty more.
+        seconds: a limit for each, and then only tests that failed are run without a fault; without
+            it all of them are, first, and the limit is twice what they take, and twenty more.
     """
     real = [mutant for mutant in mutants if not mutant.equivalent]
     # The package's own files last: pytest would import them before the package, and shadow names.
@@ -92,10 +95,9 @@ def run(mutants: list[Mutant], workers: int, seconds: float | None = None) -> li
     with ExitStack() as stack:
         for _ in range(max(1, min(workers, len(real)))):
             spaces.put(stack.enter_context(Workspace()))
-        took = baseline(spaces, tests)
-        limit = 20 + 2 * took if seconds is None else seconds
-
+        limit = 20 + 2 * baseline(spaces, tests) if seconds is None else seconds
         killers: dict[str, list[str]] = {}
+        passed: set[str] = set()
 
         def judge(mutant: Mutant) -> Judged:
             if mutant.equivalent:
@@ -103,6 +105,8 @@ def run(mutants: list[Mutant], workers: int, seconds: float | None = None) -> li
             space = spaces.get()
             try:
                 verdict = space.run(ordered(mutant, killers), limit)
+                if seconds is not None and verdict.outcome == "killed":
+                    confirm(space, verdict, mutant.tests, passed)
             finally:
                 spaces.put(space)
             learn(mutant, verdict, killers)
@@ -120,6 +124,18 @@ def ordered(mutant: Mutant, killers: dict[str, list[str]]) -> Mutant:
         return mutant
     first = killers.get(mutant.module, [])[:QUICK]
     return dataclasses.replace(mutant, tests=(*first, *mutant.tests))
+
+
+def confirm(space: Workspace, verdict: Verdict, tests: tuple[str, ...], passed: set[str]) -> None:
+    """What failed with a fault must pass without it; `passed` is what is known to."""
+    lines = [line.split()[1] for line in verdict.by.split("; ") if line.startswith(FAILURES)]
+    failed = {test.partition("[")[0] for test in lines} or set(tests)
+    if failed <= passed:
+        return
+    clean = space.test(tuple(sorted(failed)), 3600)
+    if clean.outcome != "survived":
+        sys.exit(f"Tests fail without a mutant: {clean.by}")
+    passed |= failed
 
 
 def learn(mutant: Mutant, verdict: Verdict, killers: dict[str, list[str]]) -> None:

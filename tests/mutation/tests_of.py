@@ -27,6 +27,7 @@ ACCOUNT = (
 )
 CALIBRATE = (
     "privacy/test_calibration.py::test_arguments_are_checked",
+    "privacy/test_calibration.py::test_where_any_noise_is_enough_it_is_the_least_of_the_range",
     "privacy/test_calibration.py::test_what_is_returned_belongs_together",
     "privacy/test_calibration.py::test_the_nearest_epsilon_is_printed_rounded_up",
     "privacy/test_calibration.py::test_a_guarantee_that_changes_when_asked_again_is_not_returned",
@@ -51,7 +52,7 @@ COMPOSITION = (
     "privacy/test_rule.py",
 )
 
-SUMS = ("privacy/test_rounding.py", "privacy/test_sums.py")
+SUMS = ("privacy/test_certificate.py", "privacy/test_rounding.py", "privacy/test_sums.py")
 CURVATURE = (
     "privacy/test_rounding.py",
     "privacy/test_sum_curvature_steep.py",
@@ -96,8 +97,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/composition/rule.py": COMPOSITION,
     "privacy/accounting/composition/envelope.py": COMPOSITION,
     "privacy/accounting/composition/fourier.py": COMPOSITION,
-    "privacy/accounting/composition/mixture.py": ("privacy/test_mixture.py",),
+    "privacy/accounting/composition/allocation.py": ("privacy/test_allocation.py",),
+    "privacy/accounting/allocated.py": ("privacy/test_allocation.py",),
     "privacy/accounting/composition/loss.py": COMPOSITION,
+    "privacy/accounting/composition/mixture.py": (
+        "privacy/test_mixture.py",
+        "privacy/test_sampled.py",
+    ),
     "privacy/accounting/composition/normal.py": COMPOSITION,
     "privacy/certificates/curvature.py": ("privacy/test_vector.py",),
     "privacy/divergence.py": (
@@ -117,6 +123,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_coordinate.py",
         "privacy/test_accountant.py",
     ),
+    "privacy/accounting/martingale.py": ("privacy/test_martingale.py",),
+    "privacy/accounting/ratios.py": ("privacy/test_martingale.py",),
     "privacy/accounting/releases.py": (
         "privacy/test_guarantee.py",
         "privacy/test_releases.py",
@@ -124,6 +132,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_releases_contract.py",
     ),
     "privacy/accounting/sampled.py": (
+        "privacy/test_mixture.py",
         "privacy/test_sampled.py",
         "privacy/test_releases_contract.py",
     ),
@@ -186,7 +195,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/certificates/sums/mixture.py": SUMS,
     "privacy/certificates/sums/pair.py": SUMS,
     "privacy/certificates/sums/rows.py": SUMS,
+    "privacy/certificates/sums/bits.py": ("privacy/test_bits.py",),
     "privacy/certificates/sums/chain.py": CURVATURE,
+    "privacy/certificates/sums/ends.py": ("privacy/test_bits.py", *CURVATURE),
     "privacy/certificates/sums/chain_kernel.py": CURVATURE,
     "privacy/certificates/sums/kappa_blanket.py": CURVATURE,
     "privacy/certificates/sums/reachable.py": CURVATURE,

@@ -111,6 +111,7 @@ def test_an_infinite_certificate_stays_infinite():
 
 
 def test_orders_reach_down_to_1_0005_and_below():
+    assert (ORDERS[0], ORDERS[-1]) == pytest.approx((1 + 1e-6, 1 + 1e5), rel=1e-12, abs=0)
     assert min(ORDERS) < 1.0005
     assert any(abs(order - 1.0005) < 1e-4 for order in ORDERS)
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import oracle
 import pytest
+from whole import perturbed, row, summed
 
 import randquant as rq
 from randquant.privacy.certificates.sums.bits import SCALE, Bits, _far, curvature_of_bits
@@ -15,26 +16,6 @@ from randquant.privacy.certificates.vector import kappa
 
 SMALL = rq.pbm(clip=1.0, theta=0.25, trials=2, inputs=5)
 MIRRORED = rq.Channel(SMALL.inputs, SMALL.values, SMALL.weights[:, ::-1], SMALL.denominator)
-
-
-def row(channel, x) -> list[int]:
-    """The row at x in whole numbers, over any total."""
-    inputs = [Fraction(float(u)) for u in channel.inputs]
-    x = Fraction(x)
-    cell = next(i for i in range(len(inputs) - 1) if inputs[i] <= x <= inputs[i + 1])
-    part = (x - inputs[cell]) / (inputs[cell + 1] - inputs[cell])
-    n, d = part.numerator, part.denominator
-    ends = channel.weights[cell : cell + 2].tolist()
-    return [(d - n) * a + n * b for a, b in zip(*ends, strict=True)]
-
-
-def summed(rows) -> list[int]:
-    """The sum's law in whole numbers, by one product of long integers (Kronecker)."""
-    rows = list(rows)
-    width = sum(sum(each).bit_length() for each in rows) + 1
-    product = math.prod(sum(w << width * i for i, w in enumerate(each)) for each in rows)
-    length = sum(len(each) - 1 for each in rows) + 1
-    return [product >> width * i & (1 << width) - 1 for i in range(length)]
 
 
 def over_square(p: list[int], q: list[int], order: float, distance) -> float:
@@ -136,14 +117,6 @@ def test_far_inputs_have_the_variance_of_their_dithering():
     assert _far(2.0, 1e-9, 1, 10) == pytest.approx(1 + 1 / 8, rel=2e-3)
     assert _far(2.0, 1e-9, 3, 10) == pytest.approx(1 + 1 / 48, rel=2e-3)
     assert _far(2.0, 1e-9, 10, 10) == 1
-
-
-def perturbed(channel, size: float, vertex: int):
-    """A vertex's row off its binomial law: the cell beside it becomes steeper."""
-    weights = channel.weights.copy()
-    moved = int(size * weights[vertex, 0])
-    weights[vertex] += [moved, -moved]
-    return rq.Channel(channel.inputs, channel.values, weights, channel.denominator)
 
 
 def test_rows_that_are_binomial_only_nearly_are_paid_for():

@@ -57,6 +57,14 @@ def test_less_noise_does_not_meet_the_target():
     assert found.noise == float(f"{found.noise:.6g}")
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize("start", [0.5, 2.0, 10.0])
+def test_where_any_noise_is_enough_it_is_the_least_of_the_range(start, delta):
+    """Of no round nothing is lost, from whichever end the search starts."""
+    found = calibrate(local_gaussian, 2.0, delta, 10, 0, start=start, reach=(0.5, 10.0))
+    assert (found.noise, found.guarantee.epsilon) == (0.5, 0.0)
+
+
 def test_neighbours_at_zero_need_half_the_noise():
     every = calibrate(local_gaussian, 2.0, 1e-6, 100, 10)
     zeros = calibrate(local_gaussian, 2.0, 1e-6, 100, 10, neighboring="zero_out")

@@ -11,10 +11,12 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import ndtr
 
 import randquant as rq
+from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.composition.fourier import by_fourier
 from randquant.privacy.accounting.composition.loss import best_tilt
 from randquant.privacy.accounting.composition.mixture import Mixture
-from randquant.privacy.accounting.composition.rule import compose_mixture
+from randquant.privacy.accounting.composition.rule import compose_worlds
+from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.accounting.sampled import Sampled
 from randquant.privacy.guarantee import Neighboring
 
@@ -154,7 +156,7 @@ THEIRS = {
     (0.001, 1.0, 10_000), (0.01, 1.0, 100), (0.1, 4.0, 10_000), (0.5, 4.0, 1), (0.1, 4.0, 600),
 ])  # fmt: skip
 def test_epsilon_is_between_dp_accountings_bounds_within_three_percent(make, rate, sigma, rounds):
-    epsilon, _ = compose_mixture(make(rate, 1 / sigma), rounds, DELTA)
+    epsilon, _ = compose_worlds(make(rate, 1 / sigma), rounds, DELTA)
     lower, upper = (
         privacy_loss_distribution.from_gaussian_mechanism(
             sigma,
@@ -175,9 +177,12 @@ def test_both_directions_of_absence_count():
     """With the client in the second world only, less is lost: the larger epsilon is the bound."""
     mixture = Mixture.of_absence(0.1, 1.0)
     for way in mixture.ways:
-        one = compose_mixture(Mixture(0.1, (way,)), 100, DELTA)
-        assert one <= compose_mixture(mixture, 100, DELTA)
+        one = compose_worlds(Mixture(0.1, (way,)), 100, DELTA)
+        assert one <= compose_worlds(mixture, 100, DELTA)
     assert {way[::-1] for way in mixture.ways} == set(mixture.ways)
+
+
+NEAR: list[tuple[int, Neighboring]] = [(4, "replace_one"), (1, "zero_out")]
 
 
 @pytest.mark.parametrize("rounds", [1, 60])
@@ -196,9 +201,12 @@ def test_account_knows_the_worlds_of_a_sampled_release(rounds):
         ),
         (Sampled(gaussian(1.0), 0.02, rounds, "fixed"), anywhere(0.02, 1.0)),
     ]
+    skellam = [NoiseRelease(Skellam(100.0), 20, n * 1000, 8, 1, neighboring=m) for n, m in NEAR]
+    both = Sampled(skellam[0], 0.02, rounds, hidden=True, absent=skellam[1])
+    assert both.worlds == Sampled(skellam[0], 0.02, rounds, hidden=True).worlds
     for release, mixture in cases:
         epsilon = rq.account([release], DELTA).epsilon
-        assert epsilon == pytest.approx(compose_mixture(mixture, rounds, DELTA)[0], rel=1e-6)
+        assert epsilon == pytest.approx(compose_worlds(mixture, rounds, DELTA)[0], rel=1e-6)
         assert epsilon < rq.account([release], DELTA, quick=True).epsilon / 1.05
         # Two halves are the whole; with another release among them, Rényi composition is left.
         if rounds > 1:
@@ -208,12 +216,12 @@ def test_account_knows_the_worlds_of_a_sampled_release(rounds):
             quick = rq.account([release, other], DELTA, quick=True)
             assert rq.account([release, other], DELTA) == quick
     bits = rq.ChannelRelease(rq.stochastic_rounding(1.0, 2, 9.0), 4, 1)
-    assert Sampled(bits, 0.1, rounds, hidden=True).mixture is None
+    assert Sampled(bits, 0.1, rounds, hidden=True).worlds is None
 
 
 @pytest.mark.parametrize("rounds", [2**17 + 1, 2**30, 2**41])
 def test_many_rounds_are_bounded_by_the_normal_law_or_not_at_all(rounds):
-    found, _ = compose_mixture(Mixture.of_absence(0.001, 0.25), rounds, DELTA)
+    found, _ = compose_worlds(Mixture.of_absence(0.001, 0.25), rounds, DELTA)
     mean = rounds * 1e-6 * math.expm1(1 / 16) / 2  # of the loss, about
     assert found == math.inf if rounds > 2**40 else mean < found < 3 * mean + 10
 
@@ -221,5 +229,5 @@ def test_many_rounds_are_bounded_by_the_normal_law_or_not_at_all(rounds):
 @pytest.mark.parametrize("make", [Mixture.of_absence, between, anywhere])
 @pytest.mark.parametrize(("rate", "apart"), [(5e-324, 1.0), (1.0, 1e-100), (1 - 2.0**-53, 1e4)])
 def test_extremes_of_rate_and_noise_stay_bounds(make, rate, apart):
-    epsilon, _ = compose_mixture(make(rate, apart), 3, DELTA)
+    epsilon, _ = compose_worlds(make(rate, apart), 3, DELTA)
     assert 3 * apart**2 / 2 < epsilon if apart > 1 else 0 <= epsilon < 1e-9

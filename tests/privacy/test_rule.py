@@ -17,7 +17,7 @@ import randquant as rq
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.accountant import ORDERS, account
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair
-from randquant.privacy.accounting.composition.fourier import _powered, by_fourier, on_grid
+from randquant.privacy.accounting.composition.fourier import by_fourier, on_grid, powered
 from randquant.privacy.accounting.composition.loss import PrivacyLoss, best_tilt, crossing
 from randquant.privacy.accounting.composition.normal import by_mean, by_normal
 from randquant.privacy.accounting.composition.rule import compose
@@ -167,7 +167,7 @@ def test_the_error_of_the_transform_is_bounded(power):
     weights /= weights.sum()
     index = np.array([-7, 0, 2, 3, 11])
     size = 32
-    sums, error = _powered(weights, index, -4, size, power)
+    sums, error = powered(weights, index, -4, size, power)
     exact = {0: Fraction(1)}
     for _ in range(power):
         grown = {}

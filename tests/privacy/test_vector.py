@@ -75,7 +75,7 @@ def test_no_pair_of_inputs_exceeds_it(channel, order, data):
         x, other = data.draw(pairs(channel))
         if x != other:
             assert steepness(channel, x, other, order) <= found.upper
-    if order <= 8:  # beyond, many codes over many vertices may use up the work
+    if order <= 8 and channel.weights.size <= 1000:  # beyond, the work may be used up
         assert found.width <= 2e-4 * found.upper
 
 

@@ -82,7 +82,10 @@ class TrainConfig:
         problem: digest of the model, the data and the loss, where they are given in Python.
         parts: patterns of the names of the parameters that are trained; by default all.
         frozen: patterns of the names of the parameters that are not trained.
-        buffers: what becomes of running statistics, such as BatchNorm's.
+        buffers: what becomes of running statistics, such as BatchNorm's: the model is refused, they
+            stay frozen, or the server computes them on public examples.
+        public: for --buffers server: module:function or FILE.py:function, which returns examples
+            that no client holds.
         most_examples: weight clients by their number of examples, up to this public number; by
             default all count alike.
     """
@@ -124,6 +127,7 @@ class TrainConfig:
     parts: Data[tuple[str, ...] | None] = None
     frozen: Data[tuple[str, ...] | None] = None
     buffers: Data[Literal["refuse", "frozen", "server"]] = "refuse"
+    public: Data[str] = ""
     most_examples: Clients[MostCount | None] = None
 
     def __post_init__(self) -> None:
@@ -169,6 +173,7 @@ ADDED = {
     "parts": None,
     "frozen": None,
     "buffers": "refuse",
+    "public": "",
     "most_examples": None,
 }
 """Settings that version 0.1.0 does not have, and their defaults."""

@@ -31,7 +31,7 @@ def is_named(config: TrainConfig) -> bool:
     usual = TrainConfig(config.dataset, config.model, config.mechanism)
     changed = any(
         getattr(config, name) != getattr(usual, name)
-        for name in ("loss", "parts", "frozen", "buffers")
+        for name in ("loss", "parts", "frozen", "buffers", "public")
     )
     return changed or named_by_function(config.dataset) or named_by_function(config.model)
 
@@ -45,9 +45,10 @@ def problem_by_function(config: TrainConfig) -> Problem:
     """
     with seeded(config.seed or 0):
         loss = _loss(config.loss)
+        public = function(config.public, "public")() if config.public else None
         if not named_by_function(config.dataset):
             own = named_by_function(config.model)
-            return named_problem(config, _model(config, None) if own else None, loss)
+            return named_problem(config, _model(config, None) if own else None, loss, public)
         if config.features:
             raise ValueError(
                 f"Expected no features with data from {config.dataset}, got {config.features!r}: "
@@ -63,6 +64,7 @@ def problem_by_function(config: TrainConfig) -> Problem:
         parts=config.parts,
         frozen=config.frozen,
         buffers=config.buffers,
+        public=public,
     )
 
 

@@ -15,13 +15,14 @@ from randquant.training.config import TrainConfig
 from randquant.training.data import datasets, features
 from randquant.training.data.datasets import Dataset
 from randquant.training.examples import StoredExamples
-from randquant.training.problem import Loss, Problem, checked_problem
+from randquant.training.problem import Loss, Problem, checked_problem, public_examples_of
 
 
 def named_problem(
     config: TrainConfig,
     model: nn.Module | None = None,
     loss: Loss = nn.functional.cross_entropy,
+    public: Any = None,
 ) -> Problem:
     """Load a run's data set, split it over clients, and build its model.
 
@@ -29,6 +30,7 @@ def named_problem(
         config: the run's configuration.
         model: a model of one's own with its initial weights; None for the configured one.
         loss: the loss.
+        public: examples that no client holds, for running statistics.
 
     Raises:
         ValueError, FileNotFoundError, ImportError: a name is unknown, the data are not there, or
@@ -49,10 +51,10 @@ def named_problem(
         shape = dataset.train_features.shape[1:]
         model = models.build(config.model, shape, dataset.classes, seed)
     clients, test = _tables(dataset, rows)
-    buffers: Any = config.buffers
+    shown = None if public is None else public_examples_of(public, clients, None)
     return checked_problem(
-        model, clients, loss, test, parts=config.parts, frozen=config.frozen, buffers=buffers,
-        public_examples=dataset.public,
+        model, clients, loss, test, parts=config.parts, frozen=config.frozen,
+        buffers=config.buffers, public=shown, public_examples=dataset.public,
     )  # fmt: skip
 
 

@@ -138,7 +138,7 @@ def problem_of(
     with seeded(0):  # data sets may draw random numbers when they are read
         everyone = client_set(clients, columns)
         tested = None if test is None else evaluated_on(test, everyone, columns)
-        shown = None if public is None else _public_examples(public, everyone, columns)
+        shown = None if public is None else public_examples_of(public, everyone, columns)
     return checked_problem(
         model, everyone, loss, tested, parts=parts, frozen=frozen, buffers=buffers, public=shown
     )
@@ -258,8 +258,8 @@ def evaluated_on(test: Any, clients: ClientSet, columns: Columns | None = None) 
         return _finite(examples_of(test, columns), clients)
 
 
-def _public_examples(public: Any, clients: ClientSet, columns: Columns | None) -> Examples:
-    """Public examples, of which the features are enough."""
+def public_examples_of(public: Any, clients: ClientSet, columns: Columns | None) -> Examples:
+    """Examples that no client holds, in the same forms; their features are enough."""
     with named("examples", "Public "):
         if isinstance(public, Tensor | np.ndarray):
             public = (public, np.zeros(len(public), dtype=np.int64))

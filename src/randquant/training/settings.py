@@ -123,7 +123,7 @@ def with_full_paths(fields: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(fields)
     if found.get("data_dir"):
         found["data_dir"] = str(Path(found["data_dir"]).expanduser().resolve())
-    for name in {"dataset", "model", "loss"} & found.keys():
+    for name in {"dataset", "model", "loss", "public"} & found.keys():
         path, colon, function = found[name].rpartition(":")
         if colon and path.endswith(".py"):
             found[name] = f"{Path(path).expanduser().resolve()}:{function}"

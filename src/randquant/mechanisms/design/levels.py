@@ -15,7 +15,7 @@ from randquant._internal.progress import report
 NEAREST = 1e-6
 """Smallest distance of two levels, in units of clip."""
 
-STARTS = 12
+STARTS = 8
 """Starting points of a search over more than one number."""
 
 STEPS = 40

@@ -18,7 +18,7 @@ from randquant.privacy.certificates.coordinate import certify
 STYLES = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
 """Line colours by mechanism; with more mechanisms they repeat, dashed."""
 
-ORDERS = [float(order) for order in 1 + np.geomspace(0.05, 999, 41)]
+ORDERS = [float(order) for order in 1 + np.geomspace(0.05, 999, 25)]
 
 
 def as_page(comparison: Comparison) -> str:

@@ -15,9 +15,9 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.mixture import Mixture
-from randquant.privacy.accounting.composition.rule import compose, compose_mixture
+from randquant.privacy.accounting.composition.rule import compose, compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
+from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
 from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, rounded_up
@@ -44,10 +44,10 @@ def account(
             there, which saves time. Any order gives a proven bound.
 
     Returns:
-        The best of pure composition (which needs no delta), Rényi composition over ORDERS and,
-        where one channel was used throughout, composition of its privacy loss. Under local
-        trust the latter also gives `lower`. Where each release is Gaussian, or dominated by
-        Gaussian noise, the exact value of that noise, rounded up, is among them.
+        The best of pure composition (which needs no delta), comparison with Gaussian noise (exact
+        for Gaussian releases, close for sums of one bit and for integer noise), Rényi composition
+        over ORDERS and, where one channel was used throughout, composition of its privacy loss.
+        Under local trust the latter also gives `lower`.
 
     Guarantees:
         The composed mechanism is (epsilon, delta)-differentially private for the releases' own
@@ -90,17 +90,15 @@ def account(
         # theory/accounting.md, Proposition 4: this part of delta is for the law that is bounded,
         # RESERVE of it for the distance to the law that is sent.
         left = delta * (1 - RESERVE) if distance > 0 else delta
-        candidates += [_by_gaussian(releases, left), _by_renyi(releases, left, near)]
+        found, order, energy = _by_steps(releases, left)
+        candidates.append((found, order))
+        if _renyi_may_help(releases, left, found, energy):
+            candidates.append(_by_renyi(releases, left, near))
+        if not quick:
+            candidates.append(_by_worlds(releases, left))
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
-    mixture = _only_mixture(releases)
-    if mixture is not None and delta > 0 and total > 0 and not quick:
-        # theory/sampling.md, Propositions 13 to 17; its distance is zero.
-        rounds = sum(release.rounds for release in releases)
-        composed = compose_mixture(mixture, rounds, delta)
-        if composed[0] < epsilon:
-            epsilon, order = composed
     lower = 0.0
     channel = _only_channel(releases)
     if channel is not None:
@@ -170,23 +168,49 @@ def _only_channel(releases: Sequence[Release]) -> Channel | None:
     return used.pop() if len(used) == 1 else None
 
 
-def _by_gaussian(releases: Sequence[Release], delta: float) -> tuple[float, float]:
-    """(epsilon, order) where every release is dominated by Gaussian noise; else infinity."""
-    squares = [release.squared_mu for release in releases]
-    known = [square for square in squares if square is not None]
-    if len(known) < len(squares):
+def _by_steps(releases: Sequence[Release], delta: float) -> tuple[float, float, float]:
+    """(epsilon, order, energy) by comparison with Gaussian noise; infinity where there is none."""
+    parts = []
+    for release in releases:
+        square = release.squared_mu
+        # theory/martingale.md, Proposition 5: Gaussian noise adds no error.
+        part = release.steps if square is None else Steps(square)
+        if part is None:
+            return math.inf, math.inf, 0.0
+        parts.append(part)
+    steps = Steps.together(parts)
+    if steps.largest > 0:
+        return *martingale_epsilon(steps, delta), steps.energy
+    # theory/gaussian.md, Propositions 1 and 2. At that order the Rényi bound is lowest, about.
+    epsilon = gaussian_epsilon(rounded_up(math.sqrt(steps.energy)), delta)
+    return epsilon, 1 + epsilon / steps.energy if steps.energy > 0 else math.inf, steps.energy
+
+
+def _renyi_may_help(
+    releases: Sequence[Release], delta: float, epsilon: float, energy: float
+) -> bool:
+    """Whether Rényi composition might beat `epsilon`: it takes long, mostly in vain.
+
+    Of Gaussian noise of the same energy it does not beat it, and at the order that is best there
+    the releases are no better than Gaussian noise. Either answer leaves a proven bound.
+    """
+    orders = np.array(ORDERS)
+    conversion = np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    converted = orders * (energy / 2) + conversion
+    best = int(converted.argmin())
+    if epsilon > converted[best]:
+        return True
+    return _composed(releases, ORDERS[best]) < 0.999 * ORDERS[best] * energy / 2
+
+
+def _by_worlds(releases: Sequence[Release], delta: float) -> tuple[float, float]:
+    """(epsilon, order) where the same worlds dominate parts of every release; else infinity."""
+    known = [release.worlds for release in releases]
+    first, *others = {each and each[0] for each in known}
+    if others or first is None:
         return math.inf, math.inf
-    # theory/gaussian.md, Propositions 1 and 2; a sum and a root. At that order the Rényi bound
-    # is lowest, about.
-    mu = rounded_up(math.sqrt(rounded_up(math.fsum(known))))
-    epsilon = gaussian_epsilon(mu, delta)
-    return epsilon, 1 + epsilon / mu**2 if mu**2 > 0 else math.inf
-
-
-def _only_mixture(releases: Sequence[Release]) -> Mixture | None:
-    """The mixtures that dominate each round of all releases, if they are the same ones."""
-    first, *others = {release.mixture for release in releases}
-    return None if others else first
+    # theory/sampling.md, Propositions 15 and 19.
+    return compose_worlds(first, sum(each[1] for each in known if each), delta)
 
 
 def _by_renyi(

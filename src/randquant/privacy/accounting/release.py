@@ -6,7 +6,8 @@ from typing import Protocol
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.mixture import Mixture
+from randquant.privacy.accounting.composition.loss import Worlds
+from randquant.privacy.accounting.martingale import Steps
 from randquant.privacy.guarantee import Neighboring, Trust
 
 
@@ -69,13 +70,18 @@ class Release(Protocol):
         ...
 
     @property
+    def steps(self) -> Steps | None:
+        """All rounds as many small steps of the likelihood ratio; None if they are not known."""
+        ...
+
+    @property
     def sampled(self) -> bool:
         """Whether the bound relies on the client taking part in each round at random."""
         ...
 
     @property
-    def mixture(self) -> Mixture | None:
-        """Pairs of mixtures of normal laws that dominate each round, if any are known."""
+    def worlds(self) -> tuple[Worlds, int] | None:
+        """What dominates a part of the run, if it is known, and how many such parts there are."""
         ...
 
     def zeroed(self) -> Release | None:
@@ -134,12 +140,17 @@ class ReleaseDefaults:
         return None
 
     @property
+    def steps(self) -> Steps | None:
+        """None: not known."""
+        return None
+
+    @property
     def sampled(self) -> bool:
         """No: the client takes part in all its rounds."""
         return False
 
     @property
-    def mixture(self) -> Mixture | None:
+    def worlds(self) -> tuple[Worlds, int] | None:
         """None: not known."""
         return None
 

@@ -1,8 +1,7 @@
 """Releases of one client's data through the mechanisms, for accounting to compose.
 
 A release bounds the Rényi divergence between the output distributions of two neighbouring inputs,
-under one trust. Derivations: `docs/theory/accounting.md`, `vector.md`, `sums.md`, and for integer
-noise `additive.md`.
+under one trust. Derivations: `docs/theory/accounting.md`, `vector.md`, `sums.md`, `additive.md`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.examples import check_examples, share
 from randquant.privacy.accounting.gaussian import step_square
+from randquant.privacy.accounting.martingale import Steps, steps_of_sums
 from randquant.privacy.accounting.release import ReleaseDefaults, whole_times
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
@@ -160,9 +160,6 @@ class VectorRelease(ReleaseDefaults):
         order = validate.renyi_order(order)
         if self.releases == 0:
             return 0.0
-        worlds = 2 if self.neighboring == "replace_one" else 1
-        # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16.
-        apart = worlds * self.clip_norm * share(self.examples)
         spread = 1.0 if self.norm == "l1" else math.sqrt(self.dimension)
         # In L1 the encoder's rounding moves every coordinate by at most what it moves one.
         # theory/vector.md, Proposition 14.
@@ -172,19 +169,32 @@ class VectorRelease(ReleaseDefaults):
             # both hold at every order. An L1 norm of at most N is an L2 norm of at most N, sqrt(d)
             # N bounds the L1 norm of an L2 norm N.
             self.dimension * _epsilon(self.channel, math.inf, self.neighboring, 1),
-            _lipschitz(self.channel) * (apart * spread + moved),
+            _lipschitz(self.channel) * (self._apart * spread + moved),
         )
         if order <= LARGEST_ORDER:
             # theory/vector.md, Proposition 2: D <= kappa · squared distance; of sums,
             # theory/vector-sums.md.
-            square = squared_distance(self.channel, apart, self.dimension)
+            square = squared_distance(self.channel, self._apart, self.dimension)
             # Kappa grows with the order, as does its cost: once it is too large, it is skipped.
             below = [step for step in LADDER if 8 * step <= order]
             # theory/vector.md, Proposition 9: the bound at a smaller order is not larger.
             if all(self._kappa(step) * square < least for step in below):
                 least = min(least, self._kappa(order) * square)
-        # theory/rounding.md, Proposition 8; twice, for the roundings of apart, spread and moved.
+        # theory/rounding.md, Proposition 8; twice: apart, spread and moved are rounded too.
         return rounded_up(rounded_up(self.rounds * least))
+
+    @property
+    def steps(self) -> Steps | None:
+        """One step for each coordinate of each round, where the channel's moments are known."""
+        square = squared_distance(self.channel, self._apart, self.dimension)
+        return steps_of_sums(self.channel, self.cohort, square, self.rounds)
+
+    @property
+    def _apart(self) -> float:
+        """Largest distance of neighbours' updates, in the norm in which they are clipped."""
+        worlds = 2 if self.neighboring == "replace_one" else 1
+        # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16.
+        return worlds * self.clip_norm * share(self.examples)
 
     def _kappa(self, order: float) -> float:
         return kappa_sum(self.channel, self.cohort, order).upper

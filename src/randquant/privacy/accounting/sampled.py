@@ -19,7 +19,7 @@ from randquant.privacy.accounting.release import (
     whole_times,
 )
 from randquant.privacy.divergence import UNIT
-from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.privacy.guarantee import Neighboring, Trust, rounded_up
 
 Scheme = Literal["poisson", "fixed"]
 """`poisson`: each client takes part independently of the others. `fixed`: cohorts of one size,
@@ -69,8 +69,8 @@ class Sampled(ReleaseDefaults):
         validate.real("rate", self.rate, above=0, high=1, why="it is a probability")
         validate.whole("rounds", self.rounds, low=0, high=2**53)
         validate.choice("scheme", self.scheme, ("poisson", "fixed"))
-        _check_release("release", self.release)
-        _check_unseen(self.release, self.scheme, self.hidden)
+        check_one_round("release", self.release)
+        check_unseen(self.release, self.scheme, self.hidden)
         if self.absent is not None:
             _check_absent(self.absent, self.release, self.scheme)
 
@@ -130,20 +130,21 @@ class Sampled(ReleaseDefaults):
         return self.rounds * per_round * (1 + 8 * UNIT)
 
     @property
-    def mixture(self) -> Mixture | None:
-        """Of Gaussian noise, the worlds of one round that are easiest to tell apart."""
-        apart = _apart(self.release)
+    def worlds(self) -> tuple[Mixture, int] | None:
+        """Where Gaussian noise hides no more, the worlds of one round, easiest to tell apart."""
+        apart = distance_of(self.release)
         if apart is None:
             return None
         if self.neighboring == "zero_out":
             # theory/sampling.md, Proposition 13.
-            return Mixture.of_absence(self.rate, apart)
-        away = None if self.absent is None else _apart(self.absent)
-        if away is not None and away < apart:
+            return Mixture.of_absence(self.rate, apart), self.rounds
+        away = None if self.absent is None else distance_of(self.absent)
+        gaussian = self.release.gaussian_multiplier is not None
+        if gaussian and away is not None and away < apart:
             # theory/sampling.md, Proposition 13: absence is between the two.
-            return Mixture.of_exchange(self.rate, (away, -away))
+            return Mixture.of_exchange(self.rate, (away, -away)), self.rounds
         # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
-        return Mixture.of_exchange(self.rate, (apart, 0.0))
+        return Mixture.of_exchange(self.rate, (apart, 0.0)), self.rounds
 
     def repeated(self, times: int) -> Sampled:
         """In so many times the rounds."""
@@ -158,13 +159,22 @@ class Sampled(ReleaseDefaults):
         return self.absent
 
 
-def _apart(release: Release) -> float | None:
-    """How far apart Gaussian noise keeps neighbours, in standard deviations, rounded up."""
-    multiplier = release.gaussian_multiplier
-    return None if multiplier is None else math.nextafter(1 / multiplier, math.inf)
+def distance_of(release: Release) -> float | None:
+    """How far apart Gaussian noise keeps neighbours that hides no more; None if unknown.
+
+    Args:
+        release: of one round.
+
+    Returns:
+        A distance in standard deviations, rounded up.
+    """
+    square = release.squared_mu
+    # theory/rounding.md, Proposition 8.
+    return rounded_up(math.sqrt(square)) if square else None
 
 
-def _check_release(name: str, release: Release) -> None:
+def check_one_round(name: str, release: Release) -> None:
+    """Refuse what is sampled already, or of many rounds."""
     check_release(name, release)
     if release.sampled:
         raise ValueError("Expected a release that is not sampled yet: multiply the rates instead.")
@@ -175,7 +185,8 @@ def _check_release(name: str, release: Release) -> None:
         )
 
 
-def _check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
+def check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
+    """Refuse rounds in which the adversary sees who takes part."""
     # theory/sampling.md, Proposition 1: an adversary who knows the others counts them.
     if scheme == "fixed" and hidden:
         raise ValueError(
@@ -198,7 +209,7 @@ def _check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
 
 
 def _check_absent(absent: Release, release: Release, scheme: Scheme) -> None:
-    _check_release("absent", absent)
+    check_one_round("absent", absent)
     wanted = ("zero_out", "replace_one", release.trust, "poisson")
     if (absent.neighboring, release.neighboring, absent.trust, scheme) != wanted:
         raise ValueError(

@@ -83,7 +83,7 @@ class TensorboardLog:
 def _write(writer: Any, metrics: RoundMetrics) -> None:
     for field in dataclasses.fields(metrics):
         value = getattr(metrics, field.name)
-        if field.name in ("round", "delta", "neighboring") or value is None:
+        if field.name in ("round", "delta", "neighboring", "mean") or value is None:
             continue
         if math.isfinite(value):
             shown = _above(value) if field.name == "epsilon" else value

@@ -50,7 +50,7 @@ class Trials(Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
 
 
-class Tables(Struct, frozen=True, forbid_unknown_fields=True):
+class SweepTables(Struct, frozen=True, forbid_unknown_fields=True):
     """The tables of the file, as above."""
 
     train: dict[str, Any] = {}
@@ -139,7 +139,7 @@ def read(text: str) -> Spec:
         raise ValueError(f"Expected a sweep as TOML: {error}.") from None
     if isinstance(given.get("case"), dict):
         raise ValueError("Expected alternatives as [[case]], got [case]: double the brackets.")
-    tables: Tables = declared.check("a sweep", Tables, given)
+    tables: SweepTables = declared.check("a sweep", SweepTables, given)
     search = tables.search
     tried = "ranges" if search else "grid"
     common = _case(tables.train, tables.grid, tables.ranges, tried)

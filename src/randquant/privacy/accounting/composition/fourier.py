@@ -88,7 +88,7 @@ def by_fourier(
     if size * step < 2 * reach + 6 * step:
         # theory/composition.md, Proposition 6.
         outside = 1.0  # never so, but a bound must not rest on it
-    sums, error = _powered(tilted.weights, grid.index, first, size, releases)
+    sums, error = powered(tilted.weights, grid.index, first, size, releases)
     points = (first + np.arange(size)) * step
     shift, unlikely = _shift(tilted, grid)
 
@@ -141,19 +141,36 @@ def _shift(tilted: Tilted, grid: LossGrid) -> tuple[float, float]:
     return (shift, 1.1 * math.exp(-RARE)) if shift > 0 else (0.0, 0.0)
 
 
-def _powered(
-    weights: np.ndarray, index: np.ndarray, first: int, size: int, power: int
+def powered(
+    weights: np.ndarray,
+    index: np.ndarray,
+    first: int,
+    size: int,
+    power: int,
+    once: np.ndarray | None = None,
 ) -> tuple[np.ndarray, float]:
     """The power-fold convolution from index `first` on, modulo size, and its error in L2.
+
+    Args:
+        weights: (k,) of the indices, not negative.
+        index: (k,) int64.
+        first: the first index of the result.
+        size: its length.
+        power: how many factors there are.
+        once: (k,) weights of one of the factors, if it has others.
 
     Returns:
         (sums, error): sums[i] is the mass of all total indices congruent to first + i; the
         vector of their errors has at most this Euclidean length.
     """
     base = int(index.min())
-    one = np.bincount((index - base) % size, weights=weights, minlength=size)
+    place = (index - base) % size
+    one = np.bincount(place, weights=weights, minlength=size)
     spectrum = np.fft.rfft(one)
     result, square, left = np.ones_like(spectrum), spectrum, power
+    another = one if once is None else np.bincount(place, weights=once, minlength=size)
+    if once is not None:
+        result, left = np.fft.rfft(another), power - 1
     while left:
         if left & 1:
             result = result * square
@@ -164,12 +181,18 @@ def _powered(
     sums = np.roll(sums, (power * base - first) % size)
     # theory/composition.md, Proposition 7: from here to the end.
     transform = 16 * UNIT * math.log2(size)
-    length = float(np.sqrt(one @ one)) * 1.001
-    largest = (
-        float(weights.sum()) * (1 + len(weights) * UNIT)
-        + 1.01 * transform * math.sqrt(size) * length
-    )
+    largest, length = _size(weights, one, transform)
     growth = math.exp(power * max(math.log(largest), 0.0))
-    rounding = power * (len(weights) + 5) * UNIT
+    if once is not None:
+        other, another_length = _size(once, another, transform)
+        length, growth = max(length, another_length), growth * max(other, 1.0)
+    rounding = power * (int(np.bincount(place).max()) + 5) * UNIT
     error = 1.02 * growth * length * ((power + 1) * transform + rounding)
     return sums, error + 1e-290
+
+
+def _size(weights: np.ndarray, one: np.ndarray, transform: float) -> tuple[float, float]:
+    """(R, length): the largest component of a computed transform, and the weights' L2 length."""
+    length = float(np.sqrt(one @ one)) * 1.001
+    largest = float(weights.sum()) * (1 + len(weights) * UNIT)
+    return largest + 1.01 * transform * math.sqrt(len(one)) * length, length

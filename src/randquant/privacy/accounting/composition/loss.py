@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -65,6 +66,19 @@ class PrivacyLoss:
         # theory/composition.md, Proposition 4: 17 of 40 units.
         some = -math.expm1(releases * math.log1p(-self.infinite))
         return min(1.0, some * (1 + 40 * UNIT)) if self.upward else some * (1 - 40 * UNIT)
+
+
+class Worlds(Protocol):
+    """Pairs of laws that dominate a part of a run, such as a round, whatever happened before it."""
+
+    def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
+        """The loss of one of so many parts, rounded up, for each way to attack all of them.
+
+        Args:
+            releases: how many are composed.
+            delta: at which; a small share of it may be spent.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

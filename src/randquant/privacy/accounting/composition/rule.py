@@ -16,8 +16,12 @@ from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair, strongest_pairs
 from randquant.privacy.accounting.composition.fourier import by_fourier
-from randquant.privacy.accounting.composition.loss import PrivacyLoss, best_tilt, crossing
-from randquant.privacy.accounting.composition.mixture import Mixture
+from randquant.privacy.accounting.composition.loss import (
+    PrivacyLoss,
+    Worlds,
+    best_tilt,
+    crossing,
+)
 from randquant.privacy.accounting.composition.normal import by_mean, by_normal
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.divergence import UNIT, hockey_stick
@@ -113,12 +117,12 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
     return Composition(Interval(lower, upper), 1 + tilt)
 
 
-def compose_mixture(mixture: Mixture, rounds: int, delta: float) -> tuple[float, float]:
-    """Bound epsilon of many rounds that are each dominated by the same mixtures.
+def compose_worlds(worlds: Worlds, parts: int, delta: float) -> tuple[float, float]:
+    """Bound epsilon of many parts of a run that are each dominated by the same worlds.
 
     Args:
-        mixture: what dominates each round, whatever was published before it.
-        rounds: how many, at least 1.
+        worlds: what dominates each part, whatever happened before it.
+        parts: how many, at least 1.
         delta: in (0, 1).
 
     Returns:
@@ -127,22 +131,21 @@ def compose_mixture(mixture: Mixture, rounds: int, delta: float) -> tuple[float,
 
     Example:
         >>> from randquant.privacy.accounting.composition.mixture import Mixture
-        >>> zeroed = Mixture(0.01, (((1.0, 0.0), (0.0, -1.0)), ((0.0, -1.0), (1.0, 0.0))))
-        >>> compose_mixture(zeroed, 1000, 1e-5)[0] < 1.9
+        >>> compose_worlds(Mixture.of_absence(0.01, 1.0), 1000, 1e-5)[0] < 1.9
         True
     """
-    if rounds > TILTED_UP_TO:
+    if parts > TILTED_UP_TO:
         return math.inf, math.inf
     # theory/sampling.md, Proposition 15: every way in which the run may be attacked.
-    return max(_attacked(loss, rounds, delta) for loss in mixture.losses(rounds, delta))
+    return max(_attacked(loss, parts, delta) for loss in worlds.losses(parts, delta))
 
 
-def _attacked(loss: PrivacyLoss, rounds: int, delta: float) -> tuple[float, float]:
-    """(epsilon, order) of so many rounds of one loss."""
-    if loss.infinite_of(rounds) >= delta:
+def _attacked(loss: PrivacyLoss, parts: int, delta: float) -> tuple[float, float]:
+    """(epsilon, order) of so many parts of one loss."""
+    if loss.infinite_of(parts) >= delta:
         return math.inf, math.inf
-    tilt = best_tilt(loss, rounds, delta)
-    return _epsilon(loss, rounds, delta, tilt), 1 + tilt
+    tilt = best_tilt(loss, parts, delta)
+    return _epsilon(loss, parts, delta, tilt), 1 + tilt
 
 
 @functools.lru_cache(maxsize=16)

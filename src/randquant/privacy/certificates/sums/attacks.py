@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ PRACTICE = 64
 
 MOVES = 2.0**27
 """Multiplications that a local search may take."""
+
+SPLITS = 6
+"""Into how many parts more others are cut, when they are spread over both ends."""
 
 FLOOR = 90.0
 """Bits below which the tails of long sums are left out; lower bounds account for that."""
@@ -73,7 +77,7 @@ def _search(rows: Rows, others: int, order: float) -> Attack:
         # theory/sums.md, Proposition 4: such sums are not evaluated, and 0 is a lower end.
         if others > MOST_CLIENTS:
             return Attack(0.0, practice.pair, counts)
-        return _evaluate(rows, counts, order)
+        return _best_of(rows, itertools.chain([counts], _split(rows.vertices, others)), order)
     # Any others and any pair give a lower end: the search may stop where it likes.
     best, work = practice, MOVES
     length = (others + 1) * rows.weights.shape[1]
@@ -97,6 +101,15 @@ def _corners(vertices: int, others: int) -> Iterator[np.ndarray]:
     for vertex in range(vertices if others else 1):
         counts = np.zeros(vertices, dtype=np.int64)
         counts[vertex] = others
+        yield counts
+
+
+def _split(vertices: int, others: int) -> Iterator[np.ndarray]:
+    """Some of the others at one end of the inputs, the rest at the other."""
+    for part in range(1, SPLITS):
+        counts = np.zeros(vertices, dtype=np.int64)
+        counts[0] += others * part // SPLITS
+        counts[-1] += others - others * part // SPLITS
         yield counts
 
 

@@ -40,6 +40,7 @@ class Bits:
         cells: how many steps there are from the first vertex to the last.
         narrowest: width of the narrowest cell of inputs.
         error: no weight is further than this from the binomial law's, relatively.
+        turned: whether codes are counted from the other end.
     """
 
     trials: int
@@ -48,6 +49,7 @@ class Bits:
     cells: int
     narrowest: float
     error: float
+    turned: bool = False
 
     @staticmethod
     def of(channel: Channel) -> Bits | None:
@@ -58,10 +60,12 @@ class Bits:
         if trials < 1 or widths.min() <= 0 or not weights.all():
             return None
         ends = [_mean(row, channel.denominator) for row in (weights[0], weights[-1])]
-        if ends[0] > ends[1]:  # codes counted from the other end
+        turned = ends[0] > ends[1]
+        if turned:
             weights, ends = weights[:, ::-1], [trials - end for end in ends]
         first = round(ends[0] / trials * SCALE)
         step = round((ends[1] - ends[0]) / trials * SCALE) // cells
+        # theory/vector-sums.md, Proposition 17: whatever they are read off as, rows are compared.
         if step <= 0 or first <= 0 or first + cells * step >= SCALE:
             return None
         error = 0.0
@@ -69,7 +73,7 @@ class Bits:
             error = max(error, _off(row, channel.denominator, first + vertex * step))
             if error > LARGEST_ERROR:
                 return None
-        return Bits(trials, first, step, cells, float(widths.min()), error)
+        return Bits(trials, first, step, cells, float(widths.min()), error, turned)
 
     def one(self, beyond: int = 0) -> Channel:
         """One of the bits, for inputs -1 to 1; its ends are moved outward by `beyond` steps."""

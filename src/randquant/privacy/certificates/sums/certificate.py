@@ -18,12 +18,13 @@ from randquant._internal.progress import report
 from randquant._internal.rounding import round_down, round_up
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.attacks import Attack, attack
+from randquant.privacy.certificates.sums.bit_moments import LONGEST, by_bits
 from randquant.privacy.certificates.sums.bounds import BlockPlan, by_blanket, by_search
 from randquant.privacy.certificates.sums.rows import Rows
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT
 from randquant.privacy.guarantee import Interval, Neighboring
 
-Method = Literal["exhaustive", "blanket", "fewer clients", "one client"]
+Method = Literal["exhaustive", "bits", "blanket", "fewer clients", "one client"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,9 @@ class SumCertificate:
         witness: (x, x'), inputs of the client; behind `others` their divergence is at least
             `epsilon.lower`.
         others: {input: how many other clients have it} in the strongest attack found.
-        method: what proved `epsilon.upper`: all others were tried; the part of their codes that
-            does not depend on their inputs was counted; only some of the others were counted; or
-            none was.
+        method: what proved `epsilon.upper`: all others were tried; all of the bits that their codes
+            are sums of; the part of their codes that does not depend on their inputs was counted;
+            only some of the others were counted; or none was.
         neighboring: what the adversary tries to tell apart.
     """
 
@@ -130,7 +131,8 @@ def _certified(
         strongest = attack(rows, clients - 1, order)
         # A quotient and a product round: 2 of 4 units. `log_moment` has its own slack.
         lower = strongest.log_moment / above_one * (1 - 4 * UNIT)
-        upper, method = _upper(channel, rows, clients - 1, order, single, strongest.log_moment)
+        hardest = strongest.log_moment
+        upper, method = _upper(channel, rows, neighboring, clients - 1, order, single, hardest)
     p, q = strongest.pair
     return SumCertificate(
         clients=clients,
@@ -145,7 +147,13 @@ def _certified(
 
 
 def _upper(
-    channel: Channel, rows: Rows, others: int, order: float, single: float, attained: float
+    channel: Channel,
+    rows: Rows,
+    neighboring: Neighboring,
+    others: int,
+    order: float,
+    single: float,
+    attained: float,
 ) -> tuple[float, Method]:
     """The least of the bounds that can be afforded, and how it was proven."""
     above_one = 1.0 if math.isinf(order) else order - 1
@@ -158,6 +166,11 @@ def _upper(
     # theory/sums.md, Propositions 1 and 2: all others are tried, or a part of them.
     search = BlockPlan.of(rows, others, order, log_single)
     if not search.complete and not math.isinf(order):
+        # theory/sums.md, Proposition 11.
+        bound = by_bits(channel, others, order, neighboring, log_single) / above_one
+        best = min(best, (bound * (1 + 4 * UNIT), "bits"))
+        if math.isfinite(bound) and others * channel.levels <= LONGEST:
+            return best
         # theory/sums.md, Propositions 3 and 4.
         report("what all codes have in common", 0, 0)
         bound = by_blanket(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)

@@ -1,0 +1,248 @@
+"""A run of many small releases against Gaussian noise: how much larger its delta can be.
+
+The likelihood ratio of two worlds is a martingale; its steps are compared with those of Gaussian
+noise, moment by moment. Derivations: `docs/theory/martingale.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
+
+from randquant.channels.channel import Channel
+from randquant.privacy.accounting.gaussian import gaussian_epsilon, log_gaussian_delta
+from randquant.privacy.accounting.ratios import LADDER, RatioMoments, ratio_moments
+from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
+from randquant.privacy.guarantee import rounded_up
+
+SLACK = 1 + 1e-9
+"""Pays for the rounding of sums of non-negative terms, of fewer than a hundred operations each."""
+
+PEAKS = (0.39894229, 0.24197073, 0.39894229, 0.55058805, 1.19682685)
+"""Largest absolute values of the normal density and of its first four derivatives, rounded up."""
+
+SEARCH = 60
+"""Most pairs of tilt and smoothing that are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Releases as steps of the likelihood ratio of two worlds, each of them small.
+
+    Attributes:
+        energy: what the steps' Rényi divergences of order 2 add up to at most.
+        largest: of a single step.
+        apart: for k = 3, 4, 5, how far the k-th moment of a step may be from that of Gaussian
+            noise, over the step's share of the energy.
+        sixth: the sixth moment of both, likewise, times no power of the ratio and times those of
+            LADDER.
+    """
+
+    energy: float
+    largest: float = 0.0
+    apart: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    sixth: tuple[float, ...] = (0.0,) * (1 + len(LADDER))
+
+    @classmethod
+    def of(cls, moments: RatioMoments, share: float, longest: float, energy: float) -> Steps:
+        """Steps from the moments of a channel.
+
+        Args:
+            moments: in units of the way from end to end.
+            share: the Rényi divergence of order 2 of a way D is at most share · D^2.
+            longest: longest way of one coordinate, at most 1.
+            energy: share times the squared ways of all coordinates and rounds.
+        """
+        # theory/martingale.md, Proposition 3: x is the second moment, log(1 + x) its Gaussian's
+        # share of the energy.
+        x = max(moments.second * longest**2, 1e-18)
+        log = math.log1p(x)
+        third = moments.third * longest + 3 * (moments.second * longest) ** 2
+        fourth = moments.excess * longest**2 / share + (16 + 15 * x + 6 * x**2 + x**3) * x**3 / log
+        fifth = moments.fifth * longest**3 / share + _lognormal(5, 0, x) / log
+        sixth = [
+            moment * longest**4 / share + _lognormal(6, power, x) / log
+            for power, moment in zip((0, *LADDER), (moments.sixth, *moments.tilted), strict=True)
+        ]
+        return cls(
+            energy * SLACK,
+            share * longest**2 * SLACK,
+            (
+                (min(moments.skew, third) / share + x**3 / log) * SLACK,
+                fourth * SLACK,
+                fifth * SLACK,
+            ),
+            tuple(moment * SLACK for moment in sixth),
+        )
+
+    @classmethod
+    def together(cls, parts: Sequence[Steps]) -> Steps:
+        """The steps of several releases, in any order."""
+        # theory/martingale.md, Proposition 5: every step is within the largest of each bound.
+        return cls(
+            rounded_up(math.fsum(part.energy for part in parts)),
+            max(part.largest for part in parts),
+            tuple(map(max, *(part.apart for part in parts), (0.0,) * 3)),
+            tuple(map(max, *(part.sixth for part in parts), (0.0,) * (1 + len(LADDER)))),
+        )
+
+    def moments(self, tilt: float) -> tuple[float, float, float, float]:
+        """Bounds for k = 3 to 6, where the ratio is raised to the power 1 + tilt."""
+        rest = tilt - 5
+        power = next((place for place, a in enumerate(LADDER, 1) if a >= rest), None)
+        if rest <= 0:
+            sixth = self.sixth[0]
+        elif power is None:
+            sixth = math.inf
+        else:
+            # theory/martingale.md, Proposition 3: a mix of the ratio's powers 0 and a.
+            part = rest / (7 * LADDER[power - 1])
+            sixth = (1 - part) * self.sixth[0] + part * self.sixth[power]
+        return *self.apart, sixth * SLACK
+
+
+def steps_of_sums(channel: Channel, clients: int, square: float, rounds: int) -> Steps | None:
+    """Sums of whole updates as steps: one for each coordinate of each round.
+
+    Args:
+        channel: the channel of every coordinate of every client.
+        clients: how many clients' codes are in a sum, at least.
+        square: largest squared distance of one client's updates, as the encoder rounds them.
+        rounds: how many sums.
+
+    Returns:
+        The steps; None where the channel's moments are not known.
+    """
+    moments = ratio_moments(channel, clients)
+    share = kappa_sum(channel, clients, 2.0).upper
+    if moments is None or math.isinf(share):
+        return None
+    # theory/martingale.md, Proposition 2: in units of the way from end to end; a way is no longer.
+    width = float(channel.inputs[-1] - channel.inputs[0])
+    share, square = share * width**2 * SLACK, square / width**2 * SLACK
+    longest = min(math.sqrt(square) * SLACK, 1.0)
+    return Steps.of(moments, share, longest, rounds * share * square)
+
+
+def martingale_epsilon(steps: Steps, delta: float) -> tuple[float, float]:
+    """(epsilon, order): least epsilon that is found for a run of such steps; an upper bound.
+
+    Args:
+        steps: of the whole run.
+        delta: in [0, 1).
+
+    Example:
+        >>> import randquant as rq
+        >>> from randquant.privacy.accounting.ratios import ratio_moments
+        >>> bit = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
+        >>> moments = ratio_moments(bit, 200)
+        >>> steps = Steps.of(moments, moments.second, 1.0, energy=2.0)
+        >>> [round(martingale_epsilon(steps, 1e-5)[0] / gaussian_epsilon(2**0.5, 1e-5), 3)]
+        [1.006]
+    """
+    if delta == 0 or not 0 < steps.energy < math.inf:
+        return (math.inf, math.inf) if steps.energy > 0 else (0.0, math.inf)
+    known: dict[tuple[int, int], float] = {}
+    gaussian = gaussian_epsilon(math.sqrt(steps.energy), delta)
+    # Where the Gaussian's delta falls like e^(-tilt · epsilon); any tilt and smoothing would do.
+    tilt = max(gaussian / steps.energy - 0.5, 0.01)
+    least = math.sqrt(steps.largest * steps.energy)
+
+    def at(place: tuple[int, int]) -> float:
+        if place not in known:
+            smoothing = steps.largest + least * 2.0 ** (place[1] / 2)
+            known[place] = epsilon_at(steps, delta, tilt * 1.1 ** place[0], smoothing)
+        return known[place]
+
+    best, stride = (-1, -6), 2
+    while stride and len(known) < SEARCH:
+        row, column = best
+        around = [(row + stride, column), (row - stride, column)]
+        around += [(row, column + stride), (row, column - stride)]
+        nearer = min((best, *around), key=at)
+        best, stride = (nearer, stride) if nearer != best else (nearer, stride // 2)
+    return at(best), 1 + tilt * 1.1 ** best[0]
+
+
+def epsilon_at(steps: Steps, delta: float, tilt: float, smoothing: float) -> float:
+    """Upper bound of epsilon by one tilt t >= 0 and one smoothing > steps.largest."""
+    moments = steps.moments(tilt)
+    whole = steps.energy + smoothing
+    mu = math.sqrt(whole) * SLACK
+    # theory/martingale.md, Proposition 5: log of the errors of all steps, but for e^(-t epsilon).
+    growth = tilt * (1 + tilt) / 2 + sum(
+        abs(_choose(1 + tilt, k)) * moment for k, moment in enumerate(moments, 3)
+    )
+    errors = _errors(moments, tilt, smoothing - steps.largest, whole - steps.largest)
+    if not growth * whole < 1e6 or math.isinf(errors):
+        return math.inf
+    log_errors = growth * whole * SLACK + (math.log(errors * SLACK) if errors > 0 else -math.inf)
+
+    def epsilon(threshold: float) -> float:
+        return mu * (threshold + mu / 2)
+
+    def enough(threshold: float) -> bool:
+        # Its rounding, of a few units, is far below the slack.
+        power = log_errors - tilt * epsilon(threshold) * (2 - SLACK)
+        if power > 0:
+            return False
+        return (math.exp(log_gaussian_delta(threshold, mu)) + math.exp(power)) * SLACK <= delta
+
+    low, high = max(-mu / 2, -40.0), math.sqrt(-2 * math.log(delta)) + 1.0
+    while not enough(high):
+        high *= 2
+        if high > 1e6:
+            return math.inf
+    if enough(low) and low > -40:
+        return 0.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return max(0.0, epsilon(high) * SLACK)
+
+
+def _errors(moments: Sequence[float], tilt: float, low: float, high: float) -> float:
+    """Integral from low to high, over what is left of the energy, of the errors of steps."""
+    total, polynomial = 0.0, [1.0]
+    for k, moment in enumerate(moments, 3):
+        # theory/martingale.md, Proposition 4: the k-th derivative of the price, in powers of the
+        # normal density's derivatives.
+        shift = 2 + tilt - k
+        polynomial = [
+            shift * before + after
+            for before, after in zip([*polynomial, 0.0], [0.0, *polynomial], strict=True)
+        ]
+        total += moment / math.factorial(k) * math.fsum(
+            abs(part) * PEAKS[place] * _power_integral(place, low, high)
+            for place, part in enumerate(polynomial)
+        )  # fmt: skip
+    return total
+
+
+def _power_integral(place: int, low: float, high: float) -> float:
+    """Integral of x^(-(place + 1)/2) from low to high."""
+    if place == 1:
+        return math.log(high / low)
+    power = (1 - place) / 2
+    return (high**power - low**power) / power
+
+
+def _choose(top: float, k: int) -> float:
+    """Binomial coefficient, for a real top."""
+    return math.prod((top - i) / (i + 1) for i in range(k))
+
+
+@functools.lru_cache(maxsize=4096)
+def _lognormal(power: int, tilt: int, x: float) -> float:
+    """E (L - 1)^power L^tilt for a lognormal L of mean 1 and variance x."""
+    # theory/martingale.md, Proposition 3: E L^b = (1 + x)^(b (b - 1)/2); x >= 1e-18 and at most
+    # its third power cancel, far from the last of 120 digits.
+    with localcontext(Context(prec=120)):
+        base, total = 1 + Decimal(x), Decimal(0)
+        for k in range(power + 1):
+            exponent = (k + tilt) * (k + tilt - 1) // 2
+            total += math.comb(power, k) * (-1) ** (power - k) * base**exponent
+        return float(total) * SLACK

@@ -1,0 +1,375 @@
+"""Many small steps against Gaussian noise: every step of the proof, and exact deltas of runs."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+import randquant as rq
+from randquant.privacy.accounting import accountant
+from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.gaussian import gaussian_epsilon
+from randquant.privacy.accounting.martingale import (
+    PEAKS,
+    Steps,
+    _choose,
+    _errors,
+    _lognormal,
+    epsilon_at,
+    martingale_epsilon,
+)
+from randquant.privacy.accounting.ratios import LADDER, ratio_moments
+from randquant.privacy.accounting.releases import GaussianRelease, VectorRelease
+from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
+
+DELTA = 1e-5
+NAMES = ("second", "third", "skew", "excess", "fifth", "sixth")
+
+
+def bit(ratio: float):
+    """One bit with values at `ratio` times the clip, 1."""
+    return rq.stochastic_rounding(clip=1.0, levels=2, margin=ratio - 1)
+
+
+def share(channel, clients: int) -> float:
+    return kappa_sum(channel, clients, 2.0).upper * float(np.ptp(channel.inputs)) ** 2
+
+
+def laws(channel, clients: int, right: int, exact: bool = False):
+    """Laws of the sum with one client at either end and `right` of the others at the right."""
+    kind = Fraction if exact else float
+    ends = [[kind(int(w)) / channel.denominator for w in row] for row in channel.weights]
+    law = [kind(1)]
+    for i in range(clients - 1):
+        law = convolve(law, ends[1] if i < right else ends[0])
+    return convolve(law, ends[0]), convolve(law, ends[1])
+
+
+def convolve(first, second):
+    out = [0] * (len(first) + len(second) - 1)
+    for (i, a), (j, b) in itertools.product(enumerate(first), enumerate(second)):
+        out[i + j] += a * b
+    return out
+
+
+@pytest.mark.parametrize(
+    ("channel", "clients"),
+    [
+        (bit(4.0), 1),
+        (bit(4.0), 2),
+        (bit(2.0), 5),
+        (rq.stochastic_rounding(clip=1.0, levels=3, margin=3.0), 1),
+        (rq.rqm(clip=1.0, margin=9.0, levels=4, keep=0.4), 3),
+    ],
+)
+def test_moments_are_above_those_of_every_pair_and_every_spread_of_the_others(channel, clients):
+    found = ratio_moments(channel, clients)
+    if len(channel.inputs) != 2:
+        assert found is None
+        return
+    assert found is not None
+    met: dict[str, float] = dict.fromkeys(NAMES, 0.0)
+    tilted = [0.0] * len(LADDER)
+    grid = [Fraction(i, 6) for i in range(7)]
+    for right in range(clients):
+        a, b = laws(channel, clients, right, exact=True)
+        pairs = [(x, y) for x, y in zip(a, b, strict=True) if x or y]
+        for p, q in itertools.permutations(grid, 2):
+            outcomes = [(x + p * (y - x), x + q * (y - x)) for x, y in pairs]
+            m = [sum(v * (u / v - 1) ** k for u, v in outcomes) for k in range(7)]
+            way = abs(p - q)
+            seen = {
+                "second": m[2] / way**2,
+                "third": abs(m[3]) / way**3,
+                "skew": abs(m[3] - 3 * m[2] ** 2) / way**2,
+                "excess": abs(m[4] - 3 * m[2] ** 2) / way**4,
+                "fifth": abs(m[5]) / way**5,
+                "sixth": m[6] / way**6,
+            }
+            for name, value in seen.items():
+                assert value <= float(getattr(found, name))
+                met[name] = max(met[name], float(value))
+            if way == 1 or (p, q) == (grid[1], grid[4]):
+                for i, power in enumerate(LADDER):
+                    value = sum(v * (u / v - 1) ** 6 * (u / v) ** power for u, v in outcomes)
+                    assert value / way**6 <= found.tilted[i]
+                    tilted[i] = max(tilted[i], float(value / way**6))
+    for name in ("second", "third", "fifth", "sixth"):  # met at the ends
+        assert getattr(found, name) <= met[name] * (1 + 1e-9)
+    assert found.tilted == pytest.approx(tilted, rel=1e-9, abs=0)
+    assert found.skew <= 1.3 * met["skew"]
+    assert found.excess <= 7 * met["excess"]
+
+
+def test_what_has_other_vertices_or_says_too_much_has_no_moments():
+    assert ratio_moments(rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42), 10) is None
+    assert ratio_moments(bit(1.0), 10) is None
+    assert ratio_moments(bit(1.1), 10) is None
+    assert ratio_moments(bit(4.0), 2**12 + 1) is None
+
+
+@pytest.mark.parametrize("x", [1e-6, 0.003, 0.2])
+@pytest.mark.parametrize(("power", "tilt"), [(3, 0), (4, 0), (5, 0), (6, 0), (6, 4), (6, 64)])
+def test_moments_of_gaussian_noise(power, tilt, x):
+    with mpmath.workdps(40):
+        w = mpmath.log(1 + mpmath.mpf(x))
+
+        def part(z):
+            ratio = mpmath.exp(mpmath.sqrt(w) * z - w / 2)
+            return (ratio - 1) ** power * ratio**tilt * mpmath.npdf(z)
+
+        centre = tilt * mpmath.sqrt(w)
+        exact = mpmath.quad(part, [centre + 4 * i for i in range(-5, 8)])
+    assert float(exact) * (1 - 1e-12) <= _lognormal(power, tilt, x) <= float(exact) * (1 + 2e-9)
+    if power == 4:
+        polynomial = 3 * x**2 + (16 + 15 * x + 6 * x**2 + x**3) * x**3
+        assert _lognormal(4, 0, x) == pytest.approx(polynomial, rel=2e-9, abs=0)
+
+
+def test_peaks_of_the_density_are_its_derivatives_largest_values():
+    for k, peak in enumerate(PEAKS):
+        z = np.linspace(0, 6, 60_001)
+        hermite = np.polynomial.hermite_e.hermeval(z, [0] * k + [1])
+        largest = np.abs(hermite * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)).max()
+        assert largest <= peak <= largest * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(("ratio", "clients", "longest"), [(4.0, 30, 1.0), (3.0, 4, 0.4)])
+def test_moments_of_steps_are_as_close_to_those_of_gaussian_noise_as_stated(
+    ratio, clients, longest
+):
+    channel = bit(ratio)
+    moments, per_way = ratio_moments(channel, clients), share(channel, clients)
+    assert moments is not None
+    steps = Steps.of(moments, per_way, longest, 1.0)
+    close = [0.0] * (3 + len(steps.sixth))
+    for right in (0, clients // 2, clients - 1):
+        a, b = (np.array(law) for law in laws(channel, clients, right))
+        for q, way in itertools.product(np.linspace(0, 1, 11), (-1.0, -0.5, 0.1, 1.0)):
+            way *= longest
+            if not 0 <= q + way <= 1:
+                continue
+            under, over = a + q * (b - a), a + (q + way) * (b - a)
+            rho, v = over / under, per_way * way**2
+            x = float(under @ (rho - 1) ** 2)
+            found = [
+                abs(float(under @ (rho - 1) ** k) - _lognormal(k, 0, x)) / v for k in (3, 4, 5)
+            ] + [
+                (float(under @ ((rho - 1) ** 6 * rho**power)) + _lognormal(6, power, x)) / v
+                for power in (0, *LADDER)
+            ]
+            assert np.all(np.array(found) <= [*steps.apart, *steps.sixth])
+            close = np.maximum(close, found).tolist()
+    # Not far above what is met.
+    assert all(
+        bound <= 12 * met for bound, met in zip([*steps.apart, *steps.sixth], close, strict=True)
+    )
+
+
+def potential(e, r, steps: Steps, tilt: float, smoothing: float):
+    """(price, allowance) of Proposition 5 at K = 1: U is their sum."""
+    moments = steps.moments(tilt)
+    growth = tilt * (1 + tilt) / 2
+    growth += sum(abs(_choose(1 + tilt, k)) * part for k, part in enumerate(moments, 3))
+    s, y = math.sqrt(e), np.log(r)
+    price = r * ndtr(y / s + s / 2) - ndtr(y / s - s / 2)
+    errors = 0.0
+    if e > smoothing:
+        errors = _errors(moments, tilt, smoothing - steps.largest, e - steps.largest)
+    return price, r ** (1 + tilt) * math.exp(min(growth * e, 300.0)) * errors
+
+
+@pytest.mark.parametrize(
+    ("ratio", "clients"), [(4.0, 100), (4.0, 20), (2.0, 10), (30.0, 1), (6.0, 3)]
+)
+def test_the_potential_does_not_rise_in_any_step(ratio, clients):
+    channel = bit(ratio)
+    moments, per_way = ratio_moments(channel, clients), share(channel, clients)
+    assert moments is not None
+    steps, chance, used = Steps.of(moments, per_way, 1.0, 1.0), np.random.default_rng(5), 0.0
+    for trial in range(120):
+        right = int(chance.integers(clients)) if trial % 3 else (trial % 2) * (clients - 1)
+        a, b = (np.array(law) for law in laws(channel, clients, right))
+        p, q = chance.permutation([0.0, 1.0]) if trial % 2 else chance.random(2)
+        under, ratios = a + q * (b - a), (a + p * (b - a)) / (a + q * (b - a))
+        v, tilt = per_way * (p - q) ** 2, 10 ** chance.uniform(-1, 1.2)
+        smoothing = steps.largest * (1 + 10 ** chance.uniform(-2, 1.5))
+        left = smoothing + (trial % 2) * 10 ** chance.uniform(-4, 0)
+        r = np.exp(np.linspace(-5, 5, 61) * math.sqrt(left + 0.01))
+        before = potential(left + v, r, steps, tilt, smoothing)
+        if before[1].max() > 1e120:
+            continue  # cut off
+        price, allowance = potential(left, r[:, None] * ratios, steps, tilt, smoothing)
+        assert ((price + allowance) @ under <= sum(before) * (1 + 1e-12) + 1e-15).all()
+        spent, allowed = price @ under - before[0], before[1] - allowance @ under
+        used = max(used, float((spent / allowed)[allowed > 1e-9].max(initial=0.0)))
+    if clients == 100:
+        assert used > 0.2  # the errors are there
+
+
+def on_grid(pair, step: float, length: int) -> np.ndarray:
+    """Law of the loss under P on a grid around 0; each loss is split so that delta only rises."""
+    p, q = (np.array(law) for law in pair)
+    place = np.log(p / q) / step
+    low = np.floor(place).astype(int)
+    law = np.zeros(length)
+    # e^-loss keeps its mean under P, that is Q its mass.
+    part = (1 - np.exp((low - place) * step)) / (1 - np.exp(-step))
+    np.add.at(law, low % length, p * (1 - part))
+    np.add.at(law, (low + 1) % length, p * part)
+    return law
+
+
+def delta_of(pair, times: int, epsilon: float, step: float = 1e-3) -> float:
+    """delta of independent coordinates, hardly above the exact one."""
+    length = 2**17
+    law = np.fft.irfft(np.fft.rfft(on_grid(pair, step, length)) ** times, length)
+    place = (np.arange(length) + length // 2) % length - length // 2
+    return float(np.maximum(law, 0) @ np.maximum(1 - np.exp(epsilon - place * step), 0))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "clients", "coordinates"), [(4.0, 100, 1000), (4.0, 100, 200), (2.0, 40, 500)]
+)
+def test_no_spread_of_the_others_reaches_the_bound_and_most_comes_close(
+    ratio, clients, coordinates
+):
+    """Every coordinate as far apart as it may be, the others at one end, or half and half."""
+    channel = bit(ratio)
+    far = 2.0 * math.sqrt(coordinates)
+    release = VectorRelease(channel, far / 2, coordinates, 1, "aggregate", cohort=clients)
+    guarantee = account([release], DELTA)
+    worst, close = 0.0, 0.0
+    for right in (0, clients // 2, clients - 1):
+        a, b = laws(channel, clients, right)
+        for pair in ((a, b), (b, a)):
+            worst = max(worst, delta_of(pair, coordinates, guarantee.epsilon))
+            close = max(close, delta_of(pair, coordinates, guarantee.epsilon / 1.016))
+    assert worst <= DELTA
+    if (ratio, coordinates) == (4.0, 1000):
+        renyi, _ = accountant._by_renyi([release], DELTA)
+        assert guarantee.epsilon < 0.945 * renyi
+        assert close > DELTA
+
+
+def test_unequal_ways_and_an_adversary_that_looks_back_stay_below():
+    """Two rounds: which end the others are at in the second depends on the first's outcome."""
+    channel, clients, many = bit(4.0), 60, 150
+    release = VectorRelease(channel, math.sqrt(many), many, 2, "aggregate", cohort=clients)
+    epsilon = account([release], 1e-3).epsilon
+    step, length = 0.02, 2**11
+    spread = {right: laws(channel, clients, right) for right in (0, clients - 1)}
+
+    def losses(right: int, swap: bool) -> np.ndarray:
+        """Law of the loss of a round under P."""
+        pair = spread[right] if swap else spread[right][::-1]
+        law = np.fft.rfft(on_grid(pair, step, length)) ** many
+        return np.maximum(np.fft.irfft(law, length), 0.0)
+
+    place = (np.arange(length) + length // 2) % length - length // 2
+    for swap in (False, True):
+        options = []
+        for right in spread:
+            law = losses(right, swap)
+            # delta of the second round for every loss of the first.
+            both = np.minimum(epsilon - step * (place[:, None] + place), 1.0)
+            options.append(np.maximum(1 - np.exp(both), 0) @ law)
+        best = np.maximum(*options)  # the adversary chooses after it has seen the first round
+        for right in spread:
+            assert losses(right, swap) @ best <= 1e-3
+
+
+def test_gaussian_noise_beside_costs_its_energy_and_nothing_else():
+    channel, clients = bit(4.0), 200
+    release = VectorRelease(channel, 20.0, 2000, 1, "local", cohort=1)
+    assert release.steps is not None
+    release = VectorRelease(channel, 4.0, 2000, 4, "aggregate", cohort=clients)
+    steps = release.steps
+    assert steps is not None
+    both = Steps.together([steps, Steps(1.5)])
+    assert both.energy == pytest.approx(steps.energy + 1.5)
+    assert (both.largest, both.apart, both.sixth) == (steps.largest, steps.apart, steps.sixth)
+    exact = gaussian_epsilon(math.sqrt(steps.energy + 1.5), DELTA)
+    assert exact < martingale_epsilon(both, DELTA)[0] < 1.02 * exact
+    local = VectorRelease(bit(60.0), 20.0, 2000, 1, "local")
+    assert local.steps is not None
+    mixed = account([local, GaussianRelease(2.0, 5, 1, "local")], DELTA).epsilon
+    alone = account([local], DELTA).epsilon
+    assert (
+        alone
+        < mixed
+        < 1.03
+        * gaussian_epsilon(
+            math.sqrt(local.steps.energy + 0.25),
+            DELTA,  # type: ignore[union-attr]
+        )
+    )
+
+
+def test_any_tilt_and_smoothing_is_above_the_gaussian_and_none_is_no_bound():
+    steps = VectorRelease(bit(4.0), 4.0, 2000, 4, "aggregate", cohort=200).steps
+    assert steps is not None
+    exact = gaussian_epsilon(math.sqrt(steps.energy), DELTA)
+    best, order = martingale_epsilon(steps, DELTA)
+    for tilt, smoothing in itertools.product((0.0, 0.5, 3.0, 9.0, 200.0), (1.01, 3.0, 50.0, 1e4)):
+        found = epsilon_at(steps, DELTA, tilt, steps.largest * smoothing)
+        assert exact < best * (1 - 1e-3) < found
+    assert order > 1
+    assert martingale_epsilon(steps, 0.0)[0] == math.inf
+    assert martingale_epsilon(Steps(0.0), DELTA)[0] == 0.0
+
+
+@pytest.mark.parametrize("tilt", [0.5, 2.5, 7.0])
+@pytest.mark.parametrize("smoothing", [1.5, 20.0])
+def test_the_potential_of_the_whole_run_is_delta(tilt, smoothing):
+    """The potential at R_0 = 1 and K is K times the one at 1/K."""
+    steps = VectorRelease(bit(4.0), 4.0, 2000, 4, "aggregate", cohort=200).steps
+    assert steps is not None
+    smoothing *= steps.largest
+    epsilon = epsilon_at(steps, DELTA, tilt, smoothing)
+    ratio, whole = np.exp(-epsilon), steps.energy + smoothing
+    found = sum(potential(whole, ratio, steps, tilt, smoothing)) / ratio
+    assert DELTA * (1 - 1e-5) < found <= DELTA
+
+
+def test_the_energy_is_that_of_order_two():
+    """Cover every pair of one coordinate: D_2 is at most share · way^2, and close to it."""
+    channel, clients, close = bit(3.0), 12, 0.0
+    release = VectorRelease(channel, 1.0, 1, 1, "aggregate", cohort=clients)
+    steps = release.steps
+    assert steps is not None
+    for right in range(clients):
+        a, b = (np.array(law) for law in laws(channel, clients, right))
+        for p, q in itertools.permutations(np.linspace(0, 1, 9), 2):
+            under, other = a + q * (b - a), a + p * (b - a)
+            loss = math.log(float((other**2 / under).sum())) / (p - q) ** 2
+            close = max(close, loss)
+    assert close <= steps.energy <= close * 1.01
+    assert steps.largest == pytest.approx(steps.energy, rel=1e-6)
+
+
+def test_a_channel_that_is_no_mirror_image_is_bounded_for_every_spread():
+    weights = [[2**60, 3 * 2**60], [2**61 + 2**59, 2**62 - 2**61 - 2**59]]
+    channel = rq.Channel([-1.0, 1.0], [-2.0, 3.0], weights, 2**62)
+    found = ratio_moments(channel, 6)
+    assert found is not None
+    worst = 0.0
+    for right in range(6):
+        a, b = (np.array(law) for law in laws(channel, 6, right))
+        worst = max(worst, *(float(((b - a) ** 6 / under**5).sum()) for under in (a, b)))
+    assert worst <= found.sixth <= worst * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("clients", [40, 200])
+def test_quick_accounting_and_both_neighbourings_agree_with_the_energy(clients):
+    release = VectorRelease(bit(4.0), 3.0, 2000, 4, "aggregate", cohort=clients)
+    zeroed = release.zeroed()
+    assert account([release], DELTA, quick=True) == account([release], DELTA)
+    assert release.steps is not None
+    assert zeroed.steps is not None
+    assert zeroed.steps.energy == pytest.approx(release.steps.energy / 4, rel=1e-6)
+    assert account([zeroed], DELTA).epsilon < account([release], DELTA).epsilon / 1.8
