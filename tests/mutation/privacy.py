@@ -272,7 +272,7 @@ MUTANTS = [
     ),
     (
         "privacy/guarantee.py",
-        '({self.neighboring}, {self.trust} trust)"\n        )',
+        '({about}, {self.trust} trust)"\n        )',
         '(replace_one, {self.trust} trust)"\n        )',
         "guarantee: wrong neighbours printed",
         (),
