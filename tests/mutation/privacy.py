@@ -272,7 +272,7 @@ MUTANTS = [
     ),
     (
         "privacy/guarantee.py",
-        'f"({self.neighboring}, {self.trust} trust{',
+        'f"({about}, {self.trust} trust{',
         'f"(replace_one, {self.trust} trust{',
         "guarantee: wrong neighbours printed",
         (),
