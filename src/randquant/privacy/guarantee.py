@@ -60,6 +60,8 @@ class Guarantee:
         releases: how many single-coordinate releases of one client were composed.
         lower: no proof can give less than this at delta: it is lost at some pair of inputs. 0 where
             nothing is known.
+        hidden: whether it rests on nobody seeing which rounds a client takes part in; see
+            docs/sampling.md for when that may be claimed.
     """
 
     epsilon: float
@@ -69,13 +71,14 @@ class Guarantee:
     order: float
     releases: int
     lower: float = 0.0
+    hidden: bool = False
 
     def __str__(self) -> str:
         if math.isinf(self.epsilon):
             return f"no guarantee ({self.neighboring}, {self.trust} trust)"
         return (
             f"epsilon <= {round_up(self.epsilon)} at delta = {self.delta} "
-            f"({self.neighboring}, {self.trust} trust)"
+            f"({self.neighboring}, {self.trust} trust{', hidden cohorts' * self.hidden})"
         )
 
 
