@@ -1,5 +1,6 @@
 """What a run has cost so far, as it is asked for round by round."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -53,7 +54,8 @@ def test_about_the_limit_epsilon_is_as_low_as_accounting_gets(monkeypatch):
 def test_one_example_costs_less_than_a_client():
     ledger = Ledger(NOISY, 5, delta=1e-5, examples=20)
     assert ledger.epsilon(3) == paid(NOISY, 5, 3, quick=True, examples=20).epsilon
-    assert ledger.guarantee(3) == paid(NOISY, 5, 3, examples=20)
+    assert ledger.guarantee(3) == replace(paid(NOISY, 5, 3, examples=20), unit="example")
+    assert Ledger(NOISY, 5, delta=1e-5).guarantee(3).unit == "client"
     assert ledger.epsilon(3) < Ledger(NOISY, 5, delta=1e-5).epsilon(3) / 10
 
 
