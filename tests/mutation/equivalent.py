@@ -415,5 +415,29 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "for law, mass in zip(laws, log_masses, strict=False):",
         "laws and masses are made from one list of groups",
     ),
+    (
+        "privacy/certificates/vector.py",
+        "size = 4 * (self.lines.weights.shape[1] + 6)",
+        "size = 4 * (self.lines.weights.shape[1] + 5)",
+        "how many boxes are bounded at a time, and after how many a search settles: it decides how tight the result is, never whether it holds (theory/vector.md, Proposition 8)",
+    ),
+    (
+        "privacy/certificates/vector.py",
+        "share = max(batch, len(ranks) // 4)",
+        "share = max(batch, len(ranks) // 3)",
+        "how many boxes are split at a time: it decides how tight the result is, never whether it holds (theory/vector.md, Proposition 8)",
+    ),
+    (
+        "privacy/certificates/sums/mixture.py",
+        "return total + UNIT * (64 + len(logs) + 16 * (abs(total) + float(np.abs(log_moments).max())))",
+        "return total + UNIT * ( 65 + len(logs) + 16 * (abs(total) + float(np.abs(log_moments).max())))",
+        "still a bound: a unit of 2**-53 is added where 64 and more are, and no statement is about a last digit",
+    ),
+    (
+        "privacy/certificates/sums/mixture.py",
+        "ENOUGH = 1e-7",
+        "ENOUGH = -0.9999999",
+        "the largest pairs are always evaluated with all digits, slower: the result is the lesser of two bounds",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

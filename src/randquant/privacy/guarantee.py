@@ -63,6 +63,8 @@ class Guarantee:
         releases: how many single-coordinate releases of one client were composed.
         lower: no proof can give less than this at delta: it is lost at some pair of inputs. 0 where
             nothing is known.
+        hidden: whether it rests on nobody seeing which rounds a client takes part in; see
+            docs/sampling.md for when that may be claimed.
         unit: what is protected: all data of a `client`, or one `example` of a client.
     """
 
@@ -73,6 +75,7 @@ class Guarantee:
     order: float
     releases: int
     lower: float = 0.0
+    hidden: bool = False
     unit: Unit = "client"
 
     def __str__(self) -> str:
@@ -81,7 +84,7 @@ class Guarantee:
             return f"no guarantee ({about}, {self.trust} trust)"
         return (
             f"epsilon <= {round_up(self.epsilon)} at delta = {self.delta} "
-            f"({about}, {self.trust} trust)"
+            f"({about}, {self.trust} trust{', hidden cohorts' * self.hidden})"
         )
 
 
