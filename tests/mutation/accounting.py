@@ -863,8 +863,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/ledger.py",
-        "return replace(account([release], self._delta), unit=unit)",
-        "return replace(account([release], self._delta * 2), unit=unit)",
+        "found = account([release], self._delta)",
+        "found = account([release], self._delta * 2)",
         "twice the delta",
         SCHEDULE,
     ),

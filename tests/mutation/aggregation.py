@@ -748,8 +748,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/ledger.py",
-        "return replace(account([release], self._delta), unit=unit)",
-        "return replace(account([release], self._delta, quick=True), unit=unit)",
+        "found = account([release], self._delta)",
+        "found = account([release], self._delta, quick=True)",
         "guarantees by quick accounting",
         LEDGER,
     ),

@@ -57,6 +57,7 @@ def test_one_example_costs_less_than_a_client():
     ledger = Ledger(NOISY, 5, delta=1e-5, examples=20)
     assert ledger.epsilon(3) == paid(NOISY, 5, 3, quick=True, examples=20).epsilon
     assert ledger.guarantee(3) == replace(paid(NOISY, 5, 3, examples=20), unit="example")
+    assert Ledger(NOISY, 5, delta=1e-5).guarantee(3).unit == "client"
     assert ledger.epsilon(3) < Ledger(NOISY, 5, delta=1e-5).epsilon(3) / 10
 
 

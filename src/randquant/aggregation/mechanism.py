@@ -89,8 +89,9 @@ class UpdateMechanism(Protocol):
             equal pair with a probability below 2**-40.
 
         Raises:
-            ValueError: a payload is damaged, of another mechanism or dimension, or a duplicate (the
-                error names it by its index); or there are too few payloads.
+            ValueError: a payload is damaged, of another channel or dimension, or a duplicate (the
+                error names it by its index); or there are too few payloads. (A payload does not
+                state the threshold and the rotation that its client used.)
             TypeError: a payload is not bytes, or a key is needed and missing.
         """
         ...

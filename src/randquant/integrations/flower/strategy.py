@@ -376,8 +376,8 @@ def _check_inner(strategy: Strategy) -> None:
     if weighted != EXAMPLES:
         raise ValueError(
             f"Expected a strategy in which clients have equal weights, got {name} weighted by "
-            f"{weighted!r}: a client's own weight would tell the server about its data, and the "
-            "noise covers equal ones. Leave weighted_by_key out; it is not used."
+            f"{weighted!r}: a client's weight would tell the server how much data it has, and no "
+            "epsilon covers that. Leave weighted_by_key out: all clients count alike."
         )
     if isinstance(strategy, QuantizedStrategy) or name.startswith("DifferentialPrivacy"):
         raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.release import Release, Releasing
-from randquant.privacy.guarantee import Guarantee, Neighboring, Unit
+from randquant.privacy.guarantee import Guarantee, Neighboring
 
 
 class Ledger:
@@ -64,8 +64,8 @@ class Ledger:
         release = self.release(participations)
         if release is None:
             return None
-        unit: Unit = "client" if self._examples is None else "example"
-        return replace(account([release], self._delta), unit=unit)
+        found = account([release], self._delta)
+        return found if self._examples is None else replace(found, unit="example")
 
     def epsilon(self, participations: int) -> float | None:
         """A proven upper bound of epsilon, computed once; None without privacy.
