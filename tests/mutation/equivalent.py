@@ -439,5 +439,11 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "ENOUGH = -0.9999999",
         "the largest pairs are always evaluated with all digits, slower: the result is the lesser of two bounds",
     ),
+    (
+        "privacy/accounting/accountant.py",
+        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 4",
+        "near, step = 1 ** math.sqrt(-math.log(delta) / rate), 4",
+        "where the descent starts: it ends where neither neighbour is lower, and epsilon is quasi-convex in the order",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
