@@ -34,6 +34,14 @@ SETTINGS = {
         ["--rounds", "10000", *RUN],
     ),
     "compare, 2 bits": (["compare", "--clip", "1", "--bits", "2"], ["--epsilon", "1"]),
+    "compare, 2 bits, with curves": (
+        ["compare", "--clip", "1", "--bits", "2"],
+        ["--epsilon", "1", "--curves"],
+    ),
+    "compare, 2 bits, all mechanisms": (
+        ["compare", "--clip", "1", "--bits", "2"],
+        ["--epsilon", "1", "--mechanisms", "all"],
+    ),
     "compare, 2 and 3 bits, with a page": (
         ["compare", "--clip", "1", "--bits", "2,3"],
         ["--epsilon", "1", "--output", "compare.html"],

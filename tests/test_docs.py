@@ -128,7 +128,7 @@ def test_commands_of_the_docs_run(command, capsys, tmp_path, monkeypatch):
 
 def test_every_output_of_the_docs_is_of_a_command_that_is_run():
     assert OUTPUTS.keys() <= set(SHORT)
-    assert len(OUTPUTS) == 5
+    assert len(OUTPUTS) == 6
 
 
 @pytest.mark.slow
@@ -429,7 +429,7 @@ def test_the_python_of_the_errata_shows_what_it_says():
 SAMPLING = (ROOT / "docs" / "sampling.md").read_text()
 
 
-@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("place", range(4))
 def test_the_python_of_the_sampling_page_prints_what_it_says(place):
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

@@ -30,5 +30,6 @@ def perturbed(channel, size: float, vertex: int):
     """A vertex's row off its binomial law: the cell beside it becomes steeper."""
     weights = channel.weights.copy()
     moved = int(size * weights[vertex, 0])
-    weights[vertex] += [moved, -moved]
+    weights[vertex, 0] += moved
+    weights[vertex, 1] -= moved
     return rq.Channel(channel.inputs, channel.values, weights, channel.denominator)

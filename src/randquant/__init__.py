@@ -29,6 +29,7 @@ from randquant.planning.compare import Comparison
 from randquant.planning.compare import at_equal_epsilon as compare
 from randquant.planning.plan import Plan, plan
 from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.allocated import Allocated
 from randquant.privacy.accounting.calibration import Calibration, OutOfReach, calibrate
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
@@ -41,6 +42,7 @@ from randquant.privacy.certificates.vector import kappa, squared_distance
 from randquant.privacy.guarantee import Guarantee, Interval
 
 __all__ = [
+    "Allocated",
     "Audit",
     "Calibration",
     "Certificate",

@@ -16,7 +16,8 @@ from randquant.cli import command, commands
 from randquant.cli.command import EVERYTHING, all_commands
 from randquant.cli.main import app
 from randquant.cli.options import Option, flag, given_channel, of_function
-from randquant.mechanisms.registry import channel_mechanisms
+from randquant.mechanisms.randomized_quantization import stochastic_rounding
+from randquant.mechanisms.registry import channel_mechanisms, register, unregister
 from randquant.training import settings
 
 
@@ -189,6 +190,27 @@ def test_a_channel_is_read_from_words():
     for text in ("pbm clip", "pbm colour=1", "pbm clip=1 clip=2"):
         with pytest.raises(ValueError, match="once each"):
             given_channel(text)
+
+
+def test_a_mechanism_of_ones_own_has_its_options(capsys):
+    def mine(clip: float, fine: bool = True, coarse: bool = False):
+        return stochastic_rounding(clip, 4 + 2 * fine + 4 * coarse, 1.0)
+
+    register("mine", mine, help={"fine": "six levels"})
+    try:
+        assert "six levels [default: True]" in printed(capsys, "certify mine --help")
+        assert "mine: 8 codes" in printed(
+            capsys, "certify mine --clip 1 --fine false --coarse true"
+        )
+        assert "mine: 6 codes" in printed(capsys, "certify mine --clip 1")
+        assert "--fine to be true or false, got 'x'" in refused(capsys, "certify mine --fine x")
+    finally:
+        unregister("mine")
+
+
+def test_numbers_may_be_written_as_in_python(capsys):
+    text = "certify rqm --levels 1_6 --clip +1 --margin 1. --keep .4 --order inf"
+    assert "16 codes" in printed(capsys, text)
 
 
 NEW = '''"""`randquant greet`: say

@@ -233,7 +233,17 @@ def test_own_and_built_in_parts_go_together(here, words, dimension):
         ),
         (["--loss", "no_loss"], "torch.nn.functional"),
         ([*SERVER], "public examples"),
-        (["--data", "own.py:clients", "--public", "own.py:open_data"], "public examples"),
+        (
+            [
+                "--data",
+                "own.py:clients",
+                "--model",
+                "own.py:network",
+                "--public",
+                "own.py:open_data",
+            ],
+            "public examples",
+        ),
         ([*SERVER, "--public", "own.py:nothing"], "public"),
         ([*SERVER, "--public", "own.py:number"], "Public examples"),
         (["--data", "own.py:clients", "--model", "cnn-2"], "for model cnn"),

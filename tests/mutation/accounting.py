@@ -863,8 +863,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/ledger.py",
-        "return None if release is None else account([release], self._delta)",
-        "return None if release is None else account([release], self._delta * 2)",
+        "return replace(account([release], self._delta), unit=unit)",
+        "return replace(account([release], self._delta * 2), unit=unit)",
         "twice the delta",
         SCHEDULE,
     ),

@@ -748,8 +748,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/ledger.py",
-        "return None if release is None else account([release], self._delta)",
-        "return None if release is None else account([release], self._delta, quick=True)",
+        "return replace(account([release], self._delta), unit=unit)",
+        "return replace(account([release], self._delta, quick=True), unit=unit)",
         "guarantees by quick accounting",
         LEDGER,
     ),

@@ -272,8 +272,8 @@ MUTANTS = [
     ),
     (
         "privacy/guarantee.py",
-        '({self.neighboring}, {self.trust} trust)"\n        )',
-        '(replace_one, {self.trust} trust)"\n        )',
+        'f"({about}, {self.trust} trust{',
+        'f"(replace_one, {self.trust} trust{',
         "guarantee: wrong neighbours printed",
         (),
     ),

@@ -4,6 +4,7 @@ import itertools
 import math
 from fractions import Fraction
 
+import numpy as np
 import oracle
 import pytest
 from whole import perturbed, row, summed
@@ -144,7 +145,7 @@ def test_bits_are_read_off_the_rows(tmp_path):
 
 @pytest.mark.parametrize("channel", [
     rq.rqm(1.0, 1.0, 4, 0.5), rq.stochastic_rounding(1.0, 3), rq.pbm(1.0, 0.5, 3),
-    perturbed(rq.pbm(1.0, 0.25, 1), 1e-3, 3), rq.pbm(1.0, 0.25, 255),
+    perturbed(rq.pbm(1.0, 0.25, 3), 1e-3, 3), rq.pbm(1.0, 0.25, 255),
 ])  # fmt: skip
 def test_other_channels_have_no_bits(channel):
     assert Bits.of(channel) is None
@@ -157,3 +158,17 @@ def test_one_bit_between_many_vertices_is_one_bit_between_two():
         many, two = (kappa_sum(rq.pbm(1.0, 0.1, 1, inputs), 50, order) for inputs in (65, 2))
         assert many.upper == pytest.approx(two.upper, rel=1e-9, abs=0)
         assert many.lower > 0.98 * two.lower
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 9.0])
+def test_two_codes_are_one_bit_however_bent(order):
+    """The steepest cell, wherever it is, with the others at the ends."""
+    weights = np.array([[14, 2], [13, 3], [6, 10], [5, 11]])
+    channel = rq.Channel(np.linspace(-1.0, 1.0, 4), np.array([-2.0, 2.0]), weights, 16)
+    found = kappa_sum(channel, 3, order)
+    places = [Fraction(float(u)) for u in channel.inputs] + [Fraction(k, 6) for k in (-1, 0, 1)]
+    exact = worst(channel, 3, order, places)
+    assert exact <= curvature_of_bits(channel, 3, order)
+    many = kappa_sum(rq.imvu(1.0, 2, 1.0), 300, order)
+    assert exact <= found.upper
+    assert many.upper < 1.03 * many.lower

@@ -164,10 +164,9 @@ def test_moments_of_steps_are_as_close_to_those_of_gaussian_noise_as_stated(
             ]
             assert np.all(np.array(found) <= [*steps.apart, *steps.sixth])
             close = np.maximum(close, found).tolist()
-    # Not far above what is met.
-    assert all(
-        bound <= 12 * met for bound, met in zip([*steps.apart, *steps.sixth], close, strict=True)
-    )
+    if longest == 1:  # hardly above what is met
+        pairs = zip([*steps.apart, *steps.sixth], close, strict=True)
+        assert all(bound <= 12 * met for bound, met in pairs)
 
 
 def potential(e, r, steps: Steps, tilt: float, smoothing: float):

@@ -48,7 +48,6 @@ from randquant.privacy.certificates.sums import mixture as mixed
 from randquant.privacy.certificates.sums import (
     rounding as margins,
 )
-from randquant.privacy.certificates.sums.chain import rounding
 from randquant.privacy.certificates.sums.chain_kernel import curvatures
 from randquant.privacy.certificates.sums.law import Law
 from randquant.privacy.certificates.sums.rows import Rows
@@ -417,46 +416,47 @@ def test_what_is_left_out_and_what_is_not_convex_is_added(order):
         assert ends._bound(np.ones((2, 2))) >= exact
 
 
-@pytest.mark.parametrize(
-    ("beta", "others"), [(0.3, 1), (0.5, 2), (0.9, 7), (0.2, 300), (0.9, 2000)]
-)
-def test_groups_count_no_more_independent_clients_than_there_are(beta, others):
-    groups = list(independent._blankets(beta, np.array([0.25, 0.5, 0.25]), others))
-    assert 1 <= sum(share for share, _ in groups) <= 1 + 1e-12
-    counts = [(share, (len(each.mass) - 1) // 2) for share, each in groups]
-    exact = [
-        mpf(math.comb(others, k)) * mpf(beta) ** k * (1 - mpf(beta)) ** (others - k)
-        for k in range(others + 1)
-    ]
-    for least in range(0, others + 2, max(others // 20, 1)):
-        stated = sum(share for share, count in counts if count >= least)
-        assert stated <= mpmath.fsum(exact[least:]) * (1 + 1e-12)
-    assert others == 1 or max(count for _, count in counts) > 0
-    assert min(count for _, count in counts) == 0  # however unlikely it is that nobody is
-
-
 def test_a_blanket_bound_has_the_others_their_errors_and_what_was_left_out(monkeypatch):
     seen = {}
-    blankets, lines = independent._blankets, independent.CellLines
+    draws, lines = independent.draws, independent.CellLines
 
-    def counted(beta, spread, others):
+    def counted(blanket, others, depth, parts):
         seen["others"] = others
-        return blankets(beta, spread, others)
+        return draws(blanket, others, depth, parts)
 
     class Recorded(lines):  # type: ignore[valid-type,misc]
         def __init__(self, *fields):
             super().__init__(*fields)
             seen["error"], seen["missing"] = self.error, self.missing
 
-    monkeypatch.setattr(independent, "_blankets", counted)
+    monkeypatch.setattr(independent, "draws", counted)
     monkeypatch.setattr(independent, "CellLines", Recorded)
     bound = independent.by_blanket(SKEWED, 9, 2.0, ENDLESS).upper
     assert seen["others"] == 8
-    assert seen["error"] >= 2 * rounding(9, 3)
+    assert seen["error"] >= (8 + 4 * 3 + 64) * 2.0**-53
     assert seen["missing"] > 0
     monkeypatch.setattr(independent, "left_out", lambda *_: 1.0)
     steepest = (1 / 2) * 4 / 1  # a change of 4/8 over a distance of 2, by a row's 1/8
     assert independent.by_blanket(SKEWED, 9, 2.0, ENDLESS).upper >= bound + steepest**2 / 4
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 2.5, 9.0])
+def test_outcomes_that_are_not_looked_at_are_paid_for(order):
+    """Their share of S, and of a moment, for any two mixes of rows and any slope between cells."""
+    rng = np.random.default_rng(7)
+    weights = np.geomspace(1e-12, 0.1, 40) * rng.uniform(0.5, 1, size=(4, 40))
+    lines = independent.CellLines(np.array([-1.0, 0.0, 0.5, 1.0]), weights, 1, 1e-12)
+    slopes = np.diff(weights, axis=0) / np.diff(lines.inputs)[:, None]
+    kept, faint, missing = independent._thinned(lines, order, 1e-3)
+    assert 0 < kept.shape[1] < 40
+    left = ~np.isin(weights[0], kept[0])
+    assert left.sum() == 40 - kept.shape[1]
+    for mix, other, part in rng.dirichlet(np.ones(4), size=(60, 3)):
+        p, q, slope = mix @ weights, other @ weights, (part[:3] / part[:3].sum()) @ slopes
+        share = p**order * q ** (1 - order) - q - order * (p - q)
+        share *= slope**2 / ((order - 1) * (p - q) ** 2)
+        assert share[left].sum() <= faint
+        assert (p**order * q ** (1 - order))[left].sum() <= missing
 
 
 # --- Lines whose weights are within an error. ---

@@ -415,6 +415,8 @@ def test_examples_as_the_privacy_unit(clients):
     assert run.guarantee is not None
     assert run.guarantee.epsilon <= 4
     assert run.config.local_learning_rate is None
+    assert str(run.guarantee).endswith("(replace_one example, aggregate trust)")
+    assert str(run.guarantee) in repr(run)
     per_client = accounted(run, 2)
     assert per_client.epsilon > 2 * run.guarantee.epsilon  # a client holds eight examples or more
 

@@ -61,8 +61,12 @@ def hints(declaring: Any) -> dict[str, Any]:
         >>> text(hints(wait)["rounds"]), text(hints(wait)["quiet"])
         ('how many', '')
     """
-    items = re.findall(r"(?m)^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(declaring) or "")
-    texts = {name: " ".join(words.split()).removesuffix(".") for name, words in items}
+    listed = re.findall(r"(?m)^    ([\w, ]+): (.*(?:\n {8}.*)*)", inspect.getdoc(declaring) or "")
+    texts = {
+        name: " ".join(words.replace("`", "").split()).removesuffix(".")
+        for names, words in listed
+        for name in names.split(", ")
+    }
     found = typing.get_type_hints(declaring, include_extras=True)
     return {name: meaning(hint, texts.get(name, "")) for name, hint in found.items()}
 
@@ -155,7 +159,7 @@ def read(name: str, hint: Any, *texts: str) -> Any:
     if form(hint).startswith("KEY") and "=" in text:
         pairs = [part.partition("=") for part in text.split(",")]
         value: Any = {key.strip(): plain(word) for key, _, word in pairs}
-    elif form(hint) and (len(alternatives) == 1 or "," in text or text[:1] == "@"):
+    elif form(hint).startswith("A") and (len(alternatives) == 1 or "," in text or text[:1] == "@"):
         value = [read_one(part) for part in _listed(name, text).split(",")]
     else:
         value = [read_one(each) for each in texts] if len(texts) > 1 else read_one(text)

@@ -27,9 +27,31 @@ from randquant.privacy.accounting.releases import GaussianRelease, Norm
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 
+class FloatPayloads:
+    """Payloads of 32-bit floats, which need no secure sum, and their mean."""
+
+    __slots__ = ()
+
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
+        """The mean of what clients sent."""
+        return mean_of_floats(payloads, dimension).astype(np.float32)
+
+    def dimension_of(self, payload: bytes) -> int:
+        """As many as there are floats."""
+        return floats_in(payload)
+
+    def payload_bytes(self, dimension: int) -> int:
+        """4 bytes a coordinate."""
+        return upload.floats(dimension)
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """4 bytes a coordinate."""
+        return self.payload_bytes(dimension)
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class ClippedSGD(MechanismDefaults):
+class ClippedSGD(FloatPayloads, MechanismDefaults):
     """No privacy: clipped updates as 32-bit floats. The baseline that shows what privacy costs.
 
     Args:
@@ -67,22 +89,6 @@ class ClippedSGD(MechanismDefaults):
             limit = np.nextafter(limit, np.float32(0))
         return np.clip(finite(vector), -limit, limit).astype("<f4").tobytes()
 
-    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
-        """The mean of the clipped updates."""
-        return mean_of_floats(payloads, dimension).astype(np.float32)
-
-    def dimension_of(self, payload: bytes) -> int:
-        """As many as there are floats."""
-        return floats_in(payload)
-
-    def payload_bytes(self, dimension: int) -> int:
-        """4 bytes a coordinate."""
-        return upload.floats(dimension)
-
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """4 bytes a coordinate."""
-        return self.payload_bytes(dimension)
-
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> None:
@@ -101,7 +107,7 @@ class ClippedSGD(MechanismDefaults):
 
 @final
 @dataclass(frozen=True, slots=True)
-class CentralGaussian(MechanismDefaults):
+class CentralGaussian(FloatPayloads, MechanismDefaults):
     """A trusted server adds Gaussian noise to the exact sum of clipped updates.
 
     Args:
@@ -152,18 +158,6 @@ class CentralGaussian(MechanismDefaults):
         noise = self.noise_multiplier * distance / len(payloads) * _normals(dimension, key)
         return (mean + noise).astype(np.float32)
 
-    def dimension_of(self, payload: bytes) -> int:
-        """As many as there are floats."""
-        return floats_in(payload)
-
-    def payload_bytes(self, dimension: int) -> int:
-        """4 bytes a coordinate."""
-        return upload.floats(dimension)
-
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """4 bytes a coordinate."""
-        return self.payload_bytes(dimension)
-
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
@@ -199,7 +193,7 @@ def gaussian(
 
 @final
 @dataclass(frozen=True, slots=True)
-class LocalGaussian(MechanismDefaults):
+class LocalGaussian(FloatPayloads, MechanismDefaults):
     """Each client adds Gaussian noise to its own update, clipped in L2.
 
     Args:
@@ -242,28 +236,12 @@ class LocalGaussian(MechanismDefaults):
         """The noisy update, 4 bytes a coordinate."""
         return self.noisy(vector, key).astype("<f4").tobytes()
 
-    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
-        """The mean of the noisy updates: unbiased for the mean of the clipped ones."""
-        return mean_of_floats(payloads, dimension).astype(np.float32)
-
-    def dimension_of(self, payload: bytes) -> int:
-        """As many as there are floats."""
-        return floats_in(payload)
-
     def log_equal(self, dimension: int) -> float:
         """As often as all floats are equal: one float's noise lies in an interval that narrow."""
         # Within 40 deviations, all but e^-800, a float of 32 bits is one of an interval of at most
         # 2**-23 · (clip_norm + 40 deviations); the density is below 1/(2 deviations).
         width = 2.0**-23 * (self.clip_norm / self.deviation + 40)
         return dimension * min(math.log(width), 0.0)
-
-    def payload_bytes(self, dimension: int) -> int:
-        """4 bytes a coordinate."""
-        return upload.floats(dimension)
-
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """4 bytes a coordinate."""
-        return self.payload_bytes(dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"

@@ -167,6 +167,11 @@ def purpose(name: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def figures(record: Any, *names: str) -> dict[str, Any]:
+    """Return fields of a result by name, for `--json`."""
+    return {name: getattr(record, name) for name in names}
+
+
 def written_page(output: str | None, page: Callable[[], str]) -> list[str]:
     """Write a page to the file `output`, if given; return the lines that name it."""
     if output is None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_origin
 from cyclopts import Group, Parameter, Token
 
 from randquant._internal import declared, validate
-from randquant._internal.declared import Data, Files, Mechanism, Search
+from randquant._internal.declared import Data, Files, Mechanism, Privacy, Search
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.record import MechanismRecord, hint_of
 from randquant.mechanisms.registry import channel_mechanisms
@@ -29,16 +29,26 @@ class Common:
 
     Attributes:
         clip: per-coordinate clipping threshold, > 0.
+        bits: bits of a code.
+        levels: number of codes.
         dimension: coordinates of an update.
-        mechanisms: names A,B,...; by default all.
+        epsilon: the target, in nats.
+        order: Renyi order in (1, inf].
+        mechanisms: names A,B,... or all; by default those that are tuned within seconds.
+        objective: what is least.
         output: also write a page with the figures to this file.
         quiet: no progress display.
         json: print one JSON object.
     """
 
     clip: Mechanism[float]
+    bits: Mechanism[int]
+    levels: Mechanism[int]
     dimension: Data[int]
+    epsilon: Privacy[float]
+    order: Privacy[float]
     mechanisms: Search[list[str] | None] = None
+    objective: Search[str] = ""
     output: Files[str | None] = None
     quiet: Files[bool] = False
     json: Files[bool] = False
@@ -102,9 +112,9 @@ class Option:
             metavar=form or None,
         )
         default = EMPTY if self.default is EMPTY else None
-        return inspect.Parameter(
-            self.name, self.kind, default=default, annotation=Annotated[self.hint, read]
-        )
+        spelt_out = bool in declared.leaves(self.hint) and not is_flag
+        annotation = Annotated[str if spelt_out else self.hint, read]
+        return inspect.Parameter(self.name, self.kind, default=default, annotation=annotation)
 
     @property
     def repeats(self) -> bool:
@@ -125,10 +135,10 @@ def of_function(function: Callable[..., Any]) -> list[Option]:
     hints, options = declared.hints(function), []
     for each in inspect.signature(function).parameters.values():
         common, own = COMMON.get(each.name), hints[each.name]
-        text = declared.text(own) or declared.text(common)
+        hint = declared.meaning(own, declared.text(own) or declared.text(common))
+        kind = KEYWORD_ONLY if each.kind is each.POSITIONAL_OR_KEYWORD else each.kind
         group = declared.group(own) or declared.group(common)
-        hint = declared.meaning(own, text)
-        options.append(Option(each.name, hint, each.default, each.kind, group))
+        options.append(Option(each.name, hint, each.default, kind, group))
     return options
 
 
@@ -144,7 +154,7 @@ def of_mechanism(record: MechanismRecord, *, whole_update: bool = False) -> list
         parameter = record.signature[name]
         needed = " [required]" * (parameter.default is EMPTY)
         hint = declared.meaning(hint_of(parameter), record.meaning(name) + needed)
-        default = None if needed else parameter.default
+        default = "" if needed else str(parameter.default)
         options.append(Option(name, hint, default, group=group))
     if whole_update and not record.whole_update and "clip_norm" not in record.parameters:
         text = "clipping threshold of a whole update's norm; without it each coordinate is clipped"

@@ -20,6 +20,9 @@ Trust = Literal["local", "aggregate", "central"]
 `aggregate`: the server sees only the sum of a cohort's codes (secure aggregation).
 `central`: the server sees raw updates and is trusted; only its output is protected."""
 
+Unit = Literal["client", "example"]
+"""What a guarantee protects: all data of one client, or one of its examples."""
+
 LARGEST_COHORT = 10**6
 """Most clients in one sum: beyond, its curvature would take long to bound."""
 
@@ -60,6 +63,9 @@ class Guarantee:
         releases: how many single-coordinate releases of one client were composed.
         lower: no proof can give less than this at delta: it is lost at some pair of inputs. 0 where
             nothing is known.
+        hidden: whether it rests on nobody seeing which rounds a client takes part in; see
+            docs/sampling.md for when that may be claimed.
+        unit: what is protected: all data of a `client`, or one `example` of a client.
     """
 
     epsilon: float
@@ -69,13 +75,16 @@ class Guarantee:
     order: float
     releases: int
     lower: float = 0.0
+    hidden: bool = False
+    unit: Unit = "client"
 
     def __str__(self) -> str:
+        about = self.neighboring if self.unit == "client" else f"{self.neighboring} {self.unit}"
         if math.isinf(self.epsilon):
-            return f"no guarantee ({self.neighboring}, {self.trust} trust)"
+            return f"no guarantee ({about}, {self.trust} trust)"
         return (
             f"epsilon <= {round_up(self.epsilon)} at delta = {self.delta} "
-            f"({self.neighboring}, {self.trust} trust)"
+            f"({about}, {self.trust} trust{', hidden cohorts' * self.hidden})"
         )
 
 

@@ -41,8 +41,8 @@ class TrainConfig:
     Attributes:
         dataset: digits, breast-cancer, mnist, fashion-mnist, emnist, cifar-100, femnist, or
             module:function or FILE.py:function, which returns clients or (clients, test).
-        model: softmax, mlp, mlp32, wide, cnn, or module:function or FILE.py:function, which returns
-            a torch nn.Module.
+        model: softmax, mlp, mlp32, wide, cnn (with data of your own also the number of classes, as
+            in mlp-10), or module:function or FILE.py:function, which returns a torch nn.Module.
         mechanism: what protects an update.
         parameters: the mechanism's parameters, by name.
         data_dir: folder of the data files; digits and breast-cancer need none.

@@ -100,10 +100,10 @@ def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
     """Refuse what is no mechanism, and settings that it would not keep to."""
     wanted = "a mechanism for whole updates, such as randquant.plan(...).mechanism"
     validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
-    if config.trust == "local" and mechanism.trust == "aggregate":
+    if config.trust == "local" and mechanism.trust not in ("local", None):
         raise ValueError(
-            "Expected a mechanism of local trust with trust='local', got one whose guarantee holds "
-            "for sums of a cohort only: leave trust out, or plan with trust='local'."
+            f"Expected a mechanism of local trust with trust='local', got one of "
+            f"{mechanism.trust} trust: leave trust out, or plan with trust='local'."
         )
     if config.clip_norm not in (DEFAULT_CLIP_NORM, mechanism.clip_norm):
         raise ValueError(

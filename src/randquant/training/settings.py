@@ -51,6 +51,35 @@ def flat(config: TrainConfig) -> dict[str, Any]:
     return {**fields, **parameters}
 
 
+def config(flat: Mapping[str, Any], common: Collection[str] = ()) -> TrainConfig:
+    """Build a run's configuration from its settings by name: what `flat` returns, and more.
+
+    Args:
+        flat: fields of TrainConfig and parameters of its mechanism, by name. A `clip_norm` is
+            used for whichever of them has one, as on the command line. Parameters of other
+            mechanisms are ignored.
+        common: names of settings for all mechanisms, including those without privacy.
+
+    Raises:
+        ValueError, TypeError: the mechanism is unknown, or a setting has the wrong type.
+    """
+    flat = upgraded(flat)
+    mechanism = flat["mechanism"]
+    taken = parameters_of(mechanism)
+    whole = all_mechanisms()[mechanism].whole_update
+    of_run = {
+        name: declared.check(name, FIELDS[name], value)
+        for name, value in flat.items()
+        if name in FIELDS and not (name == "clip_norm" and whole)
+    }
+    own = {name: value for name, value in flat.items() if name in taken}
+    if mechanism == "clipped-sgd":  # it has neither
+        for name in {"trust", "stop_at_epsilon"} & set(common):
+            of_run.pop(name, None)
+    of_run = with_full_paths(of_run)
+    return TrainConfig(**of_run, parameters=own)
+
+
 def differing(configs: Sequence[TrainConfig]) -> list[str]:
     """Return the names of the settings that are not the same in all runs, the mechanism first.
 

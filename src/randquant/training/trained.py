@@ -10,7 +10,6 @@ from pathlib import Path
 from torch import nn
 
 from randquant._internal.html.notebook import Facts, Pictured
-from randquant._internal.rounding import round_up
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
@@ -80,12 +79,7 @@ class Run(Pictured):
             parts.insert(0, f"accuracy {summary.accuracy:.4f}")
         elif summary.loss is not None:
             parts.insert(0, f"loss {summary.loss:.4g}")
-        parts.append(
-            "no privacy"
-            if guarantee is None
-            else f"epsilon <= {round_up(guarantee.epsilon)} at delta = {guarantee.delta} "
-            f"({guarantee.neighboring}, {guarantee.trust} trust)"
-        )
+        parts.append("no privacy" if guarantee is None else str(guarantee))
         parts.append(f"{self.upload_bytes:,} bytes a client and round")
         if self.config.seed is not None:
             parts.append(f"simulation seed {self.config.seed}: its noise can be undone")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Literal
 
+from randquant._internal import validate
 from randquant._internal.rounding import round_down
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
@@ -11,9 +14,17 @@ from randquant.cli.command import Command, Output
 from randquant.cli.options import NamedMechanism
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.allocated import Allocated
+from randquant.privacy.accounting.release import Release, Releasing
+from randquant.privacy.accounting.sampled import Sampled
 from randquant.privacy.certificates.coordinate import certify
-from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.privacy.guarantee import Guarantee, Neighboring, Trust
 from randquant.training.config import Delta, NormName
+
+Participation = Literal["seen", "poisson", "fixed", "drawn"]
+
+TERMS = "if nobody learns in which rounds a client takes part: docs/sampling.md has the terms"
+"""What a guarantee for hidden cohorts rests on."""
 
 
 def run(
@@ -26,47 +37,112 @@ def run(
     trust: Trust | None = None,
     norm: NormName = "l2",
     neighboring: Neighboring = "replace_one",
+    participation: Participation = "seen",
+    of_rounds: int | None = None,
+    everybody_sends: bool = False,
+    examples: int | None = None,
 ) -> Output:
     """Account for a client's whole participation.
 
     Args:
-        rounds: rounds that the client takes part in.
+        rounds: rounds that the client takes part in; with poisson and fixed, on average.
         cohort: fewest clients in a sum, for mechanisms that share the noise.
+        participation: who sees in which rounds a client takes part: everybody (seen), or nobody,
+            and each client draws each round by itself (poisson), so many of all rounds (drawn), or
+            cohorts of one size are drawn (fixed).
+        of_rounds: rounds of the run, unless participation is seen.
+        everybody_sends: clients that do not take part send an update of zeros (not with fixed).
+        examples: also state what holds for one example, such as a patient, of a client whose
+            updates are means of at least so many examples' gradients, each clipped to clip_norm.
     """
     name = chosen.name
     parameters, clip_norm = chosen.split()
     mechanism = update_mechanism(
         name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, norm=norm
     )
-    release = mechanism.release(dimension, rounds, neighboring)
+    asked = (dimension, rounds, neighboring, participation, of_rounds, everybody_sends)
+    release = _release(mechanism, *asked)
     if release is None:
         raise ValueError(f"Expected a mechanism that protects, got {name}.")
     guarantee = account([release], delta)
     result = {
-        "mechanism": name,
-        "parameters": parameters,
-        "dimension": dimension,
-        "rounds": rounds,
-        "cohort": cohort,
-        "clip_norm": clip_norm,
-        "norm": norm,
-        **to_json(guarantee),
-    }
+        "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
+        "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
+        "clip_norm": clip_norm, "norm": norm, **to_json(guarantee),
+    }  # fmt: skip
     result["epsilon_lower"] = result.pop("lower")
     lines = [
         f"{name}, {dimension} coordinates, {rounds} rounds of one client's participation:",
         str(guarantee),
+        *[TERMS] * guarantee.hidden,
     ]
     if 0 < guarantee.lower < math.inf:
         lines.append(
             f"epsilon >= {round_down(guarantee.lower)} under any accounting: the privacy loss of "
             "one pair of inputs"
         )
+    if examples is not None:
+        one = _of_one_example(release, examples, delta)
+        result["one_example"] = to_json(one)
+        lines.append(f"one of a client's {examples} examples, in the same run: {one}")
     if name in channel_mechanisms():
         pure = certify(build(name, parameters))
         result["per_coordinate"] = {"order": pure.order, "epsilon": pure.epsilon}
         lines.append(f"per coordinate and round: {pure}")
     return Output(result, lines)
+
+
+def _of_one_example(release: Release, examples: int, delta: float) -> Guarantee:
+    """What the same run promises to a single example of a client."""
+    if release.sampled:
+        raise ValueError(
+            "Expected --participation seen with --examples: a client that is absent differs from "
+            "one that is there by all its examples, so the worlds of one example are not known."
+        )
+    return replace(account([release.of_one_example(examples)], delta), unit="example")
+
+
+def _refuse_hidden(of_rounds: int | None, everybody_sends: bool) -> None:
+    given = "--of-rounds" if of_rounds is not None else "--everybody-sends"
+    if of_rounds is not None or everybody_sends:
+        raise ValueError(
+            f"Expected no {given} where everybody sees who takes part: add --participation "
+            "poisson, fixed or drawn."
+        )
+
+
+def _release(
+    mechanism: Releasing,
+    dimension: int,
+    rounds: int,
+    neighboring: Neighboring,
+    participation: Participation,
+    of_rounds: int | None,
+    everybody_sends: bool,
+) -> Release | None:
+    """The release of a client's rounds, which everybody sees or nobody."""
+    if participation == "seen":
+        _refuse_hidden(of_rounds, everybody_sends)
+        return mechanism.release(dimension, rounds, neighboring)
+    if of_rounds is None:
+        raise ValueError(
+            f"Expected --of-rounds with --participation {participation}: how many rounds the run "
+            "has."
+        )
+    validate.whole("of_rounds", of_rounds, low=1, high=2**53)
+    validate.whole("rounds", rounds, low=1, high=of_rounds, why="the run has so many rounds")
+    one = mechanism.release(dimension, 1, neighboring)
+    if one is None:
+        return None
+    if participation == "drawn":
+        return Allocated(one, rounds, of_rounds, everybody_sends)
+    # A rate that is rounded up covers the true one.
+    rate = 1.0 if rounds == of_rounds else math.nextafter(rounds / of_rounds, 1.0)
+    if participation == "fixed":
+        return Sampled(one, rate, of_rounds, "fixed", everybody_sends)
+    replaced = neighboring == "replace_one"
+    absent = mechanism.release(dimension, 1, "zero_out") if replaced else None
+    return Sampled(one, rate, of_rounds, "poisson", everybody_sends, absent)
 
 
 COMMAND = Command(

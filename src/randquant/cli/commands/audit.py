@@ -43,29 +43,15 @@ def run(
     mechanism = update_mechanism(name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm)
     update, against, others = cohort_inputs(mechanism, dimension, cohort, neighboring, x, other)
     finding = audit(
-        mechanism,
-        update,
-        against,
-        key=Key.from_seed(seed),
-        delta=delta,
-        confidence=confidence,
-        trials=audit_trials,
-        others=others,
-        neighboring=neighboring,
-    )
+        mechanism, update, against, key=Key.from_seed(seed), delta=delta, confidence=confidence,
+        trials=audit_trials, others=others, neighboring=neighboring,
+    )  # fmt: skip
     result = {
-        "mechanism": name,
-        "parameters": parameters,
-        "dimension": dimension,
-        "cohort": cohort,
-        "clip_norm": clip_norm,
-        "neighboring": neighboring,
-        "x": float(update[0]),
-        "other": float(against[0]),
-        "epsilon": finding.epsilon_stated,
-        "contradicted": finding.contradicted,
-        **to_json(finding),
-    }
+        "mechanism": name, "parameters": parameters, "dimension": dimension, "cohort": cohort,
+        "clip_norm": clip_norm, "neighboring": neighboring, "x": float(update[0]),
+        "other": float(against[0]), "epsilon": finding.epsilon_stated,
+        "contradicted": finding.contradicted, **to_json(finding),
+    }  # fmt: skip
     lines = [
         f"{name}, one release: {dimension} x {update[0]:g} against {dimension} x {against[0]:g}, "
         f"{cohort} clients",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.declared import Mechanism, Search
+from randquant._internal.declared import Search
 from randquant.channels import wire
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.threads import cores
@@ -168,7 +168,7 @@ def _processor() -> str:
 def run(
     *,
     coordinates: Search[int] = 10_000_000,
-    levels: Mechanism[int] = 16,
+    levels: int = 16,
     repeats: Search[int] = 5,
 ) -> Output:
     """Measure encoding on this machine.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from randquant._internal.declared import Mechanism, Privacy, Search
+from randquant._internal.declared import Mechanism, Search
 from randquant.cli.command import Command, Output, written_page
 from randquant.cli.options import given_channel
 
@@ -14,12 +14,12 @@ from randquant.cli.options import given_channel
 def run(
     *,
     clip: float | None = None,
-    bits: Mechanism[list[int] | None] = None,
-    epsilon: Privacy[float | None] = None,
+    bits: list[int] | None = None,
+    epsilon: float | None = None,
     mechanisms: list[str] | None = None,
-    objective: Search[Literal["mae", "mse"] | None] = None,
+    objective: Literal["mae", "mse"] | None = None,
     channel: Mechanism[Sequence[str] | None] = None,
-    order: Privacy[float] = 2.0,
+    order: float = 2.0,
     curves: Search[bool] = False,
     output: str | None = None,
 ) -> Output:

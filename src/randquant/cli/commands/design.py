@@ -8,7 +8,7 @@ from randquant._internal.declared import Data, Files, Mechanism, Privacy, Search
 from randquant._internal.rounding import round_up
 from randquant.channels.exact_moments import moments
 from randquant.channels.wire.block_codes import bits_per_code
-from randquant.cli.command import Command, Output, written_page
+from randquant.cli.command import Command, Output, figures, written_page
 from randquant.mechanisms.design.solver import Design
 from randquant.privacy.certificates.file import save_channel
 
@@ -17,11 +17,11 @@ def run(
     *,
     clip: float,
     values: Mechanism[list[float] | None] = None,
-    levels: Mechanism[int | None] = None,
-    epsilon: Privacy[float],
-    objective: Search[Literal["mae", "mse", "worst_variance"]] = "mae",
+    levels: int | None = None,
+    epsilon: float,
+    objective: Literal["mae", "mse", "worst_variance"] = "mae",
     constraint: Privacy[Literal["pure", "renyi", "l1", "l2", "fisher"]] = "pure",
-    order: Privacy[float | None] = None,
+    order: float | None = None,
     inputs: Search[int | None] = None,
     density: Data[list[float] | None] = None,
     reach: Search[float | None] = None,
@@ -36,7 +36,6 @@ def run(
         values: what the codes decode to.
         levels: search for so many levels instead, 2 to 32.
         epsilon: target per coordinate.
-        objective: what is least.
         constraint: what epsilon bounds; l1 and l2 in units of clip.
         order: Renyi order, for --constraint renyi.
         inputs: vertices; default 33, or 129 if levels are searched.
@@ -51,17 +50,10 @@ def run(
     from randquant.planning.compare import page as compare_page
 
     best = design.optimal(
-        clip,
-        values,
-        constraint=design.constraint_of(constraint, epsilon, order),
-        objective=objective,
-        inputs=inputs,
-        density=density,
-        levels=levels,
-        reach=reach,
-        symmetric=not free,
-        lattice=lattice,
-    )
+        clip, values, constraint=design.constraint_of(constraint, epsilon, order),
+        objective=objective, inputs=inputs, density=density, levels=levels, reach=reach,
+        symmetric=not free, lattice=lattice,
+    )  # fmt: skip
     channel = best.channel
     lines = _lines(best, searched=levels is not None)
     if save is not None:
@@ -74,18 +66,12 @@ def run(
 
 
 def _result(best: Design, constraint: str) -> dict[str, Any]:
-    channel, measured = best.channel, moments(best.channel)
+    channel = best.channel
     return {
-        "objective": best.objective,
-        "value": best.value,
-        "dual_bound": best.dual_bound,
-        "gap": best.gap,
+        **figures(best, "objective", "value", "dual_bound", "gap"),
+        **figures(moments(channel), "bias_max", "variance_max", "mae", "mse"),
         "constraint": constraint,
         "epsilon": best.certificate.epsilon,
-        "bias_max": measured.bias_max,
-        "variance_max": measured.variance_max,
-        "mae": measured.mae,
-        "mse": measured.mse,
         "levels": channel.levels,
         "values": channel.values.tolist(),
         "inputs": len(channel.inputs),

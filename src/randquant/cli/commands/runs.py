@@ -13,7 +13,7 @@ from randquant._internal.declared import Files
 from randquant._internal.html import formatting, tables
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json, write_atomic
-from randquant.cli.command import Command, Output
+from randquant.cli.command import Command, Output, figures
 from randquant.training import settings
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
@@ -32,15 +32,12 @@ def run(*folders: str, csv: Files[str | None] = None) -> Output:
     statuses = [run_status.read(folder) for folder in paths]
     configs = [status.config for status in statuses if status.config is not None]
     differ = settings.differing(configs) if configs else []
-    result = {
-        "runs": [_as_json(status) for status in statuses],
-        "differing": differ,
-        "csv": csv,
-    }
+    shown = [_as_json(status) for status in statuses]
+    result = {"runs": shown, "differing": differ, "csv": csv}
     lines = _compared(statuses, differ) if named else _listed(statuses)
     lines += run_status.fitted_notes(statuses)
-    lines += [f"damaged  {s.folder}: {s.error}" for s in statuses if s.state == "damaged"]
-    lines += [f"failed   {s.folder}: {s.error}" for s in statuses if s.state == "failed"]
+    for state in ("damaged", "failed"):
+        lines += [f"{state:<8} {s.folder}: {s.error}" for s in statuses if s.state == state]
     if csv is not None:
         write_atomic(Path(csv), _as_csv(statuses).encode())
         lines += ["", f"written  {csv}"]
@@ -101,20 +98,11 @@ def _epsilon(status: Status) -> str:
 
 
 def _as_json(status: Status) -> dict[str, Any]:
-    return {
-        "run": str(status.folder),
-        "state": status.state,
-        "config": status.config,
-        "rounds": status.rounds,
-        "accuracy": status.accuracy,
-        "epsilon": status.epsilon,
-        "delta": status.delta,
-        "guarantee": status.guarantee,
-        "fitted": status.fitted,
-        "bytes_per_upload": status.bytes_per_upload,
-        "bytes_up": status.bytes_up,
-        "error": status.error,
-    }
+    names = (
+        "state", "config", "rounds", "accuracy", "epsilon", "delta", "guarantee", "fitted",
+        "bytes_per_upload", "bytes_up", "error",
+    )  # fmt: skip
+    return {"run": str(status.folder), **figures(status, *names)}
 
 
 def _as_csv(statuses: Sequence[Status]) -> str:

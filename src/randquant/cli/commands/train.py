@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from randquant._internal import extras
 from randquant._internal.declared import Data, Files, Server
 from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.command import EVERYTHING, Command, Output
-from randquant.cli.options import NamedMechanism, Option, of_mechanism, takes
+from randquant.cli.options import Option, of_mechanism, takes
 from randquant.training import settings
 from randquant.training.config import TrainConfig, check_config, upgraded
 from randquant.training.records import RoundMetrics
@@ -141,21 +140,12 @@ def _changes(given: Mapping[str, Any], others: bool) -> dict[str, Any]:
 
 def _config(given: Mapping[str, Any]) -> TrainConfig:
     """The demo's configuration, or a plain one for a named mechanism, with the given settings."""
-    fields = {name: given[name] for name in given if name in settings.FIELDS}
-    fields = settings.with_full_paths(fields)
-    start = PLAIN if "mechanism" in fields else DEMO
-    if "population" in fields:
-        fields.setdefault("cohort", min(start.cohort, fields["population"]))
-    mechanism = fields.get("mechanism", start.mechanism)
-    of_mechanisms = {name: value for name, value in given.items() if name not in settings.FIELDS}
-    if "clip_norm" in fields:
-        of_mechanisms["clip_norm"] = fields.pop("clip_norm")
-    own, clip_norm = NamedMechanism(mechanism, of_mechanisms).split()
-    parameters = {**start.parameters, **own}
-    if not takes(mechanism, "clip") or "clip_norm" in own:
-        parameters = own
-    clip_norm = start.clip_norm if clip_norm is None else clip_norm
-    return replace(start, **fields, parameters=parameters, clip_norm=clip_norm)
+    start = PLAIN if "mechanism" in given else DEMO
+    fields = {name: value for name, value in settings.flat(start).items() if value is not None}
+    fields["cohort"] = min(start.cohort, given.get("population", start.cohort))
+    if "clip_norm" in given and takes(given.get("mechanism", ""), "clip_norm"):
+        fields.pop("clip", None)  # which some mechanisms take instead
+    return settings.config({**fields, **given})
 
 
 def _with_problem(config: TrainConfig, population: int | None) -> tuple[TrainConfig, Any]:

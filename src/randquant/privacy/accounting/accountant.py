@@ -110,7 +110,8 @@ def account(
             # Of sums the lower end is not shown: secure aggregation may hide the codes that lose
             # it.
             lower = composed.epsilon.lower
-    return Guarantee(epsilon, delta, neighboring, trust, order, total, lower)
+    hidden = any(release.sampled for release in releases)
+    return Guarantee(epsilon, delta, neighboring, trust, order, total, lower, hidden)
 
 
 def account_at(releases: Sequence[Release], delta: float, order: float) -> float:

@@ -52,7 +52,7 @@ class Allocated(ReleaseDefaults):
         >>> import randquant as rq
         >>> one = rq.GaussianRelease(1.0, dimension=650, rounds=1, neighboring="zero_out")
         >>> print(rq.account([Allocated(one, participations=10, total=1000)], delta=1e-5))
-        epsilon <= 1.7016 at delta = 1e-05 (zero_out, central trust)
+        epsilon <= 1.7016 at delta = 1e-05 (zero_out, central trust, hidden cohorts)
     """
 
     release: Release
@@ -111,6 +111,7 @@ class Allocated(ReleaseDefaults):
     @property
     def squared_mu(self) -> float | None:
         """The same, where Gaussian noise hides no more."""
+        # theory/gaussian.md, Proposition 1; with theory/sampling.md, Proposition 19, as above.
         square = self.release.squared_mu
         return None if square is None else rounded_up(self.participations * self.runs * square)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.release import Release, Releasing
-from randquant.privacy.guarantee import Guarantee, Neighboring
+from randquant.privacy.guarantee import Guarantee, Neighboring, Unit
 
 
 class Ledger:
@@ -61,7 +62,10 @@ class Ledger:
     def guarantee(self, participations: int) -> Guarantee | None:
         """The tightest guarantee that accounting proves; None without privacy."""
         release = self.release(participations)
-        return None if release is None else account([release], self._delta)
+        if release is None:
+            return None
+        unit: Unit = "client" if self._examples is None else "example"
+        return replace(account([release], self._delta), unit=unit)
 
     def epsilon(self, participations: int) -> float | None:
         """A proven upper bound of epsilon, computed once; None without privacy.

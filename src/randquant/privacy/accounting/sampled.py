@@ -55,7 +55,7 @@ class Sampled(ReleaseDefaults):
         >>> import randquant as rq
         >>> one = rq.GaussianRelease(noise_multiplier=1.0, dimension=650, rounds=1)
         >>> print(rq.account([Sampled(one, rate=0.02, rounds=300, scheme="fixed")], delta=1e-5))
-        epsilon <= 2.51194 at delta = 1e-05 (replace_one, central trust)
+        epsilon <= 2.51194 at delta = 1e-05 (replace_one, central trust, hidden cohorts)
     """
 
     release: Release

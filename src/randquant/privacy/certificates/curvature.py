@@ -108,7 +108,7 @@ class CellLines:
 
     def close(self, order: float) -> float:
         """The value that pairs within a cell approach, rounded up like `curvature`: not a bound."""
-        slopes, rows = self._cells(), self.weights / self.denominator
+        slopes, rows = self.slopes(), self.weights / self.denominator
         largest = -np.inf
         for v, row in enumerate(rows):
             own, alike = slopes[None, max(v - 1, 0) : v + 1], row[None, None]
@@ -124,7 +124,7 @@ class CellLines:
         them, at the worst pair of rows, is above every pair: little above, where rows are alike.
         """
         # theory/vector-sums.md, Proposition 5: the square of an average is at most that of squares.
-        slopes, rows = self._cells()[None], self.weights / self.denominator
+        slopes, rows = self.slopes()[None], self.weights / self.denominator
         steepest, bound, bend = -np.inf, 0.0, 0.0
         if 2 < order < 3:  # the one case that is not convex in p: see the derivation
             spread = np.abs(np.diff(np.log(rows), axis=0)).max()
@@ -138,8 +138,8 @@ class CellLines:
                 return np.inf
         return bound
 
-    def _cells(self) -> np.ndarray:
-        """(V-1, m): the slope of each cell."""
+    def slopes(self) -> np.ndarray:
+        """(V-1, m): the slope of each cell, rounded up."""
         cells, begin = np.arange(len(self.inputs) - 1), np.zeros(len(self.inputs) - 1)
         return self.chords(np.stack([cells, cells], axis=1), begin, begin + 1)[1]
 

@@ -1,47 +1,15 @@
-"""From the settings of a sweep, by name, to a run's configuration and to its folder's name."""
+"""The name of a run's folder in a sweep, from its configuration."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
 from typing import Any
 
-from randquant._internal import declared
 from randquant._internal.serialization import to_json
-from randquant.aggregation.registry import all_mechanisms
-from randquant.training.config import TrainConfig, as_before, check_config, upgraded
+from randquant.training.config import TrainConfig, as_before, check_config
 from randquant.training.configured import mechanism_of
-from randquant.training.settings import DEFAULTS, FIELDS, parameters_of, with_full_paths
-
-
-def config(settings: Mapping[str, Any], common: Collection[str] = ()) -> TrainConfig:
-    """Build a run's configuration from flat settings.
-
-    Args:
-        settings: fields of TrainConfig and parameters of its mechanism, by name. A `clip_norm` is
-            used for whichever of them has one, as on the command line. Parameters of other
-            mechanisms are ignored.
-        common: names of settings for all mechanisms, including those without privacy.
-
-    Raises:
-        ValueError, TypeError: the mechanism is unknown, or a setting has the wrong type.
-    """
-    settings = upgraded(settings)
-    mechanism = settings["mechanism"]
-    taken = parameters_of(mechanism)
-    whole = all_mechanisms()[mechanism].whole_update
-    of_run = {
-        name: declared.check(name, FIELDS[name], value)
-        for name, value in settings.items()
-        if name in FIELDS and not (name == "clip_norm" and whole)
-    }
-    own = {name: value for name, value in settings.items() if name in taken}
-    if mechanism == "clipped-sgd":  # it has neither
-        for name in {"trust", "stop_at_epsilon"} & set(common):
-            of_run.pop(name, None)
-    of_run = with_full_paths(of_run)
-    return TrainConfig(**of_run, parameters=own)
+from randquant.training.settings import DEFAULTS, FIELDS
 
 
 def check_valid(config: TrainConfig) -> None:
@@ -70,13 +38,6 @@ def folder(config: TrainConfig) -> str:
         _plain({**as_before(fields), "parameters": config.parameters}), sort_keys=True
     )
     return f"{config.mechanism}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
-
-
-def require(given: Collection[str]) -> None:
-    """Raise unless all settings that every run needs are given."""
-    for name in FIELDS:
-        if name not in DEFAULTS and name not in given:
-            raise ValueError(f"Expected {name} in [train], got none: every run needs one.")
 
 
 def _plain(value: Any) -> Any:

@@ -77,7 +77,7 @@ class Case:
     def config(self, chosen: Mapping[str, Any]) -> TrainConfig:
         """The configuration of the run with these values for the lists or ranges."""
         first = {name: values[0] for name, values in self.values.items()}
-        return names.config({**first, **chosen}, self.common)
+        return settings.config({**first, **chosen}, self.common)
 
     def possible(self) -> dict[str, tuple[Any, ...]]:
         """The values that each setting may have; a range is represented by its ends."""
@@ -202,7 +202,8 @@ def _range(name: str, given: Any) -> Range:
 def _check(cases: Sequence[Case], searching: bool) -> None:
     possible = [case.possible() for case in cases]
     for each in possible:
-        names.require(each)
+        for name in settings.FIELDS.keys() - settings.DEFAULTS.keys() - each.keys():
+            raise ValueError(f"Expected {name} in [train], got none: every run needs one.")
     everything = {mechanism for each in possible for mechanism in each["mechanism"]}
     for case, each in zip(cases, possible, strict=True):
         own = {name: values for name, values in each.items() if name not in case.common}

@@ -6,6 +6,7 @@ Derivation: `docs/theory/vector-sums.md`, "Sums of bits".
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -72,7 +73,7 @@ class Bits:
         for vertex, row in enumerate(weights.tolist()):
             error = max(error, _off(row, channel.denominator, first + vertex * step))
             if error > LARGEST_ERROR:
-                return None
+                return _bent(channel, widths) if trials == 1 else None
         return Bits(trials, first, step, cells, float(widths.min()), error, turned)
 
     def one(self, beyond: int = 0) -> Channel:
@@ -198,6 +199,15 @@ def _per_step(bits: Bits, clients: int, order: float) -> float:
         found = [bits.dithering(order, single, wider, window) for window in windows]
         best = min([best, *(factor for factor in found if not math.isnan(factor))])
     return bits.trials * single * best * GROW
+
+
+def _bent(channel: Channel, widths: np.ndarray) -> Bits:
+    """Two codes, whose probabilities are no straight line of the inputs: one cell, as steep."""
+    # theory/vector-sums.md, Proposition 17: whole numbers, and a step over the steepest slope.
+    chances = [int(weight) * (SCALE // channel.denominator) for weight in channel.weights[:, 1]]
+    steps = np.array([abs(b - a) / SCALE for a, b in itertools.pairwise(chances)])
+    step = max(chances) - min(chances)
+    return Bits(1, min(chances), step, 1, step / SCALE / float((steps / widths).max()), 0.0)
 
 
 _bits = functools.lru_cache(maxsize=256)(Bits.of)

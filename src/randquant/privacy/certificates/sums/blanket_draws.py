@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -23,13 +23,23 @@ Draws = tuple[tuple[int, ...], float]
 """How often each shape is drawn, at least, and the log of at least the probability of that."""
 
 
-def draws(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
+DEVIATIONS = (3.2, 2.7, 2.3, 2.0, 1.75, 1.5, 1.3, 1.1, 0.9)
+"""Levels below the mean of every count where all counts fall together."""
+
+POINTS = {1: 45, 2: 24, 3: 14}
+"""Into how many groups the counts of each shape are cut, by how many shapes there are."""
+
+
+def draws(
+    blanket: Blanket, clients: int, depth: float, parts: Mapping[int, int] = POINTS
+) -> list[Draws]:
     """Group the possible draws of this many clients.
 
     Args:
         blanket: the blanket.
         clients: how many draw.
         depth: outcomes less likely than about e^-depth may be treated coarsely.
+        parts: as `POINTS`.
 
     Returns:
         Groups that hold all outcomes. With h decreasing in every count, E[h] is at most
@@ -41,7 +51,7 @@ def draws(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
     if together and len(blanket.shares) > 1:
         return _together(blanket, clients, depth)
     # Groups multiply over shapes: some hundreds in all.
-    points = {1: 45, 2: 24}.get(len(blanket.shares), 14)
+    points = parts[len(blanket.shares)]
     groups = []
     total_drawn = LogBinomial.of(clients, sum(blanket.shares), blanket.denominator, depth)
     for total, _, mass in total_drawn.groups(points):
@@ -74,7 +84,7 @@ def _together(blanket: Blanket, clients: int, depth: float) -> list[Draws]:
     # A normal variable is so far below its mean with probability e^-depth at most.
     reach = math.sqrt(2 * depth) + 2
     levels, fails = [(0,) * len(binomials)], [-math.inf]
-    for deviations in [*np.geomspace(reach, 4, 4), 3.2, 2.6, 2.0, 1.4, 0.8]:
+    for deviations in [*np.geomspace(reach, 4, 4), *DEVIATIONS]:
         counts = tuple(_lower(binomial, float(deviations)) for binomial in binomials)
         fail = [binomial.below(count) for binomial, count in zip(binomials, counts, strict=True)]
         log_fail = float(np.logaddexp.reduce(fail)) + 1e-12

@@ -1,19 +1,19 @@
-"""Curvature of a sum in which a client's code is, with probability beta, independent of its input.
+"""Curvature of a sum in which clients draw from shapes that do not depend on their inputs.
 
 Derivation: `docs/theory/vector-sums.md`.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.curvature import CellLines
-from randquant.privacy.certificates.sums.chain import ChainLaw, Powers, rounding
+from randquant.privacy.certificates.sums.blanket import Blanket
+from randquant.privacy.certificates.sums.blanket_draws import Noises, draws
+from randquant.privacy.certificates.sums.bounds import blankets
 from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rounding import (
     between,
@@ -25,78 +25,121 @@ from randquant.privacy.certificates.sums.rounding import (
 from randquant.privacy.certificates.vector import BoxSearch, Kappa
 from randquant.privacy.divergence import UNIT
 
-GROUPS = (-18, -15, -12, -10, -8, -6, -4, -3, -2.25, -1.5, -1, -0.5, 0, 0.5, 1)
-"""In standard deviations: where numbers of independent clients are cut into groups."""
-
-
-TOLERANCE = 2.0**-9
+TOLERANCE = 2.0**-6
 """Boxes whose bound exceeds the best pair by less than this share are not searched on: the method
 itself loses more."""
 
+FINE, COARSE = {1: 90, 2: 48, 3: 14}, {1: 45, 2: 10, 3: 5}
+"""Into how many parts the counts of each shape are cut, by how many shapes there are."""
+
+LOW = 4.0
+"""Orders to which counts are cut finely: beyond, outcomes are few enough to search pairs."""
+
+FAINT = 2.0**-9
+"""Outcomes that add up to no more than this share of S, at the worst, are not looked at."""
+
 
 def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Kappa:
-    """Bound a sum's curvature by the clients whose codes are independent of their inputs.
+    """Bound a sum's curvature by what clients draw whatever their inputs are.
 
     Args:
         channel: a channel whose curvature is finite.
         clients, order: as in `kappa_sum`.
         alone: the curvature of one client's code.
     """
-    lines = CellLines.of(channel)
-    rows = np.zeros((len(lines.inputs), channel.levels))
-    rows[:, channel.weights.any(axis=0)] = lines.weights / lines.denominator
-    upper = _bound(lines.inputs, rows, clients, order, alone.upper)
-    return between(*reached(channel, clients, order), upper, alone)
+    lower, witness = reached(channel, clients, order)
+    # theory/vector-sums.md, Proposition 4: each blanket bounds the curvature, the least counts.
+    known = [_Sum(channel, clients, order, blanket, lower) for blanket in _known(channel)]
+    known.sort(key=lambda found: found.close)
+    # Where the closest has many outcomes its search ends early: one shape has fewer.
+    single = [found for found in known if found.shapes == 1]
+    upper = math.inf
+    for found in dict.fromkeys([*known[:1], *single[:1]]):
+        upper = min(upper, found.bound(min(alone.upper, upper)))
+    return between(lower, witness, upper, alone)
 
 
-def _bound(inputs: np.ndarray, rows: np.ndarray, clients: int, order: float, alone: float) -> float:
-    """Upper bound; infinite where it would be above that of one client alone.
+def _known(channel: Channel) -> list[Blanket]:
+    return [each for each in (Blanket.of(channel), *blankets(channel)) if each.beta > 0]
 
-    It is also infinite where relevant probabilities are too small for float64.
+
+class _Sum:
+    """The laws of a sum, for inputs at vertices, given how often the others draw each shape.
+
+    Attributes:
+        close: what pairs within a cell approach; infinite where float64 does not hold what counts.
+        shapes: how many shapes are drawn from.
     """
-    levels, used = rows.shape[1], rows.any(axis=0)
-    least = rows.min(axis=0)
-    # theory/vector-sums.md, Proposition 12: 4 m units for a sum of m, a quotient, a product.
-    beta = min(float(least.sum()), 1.0) * (1 - 4 * levels * UNIT)
-    _, loss = largest_ratio(rows[:, used])
-    log_least = log_keep(len(GROUPS) * clients * levels, loss, order)
-    # theory/vector-sums.md, Proposition 12: one for the draws, one for how many there are.
-    error = 2 * rounding(clients, levels) + 64 * levels * UNIT
-    # theory/vector-sums.md, Proposition 10: beyond it float64 does not hold what counts.
-    if not fits(log_least, error, loss, order):
-        return math.inf
-    outcomes = [
-        share * np.stack([np.convolve(row, law.mass) for row in rows])
-        for share, law in _blankets(beta, least / least.sum(), clients - 1)
-    ]
-    joint = np.concatenate(outcomes, axis=1)
-    rest = left_out(joint.shape[1], log_least, loss, order)
-    joint = joint[:, joint.max(axis=0) >= math.exp(log_least)]
-    # theory/vector-sums.md, Proposition 4: outcomes (group, sum) in place of codes.
-    together = CellLines(inputs, joint, 1, error, rest)
-    close = together.close(order)
-    if close > alone:
-        return math.inf
-    # theory/vector-sums.md, Proposition 5; the search only where that is loose.
-    bound = together.curvature(order, enough=alone)
-    if bound > close * (1 + TOLERANCE):
-        bound = min(bound, BoxSearch(together, order, close, TOLERANCE).run())
-    # theory/vector-sums.md, Proposition 10: outcomes left out, times the largest |d|/P squared.
-    slopes = np.abs(np.diff(rows[:, used], axis=0)) / np.diff(inputs)[:, None]
-    return float(bound + rest * (slopes / least[used]).max() ** 2) * (1 + 16 * UNIT)
+
+    def __init__(
+        self, channel: Channel, clients: int, order: float, blanket: Blanket, attained: float
+    ):
+        self.order, self.close, self.shapes = order, math.inf, len(blanket.shares)
+        lines = CellLines.of(channel)
+        used = channel.weights.any(axis=0)
+        self.inputs, self.rows = lines.inputs, lines.weights / lines.denominator
+        # Codes that are never sent keep their places: places add up.
+        places = np.zeros((len(self.rows), channel.levels))
+        places[:, used] = self.rows
+        _, loss = largest_ratio(self.rows)
+        groups = draws(blanket, clients - 1, 60 + order * loss, FINE if order <= LOW else COARSE)
+        length = len(groups) * clients * channel.levels
+        log_least = log_keep(length, loss, order)
+        # theory/vector-sums.md, Proposition 12: what is trimmed counts as left out.
+        noises = Noises(blanket, 8 - log_least / math.log(2))
+        kept, error, lost, self.faint, missing = [], 0.0, 0.0, 0.0, 0.0
+        for counts, log_mass in groups:
+            law = noises.of(counts)
+            # theory/vector-sums.md, Proposition 12.
+            own = 1.05 * UNIT * (law.error + 4 * channel.levels + 64)
+            error, lost = max(error, own), lost + law.trimmed * channel.levels
+            with np.errstate(under="ignore"):
+                mass = np.ldexp(law.mantissa, np.maximum(law.exponent, -2000).astype(np.int32))
+            share = math.exp(log_mass) * (1 + (64 + 2 * abs(log_mass)) * UNIT)
+            block = share * np.stack([np.convolve(row, mass) for row in places])
+            block = block[:, block.max(axis=0) >= math.exp(log_least)]
+            few = CellLines(self.inputs, block, 1, own)
+            block, faint, left = _thinned(few, order, FAINT * attained / len(groups))
+            kept.append(block)
+            self.faint, missing = self.faint + faint, missing + left
+        # theory/vector-sums.md, Proposition 10: beyond it float64 does not hold what counts.
+        if not fits(log_least, error, loss, order):
+            return
+        joint = np.concatenate(kept, axis=1)
+        if not joint.shape[1]:
+            return
+        self.rest = left_out(int(length + lost) + 1, log_least, loss, order)
+        # theory/vector-sums.md, Proposition 4: outcomes (group, sum) in place of codes.
+        self.together = CellLines(self.inputs, joint, 1, error, self.rest + missing)
+        self.close = self.together.close(order)
+
+    def bound(self, enough: float) -> float:
+        """Upper bound; infinite where it would be above `enough`."""
+        if self.close > enough or math.isinf(self.close):
+            return math.inf
+        # theory/vector-sums.md, Proposition 5; the search only where that is loose.
+        bound = self.together.curvature(self.order, enough=enough)
+        if bound > self.close * (1 + TOLERANCE):
+            search = BoxSearch(self.together, self.order, self.close, TOLERANCE)
+            bound = min(bound, float(search.run()))
+        # theory/vector-sums.md, Proposition 10: outcomes left out, times the largest |d|/P squared.
+        slopes = np.abs(np.diff(self.rows, axis=0)) / np.diff(self.inputs)[:, None]
+        steepest = float((slopes / self.rows.min(axis=0)).max())
+        return (bound + self.rest * steepest**2 + self.faint) * (1 + 16 * UNIT)
 
 
-def _blankets(beta: float, spread: np.ndarray, others: int) -> Iterator[tuple[float, ChainLaw]]:
-    """(probability, law of their sum) for groups of how many of the others are independent.
-
-    A group gets the law of its smallest number: further codes only hide more.
-    """
-    count = Powers(np.array([1 - beta, beta])).of(others)
-    middle, deviation = others * beta, math.sqrt(others * beta * (1 - beta))
-    edges = {0} | {min(max(math.floor(middle + deviation * g), 0), others) for g in GROUPS}
-    powers = Powers(spread)
-    for low, high in itertools.pairwise([*sorted(edges), others + 1]):
-        place = slice(max(low - count.start, 0), max(high - count.start, 0))
-        share = float(count.mass[place].sum())
-        if share > 0:
-            yield share * (1 + 8 * UNIT), powers.of(low)
+def _thinned(lines: CellLines, order: float, most: float) -> tuple[np.ndarray, float, float]:
+    """Leave out what hardly counts for any pair: what is kept, and what S and a moment may lose."""
+    # theory/vector-sums.md, Proposition 12: code by code, the steepest cell at the worst rows.
+    largest, least = lines.weights.max(axis=0), lines.weights.min(axis=0)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        ratio = np.log(largest / least) * (1 + 4 * lines.error)
+        steepest = lines.slopes().max(axis=0)
+        # Twice what S may lose pays for rounding.
+        logs = 2 * np.log(steepest) + math.log(order) + abs(order - 2) * ratio - np.log(least)
+        lost = np.where(np.isnan(logs), np.inf, np.exp(logs))
+        missing = 2 * largest * np.exp((order - 1) * ratio)
+    # A moment less 1 is S times this, or more, for inputs a cell apart.
+    apart = (order - 1) * float(lines.widths.min()) ** 2
+    left = np.maximum(lost, missing / apart) <= most / max(lost.size, 1)
+    return lines.weights[:, ~left], float(lost[left].sum()), float(missing[left].sum())

@@ -1,0 +1,74 @@
+"""`randquant account`: who sees in which rounds a client takes part."""
+
+import pytest
+
+import randquant as rq
+from randquant.cli.main import main
+
+GAUSSIAN = "account gaussian --clip-norm 1 --noise-multiplier 0.5 --dimension 8 --rounds 4"
+
+
+def printed(capsys, *more):
+    status = main([*GAUSSIAN.split(), *more])
+    out, err = capsys.readouterr()
+    return status, out + err
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("participation", ["poisson", "fixed", "drawn"])
+def test_hidden_cohorts_are_those_of_the_releases(capsys, participation, neighboring):
+    zeroed = rq.GaussianRelease(1.0, 8, 1, neighboring="zero_out")
+    replaced = rq.GaussianRelease(0.5, 8, 1)
+    one = zeroed if neighboring == "zero_out" else replaced
+    absent = zeroed if one is replaced else None
+    status, text = printed(
+        capsys, "--participation", participation, "--of-rounds", "64", "--neighboring", neighboring
+    )
+    if (participation, neighboring) == ("fixed", "zero_out"):
+        assert status == 2
+        assert "another takes its place" in text
+        return
+    release = {
+        "poisson": lambda: rq.Sampled(one, 1 / 16 * (1 + 2**-52), 64, absent=absent),
+        "fixed": lambda: rq.Sampled.of_cohort(one, 16, 1, 64),
+        "drawn": lambda: rq.Allocated(one, 4, 64),
+    }[participation]()
+    assert status == 0
+    assert str(rq.account([release], 1e-5)) in text
+    assert "hidden cohorts" in text
+    assert "nobody learns" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--of-rounds", "64"], "--participation"),
+        (["--everybody-sends"], "--participation"),
+        (["--participation", "drawn"], "--of-rounds"),
+        (["--participation", "drawn", "--of-rounds", "3"], "rounds"),
+        (["--participation", "fixed", "--of-rounds", "64", "--everybody-sends"], "poisson"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(capsys, more, message):
+    status, text = printed(capsys, *more)
+    assert status == 2
+    assert message in text
+
+
+def test_participation_that_everybody_sees_rests_on_nothing(capsys):
+    status, text = printed(capsys)
+    assert status == 0
+    assert "hidden" not in text
+
+
+def test_a_client_and_one_of_its_examples_are_promised_something_by_the_same_run(capsys):
+    status, text = printed(capsys, "--examples", "20")
+    client = rq.GaussianRelease(0.5, 8, 4)
+    assert status == 0
+    assert str(rq.account([client], 1e-5)) in text
+    assert str(rq.account([client.of_one_example(20)], 1e-5)) in text
+    status, text = printed(
+        capsys, "--examples", "20", "--participation", "drawn", "--of-rounds", "64"
+    )
+    assert status == 2
+    assert "--participation seen" in text
