@@ -244,6 +244,14 @@ def test_different_releases_add_up_and_so_do_their_distances():
     assert account([CloseRelease(most * 0.6)] * 2, 1e-5).epsilon == math.inf
 
 
+@pytest.mark.parametrize("spread", [1e-6, 1e8])
+def test_the_best_order_may_be_beyond_those_that_are_tried(spread):
+    """Of hardly any noise, or of much: the first or the last order bounds it best."""
+    found = account([CloseRelease(0.0, spread=spread)], 1e-5)
+    every = [account_at([CloseRelease(0.0, spread=spread)], 1e-5, order) for order in ORDERS]
+    assert found.epsilon == min(every)
+
+
 def test_closeness_is_paid_in_both_directions():
     """Small epsilons: of (1 + e^epsilon) · distance neither part may be left out."""
     release = CloseRelease(0.0, spread=400.0)
