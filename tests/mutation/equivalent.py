@@ -445,5 +445,11 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "near, step = 1 ** math.sqrt(-math.log(delta) / rate), 4",
         "where the descent starts: it ends where neither neighbour is lower, and epsilon is quasi-convex in the order",
     ),
+    (
+        "privacy/accounting/accountant.py",
+        "conversion = np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)",
+        "conversion = np.log1p(- 0 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)",
+        "which order a calibration looks at first: every order gives a bound, and the accountant's own figure is returned",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
