@@ -439,5 +439,17 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "ENOUGH = -0.9999999",
         "the largest pairs are always evaluated with all digits, slower: the result is the lesser of two bounds",
     ),
+    (
+        "privacy/accounting/accountant.py",
+        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 4",
+        "near, step = 1 ** math.sqrt(-math.log(delta) / rate), 4",
+        "where the descent starts: it ends where neither neighbour is lower, and epsilon is quasi-convex in the order",
+    ),
+    (
+        "privacy/accounting/accountant.py",
+        "conversion = np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)",
+        "conversion = np.log1p(- 0 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)",
+        "which order a calibration looks at first: every order gives a bound, and the accountant's own figure is returned",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

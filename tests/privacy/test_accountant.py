@@ -244,6 +244,25 @@ def test_different_releases_add_up_and_so_do_their_distances():
     assert account([CloseRelease(most * 0.6)] * 2, 1e-5).epsilon == math.inf
 
 
+def test_without_delta_nothing_pays_for_closeness():
+    """Where pure epsilon is finite too."""
+
+    class Pure(CloseRelease):
+        def renyi(self, order: float) -> float:
+            return 1.0
+
+    assert account([Pure(0.0)], 0.0).epsilon == pytest.approx(1.0, rel=1e-12, abs=0)
+    assert account([Pure(1e-300)], 0.0).epsilon == math.inf
+
+
+@pytest.mark.parametrize("spread", [1e-6, 1e8])
+def test_the_best_order_may_be_beyond_those_that_are_tried(spread):
+    """Of hardly any noise, or of much: the first or the last order bounds it best."""
+    found = account([CloseRelease(0.0, spread=spread)], 1e-5)
+    every = [account_at([CloseRelease(0.0, spread=spread)], 1e-5, order) for order in ORDERS]
+    assert found.epsilon == min(every)
+
+
 def test_closeness_is_paid_in_both_directions():
     """Small epsilons: of (1 + e^epsilon) · distance neither part may be left out."""
     release = CloseRelease(0.0, spread=400.0)
