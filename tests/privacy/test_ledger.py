@@ -1,7 +1,7 @@
 """What a run has cost so far, as it is asked for round by round."""
 
+import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +10,7 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.privacy.accounting import ledger as ledger_module
 from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.ledger import Ledger
+from randquant.privacy.guarantee import Guarantee
 
 NOISY = update_mechanism("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 9.0})
 COORDINATES = update_mechanism("rqm", {"clip": 1.5, "margin": 1.5, "levels": 4, "keep": 0.4})
@@ -40,7 +41,8 @@ def test_about_the_limit_epsilon_is_as_low_as_accounting_gets(monkeypatch):
     def account(releases, delta, *, quick=False):
         (release,) = releases
         asked.append((release.rounds, delta, quick))
-        return SimpleNamespace(epsilon=release.rounds * (2.0 if quick else 1.5))
+        epsilon = release.rounds * (2.0 if quick else 1.5)
+        return Guarantee(epsilon, delta, "replace_one", "local", math.inf, 1)
 
     monkeypatch.setattr(ledger_module, "account", account)
     ledger = Ledger(NOISY, 5, delta=1e-5, limit=8.0)
@@ -55,7 +57,6 @@ def test_one_example_costs_less_than_a_client():
     ledger = Ledger(NOISY, 5, delta=1e-5, examples=20)
     assert ledger.epsilon(3) == paid(NOISY, 5, 3, quick=True, examples=20).epsilon
     assert ledger.guarantee(3) == replace(paid(NOISY, 5, 3, examples=20), unit="example")
-    assert Ledger(NOISY, 5, delta=1e-5).guarantee(3).unit == "client"
     assert ledger.epsilon(3) < Ledger(NOISY, 5, delta=1e-5).epsilon(3) / 10
 
 

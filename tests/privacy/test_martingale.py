@@ -3,6 +3,7 @@
 import itertools
 import math
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -115,7 +116,7 @@ def test_what_has_other_vertices_or_says_too_much_has_no_moments():
 @pytest.mark.parametrize("x", [1e-6, 0.003, 0.2])
 @pytest.mark.parametrize(("power", "tilt"), [(3, 0), (4, 0), (5, 0), (6, 0), (6, 4), (6, 64)])
 def test_moments_of_gaussian_noise(power, tilt, x):
-    with mpmath.workdps(40):
+    with mpmath.workdps(25):
         w = mpmath.log(1 + mpmath.mpf(x))
 
         def part(z):
@@ -123,7 +124,7 @@ def test_moments_of_gaussian_noise(power, tilt, x):
             return (ratio - 1) ** power * ratio**tilt * mpmath.npdf(z)
 
         centre = tilt * mpmath.sqrt(w)
-        exact = mpmath.quad(part, [centre + 4 * i for i in range(-5, 8)])
+        exact: Any = mpmath.quad(part, [centre + 4 * i for i in range(-5, 8)])
     assert float(exact) * (1 - 1e-12) <= _lognormal(power, tilt, x) <= float(exact) * (1 + 2e-9)
     if power == 4:
         polynomial = 3 * x**2 + (16 + 15 * x + 6 * x**2 + x**3) * x**3
@@ -352,8 +353,8 @@ def test_the_energy_is_that_of_order_two():
 
 
 def test_a_channel_that_is_no_mirror_image_is_bounded_for_every_spread():
-    weights = [[2**60, 3 * 2**60], [2**61 + 2**59, 2**62 - 2**61 - 2**59]]
-    channel = rq.Channel([-1.0, 1.0], [-2.0, 3.0], weights, 2**62)
+    weights = np.array([[2**60, 3 * 2**60], [2**61 + 2**59, 2**62 - 2**61 - 2**59]])
+    channel = rq.Channel(np.array([-1.0, 1.0]), np.array([-2.0, 3.0]), weights, 2**62)
     found = ratio_moments(channel, 6)
     assert found is not None
     worst = 0.0
@@ -363,7 +364,7 @@ def test_a_channel_that_is_no_mirror_image_is_bounded_for_every_spread():
     assert worst <= found.sixth <= worst * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("clients", [40, 200])
+@pytest.mark.parametrize("clients", [40, 80])
 def test_quick_accounting_and_both_neighbourings_agree_with_the_energy(clients):
     release = VectorRelease(bit(4.0), 3.0, 2000, 4, "aggregate", cohort=clients)
     zeroed = release.zeroed()
