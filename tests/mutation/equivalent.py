@@ -451,5 +451,11 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "conversion = np.log1p(- 0 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)",
         "which order a calibration looks at first: every order gives a bound, and the accountant's own figure is returned",
     ),
+    (
+        "privacy/certificates/sums/pair.py",
+        "crosses = (low < 0) & (high > 0)",
+        "crosses = (low < -1) & (high > 0)",
+        "the lower moment, which alone reads it, is of codes whose slack is below half their change: none of these intervals holds 0",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
