@@ -433,5 +433,5 @@ OURS_IN_METRICS = {
 
 
 def test_a_strategy_with_weights_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match=r"weighted by 'rows': a client's own weight would tell"):
+    with pytest.raises(ValueError, match=r"weighted by 'rows': a client's weight would tell"):
         QuantizedStrategy(fedavg(weighted_by_key="rows"), exact())

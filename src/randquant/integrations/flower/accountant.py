@@ -53,7 +53,7 @@ class RunAccountant:
         >>> accountant.compose(RoundEvent(offer, frozenset({1, 2})))
         >>> accountant.compose(RoundEvent(offer, frozenset({2, 3})))
         >>> print(accountant.get_privacy_spent())
-        epsilon <= 3.76601 at delta = 1e-05 (replace_one, aggregate trust)
+        epsilon <= 3.4999 at delta = 1e-05 (replace_one, aggregate trust)
     """
 
     def __init__(

@@ -101,7 +101,7 @@ def update_family(name: str, setting: UpdateSetting) -> UpdateFamily:
     Example:
         >>> setting = UpdateSetting(dimension=100, cohort=10, bits=1)
         >>> update_family("stochastic-rounding", setting).parameters(2.0)
-        {'clip': 0.353553, 'levels': 2, 'margin': 0.353553}
+        {'clip': 0.265165, 'levels': 2, 'margin': 0.441941}
     """
     known = all_mechanisms()
     record = known[validate.choice("mechanism", name, known)]
