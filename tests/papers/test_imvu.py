@@ -101,7 +101,8 @@ def test_figure_2_trains_clients_of_one_sample(tmp_path, tiny, in_process):
     assert noise["Gaussian, not compressed"] == 1
     assert math.isclose(noise["SignSGD, 1 bit"], math.sqrt(math.pi / 2), rel_tol=1e-3)
     for name in ("I-MVU, 1 bit", "MVU, 1 bit", "optimum, 1 bit (ours)"):
-        assert 0.999 < noise[name] < 1.002
+        # Gaussian noise is accounted exactly, one bit within some percent (theory/martingale.md).
+        assert 1 < noise[name] < 1.02
 
 
 @pytest.mark.slow
@@ -283,4 +284,4 @@ def test_the_errata_show_that_mvu_costs_what_imvu_does(capsys):
     exec(code, {})
     lines = [list(map(float, line.split())) for line in capsys.readouterr().out.splitlines()]
     assert [f"{value:.5f}" for value, _ in lines] == ["1.15868"] * 2
-    assert [round_up(epsilon) for _, epsilon in lines] == ["3.99707", "3.99706"]
+    assert [round_up(epsilon) for _, epsilon in lines] == ["3.73574", "3.73573"]

@@ -22,6 +22,7 @@ from randquant.privacy.accounting.martingale import (
     _lognormal,
     epsilon_at,
     martingale_epsilon,
+    steps_of_sums,
 )
 from randquant.privacy.accounting.ratios import LADDER, ratio_moments
 from randquant.privacy.accounting.releases import GaussianRelease, VectorRelease
@@ -373,3 +374,26 @@ def test_quick_accounting_and_both_neighbourings_agree_with_the_energy(clients):
     assert zeroed.steps is not None
     assert zeroed.steps.energy == pytest.approx(release.steps.energy / 4, rel=1e-6)
     assert account([zeroed], DELTA).epsilon < account([release], DELTA).epsilon / 1.8
+
+
+def test_two_codes_are_one_bit_however_bent():
+    """In units of where the probability is steepest; straight, it is the channel of two ends."""
+    total, inputs = 2**30, np.array([-0.1, -0.05, 0.0, 0.05, 0.1])
+
+    def steps(inputs, chances):
+        ones = np.round(np.array(chances) * total).astype(np.int64)
+        rows = np.stack([total - ones, ones], axis=1)
+        channel = rq.Channel(inputs, np.array([-0.5, 0.5]), rows, total)
+        return steps_of_sums(channel, 20, 0.04, 5)
+
+    ends = steps(inputs[[0, -1]], [0.4, 0.6])
+    straight = steps(inputs, [0.4, 0.45, 0.5, 0.55, 0.6])
+    bent = steps(inputs, [0.4, 0.44, 0.5, 0.56, 0.6])  # 1.2 times as steep in the middle
+    back = steps(inputs, [0.4, 0.6, 0.5, 0.6, 0.55])  # it need not rise
+    assert straight.energy == pytest.approx(ends.energy, rel=1e-6, abs=0)
+    assert straight.energy >= ends.energy * (1 - 1e-8)
+    assert bent.energy == pytest.approx(1.44 * ends.energy, rel=1e-6, abs=0)
+    assert back.energy == pytest.approx(16 * ends.energy, rel=1e-6, abs=0)
+    assert bent.apart == pytest.approx(ends.apart, rel=1e-6, abs=0)
+    jump = np.array([-0.1, -0.05, -0.05, 0.05, 0.1])
+    assert steps(jump, [0.4, 0.45, 0.5, 0.55, 0.6]) is None

@@ -195,6 +195,8 @@ def _refusal(problem: str, name: str, hint: Any, value: Any) -> Exception:
     bound = re.search(r"[<>]=? \S+$", problem)
     if bound and "length" not in problem:
         return ValueError(f"Expected {name} {bound[0]}, got {name}={value}.")
+    if "out of range" in problem:
+        return ValueError(f"Expected {name} as a float, got a number that is too large.")
     expected = re.findall(r"`(.*?)`", problem)[0].split(" | ")
     called = " or ".join(KINDS[kind] for kind in expected if kind in KINDS)
     return TypeError(f"Expected {name} to be {called}, got {validate.shown(value)}.")

@@ -15,6 +15,7 @@ from decimal import Context, Decimal, localcontext
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, log_gaussian_delta
 from randquant.privacy.accounting.ratios import LADDER, RatioMoments, ratio_moments
+from randquant.privacy.certificates.sums.bits import straightened
 from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.guarantee import rounded_up
 
@@ -116,13 +117,17 @@ def steps_of_sums(channel: Channel, clients: int, square: float, rounds: int) ->
     Returns:
         The steps; None where the channel's moments are not known.
     """
+    # theory/martingale.md, Proposition 2: two codes are a bit, in units of where it is steepest.
+    bit = straightened(channel) if len(channel.inputs) > 2 else None
+    channel = channel if bit is None else bit.one()
     moments = ratio_moments(channel, clients)
     share = kappa_sum(channel, clients, 2.0).upper
     if moments is None or math.isinf(share):
         return None
     # theory/martingale.md, Proposition 2: in units of the way from end to end; a way is no longer.
     width = float(channel.inputs[-1] - channel.inputs[0])
-    share, square = share * width**2 * SLACK, square / width**2 * SLACK
+    reach = width if bit is None else bit.narrowest
+    share, square = share * width**2 * SLACK, square / reach**2 * SLACK
     longest = min(math.sqrt(square) * SLACK, 1.0)
     return Steps.of(moments, share, longest, rounds * share * square)
 

@@ -201,6 +201,15 @@ def _per_step(bits: Bits, clients: int, order: float) -> float:
     return bits.trials * single * best * GROW
 
 
+def straightened(channel: Channel) -> Bits | None:
+    """One bit for the codes of a channel that has two; None where it has more, or jumps."""
+    widths, weights = np.diff(channel.inputs), channel.weights
+    constant = bool((weights == weights[0]).all())
+    if channel.levels != 2 or constant or widths.min() <= 0 or not weights.all():
+        return None
+    return _bent(channel, widths)
+
+
 def _bent(channel: Channel, widths: np.ndarray) -> Bits:
     """Two codes, whose probabilities are no straight line of the inputs: one cell, as steep."""
     # theory/vector-sums.md, Proposition 17: whole numbers, and a step over the steepest slope.
