@@ -13,6 +13,12 @@ EACH = 5
 """Wrong values for each argument in the short test; all of them in the long one."""
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Some of the wrong values are good names of files, which are then written."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_the_right_values_are_accepted(name):
     """Otherwise wrong values would be refused for another reason."""
