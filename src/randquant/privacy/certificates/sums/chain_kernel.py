@@ -1,4 +1,4 @@
-"""Compiled: curvature between two neighbouring laws of a chain, at a grid of mixes of them."""
+"""Compiled: convolution of laws, and curvature between two neighbouring laws of a chain."""
 
 from __future__ import annotations
 
@@ -12,6 +12,25 @@ SERIES = 14
 
 LARGEST_POWER = 600.0
 """Powers of a ratio are cut off at e to this, which only lowers G: bounds from above stay below."""
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def convolved(first, second):
+    """Convolve two laws (n,), (m,): sums of at most min(n, m) products, one rounding for each."""
+    if first.shape[0] < second.shape[0]:
+        first, second = second, first
+    n, m = first.shape[0], second.shape[0]
+    # Four factors at a time, several outcomes at once: zeros around spare all special cases.
+    factors = np.zeros(m + (-m) % 4)
+    factors[:m] = second
+    padded = np.zeros(n + 6)
+    padded[3 : n + 3] = first
+    out = np.zeros(n + factors.shape[0] - 1)
+    for j in range(0, factors.shape[0], 4):
+        a, b, c, d = factors[j], factors[j + 1], factors[j + 2], factors[j + 3]
+        for i in range(n + 3):
+            out[j + i] += a * padded[i + 3] + b * padded[i + 2] + c * padded[i + 1] + d * padded[i]
+    return out[: n + m - 1]
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
