@@ -1013,8 +1013,8 @@ EQUIVALENT = [
     ),
     (
         "privacy/accounting/calibration.py",
-        "return self.target * (1 - TOLERANCE / 2)",
-        "return self.target * (1 + TOLERANCE / 2)",
+        "gaussian_noise(target * (1 - TOLERANCE / 2), delta)",
+        "gaussian_noise(target * (1 + TOLERANCE / 2), delta)",
         "only says where to look next: what is returned is checked against the target",
     ),
     (

@@ -16,7 +16,7 @@ from randquant._internal.progress import report
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
 from randquant.privacy.accounting.examples import check_examples, of_one_example
-from randquant.privacy.accounting.gaussian import gaussian_epsilon, log_gaussian_delta
+from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
@@ -32,6 +32,8 @@ REACH = (1e-6, 1e12)
 STEPS = 48
 """Most points that one stage of the search evaluates."""
 
+EDGE = 1e-3
+"""How near, relatively, noise that cannot be built is looked for."""
 
 JUMP = 100.0
 """Two epsilons that differ by more are not joined by a curve worth a secant."""
@@ -104,8 +106,8 @@ def calibrate(
         The returned guarantee is the accountant's own for the returned mechanism, built again from
         the returned number, and its epsilon is at most the target. If epsilon falls as the noise
         grows, then smaller noise either misses the target, or differs by less than six digits show
-        or by less than TOLERANCE in epsilon. If epsilon does not fall, the result still meets the
-        target.
+        or by less than TOLERANCE in epsilon, or cannot be built or is within EDGE of noise that
+        cannot. If epsilon does not fall, the result still meets the target.
 
     Raises:
         OutOfReach: no noise that was tried meets the target; it names the least epsilon found.
@@ -150,7 +152,7 @@ def calibrate(
         return mechanism, release
 
     measured = _Accounted(delta, gaussian_order(epsilon, delta) if delta > 0 else None)
-    start, calls = _roughly(released, epsilon, measured, start, (low, high))
+    start, low, calls = _roughly(released, epsilon, measured, start, (low, high))
     search = _NoiseSearch(lambda noise: released(noise)[1], measured, epsilon, delta, low, high)
     noise = search.run(start)
     if noise is None:
@@ -187,14 +189,15 @@ def _roughly(
     measured: _Accounted,
     start: float,
     reach: tuple[float, float],
-) -> tuple[float, int]:
-    """(noise, calls): about the noise that meets the target, by one Rényi order of each release.
+) -> tuple[float, float, int]:
+    """(noise, low, calls): about the noise that meets the target, by one order of each release.
 
-    This takes a fraction of the accountant's time. The start, where other bounds count.
+    This takes a fraction of the accountant's time. The start, where other bounds count. No noise
+    below `low` is worth trying.
     """
     near, delta = measured.near, measured.delta
     if near is None:
-        return start, 0
+        return start, reach[0], 0
     gaussian = plain = None
 
     def at_order(release: Release) -> float:
@@ -209,24 +212,10 @@ def _roughly(
 
     search = _NoiseSearch(lambda noise: released(noise)[1], at_order, epsilon, delta, *reach)
     if search.buildable(start) is None or not plain:
-        return start, len(search.tried)
-    noise = search.run(start)
-    return (start if noise is None else noise), len(search.tried)
-
-
-def _as_gaussian(epsilon: float, delta: float) -> float:
-    """About the standard deviation of Gaussian noise of this guarantee; 1/epsilon for delta = 0.
-
-    Most kinds of noise are nearly proportional to it, so that a search in it takes few steps.
-    """
-    if delta == 0:
-        return 1 / epsilon
-    low, high = 0.0, 2 * math.sqrt(2 * epsilon) + 40
-    for _ in range(60):
-        mu = (low + high) / 2
-        enough = log_gaussian_delta(epsilon / mu - mu / 2, mu) <= math.log(delta)
-        low, high = (mu, high) if enough else (low, mu)
-    return 1 / high
+        return start, reach[0], len(search.tried)
+    noise = search.run(start) or start
+    missing = [tried for tried, found in search.tried.items() if found is None and tried < noise]
+    return noise, max(missing, default=reach[0]), len(search.tried)
 
 
 class _NoiseSearch:
@@ -244,7 +233,7 @@ class _NoiseSearch:
         self.release, self.measure = release, measure
         self.target, self.delta, self.low, self.high = target, delta, low, high
         # The middle of the tolerated range below the target.
-        self.aim = _as_gaussian(target * (1 - TOLERANCE / 2), delta)
+        self.aim = gaussian_noise(target * (1 - TOLERANCE / 2), delta)
         self.tried: dict[float, float | None] = {}  # epsilon; None if no mechanism could be built
         self.reasons: dict[float, str] = {}
 
@@ -325,7 +314,7 @@ class _NoiseSearch:
         epsilon = self.at(noise)
         if not epsilon or math.isinf(epsilon):
             return noise
-        return self.clamp(noise * self.aim / _as_gaussian(epsilon, self.delta))
+        return self.clamp(noise * self.aim / gaussian_noise(epsilon, self.delta))
 
     def narrow(self, good: float, bad: float) -> float:
         """Narrow the bracket, by a secant in logarithms or by bisection."""
@@ -333,11 +322,14 @@ class _NoiseSearch:
             upper, lower = self.at(bad), self.at(good)
             if good == bad or self.tight(good):
                 break
+            # To find out what cannot be built may take seconds a step.
+            if upper is None and abs(math.log(bad / good)) < EDGE:
+                break
             # Every fourth step bisects, so that a sharply bent curve cannot stall the secant, and
             # every step where it jumps.
             part = 0.5
             if upper is not None and lower and upper < JUMP * lower and step % 4 != 3:
-                most, least = (_as_gaussian(each, self.delta) for each in (lower, upper))
+                most, least = (gaussian_noise(each, self.delta) for each in (lower, upper))
                 part = math.log(most / self.aim) / math.log(most / least)
             middle = _six(good * (bad / good) ** min(max(part, 1e-3), 1 - 1e-3))
             if middle in (good, bad):
