@@ -517,5 +517,29 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "if delta <= 0 or math.isinf(mu):",
         "delta is no less than 0: the accountant has checked it",
     ),
+    (
+        "aggregation/vector.py",
+        "self.release(1, 1)  # checks the rest",
+        "self.release(1, 2)  # checks the rest",
+        "a release that is made only to have its arguments checked: any dimension and number of rounds do",
+    ),
+    (
+        "aggregation/coordinate.py",
+        "self.release(1, 1)  # checks the arguments",
+        "self.release(1, 2)  # checks the arguments",
+        "a release that is made only to have its arguments checked: any dimension and number of rounds do",
+    ),
+    (
+        "aggregation/payloads.py",
+        "if copies and log_equal + math.log(math.comb(len(payloads), 2)) < BY_CHANCE:",
+        "if copies and log_equal + math.log(math.comb(len(payloads), 2)) <= BY_CHANCE:",
+        "the log probability is no multiple of log 2 that float64 holds: it is never equal",
+    ),
+    (
+        "aggregation/secagg/unmasking.py",
+        "yield (-1 if n < client else +1), secret",
+        "yield (- 2 if n < client else +1), secret",
+        "only the sign is read",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
