@@ -61,6 +61,13 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/allocated.py",
+        "Allocation(apart, self.total // self.participations)",
+        "Allocation(apart, -(-self.total // self.participations))",
+        "blocks are longer than some of them are",
+        HERE,
+    ),
+    (
+        "privacy/accounting/allocated.py",
         "return block, self.participations * self.runs",
         "return block, self.runs",
         "one participation for all",
