@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Literal
 
 from randquant._internal import validate
@@ -99,7 +98,7 @@ def _of_one_example(release: Release, examples: int, delta: float) -> Guarantee:
             "Expected --participation seen with --examples: a client that is absent differs from "
             "one that is there by all its examples, so the worlds of one example are not known."
         )
-    return replace(account([release.of_one_example(examples)], delta), unit="example")
+    return account([release.of_one_example(examples)], delta)
 
 
 def _refuse_hidden(of_rounds: int | None, everybody_sends: bool) -> None:

@@ -12,7 +12,7 @@ from randquant.privacy.accounting.ledger import Ledger
 from randquant.training import functions
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
-from randquant.training.configured import OWN, fingerprint_of, mechanism_of
+from randquant.training.configured import OWN, fingerprint_of, hidden_cohorts, mechanism_of
 from randquant.training.local import Local, Weighting
 from randquant.training.named import named_problem
 from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
@@ -82,6 +82,7 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
         delta=config.delta,
         neighboring=config.neighboring,
         limit=config.stop_at_epsilon,
+        cohorts=hidden_cohorts(config),
     )
     fingerprint = fingerprint_of(config, mechanism, learner.dimension)
     server = server_step(config, problem, given.optimizer)
@@ -149,15 +150,17 @@ def _mechanism(config: TrainConfig) -> UpdateMechanism:
 def _check_sums(config: TrainConfig, mechanism: UpdateMechanism) -> None:
     if mechanism.trust != "aggregate":
         return
-    if config.sampling == "poisson":
+    hidden = hidden_cohorts(config)
+    if config.sampling != "fixed" and hidden is None:
         raise ValueError(
-            f"Expected sampling fixed with {config.mechanism} under aggregate trust, got poisson: "
-            "its guarantee needs a fixed number of clients in a sum."
+            f"Expected sampling fixed with {config.mechanism} under aggregate trust, got "
+            f"{config.sampling}: its guarantee needs a fixed number of clients in a sum."
         )
-    if mechanism.cohort > config.cohort:
+    summands = config.cohort if hidden is None else hidden.summands(mechanism.trust)
+    if mechanism.cohort > summands:
         raise ValueError(
             f"Expected cohort >= {mechanism.cohort}, whose noise in a sum the mechanism's "
-            f"guarantee relies on, got {config.cohort}: raise cohort, or build the mechanism for "
+            f"guarantee relies on, got {summands}: raise cohort, or build the mechanism for "
             "that cohort."
         )
 
