@@ -100,9 +100,8 @@ def sample_drawn(
     validate.whole("rounds", rounds, low=1, high=2**31)
     validate.whole("round", round, low=1, high=rounds)
     validate.whole("each", each, low=0, high=rounds, why="the run has so many rounds")
-    remaining = rounds - round + 1
-    words = _below(remaining, len(participations), key.fold_in("drawn cohort", round))
-    return np.flatnonzero(words < each - np.asarray(participations)).tolist()
+    numbers = _below(rounds - round + 1, len(participations), key.fold_in("drawn cohort", round))
+    return np.flatnonzero(numbers < each - np.asarray(participations)).tolist()
 
 
 def _below(limit: int, count: int, key: Key) -> np.ndarray:

@@ -387,4 +387,5 @@ def _summary(
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
         public_examples=prepared.problem.public,
         bytes_as_codes=prepared.mechanism.payload_bytes(dimension),
+        beside=None if prepared.beside is None else prepared.beside.guarantee(participations),
     )

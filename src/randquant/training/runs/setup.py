@@ -49,6 +49,7 @@ class Prepared:
         mechanism: protects and aggregates them.
         server: the server's step.
         schedule: draws the cohorts and ends the run.
+        beside: of a whole client whose participation is seen, where the schedule's is not that.
         fingerprint: of the mechanism, in hexadecimal; empty if the configuration says it all.
     """
 
@@ -57,6 +58,7 @@ class Prepared:
     mechanism: UpdateMechanism
     server: ServerStep
     schedule: Schedule
+    beside: Ledger | None
     fingerprint: str
 
 
@@ -75,19 +77,22 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     _check_sums(config, mechanism)
     problem = _problem(config) if given.problem is None else given.problem
     learner = Learner(problem, _local(config, mechanism), config.device)
+    of_run = {"delta": config.delta, "neighboring": config.neighboring}
     ledger = Ledger(
         mechanism,
         learner.dimension,
         examples=learner.examples if config.unit == "example" else None,
-        delta=config.delta,
-        neighboring=config.neighboring,
         limit=config.stop_at_epsilon,
         cohorts=hidden_cohorts(config),
+        **of_run,
     )
+    # A mean of clipped gradients is itself clipped as a whole: both guarantees hold.
+    plain = config.unit == "client" and not ledger.hidden
+    beside = None if plain else Ledger(mechanism, learner.dimension, **of_run)
     fingerprint = fingerprint_of(config, mechanism, learner.dimension)
     server = server_step(config, problem, given.optimizer)
     schedule = Schedule(config, ledger, key)
-    return Prepared(problem, learner, mechanism, server, schedule, fingerprint)
+    return Prepared(problem, learner, mechanism, server, schedule, beside, fingerprint)
 
 
 def server_step(
