@@ -338,7 +338,7 @@ MUTANTS = [
      "rows = channel.weights.astype(object) * (total // channel.denominator)",
      "rows = channel.weights[[0, -1]].astype(object) * (total // channel.denominator)",
      "zero_out certified at the ends only", EDGES),
-    ("privacy/accounting/releases.py", "    if trust == \"local\" and cohort != 1:\n", "    if False:\n",
+    ("privacy/accounting/release.py", "    if trust == \"local\" and cohort != 1:\n", "    if False:\n",
      "local trust counts on others", EDGES),
 ]  # fmt: skip
 

@@ -115,6 +115,27 @@ MUTANTS = [
         "worlds of one release for all",
         HERE,
     ),
+    (
+        "privacy/accounting/composition/mixture.py",
+        "worlds = (2 * apart, apart), (apart, 0.0)",
+        "worlds = (apart, 0.0), (apart, 0.0)",
+        "a stand-in that is like zeros",
+        HERE,
+    ),
+    (
+        "privacy/accounting/composition/mixture.py",
+        "return cls(rate, (worlds, worlds[::-1]))",
+        "return cls(rate, (worlds[::-1], worlds[::-1]))",
+        "zeros first in both directions",
+        HERE,
+    ),
+    (
+        "privacy/accounting/sampled.py",
+        "if gaussian and away <= 2 * apart:",
+        "if gaussian:",
+        "a stand-in farther away than an update's norm allows",
+        HERE,
+    ),
 ]
 
 EQUIVALENT = []

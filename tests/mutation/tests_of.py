@@ -139,10 +139,21 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "privacy/accounting/martingale.py": ("privacy/test_martingale.py",),
     "privacy/accounting/ratios.py": ("privacy/test_martingale.py",),
+    "privacy/accounting/release.py": (
+        "privacy/test_guarantee.py",
+        "privacy/test_releases.py",
+        "privacy/test_accountant.py",
+        "privacy/test_releases_contract.py",
+    ),
     "privacy/accounting/releases.py": (
         "privacy/test_guarantee.py",
         "privacy/test_releases.py",
         "privacy/test_accountant.py",
+        "privacy/test_releases_contract.py",
+    ),
+    "privacy/accounting/hidden.py": (
+        "privacy/test_mixture.py",
+        "privacy/test_sampled.py",
         "privacy/test_releases_contract.py",
     ),
     "privacy/accounting/sampled.py": (

@@ -114,6 +114,11 @@ class UpdateSetting:
         return 1 << (self.dimension - 1).bit_length()
 
     @property
+    def sharing(self) -> int:
+        """How many clients share the noise: those of a sum, else one."""
+        return self.cohort if self.trust == "aggregate" else 1
+
+    @property
     def levels(self) -> int:
         """Most codes of a channel."""
         return 2 ** min(self.bits, 8)

@@ -82,6 +82,7 @@ def account(
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     trust = _one("trust", [release.trust for release in releases])
     neighboring = _one("neighboring", [release.neighboring for release in releases])
+    unit = _one("unit", [release.unit for release in releases])
     total = sum(release.releases for release in releases)
     distance = rounded_up(math.fsum(release.distance for release in releases))
     # theory/accounting.md, Proposition 3.
@@ -111,7 +112,7 @@ def account(
             # it.
             lower = composed.epsilon.lower
     hidden = any(release.sampled for release in releases)
-    return Guarantee(epsilon, delta, neighboring, trust, order, total, lower, hidden)
+    return Guarantee(epsilon, delta, neighboring, trust, order, total, lower, hidden, unit)
 
 
 def account_at(releases: Sequence[Release], delta: float, order: float) -> float:

@@ -15,6 +15,7 @@ from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.examples import check_examples, of_one_example
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
 from randquant.privacy.accounting.release import Release, Releasing
@@ -81,6 +82,7 @@ def calibrate(
     *,
     neighboring: Neighboring = "replace_one",
     examples: int | None = None,
+    cohorts: HiddenCohorts | None = None,
     start: float = 1.0,
     reach: tuple[float, float] = REACH,
 ) -> Calibration[M]:
@@ -96,6 +98,8 @@ def calibrate(
         neighboring: the neighbouring relation.
         examples: for example-level privacy, the fewest clipped examples that an update is the mean
             of; None for client-level privacy.
+        cohorts: how clients take part, if nobody sees which of them do; `rounds` is then how many
+            the run has. None if it is seen.
         start: where the search starts; a good guess saves time.
         reach: smallest and largest noise to try.
 
@@ -142,7 +146,10 @@ def calibrate(
     def released(noise: float) -> tuple[M, Release]:
         mechanism = build(noise)
         validate.answers("what build returns", mechanism, "a mechanism", "release")
-        release = mechanism.release(dimension, rounds, neighboring)
+        if cohorts is None:
+            release = mechanism.release(dimension, rounds, neighboring)
+        else:
+            release = cohorts.release(mechanism, dimension, rounds, neighboring)
         if release is None:
             raise TypeError("Expected a mechanism that protects, got one without a guarantee.")
         if examples is not None:
@@ -151,7 +158,9 @@ def calibrate(
             assert release is not None
         return mechanism, release
 
-    measured = _Accounted(delta, gaussian_order(epsilon, delta) if delta > 0 else None)
+    # The best order of hidden cohorts is another than Gaussian noise's.
+    near = gaussian_order(epsilon, delta) if delta > 0 and cohorts is None else None
+    measured = _Accounted(delta, near)
     start, low, calls = _roughly(released, epsilon, measured, start, (low, high))
     search = _NoiseSearch(lambda noise: released(noise)[1], measured, epsilon, delta, low, high)
     noise = search.run(start)

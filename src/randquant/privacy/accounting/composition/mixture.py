@@ -50,6 +50,12 @@ class Mixture:
         return cls(rate, ((there, back), (back, there)))
 
     @classmethod
+    def of_zeros(cls, rate: float, apart: float) -> Mixture:
+        """The client is in both worlds, with zeros in one; absence is as far from zeros."""
+        worlds = (2 * apart, apart), (apart, 0.0)
+        return cls(rate, (worlds, worlds[::-1]))
+
+    @classmethod
     def of_exchange(cls, rate: float, shifts: Shifts) -> Mixture:
         """The client is in both worlds, which may be exchanged."""
         return cls(rate, ((shifts, shifts),))
