@@ -82,19 +82,29 @@ class ChannelMechanism(MechanismDefaults):
         """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
         return self.mean_of_codes(payloads, dimension, padding=0)
 
-    def mean_of_codes(self, payloads: Sequence[bytes], size: int, padding: int) -> np.ndarray:
-        """Decode the mean of payloads of `size` codes, of which so many are padding."""
+    def mean_of_codes(
+        self,
+        payloads: Sequence[bytes],
+        size: int,
+        padding: int,
+        coding: wire.Coding | None = None,
+    ) -> np.ndarray:
+        """Decode the mean of payloads of `size` codes, of which so many are padding.
+
+        `coding` is what their headers say about the codes; the channel by default.
+        """
+        stated = coding or self.channel
         if self.channel.lattice is None:
             total = np.zeros(size, dtype=np.float64)
 
             def add_values(payload: bytes) -> None:
                 nonlocal total
-                total += self.channel.values[wire.unpack(self.channel, payload, size, padding)]
+                total += self.channel.values[wire.unpack(stated, payload, size, padding)]
 
             each(payloads, add_values)
             return (total / len(payloads)).astype(np.float32)
         totals = np.zeros(size, dtype=np.int64)
-        each(payloads, lambda payload: wire.add(self.channel, payload, totals, padding))
+        each(payloads, lambda payload: wire.add(stated, payload, totals, padding))
         return self.decode(totals, len(payloads), size)
 
     def dimension_of(self, payload: bytes) -> int:
