@@ -188,6 +188,10 @@ class AdditiveMechanism(MechanismDefaults):
         """A vector masked for a sum modulo 2**bits, for any number of clients."""
         return upload.masked(self.size(dimension), self.bits)
 
+    def sum_bits(self, dimension: int, clients: int) -> int:
+        """`bits`, for any number of clients."""
+        return self.bits
+
     def _log_equal(self, plan: NoisePlan) -> float:
         """Log of the largest probability that two payloads agree in one coordinate.
 

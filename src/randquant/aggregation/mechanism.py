@@ -17,6 +17,7 @@ from randquant.aggregation.layout import Update, as_vector
 from randquant.aggregation.payloads import counted, received
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
+from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -104,6 +105,17 @@ class UpdateMechanism(Protocol):
         """
         ...
 
+    def sum_bits(self, dimension: int, clients: int) -> int:
+        """Bits of the modulus that a masked sum over so many clients is taken with.
+
+        `decode` undoes the wrapping around, for as many clients or fewer
+        (`docs/theory/narrow-sums.md`).
+
+        Raises:
+            ValueError: the mechanism's payloads are not summed.
+        """
+        ...
+
     def payload_bytes(self, dimension: int) -> int:
         """Bytes of `encode`'s payload: what a client would send without secure aggregation."""
         ...
@@ -158,7 +170,8 @@ class UpdateMechanism(Protocol):
         """Decode the mean update, (dimension,) float32, from a cohort's sum of codes.
 
         Args:
-            totals: (size(dimension),) int64, the summed codes.
+            totals: (size(dimension),) int64, the summed codes, or their remainders modulo
+                2**sum_bits(dimension, clients).
             clients: how many clients are in the sum.
             dimension: coordinates of an update.
 
@@ -286,6 +299,14 @@ class MechanismDefaults(ABC):
     def log_equal(self, dimension: int) -> float:
         """0: payloads may be equal by chance, and copies are not noticed."""
         return 0.0
+
+    def sum_bits(self: UpdateMechanism, dimension: int, clients: int) -> int:
+        """As many as any sum of the channel's codes needs."""
+        if self.channel is None:
+            raise ValueError(
+                f"Expected a mechanism that sends codes to sum, got a {type(self).__name__}."
+            )
+        return upload.sum_bits(self.channel.levels, clients)
 
     def payload_bytes(self, dimension: int) -> int:
         """As measured: the bytes of an encoded update of zeros."""

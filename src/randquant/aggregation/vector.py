@@ -5,6 +5,7 @@ Derivations: `docs/theory/vector.md`, for sums `docs/theory/sums.md`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -12,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from randquant._internal import validate
+from randquant.aggregation import modulus
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.aggregation.coordinate import ChannelMechanism, decoded_coordinate
 from randquant.aggregation.error import CoordinateError
@@ -20,6 +22,7 @@ from randquant.aggregation.rotation import Rotation
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.keys import Key
+from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import Norm, VectorRelease
 from randquant.privacy.certificates.file import channel_record
@@ -96,10 +99,9 @@ class VectorMechanism(MechanismDefaults):
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Decode the mean of the codes and rotate it back."""
-        size = self.size(dimension)
-        return self._back(
-            self._coordinates.mean_of_codes(payloads, size, size - dimension), dimension
-        )
+        size, bits = self.size(dimension), self.sum_bits(dimension, len(payloads))
+        mean = self._coordinates.mean_of_codes(payloads, size, size - dimension, bits)
+        return self._back(mean, dimension)
 
     def dimension_of(self, payload: bytes) -> int:
         """As its header states, padding not counted."""
@@ -114,8 +116,17 @@ class VectorMechanism(MechanismDefaults):
         return self._coordinates.payload_bytes(self.size(dimension))
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """As `ChannelMechanism.upload_bytes`, for the coordinates of a rotated update."""
-        return self._coordinates.upload_bytes(self.size(dimension), clients)
+        """Packed codes; under `aggregate` trust a vector masked for a sum over `clients`."""
+        if self.trust == "local":
+            return self.payload_bytes(dimension)
+        bits = self.sum_bits(dimension, self.cohort if clients is None else clients)
+        return upload.masked(self.size(dimension), bits)
+
+    def sum_bits(self, dimension: int, clients: int) -> int:
+        """As few as `modulus.WRAP` allows for updates that do not depend on the rotation."""
+        size, rotation = self.size(dimension), self.rotation(dimension)
+        deviation = math.inf if rotation is None else self.clip_norm / math.sqrt(rotation.size)
+        return modulus.sum_bits(self.channel, clients, size, deviation)
 
     def size(self, dimension: int) -> int:
         """How many codes an update of this dimension is sent as, padding included."""
@@ -124,8 +135,8 @@ class VectorMechanism(MechanismDefaults):
 
     def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
         """As `ChannelMechanism.decode`, rotated back."""
-        mean = self._coordinates.decode(totals, clients, self.size(dimension))
-        return self._back(mean, dimension)
+        bits = self.sum_bits(dimension, clients)
+        return self._back(self._coordinates.decode_sum(totals, clients, bits), dimension)
 
     def _back(self, mean: np.ndarray, dimension: int) -> np.ndarray:
         rotation = self.rotation(dimension)
