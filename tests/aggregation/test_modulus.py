@@ -9,7 +9,7 @@ from chance import counts_fit
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.modulus import WRAP, lifted, sum_bits, wrap_probability
+from randquant.aggregation.modulus import WRAP, _tails, lifted, sum_bits, wrap_probability
 from randquant.aggregation.rotation import Rotation
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
@@ -185,3 +185,15 @@ def test_a_simulation_wraps_as_a_deployment_would():
     mean = mechanism.mean(payloads)
     assert np.array_equal(mean, mechanism.decode(totals & 127, clients, size))
     assert mean @ update < 0
+
+
+@pytest.mark.parametrize("channel", CHANNELS, ids=repr)
+def test_lines_lie_above_the_logarithms_at_every_input(channel):
+    tilts, slopes, heights = _tails(channel)
+    codes = np.arange(channel.levels) - (channel.levels - 1) / 2
+    chosen = np.s_[200::20]  # tilts that are large enough to bend
+    for x in np.linspace(-channel.clip, channel.clip, 101):
+        for side, sign in enumerate((1, -1)):
+            logs = np.log(row(channel, x) @ np.exp(sign * np.outer(codes, tilts[0, 0, chosen])))
+            lines = slopes[:, side, chosen] * x + heights[:, side, chosen]
+            assert np.all(logs <= lines + 1e-12)
