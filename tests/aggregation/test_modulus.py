@@ -18,7 +18,8 @@ from randquant.channels.wire import upload
 
 COIN = rq.stochastic_rounding(clip=0.02, levels=2, margin=1.0)
 SKEWED = Channel(
-    np.array([-1.0, 0.0, 0.0, 1.0]), np.arange(3.0), np.array([[6, 1, 1], [5, 1, 2], [4, 2, 2], [4, 1, 3]]), 8
+    np.array([-1.0, 0.0, 0.0, 1.0]), np.arange(3.0),
+    np.array([[6, 1, 1], [5, 1, 2], [4, 2, 2], [4, 1, 3]]), 8
 )  # fmt: skip
 """With a jump, and a middle that is not the mean."""
 CHANNELS = [
@@ -128,7 +129,10 @@ def test_fewer_clients_never_need_more_bits(channel):
     for deviation in (0.0, channel.clip / 4, math.inf):
         bits = [sum_bits(channel, clients, 1000, deviation) for clients in range(1, 300, 3)]
         assert bits == sorted(bits)
-        assert all(b <= upload.sum_bits(channel.levels, n) for n, b in zip(range(1, 300, 3), bits, strict=True))
+        assert all(
+            b <= upload.sum_bits(channel.levels, n)
+            for n, b in zip(range(1, 300, 3), bits, strict=True)
+        )
         assert min(bits) >= channel.bits
 
 

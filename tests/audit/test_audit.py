@@ -225,8 +225,8 @@ def unclipped(mechanism):
 
     def encode(update, key):
         plan = mechanism.plan(update.size)
-        steps = np.rint(plan.rotation.forward(update.astype(np.float64)) * plan.scale)
-        noisy = steps.astype(np.int64) + plan.noise.draw(plan.rotation.size, key.fold_in("noise"))
+        steps = np.rint(mechanism.projection(update.size).rotation.forward(update.astype(np.float64)) * plan.scale)
+        noisy = steps.astype(np.int64) + plan.noise.draw(plan.size, key.fold_in("noise"))
         return wire.pack(mechanism.format, (noisy % 2**mechanism.bits).astype(np.uint32))
 
     return Around(mechanism, encode)

@@ -64,7 +64,7 @@ def test_what_is_summed_has_the_length_of_a_masked_vector(mechanism, clients):
     """The very bytes that `Client.mask` returns, in a sum with the mechanism's modulus."""
     for dimension in (1, 100):
         if isinstance(mechanism, AdditiveMechanism):
-            size, bits = mechanism.plan(dimension).rotation.size, mechanism.bits
+            size, bits = mechanism.plan(dimension).size, mechanism.bits
         else:
             size, bits = mechanism.size(dimension), mechanism.sum_bits(dimension, clients)
             most = clients * (mechanism.channel.levels - 1)

@@ -64,8 +64,8 @@ MUTANTS = [
     ),
     (
         "aggregation/vector.py",
-        "mean = self._coordinates.mean_of_codes(payloads, size, size - dimension, bits)",
-        "mean = self._coordinates.mean_of_codes(payloads, size, size - dimension)",
+        "mean_of_codes(payloads, size, padding, self._coding, bits)",
+        "mean_of_codes(payloads, size, padding, self._coding)",
         "a simulation whose sums do not wrap",
         MODULUS,
     ),

@@ -84,23 +84,30 @@ class ChannelMechanism(MechanismDefaults):
         return self.mean_of_codes(payloads, dimension, padding=0)
 
     def mean_of_codes(
-        self, payloads: Sequence[bytes], size: int, padding: int, bits: int | None = None
+        self,
+        payloads: Sequence[bytes],
+        size: int,
+        padding: int,
+        coding: wire.Coding | None = None,
+        bits: int | None = None,
     ) -> np.ndarray:
         """Decode the mean of payloads of `size` codes, of which so many are padding.
 
-        With `bits` it is decoded from the sum modulo 2**bits under `aggregate` trust.
+        `coding` is what their headers say about the codes; the channel by default. Under
+        `aggregate` trust it is decoded from the sum modulo 2**bits; by default `sum_bits`.
         """
+        stated = coding or self.channel
         if self.channel.lattice is None:
             total = np.zeros(size, dtype=np.float64)
 
             def add_values(payload: bytes) -> None:
                 nonlocal total
-                total += self.channel.values[wire.unpack(self.channel, payload, size, padding)]
+                total += self.channel.values[wire.unpack(stated, payload, size, padding)]
 
             each(payloads, add_values)
             return (total / len(payloads)).astype(np.float32)
         totals = np.zeros(size, dtype=np.int64)
-        each(payloads, lambda payload: wire.add(self.channel, payload, totals, padding))
+        each(payloads, lambda payload: wire.add(stated, payload, totals, padding))
         return self.decode_sum(totals, len(payloads), bits or self.sum_bits(size, len(payloads)))
 
     def dimension_of(self, payload: bytes) -> int:

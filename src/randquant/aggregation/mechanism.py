@@ -15,6 +15,7 @@ from randquant._internal import validate
 from randquant.aggregation.error import CoordinateError, normal_coordinate
 from randquant.aggregation.layout import Update, as_vector
 from randquant.aggregation.payloads import counted, received
+from randquant.aggregation.subset import check_seed
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
@@ -159,6 +160,21 @@ class UpdateMechanism(Protocol):
 
         None if another step, such as a rotation, comes first. If its values are evenly spaced,
         sums of codes that were drawn elsewhere may be given to `decode`.
+        """
+        ...
+
+    def in_round(self, seed: int) -> UpdateMechanism:
+        """The mechanism of one round, for its clients and the server.
+
+        Args:
+            seed: public whole number below 2**64, the same for all of them and another one in each
+                round. It chooses which coordinates are sent, if not all are.
+
+        Guarantees:
+            The guarantee holds for any seed, whoever chose it: `release` is the same.
+
+        Raises:
+            ValueError, TypeError: it is no such number.
         """
         ...
 
@@ -327,6 +343,11 @@ class MechanismDefaults(ABC):
         """None: only `encode` makes payloads."""
         return None
 
+    def in_round(self: UpdateMechanism, seed: int) -> UpdateMechanism:
+        """The same in each round."""
+        check_seed(seed)
+        return self
+
     def size(self, dimension: int) -> int:
         """One number for each coordinate."""
         return dimension
@@ -365,15 +386,22 @@ class MechanismDefaults(ABC):
         )
 
 
-def error_of(mechanism: UpdateMechanism, dimension: int) -> CoordinateError:
+def error_of(
+    mechanism: UpdateMechanism, dimension: int, rotated: int | None = None
+) -> CoordinateError:
     """Expected error of a decoded mean, from `decoded` at normally distributed coordinates.
+
+    Args:
+        mechanism: the mechanism.
+        dimension: coordinates of an update.
+        rotated: over how many coordinates its norm is spread; by default as many as are sent.
 
     Raises:
         TypeError: updates are not clipped as a whole, or `decoded` is not known.
     """
     if mechanism.clip_norm is None:
         raise no_error(mechanism)
-    x, weights = normal_coordinate(mechanism.clip_norm, mechanism.size(dimension))
+    x, weights = normal_coordinate(mechanism.clip_norm, rotated or mechanism.size(dimension))
     mean, variance = mechanism.decoded(x, dimension)
     return CoordinateError.of(x, weights, variance, mean - x)
 
