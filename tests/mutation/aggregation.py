@@ -64,8 +64,8 @@ MUTANTS = [
     ),
     (
         "aggregation/vector.py",
-        "mean_of_codes(payloads, size, padding, self._coding, bits)",
-        "mean_of_codes(payloads, size, padding, self._coding)",
+        "mean_of_codes(payloads, size, padding, self.coding, bits)",
+        "mean_of_codes(payloads, size, padding, self.coding)",
         "a simulation whose sums do not wrap",
         MODULUS,
     ),
@@ -295,7 +295,7 @@ MUTANTS = [
         AGGREGATE,
     ),
     (
-        "aggregation/mechanism.py",
+        "aggregation/defaults.py",
         "if parent is not MechanismDefaults and issubclass(parent, MechanismDefaults):",
         "if False:",
         "derived mechanisms encode as their parents",

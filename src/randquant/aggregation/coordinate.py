@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from randquant.aggregation import modulus
-from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each, enough
 from randquant.channels import wire
 from randquant.channels.channel import Channel

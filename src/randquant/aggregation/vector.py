@@ -15,8 +15,8 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation import modulus
 from randquant.aggregation.coordinate import ChannelMechanism, decoded_coordinate
+from randquant.aggregation.defaults import MechanismDefaults, error_of, no_error
 from randquant.aggregation.error import CoordinateError
-from randquant.aggregation.mechanism import MechanismDefaults, error_of, no_error
 from randquant.aggregation.subset import (
     Projection,
     check_coordinates,
@@ -112,7 +112,8 @@ class VectorMechanism(MechanismDefaults):
         return ChannelMechanism(self.channel, self.trust, self.cohort)
 
     @property
-    def _coding(self) -> wire.Coding:
+    def coding(self) -> wire.Coding:
+        """The channel, or the channel and this round's subset."""
         return coding_of(self.channel, self.coordinates, self.subset_seed)
 
     def in_round(self, seed: int) -> VectorMechanism:
@@ -134,19 +135,19 @@ class VectorMechanism(MechanismDefaults):
         # Clients may share a machine: one thread each.
         return encode_payload(
             self.channel, sent, key, threads=1, padding=sent.size - vector.size,
-            coding=self._coding,
+            coding=self.coding,
         )  # fmt: skip
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Decode the mean of the codes and rotate it back."""
         size, bits = self.size(dimension), self.sum_bits(dimension, len(payloads))
         padding = size - dimension
-        mean = self._coordinates.mean_of_codes(payloads, size, padding, self._coding, bits)
+        mean = self._coordinates.mean_of_codes(payloads, size, padding, self.coding, bits)
         return self._back(mean, dimension)
 
     def dimension_of(self, payload: bytes) -> int:
         """As its header states, padding not counted."""
-        return wire.dimension_of(self._coding, payload)
+        return wire.dimension_of(self.coding, payload)
 
     def log_equal(self, dimension: int) -> float:
         """As often as all codes are equal."""
