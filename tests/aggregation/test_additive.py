@@ -141,7 +141,7 @@ def test_the_sum_is_modular_and_lifted_to_the_middle(kind):
     x = updates(3, 30)
     payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
     plan = mechanism.plan(30)
-    codes = [wire.unpack(mechanism.format, payload, 32) for payload in payloads]
+    codes = [wire.unpack(mechanism.coding, payload, 32) for payload in payloads]
     totals = np.sum(np.array(codes, dtype=object), axis=0)
     assert max(totals) >= 256
     lifted = np.array([(int(t) + 128) % 256 - 128 for t in totals], dtype=float)

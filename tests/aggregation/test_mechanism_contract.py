@@ -12,7 +12,7 @@ import randquant as rq
 from randquant._internal.serialization import to_json
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.saved import from_record, load, save
 from randquant.aggregation.vector import VectorMechanism
@@ -106,7 +106,7 @@ def test_a_mean_is_one_of_vectors(mechanism):
 def test_sums_of_codes_decode_to_the_mean_or_are_refused(mechanism):
     size, coding = mechanism.size(DIMENSION), mechanism.channel
     if isinstance(mechanism, AdditiveMechanism):
-        coding = mechanism.format
+        coding = mechanism.coding
     if coding is None or (mechanism.channel is not None and mechanism.channel.lattice is None):
         with pytest.raises(ValueError, match=r"decodes sums of codes|evenly spaced"):
             mechanism.decode(np.zeros(size, dtype=np.int64), CLIENTS, DIMENSION)

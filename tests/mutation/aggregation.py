@@ -7,10 +7,68 @@ ROTATION = ("tests/aggregation/test_rotation.py",)
 LIMITS = ("tests/planning/test_limits.py",)
 COHORTS = ("tests/training/test_participation.py",)
 ROUND = ("tests/training/test_algorithm.py", "tests/training/test_cohort.py")
+MODULUS = ("tests/aggregation/test_modulus.py",)
 STEP = ("tests/training/test_optimizer.py",)
 LEDGER = ("tests/privacy/test_ledger.py", "tests/training/test_client.py")
 
 MUTANTS = [
+    # How narrow a sum may be ---------------------------------------------------------------------
+    (
+        "aggregation/modulus.py",
+        "            return bits\n    return exact",
+        "            return bits - 1\n    return exact",
+        "a modulus one bit too small",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "return ((totals.astype(np.int64) - middle + half) & (2 * half - 1)) + (middle - half)",
+        "return totals.astype(np.int64)",
+        "a wrap that is not undone",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "(clients * (levels - 1) + 1) // 2",
+        "clients * (levels - 1) // 2",
+        "the middle of odd sums",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "(clients * deviation * slopes) ** 2 / 2",
+        "clients * (deviation * slopes) ** 2 / 2",
+        "clients whose updates are independent",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "np.where(within, np.log(top) - slope * place, -np.inf)",
+        "np.full_like(place, -np.inf)",
+        "inputs between two vertices",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "tilts * 2.0 ** (bits - 1)",
+        "tilts * 2.0**bits",
+        "a range twice as wide",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "return min(size * (",
+        "return min((",
+        "one coordinate for all",
+        MODULUS,
+    ),
+    (
+        "aggregation/vector.py",
+        "mean_of_codes(payloads, size, padding, self.coding, bits)",
+        "mean_of_codes(payloads, size, padding, self.coding)",
+        "a simulation whose sums do not wrap",
+        MODULUS,
+    ),
     # What payloads must be -----------------------------------------------------------------------
     (
         "aggregation/payloads.py",
@@ -237,7 +295,7 @@ MUTANTS = [
         AGGREGATE,
     ),
     (
-        "aggregation/mechanism.py",
+        "aggregation/defaults.py",
         "if parent is not MechanismDefaults and issubclass(parent, MechanismDefaults):",
         "if False:",
         "derived mechanisms encode as their parents",

@@ -552,8 +552,8 @@ MUTANTS = [
     ),
     (
         f"{F}/offer.py",
-        "upload.sum_bits(self.channel.levels, clients)",
-        "upload.sum_bits(self.channel.levels, clients) - 1",
+        "self.mechanism.sum_bits(self.dimension, clients)",
+        "self.mechanism.sum_bits(self.dimension, clients) - 1",
         "sums that wrap around",
         of("integrations/test_flower_strategy", "an_offer_travels_whole"),
     ),

@@ -143,7 +143,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "aggregation/additive.py": (*UPDATES, "aggregation/test_additive.py"),
     "aggregation/clipping.py": UPDATES,
     "aggregation/coordinate.py": ("aggregation/test_coordinate.py", *UPDATES),
-    "aggregation/mechanism.py": UPDATES,
+    "aggregation/defaults.py": UPDATES,
     "aggregation/payloads.py": UPDATES,
     "aggregation/rotation.py": ("aggregation/test_rotation.py", *UPDATES),
     "aggregation/vector.py": (*UPDATES, "planning/test_limits.py"),

@@ -16,8 +16,8 @@ from typing import Any, final
 import numpy as np
 
 from randquant._internal import validate
+from randquant.aggregation.defaults import MechanismDefaults, error_of
 from randquant.aggregation.error import CoordinateError
-from randquant.aggregation.mechanism import MechanismDefaults, error_of
 from randquant.aggregation.payloads import each, enough
 from randquant.aggregation.subset import (
     Projection,
@@ -84,13 +84,12 @@ class AdditiveMechanism(MechanismDefaults):
         modulo 2**bits of at least `cohort` clients who all follow the protocol: the norm of the
         rounded update is checked in integers, so no earlier floating-point rounding matters, and
         the distance between the tables that noise is drawn from and its law is part of the release.
-        `mean` refuses fewer payloads than `cohort`. It adds the payloads itself, as a simulation
-        may; a deployment must use secure aggregation modulo 2**bits instead.
+        `mean` refuses fewer payloads than `cohort`, and adds them itself, as a simulation may; a
+        deployment must use secure aggregation modulo 2**bits.
         `mean` is unbiased for the mean of the clipped updates, up to two effects. Rounding is
         repeated until the norm is within its bound, which shifts a client's mean by at most
         1.55 · sqrt(size) steps in L2 (in practice by far less: few roundings are repeated). And a
-        sum beyond ±2**(bits - 1) wraps around; `deviations` sets how rarely, see
-        `NoisePlan.deviation`.
+        sum beyond ±2**(bits - 1) wraps around: `deviations` says how rarely.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind; once the
@@ -137,7 +136,7 @@ class AdditiveMechanism(MechanismDefaults):
         return "aggregate"
 
     @property
-    def format(self) -> wire.Coding:
+    def coding(self) -> wire.Coding:
         """How codes are packed."""
         whole = wire.Format.of(
             1 << self.bits, self.kind, self.clip_norm, self.noise_multiplier, self.cohort,
@@ -174,19 +173,19 @@ class AdditiveMechanism(MechanismDefaults):
         noisy = rounded + plan.noise.draw(plan.size, key.fold_in("noise"))
         codes = noisy & ((1 << self.bits) - 1)
         codes = codes.astype(np.uint8 if self.bits <= 8 else np.uint32)
-        return wire.pack(self.format, codes, codes.size - vector.size)
+        return wire.pack(self.coding, codes, codes.size - vector.size)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Sum the payloads' codes and decode."""
         size = self.size(dimension)
         totals = np.zeros(size, dtype=np.int64)
-        form, padding = self.format, size - dimension
+        form, padding = self.coding, size - dimension
         each(payloads, lambda payload: wire.add(form, payload, totals, padding))
         return self.decode(totals, len(payloads), dimension)
 
     def dimension_of(self, payload: bytes) -> int:
         """As its header states, padding not counted."""
-        return wire.dimension_of(self.format, payload)
+        return wire.dimension_of(self.coding, payload)
 
     def log_equal(self, dimension: int) -> float:
         """As often as all codes are equal."""
@@ -216,6 +215,10 @@ class AdditiveMechanism(MechanismDefaults):
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
         """A vector masked for a sum modulo 2**bits, for any number of clients."""
         return upload.masked(self.size(dimension), self.bits)
+
+    def sum_bits(self, dimension: int, clients: int) -> int:
+        """`bits`, for any number of clients."""
+        return self.bits
 
     def _log_equal(self, plan: NoisePlan) -> float:
         """Log of the largest probability that two payloads agree in one coordinate.

@@ -5,6 +5,7 @@ Derivations: `docs/theory/vector.md`, for sums `docs/theory/sums.md`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -12,9 +13,10 @@ from typing import Any, final
 import numpy as np
 
 from randquant._internal import validate
+from randquant.aggregation import modulus
 from randquant.aggregation.coordinate import ChannelMechanism, decoded_coordinate
+from randquant.aggregation.defaults import MechanismDefaults, error_of, no_error
 from randquant.aggregation.error import CoordinateError
-from randquant.aggregation.mechanism import MechanismDefaults, error_of, no_error
 from randquant.aggregation.subset import (
     Projection,
     check_coordinates,
@@ -26,6 +28,7 @@ from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.keys import Key
+from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import Norm, VectorRelease
 from randquant.privacy.certificates.file import channel_record
@@ -109,7 +112,8 @@ class VectorMechanism(MechanismDefaults):
         return ChannelMechanism(self.channel, self.trust, self.cohort)
 
     @property
-    def _coding(self) -> wire.Coding:
+    def coding(self) -> wire.Coding:
+        """The channel, or the channel and this round's subset."""
         return coding_of(self.channel, self.coordinates, self.subset_seed)
 
     def in_round(self, seed: int) -> VectorMechanism:
@@ -131,19 +135,19 @@ class VectorMechanism(MechanismDefaults):
         # Clients may share a machine: one thread each.
         return encode_payload(
             self.channel, sent, key, threads=1, padding=sent.size - vector.size,
-            coding=self._coding,
+            coding=self.coding,
         )  # fmt: skip
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Decode the mean of the codes and rotate it back."""
-        projection = self.projection(dimension)
-        size = projection.size
-        mean = self._coordinates.mean_of_codes(payloads, size, size - dimension, self._coding)
-        return projection.inverse(mean).astype(np.float32)
+        size, bits = self.size(dimension), self.sum_bits(dimension, len(payloads))
+        padding = size - dimension
+        mean = self._coordinates.mean_of_codes(payloads, size, padding, self.coding, bits)
+        return self._back(mean, dimension)
 
     def dimension_of(self, payload: bytes) -> int:
         """As its header states, padding not counted."""
-        return wire.dimension_of(self._coding, payload)
+        return wire.dimension_of(self.coding, payload)
 
     def log_equal(self, dimension: int) -> float:
         """As often as all codes are equal."""
@@ -154,8 +158,19 @@ class VectorMechanism(MechanismDefaults):
         return self._coordinates.payload_bytes(self.size(dimension))
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """As `ChannelMechanism.upload_bytes`, for the coordinates of a rotated update."""
-        return self._coordinates.upload_bytes(self.size(dimension), clients)
+        """Packed codes; under `aggregate` trust a vector masked for a sum over `clients`."""
+        if self.trust == "local":
+            return self.payload_bytes(dimension)
+        bits = self.sum_bits(dimension, self.cohort if clients is None else clients)
+        return upload.masked(self.size(dimension), bits)
+
+    def sum_bits(self, dimension: int, clients: int) -> int:
+        """As few as `modulus.WRAP` allows for updates that do not depend on the rotation."""
+        sent = self.projection(dimension)
+        # theory/narrow-sums.md, Proposition 3: of a coordinate before a subset is clipped again.
+        rotated = self.norm == "l2"
+        deviation = self.clip_norm / math.sqrt(sent.rotated) if rotated else math.inf
+        return modulus.sum_bits(self.channel, clients, sent.size, deviation)
 
     def size(self, dimension: int) -> int:
         """How many codes an update of this dimension is sent as, padding included."""
@@ -163,7 +178,10 @@ class VectorMechanism(MechanismDefaults):
 
     def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
         """As `ChannelMechanism.decode`, rotated back."""
-        mean = self._coordinates.decode(totals, clients, self.size(dimension))
+        bits = self.sum_bits(dimension, clients)
+        return self._back(self._coordinates.decode_sum(totals, clients, bits), dimension)
+
+    def _back(self, mean: np.ndarray, dimension: int) -> np.ndarray:
         return self.projection(dimension).inverse(mean).astype(np.float32)
 
     def release(

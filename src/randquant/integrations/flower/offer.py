@@ -13,7 +13,6 @@ from randquant._internal.serialization import to_json
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.saved import from_record
 from randquant.channels.channel import Channel
-from randquant.channels.wire import upload
 from randquant.integrations.flower.updates import BUFFERS, Buffers
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
@@ -84,8 +83,8 @@ class Offer:
         return self.mechanism.size(self.dimension)
 
     def bits(self, clients: int) -> int:
-        """Bits per coordinate with which the sum of `clients` clients' codes is exact."""
-        return upload.sum_bits(self.channel.levels, clients)
+        """Bits of the modulus of the sum over `clients` clients, at least."""
+        return self.mechanism.sum_bits(self.dimension, clients)
 
     def release(self, rounds: int, neighboring: Neighboring, trust: Trust) -> Release:
         """The release of `rounds` answers, composed under `trust`.
