@@ -46,6 +46,7 @@ def mechanism_of(config: TrainConfig) -> UpdateMechanism:
         cohort=config.cohort,
         clip_norm=config.clip_norm,
         norm=config.norm,
+        coordinates=config.coordinates,
     )
 
 

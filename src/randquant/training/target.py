@@ -34,6 +34,7 @@ class Target:
         population, cohort, rounds: clients, clients a round, rounds.
         participations: rounds of the client called most often.
         examples: for example-level privacy, the fewest examples that an update is the mean of.
+        coordinates: how many coordinates of a rotated update are sent; None for all.
     """
 
     epsilon: float
@@ -48,6 +49,7 @@ class Target:
     rounds: int
     participations: int
     examples: int | None = None
+    coordinates: int | None = None
 
     @property
     def balanced(self) -> int:
@@ -58,8 +60,9 @@ class Target:
     def setting(self) -> UpdateSetting:
         """The part of it that mechanisms are tuned to."""
         return UpdateSetting(
-            self.dimension, self.cohort, self.bits, self.trust, self.clip_norm, self.neighboring
-        )
+            self.dimension, self.cohort, self.bits, self.trust, self.clip_norm, self.neighboring,
+            self.coordinates,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def choose(target: Target) -> Calibrated:
     found = plan(
         target.dimension, target.population, target.cohort, target.rounds, target.epsilon,
         target.delta, bits=target.bits, trust=target.trust, clip_norm=target.clip_norm,
-        neighboring=target.neighboring,
+        neighboring=target.neighboring, coordinates=target.coordinates,
         max_participations=max(target.participations, target.balanced),
     )  # fmt: skip
     if found.recommended is None:
@@ -129,7 +132,7 @@ def _warning(target: Target, name: str, mechanism: UpdateMechanism) -> str:
     need = Need(
         target.dimension, target.population, target.cohort, target.rounds, target.bits,
         target.trust, target.clip_norm, target.epsilon, target.delta, target.neighboring,
-        target.participations,
+        target.participations, target.coordinates,
     )  # fmt: skip
     verdict, advice = judge(need, Candidate(name, {}, noise=noise), [])
     return " ".join(advice) if verdict == "hopeless" else ""

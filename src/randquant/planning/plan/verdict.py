@@ -58,7 +58,7 @@ def _no_more(need: Need) -> list[str]:
     shared = need.trust == "aggregate"
     distance = need.setting.distance / need.clip_norm
     sharing = need.cohort if shared else 1
-    excess = one_bit_excess(need.setting.size, sharing, multiplier, distance)
+    excess = one_bit_excess(need.coordinates or need.setting.size, sharing, multiplier, distance)
     percent = 100 * (math.sqrt(1 + excess) - 1)
     sentences = [
         f"One bit a coordinate needs about {percent:.2g} % more noise than Gaussian noise would: "

@@ -208,6 +208,8 @@ def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRe
             server=prepared.server,
             pool=pool,
             workers=config.threads,
+            # Public and the run's own: it goes on with the same subsets of coordinates.
+            public_seed=int(run_folder.read_sent(folder, config).identity[:16], 16),
         )
         state, log = _train(folder, prepared, algorithm, on_round)
     summary = _summary(config, prepared, state, log.metrics, upload)
@@ -353,9 +355,10 @@ def _warm_up(prepared: Prepared, cohort: int) -> int:
     """Compile the encoder before the first round is timed; return the bytes of an upload."""
     dimension = prepared.learner.dimension
     zeros = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
-    payloads = [prepared.mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
-    prepared.mechanism.mean(payloads, dimension, Key.generate())
-    return prepared.mechanism.upload_bytes(dimension, cohort)
+    mechanism = prepared.mechanism.in_round(0)
+    payloads = [mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
+    mechanism.mean(payloads, dimension, Key.generate())
+    return mechanism.upload_bytes(dimension, cohort)
 
 
 def _summary(
