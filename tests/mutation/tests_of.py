@@ -146,6 +146,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "aggregation/defaults.py": UPDATES,
     "aggregation/payloads.py": UPDATES,
     "aggregation/rotation.py": ("aggregation/test_rotation.py", *UPDATES),
+    "aggregation/subset.py": ("aggregation/test_subset.py", *UPDATES),
     "aggregation/vector.py": (*UPDATES, "planning/test_limits.py"),
     "aggregation/walsh_hadamard.py": ("aggregation/test_rotation.py", *UPDATES),
     "aggregation/secagg/client.py": SECURE,
