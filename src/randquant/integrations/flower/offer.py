@@ -17,8 +17,10 @@ from randquant.integrations.flower.updates import BUFFERS, Buffers
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 
-FORMAT, FORMER = "randquant offer, version 3", "randquant offer, version 2"
-"""Version 2 said what is not trained. It is read in accounts, and never accepted in a message."""
+FORMAT = "randquant offer, version 4"
+FORMER = ("randquant offer, version 2", "randquant offer, version 3")
+"""Version 2 said what is not trained, version 3 meant sums in a modulus that no sum exceeds. They
+are read in accounts, and never accepted in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,11 @@ class Offer:
         """Number of codes of an update."""
         return self.mechanism.size(self.dimension)
 
+    @property
+    def drawn(self) -> bool:
+        """Whether each round has a seed, which server and clients draw together."""
+        return self.mechanism.in_round(0) != self.mechanism.in_round(1)
+
     def bits(self, clients: int) -> int:
         """Bits of the modulus of the sum over `clients` clients, at least."""
         return self.mechanism.sum_bits(self.dimension, clients)
@@ -116,8 +123,8 @@ class Offer:
 
         Args:
             text: of an offer.
-            former: whether version 2 is read too, of which only what it costs is kept: it has no
-                names of parts.
+            former: whether former versions are read too. Of version 2 only what it costs is kept:
+                it has no names of parts.
 
         Raises:
             ValueError: it is not an offer, or its channel's certificate is not the stated one.
@@ -125,10 +132,10 @@ class Offer:
         try:
             record: dict[str, Any] = json.loads(text)
             version = record.pop("format")
-            if version != FORMAT and not (former and version == FORMER):
+            if version != FORMAT and not (former and version in FORMER):
                 raise ValueError("its format is another")
             dimension, buffers = record.pop("dimension"), record.pop("buffers")
-            if version == FORMER:
+            if version == FORMER[0]:
                 parts, buffers = [], "refuse"
             else:
                 parts = record.pop("parts")
