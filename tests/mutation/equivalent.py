@@ -285,8 +285,8 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "aggregation/vector.py",
-        "self.release(1, 1)  # checks the rest",
-        "self.release( 2, 1)  # checks the rest",
+        "self.channel, self.clip_norm, 1, 1,",
+        "self.channel, self.clip_norm,  2, 1,",
         "one coordinate or two: channel, norm, trust and cohort are checked",
     ),
     (
