@@ -1,7 +1,7 @@
 """Faults in what a random subset of the coordinates is, and in how a run uses it."""
 
 SUBSET = ("tests/aggregation/test_subset.py",)
-RUN = ("tests/training/test_subsets.py",)
+RUN = ("tests/training/test_algorithm_subsets.py",)
 PLAN = ("tests/planning/test_plan_subsets.py",)
 
 MUTANTS = [
