@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from randquant.aggregation.secagg import group, masks, messages, sharing
 from randquant.aggregation.secagg.crypto import sealing_key
+from randquant.aggregation.secagg.dealing import Dealing
 from randquant.aggregation.secagg.messages import (
     NUMBER_BYTES,
     SEALED_BYTES,
     Advert,
-    Dealing,
     exactly_bytes,
 )
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
@@ -69,7 +69,7 @@ class Server:
         here, before anything is masked.
         """
         dealt, terms = {}, self.terms
-        word = sharing.random_word(terms.neighbours + 1, terms.threshold)
+        word = sharing.random_word(terms.neighbours + 1, terms.threshold)  # after all have dealt
         for client, inbox in self._known(sealed, self._adverts).items():
             try:
                 dealt[client] = self._dealing(client, inbox, word)
@@ -78,7 +78,7 @@ class Server:
         self._dealt = {client: dealt[client] for client in self._connected(dealt)}
         return {
             client: {
-                n: self._dealt[n].seeds[client] + self._dealt[n].keys[client] + sealed[n][client]
+                n: self._dealt[n].proof(terms.place_of(n, client)) + sealed[n][client]
                 for n in terms.neighbours_of(client)
                 if n in self._dealt
             }
@@ -168,18 +168,14 @@ class Server:
             raise ProtocolError("Expected shares for all neighbours, got others.")
         if any(len(exactly_bytes(inbox[n])) != SEALED_BYTES for n in present):
             raise ProtocolError("Expected two sealed shares for each neighbour, got others.")
-        neighbours = terms.neighbours_of(client)
-        dealing, own = Dealing.from_bytes(inbox[client], neighbours), self._adverts[client]
+        dealing = Dealing.from_bytes(inbox[client], terms.neighbours + 1)
         seen = {n: self._adverts[n] for n in (client, *present)}
         if dealing.view != messages.view_digest(terms, seen):
             raise ProtocolError(
                 "Expected this client to have seen the keys that the server relayed, its own "
                 "included, got others: some were changed in transit."
             )
-        every = tuple(range(len(terms.clients) + 1))
-        for public, commitments in ((own.seed, dealing.seeds), (own.masking, dealing.keys)):
-            points = {0: public, **{terms.place_of(n): commitments[n] for n in neighbours}}
-            sharing.check(points, word, known=every)
+        dealing.check(terms, client, self._adverts[client], word)
         return dealing
 
     def _read(self, client: int, payload: bytes) -> tuple[np.ndarray, frozenset[int]]:
