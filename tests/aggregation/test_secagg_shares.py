@@ -15,7 +15,6 @@ from randquant.aggregation.secagg import dealing, group, sharing
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.dealing import KEY, SEED, Dealing
 from randquant.aggregation.secagg.group import ORDER
-from randquant.aggregation.secagg.messages import Advert
 from randquant.aggregation.secagg.terms import ProtocolError
 
 
@@ -227,7 +226,9 @@ def test_a_dealer_that_foresees_the_challenge_would_deal_anything(monkeypatch):
         for i, n in enumerate(terms.holders_of(0))
         for kind in (SEED, KEY)
     )
-    values = b"".join(group.scalar_bytes(v) for both in zip([99, *h[0]], [99, *h[1]]) for v in both)
+    values = b"".join(
+        group.scalar_bytes(v) for both in zip((99, *h[0]), (99, *h[1]), strict=True) for v in both
+    )
     found = Dealing(bytes(32), group.scalar_bytes(challenge), commitments, values)
     checked(terms, 0, client._advert(), found)
     assert all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -44,6 +45,7 @@ class Server:
         self._accused: dict[int, frozenset[int]] = {}  # by accuser: senders of invalid shares
         self._survivors: frozenset[int] = frozenset()
         self._closed = False
+        self._view = functools.cache(self._view_of)  # the same for all where all are neighbours
         self._total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
 
     def introduce(self, adverts: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
@@ -76,14 +78,12 @@ class Server:
             except ProtocolError as error:
                 self.refused[client] = str(error)
         self._dealt = {client: dealt[client] for client in self._connected(dealt)}
-        return {
-            client: {
-                n: self._dealt[n].proof(terms.place_of(n, client)) + sealed[n][client]
-                for n in terms.neighbours_of(client)
-                if n in self._dealt
-            }
-            for client in self._dealt
-        }
+        inboxes: dict[int, dict[int, bytes]] = {client: {} for client in self._dealt}
+        for dealer, dealing in self._dealt.items():
+            for place, holder in enumerate(terms.holders_of(dealer), start=1):
+                if holder in inboxes and holder != dealer:
+                    inboxes[holder][dealer] = dealing.proof(place) + sealed[dealer][holder]
+        return inboxes
 
     def add(self, client: int, payload: bytes) -> None:
         """Add one masked vector; ProtocolError if it is malformed, a repetition, or too late."""
@@ -169,8 +169,7 @@ class Server:
         if any(len(exactly_bytes(inbox[n])) != SEALED_BYTES for n in present):
             raise ProtocolError("Expected two sealed shares for each neighbour, got others.")
         dealing = Dealing.from_bytes(inbox[client], terms.neighbours + 1)
-        seen = {n: self._adverts[n] for n in (client, *present)}
-        if dealing.view != messages.view_digest(terms, seen):
+        if dealing.view != self._view(frozenset((client, *present))):
             raise ProtocolError(
                 "Expected this client to have seen the keys that the server relayed, its own "
                 "included, got others: some were changed in transit."
@@ -202,6 +201,9 @@ class Server:
                     f"{accusers} neighbours say otherwise: it is excluded."
                 )
         return frozenset(wrong)
+
+    def _view_of(self, clients: frozenset[int]) -> bytes:
+        return messages.view_digest(self.terms, {n: self._adverts[n] for n in clients})
 
     def _present(self, client: int) -> list[int]:
         return [n for n in self.terms.neighbours_of(client) if n in self._adverts]

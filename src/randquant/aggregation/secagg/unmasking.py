@@ -35,7 +35,7 @@ class Unmasking:
     refused: MutableMapping[int, str]
     _shares: dict[int, dict[int, int]] = field(default_factory=dict)  # by dealer and neighbour
     _masks: dict[int, dict[int, bytes]] = field(default_factory=dict)  # the same, of dropouts
-    _places: set[int] = field(default_factory=lambda: {0})  # of all shares, and of the secrets
+    _places: set[int] = field(default_factory=lambda: {0})  # of 0 and of shares combined so far
 
     def masks(self, revealed: Mapping[int, Mapping[int, bytes]]) -> list[tuple[int, bytes]]:
         """Signs and secrets of all masks to add to the sum; ProtocolError if one is unknown."""
@@ -62,7 +62,6 @@ class Unmasking:
                 if message or dealer in self.survivors:
                     share = group.read_scalar(message)
                     self._shares.setdefault(dealer, {})[client] = share
-                    self._places.add(self.terms.place_of(dealer, client))
             except ProtocolError as error:
                 self._name(client, dealer, str(error))
 
@@ -113,7 +112,9 @@ class Unmasking:
     def _combined(self, client: int, shares: Mapping[int, int]) -> int | None:
         if len(shares) < self.terms.threshold:
             return None
-        places = {self.terms.place_of(client, n): share for n, share in shares.items()}
+        holders = enumerate(self.terms.holders_of(client), start=1)
+        places = {place: shares[n] for place, n in holders if n in shares}
+        self._places.update(places)
         return sharing.combine(places, self._places)
 
     def _name(self, client: int, dealer: int, error: str) -> None:
