@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -45,7 +45,7 @@ class Server:
         self._accused: dict[int, frozenset[int]] = {}  # by accuser: senders of invalid shares
         self._survivors: frozenset[int] = frozenset()
         self._closed = False
-        self._view = functools.cache(self._view_of)  # the same for all where all are neighbours
+        self._views: dict[frozenset[int], bytes] = {}  # one for all where all are neighbours
         self._total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
 
     def introduce(self, adverts: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
@@ -202,8 +202,11 @@ class Server:
                 )
         return frozenset(wrong)
 
-    def _view_of(self, clients: frozenset[int]) -> bytes:
-        return messages.view_digest(self.terms, {n: self._adverts[n] for n in clients})
+    def _view(self, clients: frozenset[int]) -> bytes:
+        if clients not in self._views:
+            adverts = {n: self._adverts[n] for n in clients}
+            self._views[clients] = messages.view_digest(self.terms, adverts)
+        return self._views[clients]
 
     def _present(self, client: int) -> list[int]:
         return [n for n in self.terms.neighbours_of(client) if n in self._adverts]
@@ -225,12 +228,13 @@ class Server:
     def _connected(self, present: Collection[int]) -> frozenset[int]:
         """The largest set of clients with `threshold` neighbours in it; ProtocolError if small."""
         left = set(present)
-        while alone := {
-            c
-            for c in left
-            if len(left.intersection(self.terms.neighbours_of(c))) < self.terms.threshold
-        }:
-            left -= alone
+        gone, lacking = set(self.terms.clients) - left, Counter[int]()
+        while gone:
+            for client in gone:
+                lacking.update(self.terms.neighbours_of(client))
+            most = self.terms.neighbours - self.terms.threshold
+            gone = {client for client in left if lacking[client] > most}
+            left -= gone
         if len(left) < self.terms.least:
             raise ProtocolError(
                 f"Expected {self.terms.least} clients or more that can reach "
