@@ -128,12 +128,13 @@ def core(there, neighbours, threshold):
 def survives(draw, clients, neighbours, threshold, step):
     """Whether the masks of everybody who shared can be removed, and if clients were left out."""
     there, cascade = np.ones(clients, dtype=bool), False
+    shared = there
     for stage in range(5):
         there &= draw.random(clients) >= step
         if stage < 2:  # then the server leaves out who has too few neighbours
             cascade |= not np.array_equal(core(there, neighbours, threshold), there)
             there = core(there, neighbours, threshold)
-        shared = there.copy() if stage == 1 else shared if stage > 1 else None
+            shared = there.copy()
     enough = neighbours_there(there, neighbours) >= threshold
     return bool(shared.any() and enough[shared].all()), cascade
 

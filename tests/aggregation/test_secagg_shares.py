@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from secure_sums import Round, terms_of
 
-from randquant.aggregation.secagg import dealing, group, sharing
+from randquant.aggregation.secagg import dealing, group, sharing, unmasking
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.dealing import KEY, SEED, Dealing
 from randquant.aggregation.secagg.group import ORDER
@@ -133,7 +133,7 @@ def near(draw, order, threshold, places, wrong):
 
 
 def test_few_challenges_let_wrong_shares_pass():
-    """Proposition 28.2 (b) by brute force in a small field, and that its condition is needed."""
+    """Proposition 1 (b) by brute force in a small field, and that its condition is needed."""
     draw, most, beyond = random.Random(1), 0, 0
     order, threshold, places = 11, 2, 5
     for _ in range(40):
@@ -142,6 +142,13 @@ def test_few_challenges_let_wrong_shares_pass():
         beyond = max(beyond, bad_challenges(order, threshold, 2, *words))
     assert 0 < most <= places
     assert beyond > places
+
+
+def test_up_to_138_neighbours_no_set_of_shares_passes():
+    """Proposition 1 (a): C(n, t) / q is below 2**-128."""
+    ways = [math.comb(n, terms_of(n + 1).threshold) for n in range(1, 139)]
+    assert max(ways) << 128 < ORDER
+    assert math.comb(141, 94) << 128 > ORDER
 
 
 def dealt(terms=None, dealer=0):
@@ -189,14 +196,10 @@ def test_a_dealing_that_is_changed_anywhere_is_refused():
         changed = message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
         with pytest.raises(ProtocolError, match="Expected"):
             checked(terms, 0, advert, Dealing.from_bytes(changed, 7))
-    for wrong in (terms_of(7), 1, "seed", "masking"):
-        about = [terms, 0, advert]
-        if isinstance(wrong, str):
-            about[2] = dataclasses.replace(advert, **{wrong: group.base(7)})
-        else:
-            about[wrong == 1] = wrong
+    others = [dataclasses.replace(advert, **{key: group.base(7)}) for key in ("seed", "masking")]
+    for wrong in ((terms_of(7), 0, advert), (terms, 1, advert), *((terms, 0, a) for a in others)):
         with pytest.raises(ProtocolError, match="shares of one secret"):
-            checked(*about, found)
+            checked(*wrong, found)
 
 
 @pytest.mark.parametrize("value", [0, ORDER, 2**256 - 1])
@@ -226,9 +229,8 @@ def test_a_dealer_that_foresees_the_challenge_would_deal_anything(monkeypatch):
         for i, n in enumerate(terms.holders_of(0))
         for kind in (SEED, KEY)
     )
-    values = b"".join(
-        group.scalar_bytes(v) for both in zip((99, *h[0]), (99, *h[1]), strict=True) for v in both
-    )
+    pairs = [(99, 99), *zip(*h, strict=True)]
+    values = b"".join(group.scalar_bytes(value) for both in pairs for value in both)
     found = Dealing(bytes(32), group.scalar_bytes(challenge), commitments, values)
     checked(terms, 0, client._advert(), found)
     assert all(
@@ -304,12 +306,14 @@ class Partner(Client):
     wrong, accomplice = 4711, 3
 
     def share(self, adverts):
-        real, spoiled = sharing.commitment, {dealing._context(self.terms, 0, 3, SEED): self.wrong}
+        real, spoiled = sharing.commitment, dealing._context(self.terms, 0, 3, SEED)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 sharing,
                 "commitment",
-                lambda about, share, blind: real(about, spoiled.get(about, share), blind),
+                lambda about, share, blind: real(
+                    about, self.wrong if about == spoiled else share, blind
+                ),
             )
             return super().share(adverts)
 
@@ -321,6 +325,14 @@ def test_a_share_that_was_committed_to_and_is_wrong_is_found_out():
     assert played.survivors == set(range(8))
     assert set(played.server.refused) == {3}
     assert "share of client 0" in played.server.refused[3]
+
+
+def test_a_wrong_share_never_gives_a_wrong_sum(monkeypatch):
+    """Even if it passed for right: the secret is compared with its public key."""
+    monkeypatch.setattr(unmasking, "fits", lambda *facts: True)
+    played = Round(terms_of(8), make={0: Partner, 3: Accomplice})
+    with pytest.raises(ProtocolError, match="run the round again"):
+        played.total()
 
 
 def test_a_wrong_commitment_is_seen_by_its_holder():

@@ -22,7 +22,7 @@ PROOF_BYTES = SCALAR_BYTES + _COMMITTED + _VALUED
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """A client's public message when it deals its shares (`docs/theory/shares.md`).
+    """A client's public message when it deals its shares (theory/shares.md, Proposition 1).
 
     Attributes:
         view: digest of the adverts that it has seen, its own included, 32 bytes.

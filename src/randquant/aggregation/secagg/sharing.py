@@ -6,7 +6,7 @@ p(x). Any `threshold` shares give the secret; fewer reveal nothing of it.
 Beside each share it publishes a hash of the share and of g(x), where g is a second polynomial of
 that degree, and, for a challenge that these hashes determine, the values h = g + challenge * p at
 all places (Atapoor, Baghery, Cozzo and Pedersen 2023). Everyone checks that h is of low degree;
-who sees p(x) checks h(x). What this proves and hides: `docs/theory/shares.md`.
+who sees p(x) checks h(x). What this proves and hides: docs/theory/shares.md, Propositions 1 and 2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from randquant.aggregation.secagg import group
 from randquant.aggregation.secagg.group import ORDER
 
 COMMITMENT_BYTES = 16
-"""Two shares with one commitment take 2**64 hashes to find, another share for one 2**128."""
+"""Two shares for one commitment take 2**64 hashes to find, another share for a given one 2**128:
+theory/shares.md, Proposition 1."""
 
 _DIGITS = 160  # of a sum of 2**20 products below ORDER**2
 

@@ -96,26 +96,27 @@ class Unmasking:
         of_seed = client in self.survivors
         public = self.adverts[client].seed if of_seed else self.adverts[client].masking
         shares = self._shares.get(client, {})
-        secret = self._combined(client, shares)
-        if secret is None or (secret and group.base(secret) == public):
-            return secret
-        kind, dealing, place_of = SEED if of_seed else KEY, self.dealt[client], self.terms.place_of
-        right = {
-            n: share
-            for n, share in shares.items()
-            if fits(self.terms, client, n, kind, share, dealing.proof(place_of(client, n)))
-        }
-        for n in shares.keys() - right.keys():
-            self._name(n, client, "Expected the share that matches its commitment, got another.")
-        return self._combined(client, right)
+        if (secret := self._combined(client, shares, public)) is None:
+            kind, place_of = SEED if of_seed else KEY, self.terms.place_of
+            for n, share in list(shares.items()):
+                proof = self.dealt[client].proof(place_of(client, n))
+                if not fits(self.terms, client, n, kind, share, proof):
+                    del shares[n]
+                    self._name(
+                        n, client, "Expected the share that matches its commitment, got another."
+                    )
+            secret = self._combined(client, shares, public)
+        return secret
 
-    def _combined(self, client: int, shares: Mapping[int, int]) -> int | None:
+    def _combined(self, client: int, shares: Mapping[int, int], public: bytes) -> int | None:
+        """The secret of a public key; None if shares are too few, or of another."""
         if len(shares) < self.terms.threshold:
             return None
         holders = enumerate(self.terms.holders_of(client), start=1)
         places = {place: shares[n] for place, n in holders if n in shares}
         self._places.update(places)
-        return sharing.combine(places, self._places)
+        secret = sharing.combine(places, self._places)
+        return secret if secret and group.base(secret) == public else None
 
     def _name(self, client: int, dealer: int, error: str) -> None:
         self.refused[client] = f"Its share of client {dealer}: {error}"
