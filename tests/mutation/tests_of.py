@@ -70,6 +70,8 @@ SECURE = (
     "aggregation/test_secagg_limits.py",
     "aggregation/test_secagg_attacks.py",
     "aggregation/test_secagg.py",
+    "aggregation/test_secagg_shares.py",
+    "aggregation/test_secagg_graphs.py",
 )
 
 # Quick tests that notice much stand first: the first that fails ends a run, and a few stand for a
@@ -150,6 +152,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "aggregation/walsh_hadamard.py": ("aggregation/test_rotation.py", *UPDATES),
     "aggregation/secagg/client.py": SECURE,
     "aggregation/secagg/crypto.py": SECURE,
+    "aggregation/secagg/dealing.py": SECURE,
+    "aggregation/secagg/graphs.py": SECURE,
     "aggregation/secagg/group.py": SECURE,
     "aggregation/secagg/masks.py": SECURE,
     "aggregation/secagg/messages.py": SECURE,

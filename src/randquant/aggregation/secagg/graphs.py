@@ -89,9 +89,9 @@ fails with probability 6.3e-07 at most'
         found = self._graph(clients, min(_STEP * high, others))
         if not self._holds(found):
             raise ValueError(
-                f"Expected losses that {clients} clients withstand, got {100 * self.step:.3g}% a step and "
-                f"{self.colluders} colluders: with {found.neighbours} neighbours a sum fails with "
-                f"probability {found.failure:.2g} and exposes clients with {found.exposure:.2g}; "
+                f"Expected losses that {clients} clients withstand, got {100 * self.step:.3g}% a "
+                f"step and {self.colluders} colluders: with {found.neighbours} neighbours a sum fails "
+                f"with probability {found.failure:.2g} and exposes clients with {found.exposure:.2g}; "
                 "ask for less, or for more clients."
             )
         return found
@@ -113,8 +113,8 @@ fails with probability 6.3e-07 at most'
         )
         reason = (
             f"{neighbours} of {clients - 1} others, {threshold} of them to the end: with losses of "
-            f"{100 * self.step:.3g}% a step and {self.colluders} colluders a sum fails with probability "
-            f"{failure:.2g} at most"
+            f"{100 * self.step:.3g}% a step and {self.colluders} colluders a sum fails with "
+            f"probability {failure:.2g} at most"
         )
         return Graph(neighbours, threshold, failure, exposure, reason)
 
