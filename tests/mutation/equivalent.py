@@ -56,12 +56,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "speed only: payloads do not depend on the number of threads",
     ),
     (
-        "aggregation/secagg/client.py",
-        "if len(message) != PROOF_BYTES + SEALED_BYTES:",
-        "if len(message) > PROOF_BYTES + SEALED_BYTES:",
-        "a shorter message does not unseal, or to numbers that are too short: the sender is accused as well",
-    ),
-    (
         "integrations/flower/mod.py",
         "if head.step == messages.SHARE:",
         "if head.step >= messages.SHARE:",

@@ -17,7 +17,6 @@ from randquant.aggregation.secagg import crypto, group, masks
 from randquant.aggregation.secagg.dealing import KEY, PROOF_BYTES, SEED, deal, fits
 from randquant.aggregation.secagg.group import SCALAR_BYTES
 from randquant.aggregation.secagg.messages import (
-    SEALED_BYTES,
     Advert,
     accusation,
     confirmation,
@@ -289,8 +288,6 @@ class Client:
         return shares
 
     def _open_one(self, n: int, message: bytes) -> bytes:
-        if len(message) != PROOF_BYTES + SEALED_BYTES:
-            raise ProtocolError("Expected two commitments and two sealed shares, got others.")
         proof, sealed = message[:PROOF_BYTES], message[PROOF_BYTES:]
         shares = crypto.unseal(self._keys[n], sealed, context(self.terms, n, self.number))
         for kind, share in ((SEED, shares[:SCALAR_BYTES]), (KEY, shares[SCALAR_BYTES:])):

@@ -90,9 +90,9 @@ fails with probability 6.3e-07 at most'
         if not self._holds(found):
             raise ValueError(
                 f"Expected losses that {clients} clients withstand, got {100 * self.step:.3g}% a "
-                f"step and {self.colluders} colluders: with {found.neighbours} neighbours a sum fails "
-                f"with probability {found.failure:.2g} and exposes clients with {found.exposure:.2g}; "
-                "ask for less, or for more clients."
+                f"step and {self.colluders} colluders: even with {found.neighbours} neighbours a "
+                f"sum fails with probability {found.failure:.2g}, and exposes clients with "
+                f"{found.exposure:.2g}; ask for less, or for more clients."
             )
         return found
 
