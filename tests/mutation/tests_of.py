@@ -71,6 +71,8 @@ SECURE = (
     "aggregation/test_secagg_limits.py",
     "aggregation/test_secagg_attacks.py",
     "aggregation/test_secagg.py",
+    "aggregation/test_secagg_shares.py",
+    "aggregation/test_secagg_graphs.py",
 )
 FLOWER = (
     "integrations/test_flower_messages.py",
@@ -176,6 +178,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "aggregation/walsh_hadamard.py": ("aggregation/test_rotation.py", *UPDATES),
     "aggregation/secagg/client.py": SECURE,
     "aggregation/secagg/crypto.py": SECURE,
+    "aggregation/secagg/dealing.py": SECURE,
+    "aggregation/secagg/graphs.py": SECURE,
     "aggregation/secagg/group.py": SECURE,
     "aggregation/secagg/masks.py": SECURE,
     "aggregation/secagg/messages.py": SECURE,
