@@ -9,7 +9,7 @@ from scipy.special import ndtr
 
 import randquant as rq
 from randquant.privacy.accounting.allocated import Allocated
-from randquant.privacy.accounting.composition.allocation import Allocation
+from randquant.privacy.accounting.composition.allocation import Allocation, _split
 from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.composition.rule import compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
@@ -37,6 +37,14 @@ def two_rounds(apart, epsilon, present):
     over = float(WEIGHTS @ excess(apart, 2 * ratio - term(apart, Z))) / 2  # E max(0, S - ratio)
     # max(0, 1 - gS) = 1 - gS + g max(0, S - 1/g), and S has mean 1.
     return over if present else 1 - 1 / ratio + over / ratio
+
+
+@pytest.mark.parametrize("apart", [0.1, 3.0])
+def test_beyond_the_last_cell_is_what_rounding_may_hide_there(apart):
+    """Propositions 20 and 21: 256 units of 1 + apart, although the terms' law ends before it."""
+    far = math.ceil(float(term(apart, 45.0)) / 1e3)
+    last = _split(apart, 1e3 * far / 8, 8, 1)[-1]
+    assert 255 * 2.0**-53 * (1 + apart) < last < 600 * 2.0**-53 * (1 + apart)
 
 
 def divergence(loss, epsilon):
