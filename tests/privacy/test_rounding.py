@@ -376,6 +376,21 @@ def test_differences_are_raised_and_lowered_by_what_rounding_may_have_done(order
         assert found[1, 1] == pytest.approx(order / 2 * (steep**2 / second).sum(), rel=1e-12, abs=0)
 
 
+def test_a_bound_of_whole_updates_raises_differences_and_a_lower_end_lowers_them(monkeypatch):
+    """Proposition 9, with laws of which no more than five digits were known."""
+    error, channel = 1e-5, rq.stochastic_rounding(clip=1.0, levels=2, margin=2.0)
+    monkeypatch.setattr(two_ended, "rounding", lambda *_: error)
+    search = two_ended._Ends(channel, 6, 2.0, two_ended.LOOSE)
+    found, worst = search.run(kappa(channel, 2.0)), {}
+    for sign in (1.0, -1.0):
+        grid = np.empty((2, 2))
+        for laws in search._neighbours():
+            curvatures(*laws, 1e-250, sign, error, 2.0, 1, grid)
+            worst[sign] = max(worst.get(sign, 0.0), float(grid.diagonal().max()) / search.width**2)
+    assert found.upper >= worst[1.0] * (1 + search.slack)
+    assert found.lower <= worst[-1.0]
+
+
 def test_slack_covers_laws_within_their_error():
     """Of r, within twice the error, and of the row it is over: G changes by at most the order."""
     for order in (1.1, 2.0, 50.0):
