@@ -18,7 +18,7 @@ from randquant import cli
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.baselines import LocalGaussian, gaussian
 from randquant.aggregation.coordinate import ChannelMechanism, _single
-from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.vector import VectorMechanism
 from randquant.audit.attacks import Event, Outcomes, best_event, in_words, statistics
@@ -226,9 +226,12 @@ def unclipped(mechanism):
 
     def encode(update, key):
         plan = mechanism.plan(update.size)
-        steps = np.rint(plan.rotation.forward(update.astype(np.float64)) * plan.scale)
-        noisy = steps.astype(np.int64) + plan.noise.draw(plan.rotation.size, key.fold_in("noise"))
-        return wire.pack(mechanism.format, (noisy % 2**mechanism.bits).astype(np.uint32))
+        steps = np.rint(
+            mechanism.projection(update.size).rotation.forward(update.astype(np.float64))
+            * plan.scale
+        )
+        noisy = steps.astype(np.int64) + plan.noise.draw(plan.size, key.fold_in("noise"))
+        return wire.pack(mechanism.coding, (noisy % 2**mechanism.bits).astype(np.uint32))
 
     return Around(mechanism, encode)
 

@@ -327,7 +327,7 @@ def test_padding_is_stated_and_checked():
         wire.add(form, plain, np.zeros(8, dtype=np.int64), 3)
     compressed = compression.compress(form, payload)
     assert compression.decompress(form, compressed, 8) == payload
-    for padding in (9, -1):
+    for padding in (9, -(2**32)):
         with pytest.raises(ValueError, match="Expected padding of 0 to 8 codes"):
             wire.pack(form, codes, padding)
 

@@ -75,8 +75,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/allocated.py",
-        'check_unseen(self.release, "poisson", self.hidden)',
-        'check_unseen(self.release, "poisson", True)',
+        'check_unseen(self.release, "drawn", self.hidden, self.models)',
+        'check_unseen(self.release, "drawn", True, self.models)',
         "the server sees who takes part",
         HERE,
     ),

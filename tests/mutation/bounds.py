@@ -312,7 +312,7 @@ MUTANTS = [
      "the rounding of a client's share of the noise dropped", EDGES),
     ("aggregation/additive.py", "(np.minimum(steps - floors, 1 - 2.0**-53)",
      "(np.minimum(steps - floors, 0.5)", "biased rounding", ADDITIVE),
-    ("aggregation/mechanism.py", "counted(listed, self.cohort, self.log_equal(dimension))",
+    ("aggregation/defaults.py", "counted(listed, self.cohort, self.log_equal(dimension))",
      "counted(listed, 1, self.log_equal(dimension))", "sums with less noise than is stated",
      ("tests/aggregation/test_payloads.py",)),
     ("aggregation/clipping.py", "return clip_norm * (1 - 2.0**-22) - size * 2.0**-150",
@@ -338,7 +338,7 @@ MUTANTS = [
      "rows = channel.weights.astype(object) * (total // channel.denominator)",
      "rows = channel.weights[[0, -1]].astype(object) * (total // channel.denominator)",
      "zero_out certified at the ends only", EDGES),
-    ("privacy/accounting/releases.py", "    if trust == \"local\" and cohort != 1:\n", "    if False:\n",
+    ("privacy/accounting/release.py", "    if trust == \"local\" and cohort != 1:\n", "    if False:\n",
      "local trust counts on others", EDGES),
 ]  # fmt: skip
 

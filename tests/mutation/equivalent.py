@@ -56,18 +56,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "speed only: payloads do not depend on the number of threads",
     ),
     (
-        "aggregation/secagg/client.py",
-        "dict(zip(neighbours, sharing.split(secret, terms.threshold, places), strict=True))",
-        "dict(zip(neighbours, sharing.split(secret, terms.threshold, places), strict=False))",
-        "there is one share a place, and one place a neighbour, always",
-    ),
-    (
-        "aggregation/secagg/client.py",
-        "if len(message) != 2 * POINT_BYTES + SEALED_BYTES:",
-        "if len(message) > 2 * POINT_BYTES + SEALED_BYTES:",
-        "a shorter message does not unseal, or to numbers that are too short: the sender is accused as well",
-    ),
-    (
         "integrations/flower/mod.py",
         "if head.step == messages.SHARE:",
         "if head.step >= messages.SHARE:",
@@ -212,12 +200,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "either packs codes of up to 8 bits in the same way: one by one, lowest bit first",
     ),
     (
-        "aggregation/secagg/sharing.py",
-        "NEAR = 16",
-        "NEAR = 17",
-        "weights that are reused are those that would be computed: the set decides how fast",
-    ),
-    (
         "aggregation/secagg/unmasking.py",
         "return [(-1, crypto.self_masking_key(seed, context(self.terms, client, client)))]",
         "return [(not 1, crypto.self_masking_key(seed, context(self.terms, client, client)))]",
@@ -285,8 +267,8 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "aggregation/vector.py",
-        "self.release(1, 1)  # checks the rest",
-        "self.release( 2, 1)  # checks the rest",
+        "self.channel, self.clip_norm, 1, 1,",
+        "self.channel, self.clip_norm,  2, 1,",
         "one coordinate or two: channel, norm, trust and cohort are checked",
     ),
     (

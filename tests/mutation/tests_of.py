@@ -71,6 +71,8 @@ SECURE = (
     "aggregation/test_secagg_limits.py",
     "aggregation/test_secagg_attacks.py",
     "aggregation/test_secagg.py",
+    "aggregation/test_secagg_shares.py",
+    "aggregation/test_secagg_graphs.py",
 )
 FLOWER = (
     "integrations/test_flower_messages.py",
@@ -125,10 +127,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/examples.py": ("privacy/test_releases.py",),
     "privacy/certificates/metric.py": ("privacy/test_metric.py",),
     "privacy/certificates/noise.py": ("privacy/test_rounding.py", "privacy/test_releases.py"),
-    "privacy/accounting/release.py": (
-        "privacy/test_releases.py",
-        "privacy/test_releases_contract.py",
-    ),
     "privacy/accounting/gaussian.py": ("privacy/test_gaussian.py",),
     "privacy/accounting/ledger.py": ("privacy/test_ledger.py", "privacy/test_releases.py"),
     "privacy/guarantee.py": (
@@ -139,10 +137,21 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "privacy/accounting/martingale.py": ("privacy/test_martingale.py",),
     "privacy/accounting/ratios.py": ("privacy/test_martingale.py",),
+    "privacy/accounting/release.py": (
+        "privacy/test_guarantee.py",
+        "privacy/test_releases.py",
+        "privacy/test_accountant.py",
+        "privacy/test_releases_contract.py",
+    ),
     "privacy/accounting/releases.py": (
         "privacy/test_guarantee.py",
         "privacy/test_releases.py",
         "privacy/test_accountant.py",
+        "privacy/test_releases_contract.py",
+    ),
+    "privacy/accounting/hidden.py": (
+        "privacy/test_mixture.py",
+        "privacy/test_sampled.py",
         "privacy/test_releases_contract.py",
     ),
     "privacy/accounting/sampled.py": (
@@ -157,13 +166,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     "aggregation/additive.py": (*UPDATES, "aggregation/test_additive.py"),
     "aggregation/clipping.py": ("aggregation/test_mechanism.py", *UPDATES),
     "aggregation/coordinate.py": ("aggregation/test_coordinate.py", *UPDATES),
-    "aggregation/mechanism.py": UPDATES,
+    "aggregation/defaults.py": UPDATES,
     "aggregation/payloads.py": UPDATES,
     "aggregation/rotation.py": ("aggregation/test_rotation.py", *UPDATES),
+    "aggregation/subset.py": ("aggregation/test_subset.py", *UPDATES),
     "aggregation/vector.py": (*UPDATES, "planning/test_limits.py"),
     "aggregation/walsh_hadamard.py": ("aggregation/test_rotation.py", *UPDATES),
     "aggregation/secagg/client.py": SECURE,
     "aggregation/secagg/crypto.py": SECURE,
+    "aggregation/secagg/dealing.py": SECURE,
+    "aggregation/secagg/graphs.py": SECURE,
     "aggregation/secagg/group.py": SECURE,
     "aggregation/secagg/masks.py": SECURE,
     "aggregation/secagg/messages.py": SECURE,
