@@ -142,6 +142,14 @@ def test_a_drawn_run_costs_about_what_independent_rounds_of_its_rate_do(multipli
     assert rq.account([release] * 2, DELTA).epsilon > epsilon * 1.1
 
 
+@pytest.mark.parametrize(("times", "total", "block"), [(2, 3, 1), (10, 1009, 100), (7, 7, 1)])
+def test_blocks_are_no_longer_than_fit_into_the_run(times, total, block):
+    """Proposition 19: rounds that are left over hide nothing."""
+    worlds = Allocated(one_round(0.5), times, total).worlds
+    assert worlds is not None
+    assert (worlds[0].rounds, worlds[1]) == (block, times)
+
+
 def test_without_a_proof_the_rounds_of_the_client_count():
     full = rq.account([rq.GaussianRelease(2.0, 10, 5)], DELTA).epsilon
     replaced = rq.account([Allocated(one_round(2.0, "replace_one"), 5, 100)], DELTA)

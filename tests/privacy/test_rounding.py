@@ -472,6 +472,35 @@ def test_outcomes_that_are_not_looked_at_are_paid_for(order):
         share *= slope**2 / ((order - 1) * (p - q) ** 2)
         assert share[left].sum() <= faint
         assert (p**order * q ** (1 - order))[left].sum() <= missing
+    assert faint <= 1e-3
+
+
+def test_what_is_likely_and_tells_nothing_still_counts_for_a_moment():
+    """Of a moment less 1, no more than that share is left out for inputs a cell apart."""
+    rows = np.array([[0.5, 0.3, 0.2 - 1e-9, 1e-9], [0.5, 0.2, 0.3 - 1e-9, 1e-9]])
+    lines = independent.CellLines(np.array([-1.0, 1.0]), rows, 1, 0.0)
+    kept, faint, missing = independent._thinned(lines, 2.0, 1e-3)
+    assert kept.shape[1] == 3
+    assert faint <= 1e-3
+    assert 1e-9 <= missing <= 1e-3 * (2.0 - 1) * 2.0**2
+
+
+def test_a_search_over_groups_is_told_all_that_was_left_out(monkeypatch):
+    groups, thinned = [], independent._thinned
+
+    def spied(few, *rest):
+        kept, faint, _ = thinned(few, *rest)
+        groups.append(few)
+        return kept, faint, 0.25
+
+    monkeypatch.setattr(independent, "_thinned", spied)
+    found = independent._Sum(SKEWED, 9, 2.0, independent.Blanket.of(SKEWED), 0.1)
+    assert len(groups) > 1
+    assert found.together.missing >= 0.25 * len(groups) + found.rest
+    entries = len(groups) * 9 * SKEWED.levels
+    _, loss = margins.largest_ratio(found.rows)
+    least = margins.log_keep(entries, loss, 2.0)
+    assert found.rest >= margins.left_out(entries, least, loss, 2.0) > 0
 
 
 # --- Lines whose weights are within an error. ---
