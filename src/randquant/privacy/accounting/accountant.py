@@ -206,13 +206,16 @@ def _renyi_may_help(
 
 
 def _by_worlds(releases: Sequence[Release], delta: float) -> tuple[float, float]:
-    """(epsilon, order) where the same worlds dominate parts of every release; else infinity."""
+    """(epsilon, order) of the same worlds many times, with Gaussian noise or not; else infinity."""
     known = [release.worlds for release in releases]
-    first, *others = {each and each[0] for each in known}
-    if others or first is None:
+    found = {each[0] for each in known if each is not None}
+    squares = [r.squared_mu for r, each in zip(releases, known, strict=True) if each is None]
+    if len(found) != 1 or None in squares:
         return math.inf, math.inf
-    # theory/sampling.md, Propositions 15 and 19.
-    return compose_worlds(first, sum(each[1] for each in known if each), delta)
+    # theory/sampling.md, Propositions 15, 19 and 24.
+    parts = sum(each[1] for each in known if each is not None)
+    plain = rounded_up(math.fsum(square for square in squares if square is not None))
+    return compose_worlds(found.pop(), parts, delta, plain)
 
 
 def _by_renyi(
