@@ -7,10 +7,68 @@ ROTATION = ("tests/aggregation/test_rotation.py",)
 LIMITS = ("tests/planning/test_limits.py",)
 COHORTS = ("tests/training/test_participation.py",)
 ROUND = ("tests/training/test_algorithm.py", "tests/training/test_cohort.py")
+MODULUS = ("tests/aggregation/test_modulus.py",)
 STEP = ("tests/training/test_optimizer.py",)
 LEDGER = ("tests/privacy/test_ledger.py", "tests/training/test_client.py")
 
 MUTANTS = [
+    # How narrow a sum may be ---------------------------------------------------------------------
+    (
+        "aggregation/modulus.py",
+        "            return bits\n    return exact",
+        "            return bits - 1\n    return exact",
+        "a modulus one bit too small",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "return ((totals.astype(np.int64) - middle + half) & (2 * half - 1)) + (middle - half)",
+        "return totals.astype(np.int64)",
+        "a wrap that is not undone",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "(clients * (levels - 1) + 1) // 2",
+        "clients * (levels - 1) // 2",
+        "the middle of odd sums",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "(clients * deviation * slopes) ** 2 / 2",
+        "clients * (deviation * slopes) ** 2 / 2",
+        "clients whose updates are independent",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "np.where(within, np.log(top) - slope * place, -np.inf)",
+        "np.full_like(place, -np.inf)",
+        "inputs between two vertices",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "tilts * 2.0 ** (bits - 1)",
+        "tilts * 2.0**bits",
+        "a range twice as wide",
+        MODULUS,
+    ),
+    (
+        "aggregation/modulus.py",
+        "return min(size * (",
+        "return min((",
+        "one coordinate for all",
+        MODULUS,
+    ),
+    (
+        "aggregation/vector.py",
+        "mean_of_codes(payloads, size, padding, self.coding, bits)",
+        "mean_of_codes(payloads, size, padding, self.coding)",
+        "a simulation whose sums do not wrap",
+        MODULUS,
+    ),
     # What payloads must be -----------------------------------------------------------------------
     (
         "aggregation/payloads.py",
@@ -131,65 +189,65 @@ MUTANTS = [
     ),
     # Vectors of bounded norm ---------------------------------------------------------------------
     (
-        "aggregation/vector.py",
-        "clip_to_norm(vector, self.clip_norm, self.norm)",
-        "clip_to_norm(vector, self.clip_norm)",
+        "aggregation/subset.py",
+        "clip_to_norm(vector, self.clip_norm, self.norm), self.rotation",
+        "clip_to_norm(vector, self.clip_norm), self.rotation",
         "an L1 mechanism clips in L2",
         VECTORS,
     ),
     (
-        "aggregation/vector.py",
-        "clipped = clip_to_norm(vector, self.clip_norm, self.norm)",
-        "clipped = vector",
+        "aggregation/subset.py",
+        "= clip_to_norm(vector, self.clip_norm, self.norm), self.rotation",
+        "= vector, self.rotation",
         "no clipping of the norm",
         VECTORS,
     ),
     (
-        "aggregation/vector.py",
-        "sent = clipped if rotation is None else rotation.forward(clipped)",
-        "sent = clipped if rotation is None else rotation.forward(vector)",
+        "aggregation/subset.py",
+        "rotated = clipped if rotation is None else rotation.forward(clipped)",
+        "rotated = clipped if rotation is None else rotation.forward(vector)",
         "what is rotated is not clipped",
         VECTORS,
     ),
     (
-        "aggregation/vector.py",
+        "aggregation/subset.py",
         'if self.norm == "l2" else None',
         'if self.norm != "l2" else None',
         "L1 is rotated, L2 not",
         VECTORS,
     ),
     (
-        "aggregation/vector.py",
-        "Rotation(dimension, self.rotation_seed)",
-        "Rotation(dimension, 0)",
+        "aggregation/subset.py",
+        "Rotation(self.dimension, self.rotation_seed)",
+        "Rotation(self.dimension, 0)",
         "the seed does not count",
         VECTORS,
     ),
     (
-        "aggregation/vector.py",
-        "return dimension if rotation is None else rotation.size",
-        "return dimension",
+        "aggregation/subset.py",
+        "return self.dimension if rotation is None else rotation.size",
+        "return self.dimension",
         "padding is not accounted for",
         VECTORS,
     ),
     (
         "aggregation/vector.py",
-        "            self.cohort, self.norm,\n",
-        "            self.cohort,\n",
+        "            self.norm, whole_norm=",
+        "            whole_norm=",
         "an L1 mechanism is accounted for in L2",
         VECTORS,
     ),
     (
         "aggregation/vector.py",
-        "self.size(dimension), rounds, self.trust, neighboring,",
-        "self.size(dimension), 1, self.trust, neighboring,",
+        "sent.size, rounds, self.trust, neighboring,",
+        "sent.size, 1, self.trust, neighboring,",
         "one round is accounted for",
         VECTORS,
     ),
     (
         "aggregation/vector.py",
-        "self.channel, self.clip_norm, self.size(dimension)",
-        "self.channel, self.clip_norm / 2, self.size(dimension)",
+        "self.channel, sent.norm_sent, sent.size",
+        "self.channel, sent.norm_sent / 2, sent.size",
         "half the norm is accounted for",
         VECTORS,
     ),
@@ -202,8 +260,8 @@ MUTANTS = [
     ),
     (
         "aggregation/vector.py",
-        "self.release(1, 1)  # checks the rest",
-        "pass",
+        "self.channel, self.clip_norm, 1, 1,",
+        "self.channel, 1.0, 1, 1,",
         "norms that there are not",
         VECTORS,
     ),
@@ -224,8 +282,8 @@ MUTANTS = [
     ),
     (
         "aggregation/registry.py",
-        "VectorMechanism(channel, clip_norm, server, clients, norm)",
-        "VectorMechanism(channel, clip_norm, server, clients)",
+        "channel, clip_norm, server, clients, norm, coordinates=",
+        "channel, clip_norm, server, clients, coordinates=",
         "the norm that is asked for does not count",
         AGGREGATE,
     ),
@@ -237,7 +295,7 @@ MUTANTS = [
         AGGREGATE,
     ),
     (
-        "aggregation/mechanism.py",
+        "aggregation/defaults.py",
         "if parent is not MechanismDefaults and issubclass(parent, MechanismDefaults):",
         "if False:",
         "derived mechanisms encode as their parents",
@@ -363,8 +421,8 @@ MUTANTS = [
     # Deviation -----------------------------------------------------------------------------------
     (
         "aggregation/error.py",
-        "math.sqrt(self.variance / cohort + added + self.bias)",
-        "math.sqrt((self.variance + self.bias) / cohort + added)",
+        "(self.variance / cohort + added + self.bias)",
+        "((self.variance + self.bias) / cohort + added)",
         "biases average out",
         LIMITS,
     ),
@@ -535,8 +593,8 @@ MUTANTS = [
     ),
     (
         "training/algorithm.py",
-        "collect(cohort, key.fold_in(state.round + 1))",
-        "collect(cohort, key)",
+        "collect(cohort, key.fold_in(number), seed)",
+        "collect(cohort, key, seed)",
         "rounds share keys",
         ROUND,
     ),
@@ -662,8 +720,8 @@ MUTANTS = [
     ),
     (
         "training/cohort.py",
-        "mechanism.decode(total, len(cohort)",
-        "mechanism.decode(total, len(totals)",
+        "in_round(seed).decode(total, len(cohort)",
+        "in_round(seed).decode(total, len(totals)",
         "a mean over groups, not clients",
         ROUND,
     ),

@@ -54,9 +54,16 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/allocated.py",
-        "Allocation(apart, self.total // self.participations)",
-        "Allocation(apart, self.total)",
+        "Allocation(apart, self.total // self.participations, through)",
+        "Allocation(apart, self.total, through)",
         "every block is the whole run",
+        HERE,
+    ),
+    (
+        "privacy/accounting/allocated.py",
+        "Allocation(apart, self.total // self.participations, through)",
+        "Allocation(apart, -(-self.total // self.participations))",
+        "blocks are longer than some of them are",
         HERE,
     ),
     (
@@ -75,9 +82,30 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/allocated.py",
-        'self.neighboring != "zero_out" or not self.participations',
-        "not self.participations",
-        "replaced clients are taken for absent ones",
+        "self.total // self.participations, through)",
+        "self.total // self.participations, False)",
+        "another update taken for zeros",
+        HERE,
+    ),
+    (
+        "privacy/accounting/allocated.py",
+        "return self.release.distance * self.rounds * (1 + 8 * UNIT)",
+        "return self.release.distance * self.participations * (1 + 8 * UNIT)",
+        "zeros that absent clients send are taken for certified ones",
+        HERE,
+    ),
+    (
+        "privacy/accounting/composition/rule.py",
+        "left = delta / 2 * math.exp(-min(epsilon, 700.0)) * (1 - 2.0**-40)",
+        "left = delta / 2",
+        "the second step's delta is not multiplied",
+        HERE,
+    ),
+    (
+        "privacy/accounting/composition/rule.py",
+        "return (epsilon + rest) * (1 + 4 * UNIT), order",
+        "return epsilon, order",
+        "only the way to the world without the client",
         HERE,
     ),
     (

@@ -77,6 +77,7 @@ def distributed_sgd(
     pool: Executor,
     workers: int,
     hidden: HiddenCohorts | None = None,
+    public_seed: int = 0,
 ) -> Algorithm:
     """Federated SGD or averaging, one step of the server a round (RQM paper, Algorithm 1).
 
@@ -87,6 +88,8 @@ def distributed_sgd(
         server: the server's step.
         pool, workers: threads that clients are simulated on; they do not change the result.
         hidden: how clients take part if nobody sees which of them do; None if it is seen.
+        public_seed: of what all clients know and the key must not give away: which coordinates are
+            sent in each round, if not all are.
 
     Returns:
         The algorithm as an (init, apply) pair.
@@ -97,6 +100,7 @@ def distributed_sgd(
         return State(0, learner.parameters(), participations, server.init())
 
     collect = collector(learner, mechanism, pool, workers, hidden)
+    public = Key.from_seed(public_seed).fold_in("rounds")
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:
         if len(set(cohort)) < len(cohort):
@@ -107,7 +111,9 @@ def distributed_sgd(
             return replace(state, round=state.round + 1), Round(None, 0, 0.0, 0.0)
         started = time.perf_counter()
         learner.load(state.parameters)
-        collected = collect(cohort, key.fold_in(state.round + 1))
+        number = state.round + 1
+        seed = int(public.fold_in(number).words(1)[0])
+        collected = collect(cohort, key.fold_in(number), seed)
         parameters, stepped = _stepped(server, state, collected.mean)
         participations = state.participations.copy()
         participations[cohort] += 1

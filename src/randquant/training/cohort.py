@@ -40,7 +40,7 @@ class Collected(NamedTuple):
 ZEROS_AT_ONCE = 16
 """Absent clients that are encoded together."""
 
-Collect = Callable[[Sequence[int], Key], Collected]
+Collect = Callable[[Sequence[int], Key, int], Collected]
 
 
 def collector(
@@ -50,7 +50,9 @@ def collector(
     workers: int,
     hidden: HiddenCohorts | None = None,
 ) -> Collect:
-    """Return the function that collects a cohort's mean, given the cohort and the round's key.
+    """Return the function that collects a cohort's mean.
+
+    It is given the cohort, the round's key, and the round's public seed (`in_round`).
 
     Args:
         learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
@@ -70,7 +72,9 @@ def collector(
     if filled is None and learner.on_gpu and channel is not None and channel.lattice:
         return functools.partial(_on_gpu, learner, mechanism, channel)
 
-    def upload(clients: Sequence[int], key: Key) -> tuple[list[bytes], np.ndarray, float]:
+    def upload(
+        clients: Sequence[int], key: Key, encoder: UpdateMechanism
+    ) -> tuple[list[bytes], np.ndarray, float]:
         """Return some clients' payloads and losses, and the seconds spent on gradients."""
         started = time.perf_counter()
         updates, losses = learner.updates(clients, key)
@@ -79,23 +83,24 @@ def collector(
             with named(learner.problem.clients.names[client]):
                 finite(update)
         keys = [key.fold_in("client", client) for client in clients]
-        return mechanism.encode_many(updates, keys), losses, seconds
+        return encoder.encode_many(updates, keys), losses, seconds
 
-    def by_payloads(cohort: Sequence[int], key: Key) -> Collected:
-        groups = learner.groups(cohort, workers)
-        keys, here = [key] * len(groups), len(groups) == 1 or learner.on_gpu
+    def by_payloads(cohort: Sequence[int], key: Key, seed: int) -> Collected:
+        groups, now = learner.groups(cohort, workers), mechanism.in_round(seed)
+        here = len(groups) == 1 or learner.on_gpu
+        keys, encoders = [key] * len(groups), [now] * len(groups)
         if learner.one_thread and not learner.on_gpu:
             # On a thread of the pool, whose torch has no threads of its own.
-            each = zip(groups, keys, strict=True)
+            each = zip(groups, keys, encoders, strict=True)
             replies = [pool.submit(upload, *work).result() for work in each]
         else:
-            replies = list((map if here else pool.map)(upload, groups, keys))
+            replies = list((map if here else pool.map)(upload, groups, keys, encoders))
         payloads = [payload for reply in replies for payload in reply[0]]
         senders = len(cohort)
         if filled is not None:
-            payloads += _zeros(learner, mechanism, cohort, key, filled.population)
+            payloads += _zeros(learner, now, cohort, key, filled.population)
             senders = senders if mechanism.trust == "central" else filled.population
-        mean = mechanism.mean(payloads, learner.dimension, key.fold_in("server"))
+        mean = now.mean(payloads, learner.dimension, key.fold_in("server"))
         if filled is not None:
             # theory/sampling.md, Proposition 22: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
@@ -130,6 +135,7 @@ def _on_gpu(
     channel: Channel,
     cohort: Sequence[int],
     key: Key,
+    seed: int,
 ) -> Collected:
     totals, losses, seconds = [], [], 0.0
     for clients in learner.groups(cohort, 1):
@@ -140,7 +146,7 @@ def _on_gpu(
         totals.append(sum_of_codes(channel, updates, clients, key, names))
         losses.append(group_losses)
     total = torch.stack(totals).sum(dim=0).cpu().numpy()
-    mean = mechanism.decode(total, len(cohort), learner.dimension)
+    mean = mechanism.in_round(seed).decode(total, len(cohort), learner.dimension)
     sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
     return Collected(mean, np.concatenate(losses), sent, seconds)
 

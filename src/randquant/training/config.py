@@ -65,6 +65,8 @@ class TrainConfig:
         clip_norm: threshold of a whole update's norm, for every channel; none clips each coordinate
             alone.
         norm: norm that clip_norm bounds.
+        coordinates: how many coordinates of a rotated update are sent, a public random subset that
+            is drawn anew in each round; by default all.
         neighboring: neighbours: replace_one (another update) or zero_out (the zero update).
         stop_at_epsilon: end before the round that would take epsilon above this; inf for no such
             end.
@@ -132,6 +134,7 @@ class TrainConfig:
     buffers: Data[Literal["refuse", "frozen", "server"]] = "refuse"
     public: Data[str] = ""
     most_examples: Clients[MostCount | None] = None
+    coordinates: Mechanism[Annotated[int, Meta(ge=1, le=2**30)] | None] = None
 
     def __post_init__(self) -> None:
         if self.trust == "":  # as files of version 0.1.0 say it
@@ -178,6 +181,7 @@ ADDED = {
     "buffers": "refuse",
     "public": "",
     "most_examples": None,
+    "coordinates": None,
 }
 """Settings that version 0.1.0 does not have, and their defaults."""
 

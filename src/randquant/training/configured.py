@@ -48,6 +48,7 @@ def mechanism_of(config: TrainConfig) -> UpdateMechanism:
         cohort=config.cohort if hidden is None else hidden.summands(None),
         clip_norm=config.clip_norm,
         norm=config.norm,
+        coordinates=config.coordinates,
     )
 
 

@@ -63,6 +63,7 @@ def train(
     sampling: Draw = "fixed",
     max_participations: int | None = None,
     clip_norm: float = DEFAULT_CLIP_NORM,
+    coordinates: int | None = None,
     local_epochs: int | None = None,
     batch: int | None = None,
     local_learning_rate: float | None = None,
@@ -124,6 +125,9 @@ def train(
             be, so that all take part equally often. As many as `rounds` for no cap. None under
             model trust.
         clip_norm: L2 threshold of a client's update, or of an example's gradient.
+        coordinates: how many coordinates of a rotated update are sent, a public random subset that
+            is drawn anew in each round; None for all. A tenth of them costs a tenth of the bytes at
+            the same epsilon, and little accuracy where noise rules (`docs/theory/subsets.md`).
         local_epochs, batch: passes over a client's data in a round, LOCAL_EPOCHS by default, and
             samples of a step (None for all of the client's).
         local_learning_rate: step size of local SGD; LOCAL_RATE by default. 0 to send one gradient
@@ -190,15 +194,14 @@ def train(
     config = TrainConfig(
         dataset=OWN, model=OWN, mechanism="", population=everyone, rounds=rounds, delta=delta,
         cohort=min(everyone, LARGEST_COHORT) if cohort is None else cohort, partition="natural",
-        learning_rate=_rate(learning_rate, server_optimizer), seed=seed,
-        checkpoint_every=checkpoint_every,
+        learning_rate=_rate(learning_rate, server_optimizer), seed=seed, device=device,
         evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
         threads=threads, trust=trust, clip_norm=clip_norm, neighboring=neighboring,
         stop_at_epsilon=_limit(epsilon), max_participations=max_participations, sampling=sampling,
         batch=batch, local_epochs=_epochs(local_epochs, unit, local_learning_rate),
-        local_learning_rate=_local(unit, local_learning_rate), unit=unit, device=device,
+        local_learning_rate=_local(unit, local_learning_rate), unit=unit, coordinates=coordinates,
         loss=_named(loss), problem=problem.digest, parts=_tuple(parts), frozen=_tuple(frozen),
-        buffers=buffers, most_examples=most_examples,
+        buffers=buffers, most_examples=most_examples, checkpoint_every=checkpoint_every,
     )  # fmt: skip
     request = TrainingRequest(problem, config, mechanism, bits, server_optimizer)
     return _trained(request, folder, _callbacks(on_round), baseline, progress)

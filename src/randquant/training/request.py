@@ -96,7 +96,7 @@ class TrainingRequest:
         return Target(
             config.stop_at_epsilon, config.delta, config.neighboring, self.bits, trust,
             config.clip_norm, self.problem.dimension, config.population, config.cohort,
-            config.rounds, most, examples, hidden,
+            config.rounds, most, examples, hidden, config.coordinates,
         )  # fmt: skip
 
 
@@ -108,6 +108,11 @@ def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
         raise ValueError(
             f"Expected a mechanism of local trust with trust='local', got one of "
             f"{mechanism.trust} trust: leave trust out, or plan with trust='local'."
+        )
+    if config.coordinates is not None:
+        raise ValueError(
+            f"Expected no coordinates with a mechanism of your own, got {config.coordinates}: give "
+            "them to the mechanism, as VectorMechanism(..., coordinates=...)."
         )
     if config.clip_norm not in (DEFAULT_CLIP_NORM, mechanism.clip_norm):
         raise ValueError(

@@ -36,6 +36,7 @@ class Target:
         participations: rounds of the client called most often.
         cohorts: how clients take part if nobody sees which of them do; None if it is seen.
         examples: for example-level privacy, the fewest examples that an update is the mean of.
+        coordinates: how many coordinates of a rotated update are sent; None for all.
     """
 
     epsilon: float
@@ -51,6 +52,7 @@ class Target:
     participations: int
     examples: int | None = None
     cohorts: HiddenCohorts | None = None
+    coordinates: int | None = None
 
     @property
     def balanced(self) -> int:
@@ -68,7 +70,7 @@ class Target:
         return Need(
             self.dimension, self.population, self.cohort, self.rounds, self.bits, self.trust,
             self.clip_norm, self.epsilon, self.delta, self.neighboring, self.participations,
-            self.cohorts,
+            coordinates=self.coordinates, cohorts=self.cohorts,
         )  # fmt: skip
 
 
@@ -118,6 +120,7 @@ def choose(target: Target) -> Calibrated:
         target.dimension, target.population, target.cohort, target.rounds, target.epsilon,
         target.delta, bits=target.bits, trust=target.trust, clip_norm=target.clip_norm,
         neighboring=target.neighboring, sampling="fixed" if hidden is None else hidden.draw,
+        coordinates=target.coordinates,
         max_participations=max(target.participations, target.balanced) if hidden is None else None,
     )  # fmt: skip
     if found.recommended is None:

@@ -34,6 +34,7 @@ def run(
     cohort: int | None = None,
     trust: Trust | None = None,
     norm: NormName = "l2",
+    coordinates: int | None = None,
     neighboring: Neighboring = "replace_one",
     participation: Participation = "seen",
     of_rounds: int | None = None,
@@ -57,8 +58,9 @@ def run(
     name = chosen.name
     parameters, clip_norm = chosen.split()
     mechanism = update_mechanism(
-        name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, norm=norm
-    )
+        name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, norm=norm,
+        coordinates=coordinates,
+    )  # fmt: skip
     asked = (dimension, rounds, neighboring, participation, of_rounds, everybody_sends)
     release = _release(mechanism, *asked, trust)
     if release is None:
@@ -67,7 +69,7 @@ def run(
     result = {
         "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
         "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
-        "clip_norm": clip_norm, "norm": norm, **to_json(guarantee),
+        "clip_norm": clip_norm, "norm": norm, "coordinates": coordinates, **to_json(guarantee),
     }  # fmt: skip
     result["epsilon_lower"] = result.pop("lower")
     lines = [

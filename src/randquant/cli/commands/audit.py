@@ -20,6 +20,7 @@ def run(
     dimension: int = 1,
     trust: Literal["local", "aggregate", "central"] | None = None,
     cohort: int = 2,
+    coordinates: int | None = None,
     neighboring: Neighboring = "replace_one",
     x: Data[float | None] = None,
     other: Data[float | None] = None,
@@ -36,13 +37,15 @@ def run(
         other: every coordinate of the other update.
         audit_trials: trials in each world.
         confidence: of the lower bound.
-        seed: seed of all keys.
+        seed: seed of all keys, and of a subset of coordinates.
     """
     from randquant.audit.pipeline import audit, cohort_inputs
 
     name = chosen.name
     parameters, clip_norm = chosen.split()
-    mechanism = update_mechanism(name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm)
+    mechanism = update_mechanism(
+        name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, coordinates=coordinates
+    ).in_round(seed)
     update, against, others = cohort_inputs(mechanism, dimension, cohort, neighboring, x, other)
     finding = audit(
         mechanism, update, against, key=Key.from_seed(seed), delta=delta, confidence=confidence,

@@ -17,6 +17,9 @@ COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run",
            "as codes", "all rounds", "epsilon", "parameters")  # fmt: skip
 
 
+PARTS = ("coordinates", "bytes up", "deviation", "epsilon")
+
+
 def as_text(plan: Plan) -> list[str]:
     """A plan as the lines of a terminal."""
     need = plan.need
@@ -24,6 +27,8 @@ def as_text(plan: Plan) -> list[str]:
     limits = [_limit(limit.name, limit.noise) for limit in plan.limits]
     lines = [*_target(plan), ""]
     lines += tables.text(COLUMNS, [*rows, *limits])
+    if plan.parts:
+        lines += ["", _assumed(plan), *tables.text(PARTS, _parts(plan))]
     missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
     missing += _left_out(plan)
     lines += ["", *missing] if missing else []
@@ -49,6 +54,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "recommended": None if best is None else best.mechanism,
         "code": None if best is None else code(best, plan.need),
         "left_out": list(plan.left_out),
+        "parts": list(plan.parts),
     }
 
 
@@ -72,6 +78,9 @@ def as_page(plan: Plan) -> str:
         Section("", [limited, Notes([*_meaning(plan), *_left_out(plan)])], columns=False),
         Section("", [reasons] if missing else [], columns=False),
     ]
+    if plan.parts:
+        table = DataTable("Fewer coordinates", PARTS, _parts(plan), "compared")
+        sections.append(Section("", [table, Notes([_assumed(plan)])], columns=False))
     if plan.recommended is not None:
         line = CodeLine(code(plan.recommended, plan.need))
         sections.append(Section("Recommended", [line], columns=False))
@@ -84,6 +93,29 @@ _TITLES = {
     "doubtful": "Useful accuracy is doubtful",
     "hopeless": "No mechanism gives useful accuracy",
 }
+
+
+def _parts(plan: Plan) -> list[list[str]]:
+    """All coordinates of the recommended mechanism, and fewer of them."""
+    first = plan.parts[0].mechanism
+    whole = [entry for entry in plan.entries if entry.mechanism == first]
+    return [
+        [
+            f"{part.coordinates or plan.need.setting.size:,}" + " *" * (part is plan.recommended),
+            f"{part.bytes_up:,}",
+            f"{part.noise.deviation:.4g}",
+            round_up(part.guarantee.epsilon),
+        ]
+        for part in [*whole, *plan.parts]
+        if part.noise is not None and part.guarantee is not None
+    ]
+
+
+def _assumed(plan: Plan) -> str:
+    return (
+        f"{plan.parts[0].mechanism} with fewer coordinates, if the mean of a round's clipped "
+        f"updates has length {plan.need.mean_norm:g} (* fewest bytes within 5 % of least error):"
+    )
 
 
 def _target(plan: Plan) -> list[str]:

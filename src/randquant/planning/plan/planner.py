@@ -18,6 +18,7 @@ from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import privunit
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
+from randquant.planning.plan.subsets import knee, parts
 from randquant.planning.plan.verdict import judge
 from randquant.planning.tuning.update import (
     protecting_mechanisms,
@@ -48,6 +49,8 @@ def plan(
     max_participations: int | None = None,
     sampling: Draw = "fixed",
     mechanisms: Sequence[str] | str | None = None,
+    coordinates: int | None = None,
+    mean_norm: float | None = None,
     progress: Report = quiet,
 ) -> Plan:
     """Calibrate every mechanism to one guarantee, and rank them by the error of the decoded mean.
@@ -70,6 +73,10 @@ def plan(
             `drawn`: each client draws its rounds. With the latter two, all clients send in all
             rounds.
         mechanisms: names, or `all`; by default those that are calibrated within seconds.
+        coordinates: how many coordinates of a rotated update are sent, a public random subset in
+            each round; by default all.
+        mean_norm: typical length of a mean of clipped updates, at most clip_norm, to choose how
+            many coordinates to send: the error of a subset grows with it. By default all are sent.
         progress: is told which mechanism is calibrated, and how many are done.
 
     Returns:
@@ -90,7 +97,7 @@ def plan(
     need = _checked(
         Need(
             dimension_of(dimension), population, cohort, rounds, bits, trust, clip_norm, epsilon,
-            delta, neighboring, 0,
+            delta, neighboring, 0, coordinates, mean_norm,
         ),
         max_participations,
         sampling,
@@ -106,12 +113,20 @@ def plan(
                 entries.append(_entry(name, need, multiplier, near))
         with step("limits", len(chosen), len(chosen)):
             limits = _limits(need, multiplier)
+        best = _recommended(entries)
+        with step("fewer coordinates", len(chosen), len(chosen)):
+            found = _parts(need, best, multiplier, near)
         report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
-    best = _recommended(entries)
-    verdict, advice = judge(need, best, limits)
+    asked = need
+    if best is not None:
+        best = knee(best, found)
+        asked = replace(need, coordinates=best.coordinates)
+    verdict, advice = judge(asked, best, limits)
     rest = [name for name in protecting_mechanisms(need.setting) if name not in chosen]
-    return Plan(need, entries, limits, verdict, advice, best, rest if mechanisms is None else ())
+    return Plan(
+        need, entries, limits, verdict, advice, best, rest if mechanisms is None else (), found
+    )
 
 
 def _chosen(mechanisms: Sequence[str] | str | None, setting: UpdateSetting) -> list[str]:
@@ -134,6 +149,13 @@ def _recommended(entries: Sequence[Candidate]) -> Candidate | None:
     return min(alike, key=lambda entry: entry.bytes_up, default=None)
 
 
+def _parts(need: Need, best: Candidate | None, multiplier: float, near: float) -> list[Candidate]:
+    """The recommended mechanism with fewer coordinates, if it is asked how many to send."""
+    if best is None or need.coordinates is not None:
+        return []
+    return list(parts(need, best, lambda name, part: _entry(name, part, multiplier, near)))
+
+
 def _checked(need: Need, most: int | None, sampling: Draw) -> Need:
     """The need with its participations, or ValueError."""
     validate.whole("population", need.population, low=1, high=2**53)
@@ -144,6 +166,8 @@ def _checked(need: Need, most: int | None, sampling: Draw) -> Need:
     validate.choice("trust", need.trust, ("local", "aggregate", "model"))
     need = replace(need, cohorts=_cohorts(need, most, sampling))
     need.setting  # noqa: B018
+    if need.mean_norm is not None:
+        validate.real("mean_norm", need.mean_norm, low=0, high=need.clip_norm)
     least = need.balanced
     if most is not None:
         validate.whole(
@@ -201,6 +225,7 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
         mechanism.payload_bytes(need.dimension),
         baseline,
         remark,
+        need.coordinates,
     )
 
 

@@ -56,7 +56,8 @@ def _no_more(need: Need) -> list[str]:
     if not math.isfinite(multiplier):
         return []
     distance = need.setting.distance / need.clip_norm
-    excess = one_bit_excess(need.setting.size, need.setting.sharing, multiplier, distance)
+    codes = need.coordinates or need.setting.size
+    excess = one_bit_excess(codes, need.setting.sharing, multiplier, distance)
     percent = 100 * (math.sqrt(1 + excess) - 1)
     sentences = [
         f"One bit a coordinate needs about {percent:.2g} % more noise than Gaussian noise would: "

@@ -77,7 +77,8 @@ def tune_update(
     # A guess only: `calibrate` accounts for the mechanism that it leads to.
     guess = cache.recall("noise", asked)
     kept = isinstance(guess, float) and family.reach[0] <= guess <= family.reach[1]
-    start = guess if kept else family.start(deviation)
+    # Where a part is sent, as much less noise hides it.
+    start = guess if kept else family.start(deviation * setting.part)
     calibration = calibrate(
         lambda noise: tuned_mechanism(name, setting, family.parameters(noise)),
         epsilon,
@@ -144,4 +145,5 @@ def tuned_mechanism(
         trust=setting.trust,
         cohort=setting.cohort,
         clip_norm=None if whole else setting.clip_norm,
+        coordinates=setting.coordinates,
     )

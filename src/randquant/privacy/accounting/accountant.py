@@ -15,7 +15,12 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.rule import compose, compose_worlds
+from randquant.privacy.accounting.composition.loss import Worlds
+from randquant.privacy.accounting.composition.rule import (
+    attained_epsilon,
+    compose,
+    compose_worlds,
+)
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
 from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
 from randquant.privacy.accounting.release import Release, check_release
@@ -98,9 +103,9 @@ def account(
         if not quick:
             candidates.append(_by_worlds(releases, left))
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
+    lower = 0.0 if quick or trust != "local" else _attained(releases, delta)
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
-    lower = 0.0
     channel = _only_channel(releases)
     if channel is not None:
         # theory/composition.md, Propositions 1 and 10.
@@ -110,7 +115,7 @@ def account(
         if trust == "local":
             # Of sums the lower end is not shown: secure aggregation may hide the codes that lose
             # it.
-            lower = composed.epsilon.lower
+            lower = max(lower, composed.epsilon.lower)
     hidden = any(release.sampled for release in releases)
     return Guarantee(epsilon, delta, neighboring, trust, order, total, lower, hidden, unit)
 
@@ -208,14 +213,28 @@ def _renyi_may_help(
 def _by_worlds(releases: Sequence[Release], delta: float) -> tuple[float, float]:
     """(epsilon, order) of the same worlds many times, with Gaussian noise or not; else infinity."""
     known = [release.worlds for release in releases]
-    found = {each[0] for each in known if each is not None}
-    squares = [r.squared_mu for r, each in zip(releases, known, strict=True) if each is None]
-    if len(found) != 1 or None in squares:
+    plain = [r.squared_mu for r, each in zip(releases, known, strict=True) if each is None]
+    worlds, parts = _only_worlds(known)
+    if worlds is None or None in plain:
         return math.inf, math.inf
     # theory/sampling.md, Propositions 15, 19 and 24.
-    parts = sum(each[1] for each in known if each is not None)
-    plain = rounded_up(math.fsum(square for square in squares if square is not None))
-    return compose_worlds(found.pop(), parts, delta, plain)
+    noise = rounded_up(math.fsum(square for square in plain if square is not None))
+    return compose_worlds(worlds, parts, delta, noise)
+
+
+def _attained(releases: Sequence[Release], delta: float) -> float:
+    """Lower end of epsilon, if the same worlds dominate parts of every release; else 0."""
+    known = [release.worlds for release in releases]
+    worlds, parts = _only_worlds(known)
+    return 0.0 if worlds is None or None in known else attained_epsilon(worlds, parts, delta)
+
+
+def _only_worlds(known: Sequence[tuple[Worlds, int] | None]) -> tuple[Worlds | None, int]:
+    """The only worlds that dominate parts of releases, and how many parts; None if they differ."""
+    found = [each for each in known if each is not None]
+    if len({worlds for worlds, _ in found}) != 1:
+        return None, 0
+    return found[0][0], sum(parts for _, parts in found)
 
 
 def _by_renyi(

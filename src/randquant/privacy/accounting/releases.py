@@ -117,6 +117,7 @@ class VectorRelease(ReleaseDefaults):
         norm: `l2` or `l1`.
         examples: for example-level privacy, the fewest examples whose clipped gradients an update
             is the mean of: neighbours are that many times closer. None for client-level privacy.
+        whole_norm: threshold of the update of which only a part, clipped to clip_norm, is sent.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -131,6 +132,7 @@ class VectorRelease(ReleaseDefaults):
     cohort: int = 1
     norm: Norm = "l2"
     examples: int | None = None
+    whole_norm: float | None = None
 
     def __post_init__(self) -> None:
         validate.kind("channel", self.channel, Channel)
@@ -141,11 +143,8 @@ class VectorRelease(ReleaseDefaults):
         validate.choice("norm", self.norm, ("l1", "l2"))
         if self.examples is not None:
             check_examples(self.examples)
-            if self.norm != "l2":
-                raise ValueError(
-                    f"Expected norm='l2' with examples, got {self.norm!r}: examples are clipped "
-                    "in L2."
-                )
+            if self.norm != "l2":  # examples are clipped in L2
+                raise ValueError(f"Expected norm='l2' with examples, got {self.norm!r}.")
 
     @property
     def unit(self) -> Unit:
@@ -200,8 +199,10 @@ class VectorRelease(ReleaseDefaults):
     def _apart(self) -> float:
         """Largest distance of neighbours' updates, in the norm in which they are clipped."""
         worlds = 2 if self.neighboring == "replace_one" else 1
-        # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16.
-        return worlds * self.clip_norm * share(self.examples)
+        # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16, of a
+        # part theory/subsets.md, Proposition 5: what an example changes may all be in that part.
+        whole = self.clip_norm if self.whole_norm is None else self.whole_norm
+        return worlds * min(self.clip_norm, whole * share(self.examples))
 
     def _kappa(self, order: float) -> float:
         return kappa_sum(self.channel, self.cohort, order).upper
@@ -237,8 +238,7 @@ class GaussianRelease(ReleaseDefaults):
         neighboring: the neighbouring relation of that distance.
         one_example: whether neighbours differ in one example of a client, not in all its data.
 
-    The bound is that of the real-valued Gaussian; for noise sampled in floating point, as in the
-    baselines, it is not exact.
+    The bound is that of real-valued noise; for noise sampled in floating point it is not exact.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.

@@ -211,6 +211,8 @@ def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRe
             pool=pool,
             workers=config.threads,
             hidden=hidden_cohorts(config),
+            # Public and the run's own: it goes on with the same subsets of coordinates.
+            public_seed=int(run_folder.read_sent(folder, config).identity[:16], 16),
         )
         state, log = _train(folder, prepared, algorithm, on_round)
     summary = _summary(config, prepared, state, log.metrics, upload)
@@ -358,9 +360,10 @@ def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
     cohort = config.cohort if hidden is None else hidden.summands(prepared.mechanism.trust)
     dimension = prepared.learner.dimension
     zeros = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
-    payloads = [prepared.mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
-    prepared.mechanism.mean(payloads, dimension, Key.generate())
-    return prepared.mechanism.upload_bytes(dimension, cohort)
+    mechanism = prepared.mechanism.in_round(0)
+    payloads = [mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
+    mechanism.mean(payloads, dimension, Key.generate())
+    return mechanism.upload_bytes(dimension, cohort)
 
 
 def _summary(

@@ -189,7 +189,7 @@ def without_privacy(
             clip = {"clip": channel.clip}
     return dataclasses.replace(
         config, mechanism="clipped-sgd", parameters=clip, trust=None, clip_norm=None,
-        stop_at_epsilon=None, rounds=rounds,
+        coordinates=None, stop_at_epsilon=None, rounds=rounds,
     )  # fmt: skip
 
 
