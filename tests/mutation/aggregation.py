@@ -289,7 +289,7 @@ MUTANTS = [
     ),
     (
         "aggregation/registry.py",
-        "if trust and trust != mechanism.trust:",
+        'if trust and trust not in (mechanism.trust, "model"):',
         "if False:",
         "another trust than the mechanism's",
         AGGREGATE,
@@ -692,14 +692,14 @@ MUTANTS = [
     ),
     (
         "training/cohort.py",
-        "losses = np.concatenate([reply[1] for reply in replies])",
+        "losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])",
         "losses = replies[0][1]",
         "the first group's losses only",
         ROUND,
     ),
     (
         "training/cohort.py",
-        "        sent = len(cohort) * mechanism",
+        "        sent = senders * mechanism",
         "        sent = mechanism",
         "one client's bytes",
         ROUND,
@@ -799,21 +799,21 @@ MUTANTS = [
     # The ledger ----------------------------------------------------------------------------------
     (
         "privacy/accounting/ledger.py",
-        "if quick <= self._limit:",
+        "if quick <= self._limit and self._cohorts is None:",
         "if quick >= self._limit:",
         "the better bound where it does not matter",
         LEDGER,
     ),
     (
         "privacy/accounting/ledger.py",
-        "found = account([release], self._delta)",
-        "found = account([release], self._delta, quick=True)",
+        "else account([release], self._delta)\n",
+        "else account([release], self._delta, quick=True)\n",
         "guarantees by quick accounting",
         LEDGER,
     ),
     (
         "privacy/accounting/ledger.py",
-        "if participations not in self._known:",
+        "if counted not in self._known:",
         "if not self._known:",
         "the first round's epsilon for ever",
         LEDGER,

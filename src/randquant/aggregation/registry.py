@@ -42,7 +42,8 @@ def update_mechanism(
         name: of any registered mechanism.
         parameters: the mechanism's own parameters, by name.
         trust: `local`, `aggregate` or `central`; None for the mechanism's own (`local` for
-            channels).
+            channels). `model`: the adversary sees less than the server; the mechanism is that of
+            a sum where there is one (`aggregate`), else its own.
         cohort: fewest clients in a sum; their randomness protects each of them if the server sees
             sums only.
         clip_norm: clipping threshold of a whole update's norm, for a channel; None to clip each
@@ -73,8 +74,8 @@ def _of_channel(
 ) -> UpdateMechanism:
     """The channel on every coordinate, after clipping the norm if there is a threshold."""
     if trust is not None and str(trust):
-        validate.choice("trust", trust, ("local", "aggregate"))
-    server: Trust = "aggregate" if trust == "aggregate" else "local"
+        validate.choice("trust", trust, ("local", "aggregate", "model"))
+    server: Trust = "aggregate" if trust in ("aggregate", "model") else "local"
     channel, clients = build(record.name, parameters), 1 if cohort is None else cohort
     validate.whole("cohort", clients, low=1)
     clients = clients if server == "aggregate" else 1
@@ -116,7 +117,7 @@ def _whole(
             raise ValueError(f"Expected no coordinates with {name}, which sends all of them.")
         parameters = {**parameters, "coordinates": coordinates}
     mechanism = validate.call(name, record.constructor, parameters)
-    if trust and trust != mechanism.trust:
+    if trust and trust not in (mechanism.trust, "model"):
         own = mechanism.trust or "none: it protects nothing"
         raise ValueError(f"Expected {name}'s own trust ({own}), got {trust!r}: leave it out.")
     return mechanism

@@ -121,6 +121,11 @@ class UpdateSetting:
         return 1 << (self.dimension - 1).bit_length()
 
     @property
+    def sharing(self) -> int:
+        """How many clients share the noise: those of a sum, else one."""
+        return self.cohort if self.trust == "aggregate" else 1
+
+    @property
     def part(self) -> float:
         """Norm of what is sent of an update over clip_norm, see `aggregation.subset`."""
         return 1.0 if self.coordinates is None else math.sqrt(self.coordinates / self.size)

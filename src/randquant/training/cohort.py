@@ -15,6 +15,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.payloads import finite
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.client import Learner
 from randquant.training.clients import named
 
@@ -25,7 +26,8 @@ class Collected(NamedTuple):
     Attributes:
         mean: (d,) float32, decoded.
         losses: (n,) float64, in nats, each client's first step.
-        bytes_up: bytes that all clients send, under the trust in force.
+        bytes_up: bytes that all clients send, under the trust in force; zeros of absent clients
+            included where they must be sent.
         seconds_gradient: wall time of forward and backward passes, in seconds.
     """
 
@@ -35,11 +37,18 @@ class Collected(NamedTuple):
     seconds_gradient: float
 
 
+ZEROS_AT_ONCE = 16
+"""Absent clients that are encoded together."""
+
 Collect = Callable[[Sequence[int], Key, int], Collected]
 
 
 def collector(
-    learner: Learner, mechanism: UpdateMechanism, pool: Executor, workers: int
+    learner: Learner,
+    mechanism: UpdateMechanism,
+    pool: Executor,
+    workers: int,
+    hidden: HiddenCohorts | None = None,
 ) -> Collect:
     """Return the function that collects a cohort's mean.
 
@@ -52,9 +61,15 @@ def collector(
             payloads.
         mechanism: protects and aggregates them.
         pool, workers: threads that clients are simulated on; they do not change the result.
+        hidden: how clients take part if nobody sees which of them do; None if it is seen.
+
+    Guarantees:
+        With hidden cohorts whose size varies, every client's payload is in the sum, an encoding of
+        zeros where it does not take part, and the sum is divided by a public number.
     """
     channel = mechanism.coordinate_channel
-    if learner.on_gpu and channel is not None and channel.lattice:
+    filled = None if hidden is None or hidden.draw == "fixed" else hidden
+    if filled is None and learner.on_gpu and channel is not None and channel.lattice:
         return functools.partial(_on_gpu, learner, mechanism, channel)
 
     def upload(
@@ -81,14 +96,37 @@ def collector(
         else:
             replies = list((map if here else pool.map)(upload, groups, keys, encoders))
         payloads = [payload for reply in replies for payload in reply[0]]
+        senders = len(cohort)
+        if filled is not None:
+            payloads += _zeros(learner, now, cohort, key, filled.population)
+            senders = senders if mechanism.trust == "central" else filled.population
         mean = now.mean(payloads, learner.dimension, key.fold_in("server"))
-        losses = np.concatenate([reply[1] for reply in replies])
+        if filled is not None:
+            # theory/sampling.md, Proposition 22: a public number, not how many took part.
+            mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
+        losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
-        sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
+        sent = senders * mechanism.upload_bytes(learner.dimension, senders or None)
         return Collected(mean, losses, sent, seconds)
 
     return by_payloads
+
+
+def _zeros(
+    learner: Learner,
+    mechanism: UpdateMechanism,
+    cohort: Sequence[int],
+    key: Key,
+    population: int,
+) -> list[bytes]:
+    """What the clients that do not take part send: encodings of zeros, by keys of their own."""
+    absent, payloads = sorted(set(range(population)) - set(cohort)), []
+    for start in range(0, len(absent), ZEROS_AT_ONCE):
+        some = absent[start : start + ZEROS_AT_ONCE]
+        zeros = np.zeros((len(some), learner.dimension), dtype=np.float32)
+        payloads += mechanism.encode_many(zeros, [key.fold_in("client", each) for each in some])
+    return payloads
 
 
 def _on_gpu(

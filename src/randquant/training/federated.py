@@ -18,6 +18,7 @@ from randquant._internal import validate
 from randquant._internal.progress import reporting
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
+from randquant.privacy.accounting.hidden import Draw
 from randquant.privacy.guarantee import Neighboring
 from randquant.training import display
 from randquant.training.client import Learner
@@ -53,13 +54,13 @@ def train(
     epsilon: float | None = None,
     delta: float = 1e-5,
     bits: int = 1,
-    trust: Literal["aggregate", "local"] = "aggregate",
+    trust: Literal["aggregate", "local", "model"] = "aggregate",
     mechanism: UpdateMechanism | None = None,
     neighboring: Neighboring = "replace_one",
     unit: Literal["client", "example"] = "client",
     rounds: int = 50,
     cohort: int | None = None,
-    sampling: Literal["fixed", "poisson"] = "fixed",
+    sampling: Draw = "fixed",
     max_participations: int | None = None,
     clip_norm: float = DEFAULT_CLIP_NORM,
     coordinates: int | None = None,
@@ -107,7 +108,9 @@ def train(
         delta: of the target and of the guarantee.
         bits: most bits of one code.
         trust: against whom the guarantee holds: `aggregate`, a server that sees only sums (secure
-            aggregation), or `local`, a server that sees what each client sends.
+            aggregation), or `local`, a server that sees what each client sends. `model`: those who
+            see the published models and nothing else, not even who takes part; `docs/sampling.md`
+            says when that may be claimed.
         mechanism: a mechanism of your own, from `randquant.plan` or any `UpdateMechanism`, instead
             of one that is calibrated to the target; bits, trust and clip_norm are then its own.
         neighboring: the neighbouring relation, `replace_one` or `zero_out`.
@@ -116,9 +119,11 @@ def train(
         rounds: how many rounds, at most.
         cohort: clients a round; by default all, but at most LARGEST_COHORT. Larger cohorts give
             better models at one epsilon.
-        sampling: `fixed` cohorts, or `poisson`: each client independently (under local trust only).
+        sampling: `fixed` cohorts; `poisson`: each client in each round independently; or `drawn`:
+            each client in as many rounds, which it draws (not under aggregate trust).
         max_participations: most rounds that a client takes part in; by default as few as there can
-            be, so that all take part equally often. As many as `rounds` for no cap.
+            be, so that all take part equally often. As many as `rounds` for no cap. None under
+            model trust.
         clip_norm: L2 threshold of a client's update, or of an example's gradient.
         coordinates: how many coordinates of a rotated update are sent, a public random subset that
             is drawn anew in each round; None for all. A tenth of them costs a tenth of the bytes at

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from randquant._internal.declared import Data, Search
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.channels.keys import Key
 from randquant.cli.command import Command, Output
 from randquant.cli.options import NamedMechanism
-from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.privacy.guarantee import Neighboring
 from randquant.training.config import Delta
 
 
@@ -16,7 +18,7 @@ def run(
     chosen: NamedMechanism,
     *,
     dimension: int = 1,
-    trust: Trust | None = None,
+    trust: Literal["local", "aggregate", "central"] | None = None,
     cohort: int = 2,
     coordinates: int | None = None,
     neighboring: Neighboring = "replace_one",

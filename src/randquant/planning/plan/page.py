@@ -10,7 +10,8 @@ from randquant._internal.html.formatting import minus
 from randquant._internal.html.pages import CodeLine, DataTable, Notes, Section
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.registry import channel_mechanisms
-from randquant.planning.plan.record import Candidate, DecodedError, Plan, code
+from randquant.planning.plan.record import Candidate, DecodedError, Need, Plan, code
+from randquant.privacy.guarantee import MODEL_TERMS
 
 COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
            "as codes", "all rounds", "epsilon", "parameters")  # fmt: skip
@@ -120,21 +121,37 @@ def _assumed(plan: Plan) -> str:
 def _target(plan: Plan) -> list[str]:
     """The target and the setting, in words."""
     need = plan.need
-    balanced = " (all equally often)" if need.participations == need.balanced else ""
     return [
         f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
         f"{need.rounds:,} rounds, updates of L2 norm {need.clip_norm:g}, {need.bits} bits at most",
         f"epsilon <= {formatting.exact(need.epsilon)} at delta = {need.delta} for one client's "
         f"whole participation ({need.neighboring}, {need.trust} trust)",
-        f"a client takes part in at most {need.participations:,} rounds{balanced}: cohorts must be "
-        "drawn accordingly; no amplification by sampling is assumed",
+        *_participation(need),
     ]
+
+
+def _participation(need: Need) -> list[str]:
+    hidden = need.cohorts
+    if hidden is None:
+        balanced = " (all equally often)" if need.participations == need.balanced else ""
+        return [
+            f"a client takes part in at most {need.participations:,} rounds{balanced}: cohorts "
+            "must be drawn accordingly; no amplification by sampling is assumed"
+        ]
+    drawn = {
+        "fixed": f"every cohort of {need.cohort:,} is equally likely, in every round anew",
+        "poisson": "each client takes part in each round independently, and sends an update of "
+        "zeros in all others",
+        "drawn": f"each client draws {hidden.participations:,} rounds, and sends an update of "
+        "zeros in all others",
+    }
+    return [f"{drawn[hidden.draw]}; nobody learns who takes part", f"terms: {MODEL_TERMS}"]
 
 
 def _meaning(plan: Plan) -> list[str]:
     sent = "packed codes, header included"
-    if plan.need.trust == "aggregate":
-        sent = f"a vector masked for a sum of {plan.need.cohort:,}, header included"
+    if plan.need.trust != "local":
+        sent = f"a vector masked for a sum of {plan.need.setting.cohort:,}, header included"
     return [
         "deviation: root mean squared error of one coordinate of a round's decoded mean (a biased "
         "mean is rescaled first); / Gaussian: relative to the first limit",

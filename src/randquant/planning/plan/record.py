@@ -11,8 +11,10 @@ from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
+from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan.picture import Placed, error_against_bytes
 from randquant.planning.tuning.update import tuned_mechanism
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
 Verdict = Literal["useful", "doubtful", "hopeless"]
@@ -27,7 +29,8 @@ class Need:
         dimension: coordinates of an update.
         population, cohort, rounds: clients, clients a round, rounds.
         bits: most bits of one code, 1 to 24; channels have 256 codes at most.
-        trust: `local`: the server sees each client's codes; `aggregate`: only their sum.
+        trust: `local`: the server sees each client's codes; `aggregate`: only their sum; `model`:
+            the adversary sees the models only.
         clip_norm: L2 clipping threshold of a whole update.
         epsilon, delta: target for one client's whole participation.
         neighboring: the neighbouring relation.
@@ -35,6 +38,7 @@ class Need:
         coordinates: how many coordinates of a rotated update are sent; None for all.
         mean_norm: length of a mean of clipped updates, which a subset's error depends on; None for
             the largest possible, clip_norm.
+        cohorts: how clients take part under `model` trust; else None.
     """
 
     dimension: int
@@ -42,7 +46,7 @@ class Need:
     cohort: int
     rounds: int
     bits: int
-    trust: Literal["local", "aggregate"]
+    trust: Literal["local", "aggregate", "model"]
     clip_norm: float
     epsilon: float
     delta: float
@@ -50,14 +54,34 @@ class Need:
     participations: int
     coordinates: int | None = None
     mean_norm: float | None = None
+    cohorts: HiddenCohorts | None = None
 
     @property
     def setting(self) -> UpdateSetting:
-        """The part of it that mechanisms are tuned to."""
+        """The part of it that mechanisms are tuned to: under `model` trust sums of all payloads."""
+        trust = "local" if self.trust == "local" else "aggregate"
+        clients = self.cohort if self.cohorts is None else self.cohorts.summands(None)
         return UpdateSetting(
-            self.dimension, self.cohort, self.bits, self.trust, self.clip_norm, self.neighboring,
+            self.dimension, clients, self.bits, trust, self.clip_norm, self.neighboring,
             self.coordinates,
         )  # fmt: skip
+
+    @property
+    def multiplier(self) -> float:
+        """About the noise multiplier of Gaussian noise that meets the target."""
+        if self.cohorts is None:
+            return gaussian_multiplier(self.epsilon, self.delta, self.participations)
+        found = self.cohorts.gaussian_multiplier(self.epsilon, self.delta, self.neighboring)
+        # Relative to the distance of neighbours, as the other.
+        return found if self.neighboring == "replace_one" else 2 * found
+
+    def deviation(self, mechanism: UpdateMechanism) -> float:
+        """Root mean squared error of one coordinate of a round's decoded mean."""
+        error = mechanism.expected_error(self.dimension)
+        if self.cohorts is None or self.trust == "local":
+            return error.deviation(self.cohort, self.mean_norm)
+        clients = self.setting.cohort
+        return error.deviation(clients, self.mean_norm) * clients / self.cohorts.summed
 
     @property
     def balanced(self) -> int:
@@ -208,9 +232,10 @@ def built(entry: Candidate, need: Need) -> UpdateMechanism:
 def code(entry: Candidate, need: Need) -> str:
     """One line of Python that makes an entry's mechanism; it wants `update_mechanism`."""
     parameters = ", ".join(f"{name!r}: {value!r}" for name, value in entry.parameters.items())
-    options = f'trust="{need.trust}"'
-    if need.trust == "aggregate":
-        options += f", cohort={need.cohort}"
+    setting = need.setting
+    options = f'trust="{setting.trust}"'
+    if setting.trust == "aggregate":
+        options += f", cohort={setting.cohort}"
     if entry.mechanism in channel_mechanisms():
         options += f", clip_norm={need.clip_norm!r}"
     if entry.coordinates is not None:
