@@ -501,8 +501,8 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "aggregation/vector.py",
-        "self.release(1, 1)  # checks the rest",
-        "self.release(1, 2)  # checks the rest",
+        "self.channel, self.clip_norm, 1, 1,",
+        "self.channel, self.clip_norm, 1,  2,",
         "a release that is made only to have its arguments checked: any dimension and number of rounds do",
     ),
     (
