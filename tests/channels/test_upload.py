@@ -133,5 +133,5 @@ def test_a_round_counts_what_travels():
         mechanism = ChannelMechanism(BIT, trust, 12 if trust == "aggregate" else 1)
         with ThreadPoolExecutor(1) as pool:
             collect = collector(learner, mechanism, pool, 1)
-            found = collect(range(12), rq.Key.from_seed(0))
+            found = collect(range(12), rq.Key.from_seed(0), 0)
         assert found.bytes_up == 12 * each

@@ -17,7 +17,7 @@ from typing import Any, final
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each, finite
 from randquant.aggregation.spreading import GroupRotation, spread_size
 from randquant.channels.keys import Key
