@@ -542,6 +542,17 @@ def test_the_bytes_of_secure_sums_are_the_counted_ones(monkeypatch):
     assert secagg.measured_traffic(10) == ten
 
 
+def test_the_bytes_of_a_subset_are_the_counted_ones():
+    page, found = (ROOT / "docs" / "secure-aggregation.md").read_text(), result("wire")
+    subset, whole = found["subset"], found["all_coordinates"]
+    figures = found["secagg_plus"], found["floats"], whole["any_sum"], whole["narrow"]
+    for figure in (*figures, subset["masked_vector_up"], subset["other_steps_up"]):
+        assert f" | {figure:,} |" in page
+    assert subset["all_up"] <= 160_000
+    assert subset["wrap_probability_of_a_round"] <= 1e-8
+    assert subset["epsilon"] <= 8
+
+
 def test_the_performance_page_is_what_was_measured():
     spec = importlib.util.spec_from_file_location(
         "performance_page", ROOT / "benchmarks" / "performance_page.py"
