@@ -544,13 +544,16 @@ def test_the_bytes_of_secure_sums_are_the_counted_ones(monkeypatch):
 
 def test_the_bytes_of_a_subset_are_the_counted_ones():
     page, found = (ROOT / "docs" / "secure-aggregation.md").read_text(), result("wire")
-    subset, whole = found["subset"], found["all_coordinates"]
-    figures = found["secagg_plus"], found["floats"], whole["any_sum"], whole["narrow"]
-    for figure in (*figures, subset["masked_vector_up"], subset["other_steps_up"]):
+    whole = found["all_coordinates"]
+    figures = [found["secagg_plus"], found["floats"], whole["any_sum"], whole["narrow"]]
+    for codes in (found["one_bit"], found["ternary"]):
+        figures += [codes["masked_vector_up"], codes["other_steps_up"]]
+        assert codes["all_up"] <= 160_000
+        assert codes["wrap_probability_of_a_round"] <= 1e-8
+        assert codes["epsilon"] <= 8
+    for figure in figures:
         assert f" | {figure:,} |" in page
-    assert subset["all_up"] <= 160_000
-    assert subset["wrap_probability_of_a_round"] <= 1e-8
-    assert subset["epsilon"] <= 8
+    assert found["ternary"]["deviation"] <= 1.005 * found["one_bit"]["deviation"]
 
 
 def test_the_performance_page_is_what_was_measured():
