@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from results import save
@@ -66,7 +66,13 @@ def one_round(mechanism: ChannelMechanism, update: np.ndarray, degree: int, cloc
     return size
 
 
-def traffic(clients: int, size: int, bits: int, degree: int) -> dict[str, int]:
+def traffic(
+    clients: int,
+    size: int,
+    bits: int,
+    degree: int,
+    codes: Callable[[int], np.ndarray] | None = None,
+) -> dict[str, int]:
     """Bytes that one client sends and receives in each step of a sum without dropouts.
 
     Only the protocol's own messages are counted, with 8 bytes for each client's number; the
@@ -76,7 +82,9 @@ def traffic(clients: int, size: int, bits: int, degree: int) -> dict[str, int]:
         clients: how many there are.
         size, bits: of the vector that is summed.
         degree: neighbours of a client.
+        codes: a client's vector, (size,) unsigned; None for zeros.
     """
+    codes = codes or (lambda client: np.zeros(size, dtype=np.uint32))
     terms = Terms(os.urandom(16), tuple(range(clients)), size, bits, clients, degree)
     parties = {c: Client(terms, c) for c in terms.clients}
     server, counted = Server(terms), {}
@@ -89,16 +97,19 @@ def traffic(clients: int, size: int, bits: int, degree: int) -> dict[str, int]:
     adverts = count("advertise, down", server.introduce(adverts))
     shares = count("share, up", {c: parties[c].share(a) for c, a in adverts.items()})
     sealed = count("share, down", server.forward(shares))
-    codes = np.zeros(size, dtype=np.uint32)
-    vectors = count("masked vector, up", {c: parties[c].mask(codes, s) for c, s in sealed.items()})
-    for c, vector in vectors.items():
-        server.add(c, vector)
+    vectors, wanted = {}, np.zeros(size, dtype=np.uint64)
+    for c, inbox in sealed.items():
+        vectors[c] = parties[c].mask(own := codes(c), inbox)
+        server.add(c, vectors[c])
+        wanted += own
+    count("masked vector, up", vectors)
     survivors = server.close()
     count("survivors, down", dict.fromkeys(survivors, survivors))
     tags = count("confirm, up", {c: parties[c].confirm(survivors) for c in survivors})
     relayed = count("confirm, down", server.relay(tags))
     revealed = count("reveal, up", {c: parties[c].reveal(t) for c, t in relayed.items()})
-    assert not server.unmask(revealed).any(), "the sum is not that of the codes"
+    total = server.unmask(revealed)
+    assert np.array_equal(total, wanted % 2**bits), "the sum is not that of the codes"
     return counted
 
 
