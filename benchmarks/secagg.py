@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from results import save
+from results import FOLDER, save
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
@@ -188,7 +188,8 @@ def loaded(clients: int, code_bits: int, loss: float, dimension: int = COORDINAT
     ours = {name: statistics.median(s) for name, s in clock.spent.items() if "server" not in name}
     return {
         "clients": clients, "code_bits": code_bits, "loss": loss,
-        "exact": bool((total == wanted).all()), "shared": len(inboxes), "in_sum": len(survivors), "answered": len(shown),
+        "exact": bool((total == wanted).all()),
+        "shared": len(inboxes), "in_sum": len(survivors), "answered": len(shown),
         "client_seconds": sum(ours.values()),
         "server_seconds": sum(s for name, s in steps.items() if name.startswith("server")),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -198,13 +199,15 @@ def loaded(clients: int, code_bits: int, loss: float, dimension: int = COORDINAT
 
 
 def load(counts: tuple[int, ...]) -> None:
-    """Measure every case in a process of its own, and save after each number of clients."""
-    rows = []
+    """Measure every case in a process of its own; cases that were measured before stay."""
+    saved = FOLDER / "secagg_load.json"
+    cases = json.loads(saved.read_text())["cases"] if saved.exists() else {}
     for clients, code_bits, loss in itertools.product(counts, CODE_BITS, LOSSES):
         case = [sys.executable, __file__, "case", str(clients), str(code_bits), str(loss)]
-        rows.append(json.loads(subprocess.run(case, check=True, capture_output=True).stdout))
-        print({name: rows[-1][name] for name in list(rows[-1])[:-2]}, flush=True)
-        save("secagg_load", {"dimension": COORDINATES, "cases": rows})
+        row = json.loads(subprocess.run(case, check=True, capture_output=True).stdout)
+        cases[f"{clients} clients, {code_bits} bits, loss {loss}"] = row
+        print({name: row[name] for name in list(row)[:-2]}, flush=True)
+        save("secagg_load", {"dimension": COORDINATES, "cases": cases})
 
 
 if __name__ == "__main__" and "case" in sys.argv:
