@@ -16,6 +16,8 @@ TERMS = "aggregation/secagg/terms.py"
 MASKS = "aggregation/secagg/masks.py"
 SUMS = "integrations/flower/sums.py"
 MOD = "integrations/flower/mod.py"
+DRAW = "aggregation/secagg/draw.py"
+MEMBERSHIP = "integrations/flower/membership.py"
 
 
 def flower(test: str, aspect: str) -> tuple[str, ...]:
@@ -349,8 +351,8 @@ MUTANTS = [
      flower("a_reply_of_another_step_or_round_is_not_taken", "messages")),
     (SUMS, "            if client in known:", "            if False:", "two replies of one client",
      flower("the_first_of_two_replies_counts", "replies")),
-    (SUMS, "self.offer.mechanism.decode(totals, len(survivors),",
-     "self.offer.mechanism.decode(totals, len(self.terms.clients),",
+    (SUMS, "self._mechanism.decode(totals, len(survivors),",
+     "self._mechanism.decode(totals, len(self.terms.clients),",
      "a mean of clients that are not in the sum", flower("a_reply_of_another_kind_is_dropped", "replies")),
     (MOD, "            del context.state[SUM]  # after a failed", "            # after a failed",
      "a failed step of a secure sum is tried again", flower("secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails", "sums")),
@@ -358,8 +360,29 @@ MUTANTS = [
      "threshold = self.threshold", "a SuperNode's own threshold is not asked for", flower("a_client_may_agree_to_a_lower_threshold", "sums")),
     (MOD, 'threshold = float(context.node_config.get("randquant-threshold", self.threshold))',
      "threshold = terms.threshold / terms.neighbours", "a server may lower the threshold", flower("no_server_lowers_the_threshold_below_a_clients_own_word", "sums")),
-    (MOD, "                client = None  # deleted secrets cannot be stolen\n", "",
+    (MOD, "                own = None  # deleted secrets cannot be stolen\n", "",
      "secrets of a sum are kept after it", flower("a_sum_is_forgotten_when_it_is_over", "sums")),
+    # A round's seed ------------------------------------------------------------------------------
+    (DRAW, "if not hmac.compare_digest(_committed(session, own), commitment):", "if False:",
+     "a seed that the server chooses after seeing keys",
+     ("tests/aggregation/test_draw.py", "tests/integrations/test_flower_subsets.py")),
+    (DRAW, "node = _leaf(session, client, part)", 'node = _leaf(session, client, b"")',
+     "a seed without the client's part", ("tests/aggregation/test_draw.py",)),
+    (DRAW, "_node(node, other) if after else _node(other, node)", "_node(node, other)",
+     "a path whose sides are lost", ("tests/aggregation/test_draw.py",)),
+    (DRAW, 'return _hash(b"commitment", session, own)', 'return _hash(b"commitment", own)',
+     "a commitment for every round", ("tests/aggregation/test_draw.py",)),
+    (MEMBERSHIP, "seed = draw.proved(self.session, self.commitment, number, self.part, proof)",
+     'seed = int.from_bytes(proof[:8], "big")', "a seed that the server sends",
+     ("tests/integrations/test_flower_subsets.py",)),
+    (MEMBERSHIP, 'if agreed and saved["offer"] != head.offer:', "if False:",
+     "an offer whose coordinates change within a round", ("tests/integrations/test_flower_subsets.py",)),
+    (MOD, 'os.urandom(PART_BYTES) if offer.drawn else b""', 'bytes(PART_BYTES) if offer.drawn else b""',
+     "a part that is no secret", ("tests/integrations/test_flower_subsets.py",)),
+    (SUMS, "                self._draw.add(client, Head.read(content).part)\n            inboxes[client] = inbox",
+     "                inboxes[client] = inbox\n                self._draw.add(client, Head.read(content).part)\n"
+     "            inboxes[client] = inbox",
+     "a client whose part is refused stays", ("tests/integrations/test_flower_subsets.py",)),
 ]  # fmt: skip
 
 EQUIVALENT = [

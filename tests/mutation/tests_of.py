@@ -23,6 +23,7 @@ ACCOUNT = (
     "privacy/test_accountant.py::test_every_release_of_a_channel_counts",
     "privacy/test_rule.py::test_only_one_channel_under_local_trust_has_a_lower_end",
     "privacy/test_accountant.py",
+    "privacy/test_gaussian.py",
     "privacy/test_releases_contract.py",
 )
 CALIBRATE = (
@@ -73,6 +74,14 @@ SECURE = (
     "aggregation/test_secagg_shares.py",
     "aggregation/test_secagg_graphs.py",
 )
+FLOWER = (
+    "integrations/test_flower_messages.py",
+    "integrations/test_flower_replies.py",
+    "integrations/test_flower_strategy.py",
+    "integrations/test_flower_account.py",
+    "integrations/test_flower_sums.py",
+    "integrations/test_flower_hostile.py",
+)
 
 # Quick tests that notice much stand first: the first that fails ends a run, and a few stand for a
 # whole file where the rest would take long.
@@ -117,6 +126,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/dp_events.py": ("privacy/test_dp_events.py",),
     "privacy/accounting/examples.py": ("privacy/test_releases.py",),
     "privacy/certificates/metric.py": ("privacy/test_metric.py",),
+    "privacy/certificates/noise.py": ("privacy/test_rounding.py", "privacy/test_releases.py"),
     "privacy/accounting/gaussian.py": ("privacy/test_gaussian.py",),
     "privacy/accounting/ledger.py": ("privacy/test_ledger.py", "privacy/test_releases.py"),
     "privacy/guarantee.py": (
@@ -127,10 +137,21 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "privacy/accounting/martingale.py": ("privacy/test_martingale.py",),
     "privacy/accounting/ratios.py": ("privacy/test_martingale.py",),
+    "privacy/accounting/release.py": (
+        "privacy/test_guarantee.py",
+        "privacy/test_releases.py",
+        "privacy/test_accountant.py",
+        "privacy/test_releases_contract.py",
+    ),
     "privacy/accounting/releases.py": (
         "privacy/test_guarantee.py",
         "privacy/test_releases.py",
         "privacy/test_accountant.py",
+        "privacy/test_releases_contract.py",
+    ),
+    "privacy/accounting/hidden.py": (
+        "privacy/test_mixture.py",
+        "privacy/test_sampled.py",
         "privacy/test_releases_contract.py",
     ),
     "privacy/accounting/sampled.py": (
@@ -143,11 +164,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_vector.py",
     ),
     "aggregation/additive.py": (*UPDATES, "aggregation/test_additive.py"),
-    "aggregation/clipping.py": UPDATES,
+    "aggregation/clipping.py": ("aggregation/test_mechanism.py", *UPDATES),
     "aggregation/coordinate.py": ("aggregation/test_coordinate.py", *UPDATES),
-    "aggregation/mechanism.py": UPDATES,
+    "aggregation/defaults.py": UPDATES,
     "aggregation/payloads.py": UPDATES,
     "aggregation/rotation.py": ("aggregation/test_rotation.py", *UPDATES),
+    "aggregation/subset.py": ("aggregation/test_subset.py", *UPDATES),
     "aggregation/vector.py": (*UPDATES, "planning/test_limits.py"),
     "aggregation/walsh_hadamard.py": ("aggregation/test_rotation.py", *UPDATES),
     "aggregation/secagg/client.py": SECURE,
@@ -170,6 +192,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "channels/encoding/threads.py": ENCODED,
     "channels/encoding/thresholds.py": ENCODED,
     "channels/keys.py": ("channels/test_keys.py",),
+    "audit/attacks.py": ("audit/test_audit.py",),
+    "audit/pipeline.py": ("audit/test_audit.py",),
+    "audit/proportions.py": ("audit/test_audit.py",),
     "channels/wire/block_codes.py": ("channels/test_wire.py",),
     "channels/wire/compression.py": ("channels/test_compression.py",),
     "channels/wire/kernel.py": ("channels/test_wire.py",),
@@ -187,6 +212,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "integrations/test_flower_limit.py",
         "integrations/test_flower_sums.py",
     ),
+    "integrations/flower/accountant.py": FLOWER,
+    "integrations/flower/arrays.py": FLOWER,
+    "integrations/flower/messages.py": FLOWER,
+    "integrations/flower/offer.py": FLOWER,
+    "integrations/flower/state.py": FLOWER,
+    "integrations/flower/strategy.py": FLOWER,
+    "integrations/flower/sums.py": FLOWER,
+    "integrations/flower/updates.py": FLOWER,
     "privacy/certificates/sums/attacks.py": SUMS,
     "privacy/certificates/sums/binomial.py": SUMS,
     "privacy/certificates/sums/blanket.py": SUMS,
@@ -200,6 +233,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/certificates/sums/pair.py": SUMS,
     "privacy/certificates/sums/rows.py": SUMS,
     "privacy/certificates/sums/bits.py": ("privacy/test_bits.py",),
+    "privacy/certificates/sums/bit_moments.py": (
+        "privacy/test_bit_moments.py",
+        "privacy/test_bits.py",
+    ),
     "privacy/certificates/sums/chain.py": CURVATURE,
     "privacy/certificates/sums/ends.py": ("privacy/test_bits.py", *CURVATURE),
     "privacy/certificates/sums/chain_kernel.py": CURVATURE,
@@ -207,5 +244,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/certificates/sums/reachable.py": CURVATURE,
     "privacy/certificates/sums/rounding.py": CURVATURE,
     "privacy/certificates/sums/sum_curvature.py": CURVATURE,
+    "training/client.py": ("training/test_client.py", "training/test_client_models.py"),
+    "training/cohort.py": ("training/test_cohort.py", "training/test_federated.py"),
+    "training/federated.py": ("training/test_federated.py", "training/test_federated_refusals.py"),
     "training/participation.py": ("training/test_participation.py",),
+    "training/schedule.py": ("training/test_schedule.py",),
+    "training/trial.py": ("training/test_cohort.py", "training/test_federated.py"),
 }

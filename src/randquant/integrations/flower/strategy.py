@@ -25,7 +25,7 @@ from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.eligible import EligibleGrid
 from randquant.integrations.flower.offer import Offer
-from randquant.integrations.flower.sums import SESSION_BYTES, PlainSum, SecureSum, Sum
+from randquant.integrations.flower.sums import SESSION_BYTES, Link, PlainSum, SecureSum, Sum
 from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, parts_of
 from randquant.privacy.guarantee import Neighboring
 
@@ -135,7 +135,7 @@ class QuantizedStrategy(Strategy):
         self.parts, self.frozen = parts, frozen
         self.buffers: Buffers = buffers
         self.statistics, self.directory = statistics, directory
-        Offer(mechanism, 1)  # checks it
+        Offer(mechanism, 2**30)  # checks it; a subset is no larger
         self.strategy, self.mechanism = strategy, mechanism
         self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
         self.least = mechanism.cohort if least is None else least
@@ -298,8 +298,9 @@ class QuantizedStrategy(Strategy):
         return layout
 
     def _begin(self, offer: Offer, clients: list[int], grid: Grid, kind: str, group: str) -> Sum:
+        link = Link(grid, self.step_timeout, kind, group)
         if self.mechanism.trust == "local":
-            return PlainSum(offer, clients)
+            return PlainSum(offer, clients, link)
         if len(clients) < self.least:
             raise ProtocolError(
                 f"Expected {self.least} clients or more in the round, got {len(clients)}: let the "
@@ -309,7 +310,7 @@ class QuantizedStrategy(Strategy):
             os.urandom(SESSION_BYTES), tuple(clients), offer.size, offer.bits(len(clients)),
             self.least, self._degree(len(clients)),
         )  # fmt: skip
-        return SecureSum(offer, terms, grid, self.step_timeout, kind, group, self.directory)
+        return SecureSum(offer, terms, link, self.directory)
 
     def _degree(self, clients: int) -> int:
         """How many neighbours a client has; ValueError if not even all others suffice."""
