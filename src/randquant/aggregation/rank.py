@@ -10,14 +10,14 @@ import functools
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, final
 
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each, finite
 from randquant.aggregation.spreading import GroupRotation, spread_size
 from randquant.channels.keys import Key
@@ -51,7 +51,7 @@ class RankMechanism(MechanismDefaults):
         groups: how many groups of clients there are, each with a rotation of its own; a client's is
             drawn with its key, whatever its update, and stated in its payload.
         rotation_seed: public, the same for all clients and the server, and fixed before the updates
-            are known.
+            are known; of each round another one, see `in_round`.
 
     Guarantees:
         The bound of `release` holds for what is sent, whatever the rotation: rounding may only
@@ -106,6 +106,10 @@ class RankMechanism(MechanismDefaults):
         if self.order is None:
             return two_levels(size, self.epsilon, self.tuned_to)
         return graded(size, self.epsilon, self.order, self.tuned_to)
+
+    def in_round(self, seed: int) -> RankMechanism:
+        """The same mechanism with the rotations of a round."""
+        return replace(self, rotation_seed=seed)
 
     def rotation(self, dimension: int, group: int) -> GroupRotation:
         """The rotation of a group's updates."""
