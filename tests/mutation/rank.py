@@ -154,6 +154,13 @@ MUTANTS = [
         "a rotation that is not uniformly distributed",
         SPREAD,
     ),
+    (
+        "planning/plan/planner.py",
+        "turn = replace(need, cohort=cohort, participations=1)",
+        "turn = replace(need, participations=1)",
+        "turns in cohorts of all clients",
+        ("tests/planning/test_plan_turns.py",),
+    ),
     ("aggregation/spreading.py", "PASSES = 3", "PASSES = 1", "one pass of signs", SPREAD),
 ]
 
