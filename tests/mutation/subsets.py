@@ -136,9 +136,9 @@ MUTANTS = [
         PLAN,
     ),
     (
-        "planning/plan/planner.py",
-        ".deviation(need.cohort, need.mean_norm)",
-        ".deviation(need.cohort)",
+        "planning/plan/record.py",
+        "error.deviation(self.cohort, self.mean_norm)",
+        "error.deviation(self.cohort)",
         "the length that is given does not count",
         PLAN,
     ),

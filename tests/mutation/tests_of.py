@@ -127,10 +127,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/examples.py": ("privacy/test_releases.py",),
     "privacy/certificates/metric.py": ("privacy/test_metric.py",),
     "privacy/certificates/noise.py": ("privacy/test_rounding.py", "privacy/test_releases.py"),
-    "privacy/accounting/release.py": (
-        "privacy/test_releases.py",
-        "privacy/test_releases_contract.py",
-    ),
     "privacy/accounting/gaussian.py": ("privacy/test_gaussian.py",),
     "privacy/accounting/ledger.py": ("privacy/test_ledger.py", "privacy/test_releases.py"),
     "privacy/guarantee.py": (

@@ -81,7 +81,10 @@ class Need:
         if self.cohorts is None or self.trust == "local":
             return error.deviation(self.cohort, self.mean_norm)
         clients = self.setting.cohort
-        return error.deviation(clients, self.mean_norm) * clients / self.cohorts.summed
+        # Of all who send, as many as are summed are not zeros.
+        part = self.cohorts.summed / clients
+        length = self.clip_norm if self.mean_norm is None else self.mean_norm
+        return error.deviation(clients, part * length) / part
 
     @property
     def balanced(self) -> int:
