@@ -19,6 +19,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each, finite
+from randquant.aggregation.selection import place_of
 from randquant.aggregation.spreading import GroupRotation, spread_size
 from randquant.channels.keys import Key
 from randquant.mechanisms.design.ranks import LEAST, MOST, gain, graded, two_levels
@@ -280,12 +281,7 @@ def index_at(vector: np.ndarray, rank: int) -> int:
         [3, 0, 2, 1]
     """
     size = vector.size
-    place = min(rank, 2 * size - 1 - rank)
-    magnitudes = np.abs(vector)
-    value = np.partition(magnitudes, size - 1 - place)[size - 1 - place]
-    # Selection alone would place equal magnitudes differently for different ranks.
-    above = int(np.count_nonzero(magnitudes > value))
-    at = int(np.flatnonzero(magnitudes == value)[place - above])
+    at = place_of(vector, min(rank, 2 * size - 1 - rank))
     negative = (vector[at] < 0) != (rank >= size)
     return at + size * int(negative)
 
