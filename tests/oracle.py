@@ -143,3 +143,34 @@ def drawn(channel, x: float, dither: int, draw: int) -> int:
     row = [int(weight) for weight in channel.weights[cell + (dither < steps)]]
     reached = itertools.accumulate(weight * (2**62 // channel.denominator) for weight in row)
     return sum(total <= draw for total in reached)
+
+
+def top_sum(size: int, count: int) -> mpmath.mpf:
+    """Mean sum of a random unit vector's `count` largest magnitudes, by their densities."""
+    with mpmath.workdps(25):
+        total = mpmath.mpf(0)
+        for place in range(1, count + 1):
+            ways = place * mpmath.binomial(size, place)
+
+            def density(x, place=place, ways=ways):
+                tail = mpmath.erfc(x / mpmath.sqrt(2))
+                normal = mpmath.sqrt(2 / mpmath.pi) * mpmath.exp(-x * x / 2)
+                return x * ways * tail ** (place - 1) * (1 - tail) ** (size - place) * normal
+
+            total += mpmath.quad(density, [0, 1, 2, 4, 8])
+        half = mpmath.mpf(size) / 2
+        return total / (
+            mpmath.sqrt(2) * mpmath.gamma(half + mpmath.mpf(1) / 2) / mpmath.gamma(half)
+        )
+
+
+def composed_delta(p: Sequence[int], q: Sequence[int], releases: int, epsilon) -> mpmath.mpf:
+    """Hockey-stick divergence of so many independent pairs, by enumerating all outcomes."""
+    total, tilt = Fraction(sum(map(int, p))), mpmath.exp(mpmath.mpf(epsilon))
+    delta = mpmath.mpf(0)
+    for outcome in itertools.product(range(len(p)), repeat=releases):
+        first = math.prod((Fraction(int(p[i])) / total for i in outcome), start=Fraction(1))
+        second = math.prod((Fraction(int(q[i])) / total for i in outcome), start=Fraction(1))
+        exact = [mpmath.mpf(f.numerator) / f.denominator for f in (first, second)]
+        delta += max(exact[0] - tilt * exact[1], 0)
+    return delta

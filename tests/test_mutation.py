@@ -137,8 +137,8 @@ def test_verdicts_are_kept_by_mutant(monkeypatch):
     known = record.merged({}, [first, gone], [(first, survived), (gone, killed)])
     known = record.merged(known, [other, mechanical], [(other, killed), (mechanical, None)])
     assert record.rows(known, [first, second], {})["keys"]["handmade"] == {
-        "killed": 1, "timed_out": 0, "survived": 1, "equivalent": 0, "not_run": 0, "score": 0.5,
-        "survivors": ["one"],
+        "killed": 1, "timed_out": 0, "mended": 0, "survived": 1, "equivalent": 0, "not_run": 0,
+        "score": 0.5, "survivors": ["one"],
     }  # fmt: skip
     known = record.merged(known, [first, second], [])
     old = {"wire": {"handmade": {"killed": 1, "survived": 0}}}
@@ -150,11 +150,26 @@ def test_verdicts_are_kept_by_mutant(monkeypatch):
     assert (row["killed"], row["timed_out"], row["survived"], row["not_run"]) == (1, 1, 0, 1)
     assert record.totals(record.rows(known, [mechanical], old)) == {
         "mechanical": {
-            "killed": 0, "timed_out": 0, "survived": 0, "equivalent": 1, "not_run": 0,
+            "killed": 0, "timed_out": 0, "mended": 0, "survived": 0, "equivalent": 1, "not_run": 0,
             "score": None,
         },
         "handmade": {"killed": 1, "survived": 0, "score": 1.0},
     }  # fmt: skip
+
+
+def test_what_is_noticed_only_after_it_survived_is_told_apart(monkeypatch):
+    """The share at first says how good the tests are: mending them does not raise it."""
+    monkeypatch.setattr(record, "source", lambda file: "x = 1\n")
+    mutants = [planted(name, origin="fresh") for name in ("one", "two")]
+    survived, killed = Verdict("survived", "", 1.0), Verdict("killed", "t", 1.0)
+    known = record.merged({}, mutants, [(mutants[0], survived), (mutants[1], killed)])
+    for _ in range(2):
+        known = record.merged(known, mutants, [(mutant, killed) for mutant in mutants])
+        row = record.rows(known, mutants, {})["keys"]["fresh"]
+        assert (row["killed"], row["mended"], row["survived"]) == (2, 1, 0)
+    known = record.merged(known, mutants, [(mutants[0], survived)])
+    row = record.rows(known, mutants, {})["keys"]["fresh"]
+    assert (row["killed"], row["mended"], row["survived"]) == (1, 0, 1)
 
 
 def test_the_same_change_twice_in_a_file_is_two_mutants(monkeypatch):
@@ -221,15 +236,20 @@ def test_tests_that_killed_others_of_the_module_come_first():
 def test_a_module_counts_in_the_line_of_its_area(monkeypatch, tmp_path):
     for module, name in (
         ("privacy.certificates.sums.kernel", "sums"), ("aggregation.vector", "aggregate"),
-        ("aggregation.secagg.client", "secagg"), ("integrations.flower.sums", "others"),
+        ("aggregation.secagg.client", "secagg"), ("integrations.flower.sums", "flower"),
+        ("_internal.rounding", "others"),
     ):  # fmt: skip
         assert record.area(module) == name
-    row = {"killed": 19, "survived": 1, "equivalent": 2, "not_run": 0}
-    table = {"channels.wire.kernel": {"mechanical": row}, "channels.wire.upload": {"handmade": row}}
+    row = {"killed": 19, "mended": 0, "survived": 1, "equivalent": 2, "not_run": 3}
+    table = {
+        "channels.wire.kernel": {"mechanical": row, "fresh": {**row, "mended": 4}},
+        "channels.wire.upload": {"handmade": row},
+    }
     written = record.page(table)
-    assert "| wire | 19 | 1 | 2 | 95.0% | 19 | 1 | 2 | 0 |" in written
-    assert "| keys | 0 | 0 | 0 | - | 0 | 0 | 0 | 0 |" in written
-    assert written[-1].startswith("| all | 19 | 1 | 2 | 95.0% |")
+    wire = "15 | 4 | 1 | 2 | 75.0% | 95.0% | 19 | 1 | 2 | 19 | 1 | 2 | 3 |"
+    assert f"| wire | {wire}" in written
+    assert f"| keys | 0 | 0 | 0 | 0 | - | - |{' 0 |' * 7}" in written
+    assert written[-1] == f"| all | {wire}"
     monkeypatch.setattr(record, "PAGE", tmp_path / "page.md")
     record.PAGE.write_text(f"before\n\n{record.TABLE}old |\n| x |\n\nafter\n")
     for _ in range(2):

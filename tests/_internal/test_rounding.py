@@ -99,7 +99,7 @@ def reproduction() -> reproduced.Reproduction:
 
 
 def out_of_reach() -> str:
-    search = _NoiseSearch(lambda noise: None, lambda release: 1.0, 1.0, 1.0, 2.0)
+    search = _NoiseSearch(lambda noise: None, lambda release: 1.0, 1.0, 1e-5, 1.0, 2.0)
     search.tried = {1.0: UPPER}
     return str(search.out_of_reach(1e-5, 3))
 

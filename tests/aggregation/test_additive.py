@@ -102,7 +102,7 @@ def test_the_norm_that_a_fine_grid_allows_is_kept_beyond_64_bits():
     plan = mechanism.plan(2**18)
     assert plan.bound > 2**63
     update = np.full(2**18, 2.0**-9, dtype=np.float32)
-    steps = plan.rotation.forward(clip_to_norm(update, 1.0)) * plan.scale
+    steps = mechanism.projection(2**18).rotation.forward(clip_to_norm(update, 1.0)) * plan.scale
     rounded = round_within(steps, plan.bound, ROOT)
     assert 2**63 < sum(int(v) ** 2 for v in rounded.tolist()) <= plan.bound
 
@@ -141,11 +141,11 @@ def test_the_sum_is_modular_and_lifted_to_the_middle(kind):
     x = updates(3, 30)
     payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
     plan = mechanism.plan(30)
-    codes = [wire.unpack(mechanism.format, payload, 32) for payload in payloads]
+    codes = [wire.unpack(mechanism.coding, payload, 32) for payload in payloads]
     totals = np.sum(np.array(codes, dtype=object), axis=0)
     assert max(totals) >= 256
     lifted = np.array([(int(t) + 128) % 256 - 128 for t in totals], dtype=float)
-    expected = plan.rotation.inverse(lifted / (plan.scale * 3))
+    expected = mechanism.projection(30).inverse(lifted / (plan.scale * 3))
     assert np.abs(mechanism.mean(payloads, 30, ROOT) - expected).max() < 1e-6
 
 
@@ -159,7 +159,7 @@ def test_sums_stay_within_their_range_at_the_worst_signal(bits):
     totals = np.zeros(2048, dtype=np.int64)
     for client in range(clients):
         key = ROOT.fold_in(client)
-        steps = plan.rotation.forward(x) * plan.scale
+        steps = mechanism.projection(dimension).rotation.forward(x) * plan.scale
         totals += round_within(steps, plan.bound, key) + plan.noise.draw(2048, key)
     assert totals.std() <= plan.deviation * (1 + 6 * math.sqrt(0.5 / 2048))
     assert np.abs(totals).max() < 2 ** (bits - 1)

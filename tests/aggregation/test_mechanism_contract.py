@@ -12,7 +12,7 @@ import randquant as rq
 from randquant._internal.serialization import to_json
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.saved import from_record, load, save
 from randquant.aggregation.vector import VectorMechanism
@@ -22,7 +22,7 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.sampled import Sampled
 
 SOURCE = Path(rq.__file__).parent
-DIMENSION, CLIENTS = 5, 3
+DIMENSION, CLIENTS, SOME = 5, 3, 4
 EXAMPLES = {name: each for name, each in all_mechanisms().items() if each.tunable}
 CHANNELS = {name: each.example for name, each in EXAMPLES.items() if not each.whole_update}
 WHOLE = {
@@ -45,8 +45,16 @@ def built():
             f"{trust} bits, L1",
             update_mechanism("stochastic-rounding", bits, **options, clip_norm=1.0, norm="l1"),
         )
+    some = {"trust": "aggregate", "cohort": CLIENTS, "clip_norm": 1.0, "coordinates": SOME}
+    yield (
+        "bits of some coordinates",
+        update_mechanism("stochastic-rounding", bits, **some).in_round(7),
+    )
     for name, parameters in WHOLE.items():
         yield name, update_mechanism(name, parameters)
+        if "coordinates" in EXAMPLES[name].run_settings:
+            some = update_mechanism(name, parameters, coordinates=SOME).in_round(7)
+            yield f"{name} of some coordinates", some
     yield "clipped-sgd, each coordinate", update_mechanism("clipped-sgd", {"clip": 0.5})
     noise = {"clip": 0.5, "noise_multiplier": 2.0}
     yield "gaussian, each coordinate", update_mechanism("gaussian", noise)
@@ -76,7 +84,7 @@ def test_facts(mechanism):
     assert mechanism.cohort == (CLIENTS if mechanism.trust == "aggregate" else 1)
     assert mechanism.clip_norm in (None, 1.0)
     assert mechanism.coordinate_channel in (None, mechanism.channel)
-    assert mechanism.size(DIMENSION) in (5, 8)
+    assert mechanism.size(DIMENSION) in (SOME, 5, 8)
 
 
 def test_many_payloads_are_those_of_each(mechanism):
@@ -105,8 +113,8 @@ def test_a_mean_is_one_of_vectors(mechanism):
 
 def test_sums_of_codes_decode_to_the_mean_or_are_refused(mechanism):
     size, coding = mechanism.size(DIMENSION), mechanism.channel
-    if isinstance(mechanism, AdditiveMechanism):
-        coding = mechanism.format
+    if coding is not None or isinstance(mechanism, AdditiveMechanism):
+        coding = mechanism.coding
     if coding is None or (mechanism.channel is not None and mechanism.channel.lattice is None):
         with pytest.raises(ValueError, match=r"decodes sums of codes|evenly spaced"):
             mechanism.decode(np.zeros(size, dtype=np.int64), CLIENTS, DIMENSION)

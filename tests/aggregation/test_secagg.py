@@ -25,10 +25,12 @@ TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "secure-aggregation.md").read_text()
 
 
-def test_the_example_of_the_page_prints_what_it_says(capsys):
-    code, shown = re.findall(r"```(?:python|text)\n(.*?)```", PAGE, flags=re.DOTALL)
-    exec(compile(code, "docs/secure-aggregation.md", "exec"), {})
-    assert capsys.readouterr().out == shown
+def test_the_examples_of_the_page_print_what_they_say(capsys):
+    blocks = re.findall(r"```(?:python|text)\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(blocks) == 4
+    for code, shown in zip(blocks[::2], blocks[1::2], strict=True):
+        exec(compile(code, "docs/secure-aggregation.md", "exec"), {})
+        assert capsys.readouterr().out == shown
 
 
 def test_the_tests_that_the_page_names_exist():

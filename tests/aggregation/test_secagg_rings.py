@@ -62,7 +62,8 @@ class Lied:
     def secret(self, client, of_key):
         found = {c: both[of_key] for c, both in self.shares[client].items() if both[of_key]}
         assert len(found) >= self.terms.threshold
-        return sharing.combine({self.terms.place_of(c): read_scalar(s) for c, s in found.items()})
+        places = {self.terms.place_of(client, c): read_scalar(s) for c, s in found.items()}
+        return sharing.combine(places, {0, *places})
 
     def mask(self, n):
         """Of the victim with a neighbour, as the server and its friends know it."""

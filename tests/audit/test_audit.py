@@ -18,7 +18,7 @@ from randquant import cli
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.baselines import LocalGaussian, gaussian
 from randquant.aggregation.coordinate import ChannelMechanism, _single
-from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.vector import VectorMechanism
 from randquant.audit.attacks import Event, Outcomes, best_event, in_words, statistics
@@ -115,6 +115,7 @@ def test_the_ceiling_is_the_most_that_counts_can_show():
     bounds = least_epsilon(counts[:, None], counts[None], 50, 0.01, 0.05)
     assert bounds.max() == ceiling(50, 0.01, 0.05)
     assert ceiling(10_000, 0.0, 0.01) == pytest.approx(math.log(10_000 / math.log(200)), abs=1e-3)
+    assert ceiling(1, 0.0, 0.05) == 0.0  # one trial shows nothing, and no epsilon is below 0
     assert least_epsilon(0, 50, 50, 0.0, 0.05) == -math.inf
 
 
@@ -225,9 +226,12 @@ def unclipped(mechanism):
 
     def encode(update, key):
         plan = mechanism.plan(update.size)
-        steps = np.rint(plan.rotation.forward(update.astype(np.float64)) * plan.scale)
-        noisy = steps.astype(np.int64) + plan.noise.draw(plan.rotation.size, key.fold_in("noise"))
-        return wire.pack(mechanism.format, (noisy % 2**mechanism.bits).astype(np.uint32))
+        steps = np.rint(
+            mechanism.projection(update.size).rotation.forward(update.astype(np.float64))
+            * plan.scale
+        )
+        noisy = steps.astype(np.int64) + plan.noise.draw(plan.size, key.fold_in("noise"))
+        return wire.pack(mechanism.coding, (noisy % 2**mechanism.bits).astype(np.uint32))
 
     return Around(mechanism, encode)
 
@@ -394,7 +398,9 @@ def test_default_inputs_are_those_of_the_certificate():
         ({"trials": FEWEST - 1}, "trials"),
         ({"trials": 2**26}, "memory"),
         ({"others": np.zeros((1, 2), dtype=np.float32)}, "one dimension"),
-        ({"others": np.zeros(1, dtype=np.float32)}, "others"),
+        ({"others": np.zeros(1, dtype=np.float32)}, "others to be"),
+        ({"others": np.zeros((1, 1, 1), dtype=np.float32)}, "others to be"),
+        ({"others": np.zeros((1, 1), dtype=int)}, "others to be"),
         ({"inputs": (np.zeros(1), np.zeros(2))}, "one dimension"),
         ({"neighboring": "zero_out"}, "zeros"),
         ({"neighboring": "add"}, "zero_out"),

@@ -61,14 +61,15 @@ def test_what_is_sent_alone_has_the_length_of_its_payload(mechanism, dimension):
 @pytest.mark.parametrize("clients", [3, 4, 9])
 @pytest.mark.parametrize("mechanism", SUMMED, ids=repr)
 def test_what_is_summed_has_the_length_of_a_masked_vector(mechanism, clients):
-    """The very bytes that `Client.mask` returns, in a sum whose codes cannot wrap around."""
+    """The very bytes that `Client.mask` returns, in a sum with the mechanism's modulus."""
     for dimension in (1, 100):
         if isinstance(mechanism, AdditiveMechanism):
-            size, bits = mechanism.plan(dimension).rotation.size, mechanism.bits
+            size, bits = mechanism.plan(dimension).size, mechanism.bits
         else:
-            size = mechanism.size(dimension)
+            size, bits = mechanism.size(dimension), mechanism.sum_bits(dimension, clients)
             most = clients * (mechanism.channel.levels - 1)
-            bits = next(bits for bits in range(1, 33) if most < 2**bits)
+            assert bits <= next(bits for bits in range(1, 33) if most < 2**bits)
+        assert mechanism.sum_bits(dimension, clients) == bits
         sent = masked_vector(size, bits, clients)
         assert mechanism.upload_bytes(dimension, clients) == len(sent)
 
@@ -76,7 +77,7 @@ def test_what_is_summed_has_the_length_of_a_masked_vector(mechanism, clients):
 def test_the_sum_is_that_of_the_cohort_unless_said():
     mechanism = ChannelMechanism(BIT, "aggregate", 200)
     assert mechanism.upload_bytes(650) == mechanism.upload_bytes(650, 200) == 40 + 650
-    assert mechanism.upload_bytes(650, 256) == 40 + -(-650 * 9 // 8)
+    assert mechanism.upload_bytes(650, 512) == 40 + -(-650 * 9 // 8)
 
 
 def test_plain_codes_are_not_what_a_secure_sum_takes():
@@ -84,7 +85,7 @@ def test_plain_codes_are_not_what_a_secure_sum_takes():
     mechanism = VectorMechanism(BIT, 0.5, "aggregate", 200)
     codes = mechanism.encode(np.zeros(650, dtype=np.float32), rq.Key.generate())
     assert len(codes) == upload.coded(BIT, 1024) == 168
-    assert mechanism.upload_bytes(650) == len(masked_vector(1024, 8, 5)) == 1064
+    assert mechanism.upload_bytes(650) == len(masked_vector(1024, 7, 5)) == 936
 
 
 def test_the_width_holds_every_sum_and_no_more():

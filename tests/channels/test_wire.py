@@ -299,6 +299,15 @@ def test_a_format_stands_for_a_channel_where_there_is_none():
             wire.unpack(other, payload, 33)
 
 
+def test_sizes_that_a_padded_header_has_no_room_for_are_refused():
+    """Beside its padding a count has 32 bits: one more would be read as another padding."""
+    form = wire.Format.of(2, "a coin")
+    assert wire.sizes(wire.bare_header(form, 2**32 - 1, 5)) == (2**32 - 1, 5)
+    for size in (2**32, 2**32 + 9, 2**33):
+        with pytest.raises(ValueError, match="padding"):
+            wire.bare_header(form, size, 5)
+
+
 def test_padding_is_stated_and_checked():
     """Version 3: eight codes, three of them padding; written down by hand like the one above."""
     form = wire.Format.of(16, "test")
@@ -318,7 +327,7 @@ def test_padding_is_stated_and_checked():
         wire.add(form, plain, np.zeros(8, dtype=np.int64), 3)
     compressed = compression.compress(form, payload)
     assert compression.decompress(form, compressed, 8) == payload
-    for padding in (9, -1):
+    for padding in (9, -(2**32)):
         with pytest.raises(ValueError, match="Expected padding of 0 to 8 codes"):
             wire.pack(form, codes, padding)
 

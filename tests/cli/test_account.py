@@ -6,6 +6,7 @@ import pytest
 
 import randquant as rq
 from randquant.cli.main import main
+from randquant.privacy.guarantee import MODEL_TERMS
 
 GAUSSIAN = "account gaussian --clip-norm 1 --noise-multiplier 0.5 --dimension 8 --rounds 4"
 
@@ -26,13 +27,11 @@ def test_hidden_cohorts_are_those_of_the_releases(capsys, participation, neighbo
     status, text = printed(
         capsys, "--participation", participation, "--of-rounds", "64", "--neighboring", neighboring
     )
-    if (participation, neighboring) == ("fixed", "zero_out"):
-        assert status == 2
-        assert "another takes its place" in text
-        return
+    rate = 1 / 16 * (1 + 2**-52)
+    stand_in = replaced if one is zeroed else None
     release = {
-        "poisson": lambda: rq.Sampled(one, 1 / 16 * (1 + 2**-52), 64, absent=absent),
-        "fixed": lambda: rq.Sampled.of_cohort(one, 16, 1, 64),
+        "poisson": lambda: rq.Sampled(one, rate, 64, absent=absent),
+        "fixed": lambda: rq.Sampled(one, rate, 64, "fixed", absent=stand_in),
         "drawn": lambda: rq.Allocated(one, 4, 64),
     }[participation]()
     assert status == 0
@@ -55,6 +54,18 @@ def test_what_does_not_belong_together_is_refused(capsys, more, message):
     status, text = printed(capsys, *more)
     assert status == 2
     assert message in text
+
+
+def test_who_sees_the_models_only_is_named_with_the_terms(capsys):
+    status, text = printed(
+        capsys, "--participation", "poisson", "--of-rounds", "64", "--trust", "model"
+    )
+    assert status == 0
+    assert "model trust, hidden cohorts" in text
+    assert MODEL_TERMS in text
+    status, text = printed(capsys, "--trust", "model")
+    assert status == 2
+    assert "--participation" in text
 
 
 def test_participation_that_everybody_sees_rests_on_nothing(capsys):

@@ -46,7 +46,7 @@ def repacked(channel=EXACT, size=5, session=None, client=2):
 
     def change(data):
         offer = Offer(ChannelMechanism(channel), size)
-        form = wire_messages.upload_format(offer, session or b"another", client)
+        form = wire_messages.upload_format(offer.mechanism, session or b"another", client)
         return wire.pack(form, np.zeros(size, dtype=np.uint8))
 
     return change
@@ -85,7 +85,7 @@ def test_codes_out_of_range_are_dropped():
         if node != 2:
             return [reply]
         session.append(reply.content[HEAD]["session"])
-        form = wire_messages.upload_format(Offer(exact("local"), 5), session[-1], 2)
+        form = wire_messages.upload_format(exact("local"), session[-1], 2)
         body = np.full(2, 0xFF, dtype=np.uint8)
         return [tampered(reply, lambda data: wire.frame(form, 5, body))]
 
@@ -172,9 +172,7 @@ def test_the_first_of_two_replies_counts():
     def fault(step, node, reply):
         if node != 3:
             return [reply]
-        form = wire_messages.upload_format(
-            Offer(exact("local"), 5), reply.content[HEAD]["session"], 3
-        )
+        form = wire_messages.upload_format(exact("local"), reply.content[HEAD]["session"], 3)
         held.append(over_the_wire(reply))
         other = wire.pack(form, np.full(5, 2, dtype=np.uint8))
         return [reply, tampered(held[0], lambda data: other)]

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.registry import update_mechanism
+from randquant.aggregation.secagg import Losses
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
 from randquant.integrations.flower.mod import QuantizeMod
@@ -205,4 +206,23 @@ def test_an_offer_travels_whole(mechanism):
         np.zeros(650, np.float32), Key.from_seed(1)
     )
     clients = 40
-    assert 2 ** offer.bits(clients) > clients * (mechanism.channel.levels - 1)
+    assert offer.bits(clients) == mechanism.sum_bits(650, clients)
+
+
+def test_losses_choose_the_neighbours_and_the_log_says_why(caplog):
+    mod = QuantizeMod(epsilon=math.inf, all_neighbours=False)
+    grid = InProcessGrid(client_app(mod, mover), list(range(1, 10)))
+    strategy = QuantizedStrategy(fedavg(), exact(), losses=Losses(step=0.0), patience=2)
+    run(strategy, grid)
+    assert "neighbours of a client in the secure sum: 6 of 8 others, 4 of them" in caplog.text
+    assert "failed" not in caplog.text
+
+
+def test_losses_that_no_graph_withstands_fail_a_round_before_anybody_is_asked(caplog):
+    grid = InProcessGrid(client_app(ANYTHING, mover), [1, 2, 3, 4])
+    strategy = QuantizedStrategy(fedavg(), exact(), losses=Losses(step=0.1), patience=2)
+    run(strategy, grid)
+    assert "Expected losses that 4 clients withstand, got 10% a step" in caplog.text
+    assert strategy.accountant.num_releases == 0
+    with pytest.raises(ValueError, match="neighbours or losses, got both"):
+        QuantizedStrategy(fedavg(), exact(), losses=Losses(step=0.0), neighbours=4)

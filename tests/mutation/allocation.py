@@ -61,6 +61,13 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/allocated.py",
+        "Allocation(apart, self.total // self.participations)",
+        "Allocation(apart, -(-self.total // self.participations))",
+        "blocks are longer than some of them are",
+        HERE,
+    ),
+    (
+        "privacy/accounting/allocated.py",
         "return block, self.participations * self.runs",
         "return block, self.runs",
         "one participation for all",
@@ -68,8 +75,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/allocated.py",
-        'check_unseen(self.release, "poisson", self.hidden)',
-        'check_unseen(self.release, "poisson", True)',
+        'check_unseen(self.release, "drawn", self.hidden, self.models)',
+        'check_unseen(self.release, "drawn", True, self.models)',
         "the server sees who takes part",
         HERE,
     ),

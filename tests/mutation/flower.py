@@ -273,7 +273,7 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "            ledger.accountant.compose(RoundEvent(offer, frozenset({OWN})))\n"
+        "            ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))\n"
         "            ledger.save()\n",
         "            ledger.save()\n",
         "answers are not counted",
@@ -284,7 +284,7 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "            if client is not None:\n                ledger.take(head.session, head.step)\n"
+        "            if not head.offer:\n                ledger.take(head.session, head.step)\n"
         "            ledger.accountant",
         "            ledger.accountant",
         "an upload may be repeated with an old state",
@@ -318,10 +318,10 @@ MUTANTS = [
     (
         f"{F}/mod.py",
         (
-            "        own = {key: r for key, r in message.content.items() if key not in "
+            "        rest = {key: r for key, r in message.content.items() if key not in "
             "messages.OURS}\n"
         ),
-        "        own = dict(message.content)\n",
+        "        rest = dict(message.content)\n",
         "our records reach the train function",
         of("integrations/test_flower_strategy", "the_step_is_the_exact_mean_of_the_updates"),
     ),
@@ -552,14 +552,14 @@ MUTANTS = [
     ),
     (
         f"{F}/offer.py",
-        "upload.sum_bits(self.channel.levels, clients)",
-        "upload.sum_bits(self.channel.levels, clients) - 1",
+        "self.mechanism.sum_bits(self.dimension, clients)",
+        "self.mechanism.sum_bits(self.dimension, clients) - 1",
         "sums that wrap around",
         of("integrations/test_flower_strategy", "an_offer_travels_whole"),
     ),
     (
         f"{F}/offer.py",
-        "            if version != FORMAT and not (former and version == FORMER):\n",
+        "            if version != FORMAT and not (former and version in FORMER):\n",
         '            if version == "":\n',
         "offers of another version",
         of("integrations/test_flower_sums", "a_changed_offer_is_refused"),
@@ -676,7 +676,7 @@ MUTANTS = [
         of("aggregation/test_payloads", "one_payload_forty_times_is_no_cohort_of_forty"),
     ),
     (
-        f"{A}/mechanism.py",
+        f"{A}/defaults.py",
         "return self.encode_vector(as_vector(update), key)",
         "return self.encode_vector(update, key)",
         "tensors fail for no true reason",

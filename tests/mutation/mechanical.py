@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from mutation.equivalent import equivalent
 from mutation.mutants import Mutant, meaning, source, tests_of
 
+FRESH = "fresh"
+"""Origin of mutants that were drawn with another seed than the tests were mended with, 0."""
+
 
 def sample(file: str, count: int, seed: int) -> list[Mutant]:
     """`count` mutants of a file at as many different places, the same for the same seed."""
+    origin = FRESH if seed else "mechanical"
     text = source(file)
     same = meaning(text)
     places: dict[tuple, list[tuple[str, int]]] = {}
@@ -26,14 +30,14 @@ def sample(file: str, count: int, seed: int) -> list[Mutant]:
         operator, occurrence = draw.choice(places[place])
         changed = _mutated(text, operator, occurrence)
         if changed is not None and meaning(changed) != same:
-            found.append(_mutant(file, text, changed, operator))
+            found.append(_mutant(file, text, changed, operator, origin))
     return found
 
 
-def _mutant(file: str, text: str, changed: str, operator: str) -> Mutant:
+def _mutant(file: str, text: str, changed: str, operator: str, origin: str) -> Mutant:
     before, after = difference(text, changed)
     name = f"{operator.removeprefix('core/')}: {before}  ->  {after}"
-    return Mutant(file, changed, name, tests_of(file), equivalent(file, before, after))
+    return Mutant(file, changed, name, tests_of(file), equivalent(file, before, after), origin)
 
 
 def difference(text: str, changed: str) -> tuple[str, str]:

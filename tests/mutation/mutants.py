@@ -38,7 +38,7 @@ class Mutant:
         name: one line that says which fault.
         tests: what is run, as arguments of pytest.
         equivalent: why it is no fault; empty if it is one.
-        origin: the file of lists it stands in, or `mechanical`.
+        origin: the file of lists it stands in, `mechanical`, or `fresh`: of another seed than 0.
     """
 
     file: str

@@ -1,7 +1,8 @@
 """What was measured, kept by mutant: to measure one again replaces what was known of it alone.
 
-benchmarks/results/mutation.json has a row for each module and kind of list (hand-made, mechanical)
-and, for the next run, the verdicts by the digest of each mutant.
+benchmarks/results/mutation.json has a row for each module and kind of list (hand-made, mechanical,
+and fresh: mechanical, of a seed that no test was written for) and, for the next run, the verdicts
+by the digest of each mutant.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from mutation.mechanical import difference
+from mutation.mechanical import FRESH, difference
 from mutation.mutants import ROOT, Mutant, source
 from mutation.workspace import Verdict
 
@@ -20,17 +21,19 @@ PAGE = ROOT / "docs" / "how-it-is-checked.md"
 TABLE = "| area | "
 """How the page's table of what was measured begins; it ends with an empty line."""
 AREAS = {
-    "privacy.certificates.coordinate": "certify",
+    "privacy.certificates": "certify",
     "privacy.divergence": "divergence",
+    "privacy.guarantee": "certify",
     "privacy.certificates.vector": "vector",
     "privacy.certificates.curvature": "vector",
     "privacy.certificates.sums": "sums",
     "privacy.accounting.composition": "composition",
     "privacy.accounting.amplification": "amplification",
     "privacy.accounting.sampled": "sampling",
+    "privacy.accounting.allocated": "sampling",
+    "privacy.accounting.release": "releases",
     "privacy.accounting.releases": "releases",
-    "privacy.accounting.accountant": "account",
-    "privacy.accounting.gaussian": "account",
+    "privacy.accounting": "account",
     "privacy.accounting.calibration": "calibrate",
     "privacy.accounting.ledger": "ledger",
     "channels.encoding": "encode",
@@ -38,19 +41,24 @@ AREAS = {
     "channels.wire": "wire",
     "aggregation": "aggregate",
     "aggregation.secagg": "secagg",
+    "audit": "audit",
+    "training": "training",
+    "integrations.flower": "flower",
     "integrations.flower.ledger": "flower.ledger",
     "integrations.flower.mod": "flower.mod",
     "": "others",
 }
 """A module or room, and the line of the page's table that it counts in: the longest that fits."""
-OUTCOMES = ("killed", "timed out", "survived", "equivalent")
+OUTCOMES = ("killed", "timed out", "survived", "mended", "equivalent")
+"""Mended: it survived once, and has been killed since."""
+NOTICED = ("killed", "timed out", "mended")
 Verdicts = dict[str, dict[str, dict[str, str]]]
 """Module, kind of list, digest: one of OUTCOMES."""
 
 
 def kind(mutant: Mutant) -> str:
-    """Which of a module's two rows a mutant counts in."""
-    return "mechanical" if mutant.origin == "mechanical" else "handmade"
+    """Which of a module's rows a mutant counts in."""
+    return mutant.origin if mutant.origin in ("mechanical", FRESH) else "handmade"
 
 
 def digests(mutants: Iterable[Mutant]) -> dict[Mutant, str]:
@@ -79,13 +87,12 @@ def read() -> Verdicts:
 
 
 def pending(listed: Iterable[Mutant], mutants: Iterable[Mutant]) -> list[Mutant]:
-    """Those of `mutants` that no saved run has killed; `listed` are all, as for `merged`."""
+    """Those of `mutants` that no saved run has noticed; `listed` are all, as for `merged`."""
     known, named = read(), digests(listed)
     return [
         mutant
         for mutant in mutants
-        if known.get(mutant.module, {}).get(kind(mutant), {}).get(named[mutant])
-        not in ("killed", "timed out")
+        if known.get(mutant.module, {}).get(kind(mutant), {}).get(named[mutant]) not in NOTICED
     ]
 
 
@@ -108,12 +115,18 @@ def merged(
         result.setdefault(module, {})[name] = kept
     for mutant, verdict in judged:
         outcome = "equivalent" if verdict is None else verdict.outcome
-        result[mutant.module][kind(mutant)][named[mutant]] = outcome
+        own = result[mutant.module][kind(mutant)]
+        before = own.get(named[mutant])
+        if kind(mutant) == FRESH and outcome in NOTICED and before in ("survived", "mended"):
+            outcome = "mended"
+        own[named[mutant]] = outcome
     return result
 
 
 def rows(verdicts: Verdicts, listed: Iterable[Mutant], old: Mapping) -> dict[str, dict]:
     """Counts by module and kind; `score` is killed / (killed + survived), a time-out is a kill.
+
+    `mended` of those that are killed survived at first.
 
     Modules and kinds without a listed mutant keep their old row.
     """
@@ -123,11 +136,12 @@ def rows(verdicts: Verdicts, listed: Iterable[Mutant], old: Mapping) -> dict[str
         mine = verdicts[module][name]
         own = [m for m in named if (m.module, kind(m)) == (module, name)]
         count = Counter(mine.values())
-        killed = count["killed"] + count["timed out"]
+        killed = sum(count[outcome] for outcome in NOTICED)
         measured = killed + count["survived"]
         table.setdefault(module, {})[name] = {
             "killed": killed,
             "timed_out": count["timed out"],
+            "mended": count["mended"],
             "survived": count["survived"],
             "equivalent": count["equivalent"],
             "not_run": len(own) - len(mine),
@@ -159,25 +173,34 @@ def area(module: str) -> str:
 
 def page(table: Mapping[str, Mapping[str, Mapping]]) -> list[str]:
     """The page's table: of each area what became of both kinds of faults."""
-    columns = ("killed", "survived", "equivalent", "not_run")
+    columns = ("killed", "mended", "survived", "equivalent", "not_run")
     counts: dict[str, Counter] = {name: Counter() for name in AREAS.values()}
     for module, kinds in table.items():
         for name, row in kinds.items():
             counts[area(module)].update({(name, column): row[column] for column in columns})
     lines = [
-        TABLE + "mechanical: noticed | not noticed | nobody can | share | "
+        TABLE + "fresh: at first | since | not noticed | nobody can | share at first | share now | "
+        "first sample: noticed | not noticed | nobody can | "
         "by hand: noticed | not noticed | nobody can | not run |",
-        "|---" * 9 + "|",
+        "|---" * 13 + "|",
     ]
     for name in (*sorted(set(AREAS.values()) - {"others"}), "others", "all"):
         count = sum(counts.values(), Counter()) if name == "all" else counts[name]
-        mechanical, handmade = (
-            [count[kind, column] for column in columns] for kind in ("mechanical", "handmade")
-        )
-        run = mechanical[0] + mechanical[1]
-        share = f"{mechanical[0] / run:.1%}" if run else "-"
-        lines.append("| " + " | ".join(map(str, [name, *mechanical[:3], share, *handmade])) + " |")
+        noticed, since, missed, nobody, _ = (count[FRESH, column] for column in columns)
+        fresh = [noticed - since, since, missed, nobody]
+        shares = [_share(part, noticed + missed) for part in (noticed - since, noticed)]
+        others = [
+            count[kind, column]
+            for kind, left in (("mechanical", ("mended", "not_run")), ("handmade", ("mended",)))
+            for column in columns
+            if column not in left
+        ]
+        lines.append("| " + " | ".join(map(str, [name, *fresh, *shares, *others])) + " |")
     return lines
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"
 
 
 def write_page(table: Mapping[str, Mapping[str, Mapping]]) -> None:

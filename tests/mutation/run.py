@@ -120,7 +120,7 @@ def run(mutants: list[Mutant], workers: int, seconds: float | None = None) -> li
 
 def ordered(mutant: Mutant, killers: dict[str, list[str]]) -> Mutant:
     """A mechanical mutant whose tests begin with those that killed others of its module."""
-    if mutant.origin != "mechanical":
+    if record.kind(mutant) == "handmade":
         return mutant
     first = killers.get(mutant.module, [])[:QUICK]
     return dataclasses.replace(mutant, tests=(*first, *mutant.tests))

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -25,6 +26,9 @@ IMPORTED = (
     "flwr.serverapp.strategy",
 )
 """What a test may import: it takes a second or two, and once is enough for all mutants."""
+
+MEMORY = 8 << 30
+"""Bytes of address space of a run: a fault may ask for ever more memory."""
 
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "-rfE")
 # Asserts are compiled once with the copy, not rewritten each time: why one fails does not matter.
@@ -51,6 +55,7 @@ def _become_a_test(asked: dict, run: Callable) -> None:
     code = 3
     try:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         file = os.open(asked["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for stream, target in ((0, nothing), (1, file), (2, file)):

@@ -9,7 +9,6 @@ from secure_sums import Round, terms_of
 import randquant as rq
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.plan.page import as_json, as_text
 from randquant.planning.plan.record import built
@@ -39,9 +38,8 @@ def test_the_bytes_are_those_of_a_secure_sum_and_of_encode(found):
         mechanism = built(entry, found.need)
         payloads = [mechanism.encode(np.zeros(30), Key.from_seed(n)) for n in range(4)]
         assert {len(payload) for payload in payloads} == {entry.bytes_plain}
-        coding = mechanism.channel or mechanism.format
-        codes = [wire.unpack(coding, payload, mechanism.size(30)) for payload in payloads]
-        bits = upload.sum_bits(coding.levels, 4) if mechanism.channel else mechanism.bits
+        codes = [wire.unpack(mechanism.coding, payload, mechanism.size(30)) for payload in payloads]
+        bits = mechanism.sum_bits(30, 4)
         sent = []
 
         def up(step, client, message, sent=sent):

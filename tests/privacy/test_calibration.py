@@ -17,7 +17,7 @@ from randquant.mechanisms.noise.laws import NOISES
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.tuning.update import protecting_mechanisms, tuned_mechanism, update_family
-from randquant.privacy.accounting.calibration import TOLERANCE, OutOfReach, calibrate
+from randquant.privacy.accounting.calibration import EDGE, TOLERANCE, OutOfReach, calibrate
 from randquant.privacy.accounting.examples import of_one_example
 
 
@@ -113,7 +113,7 @@ def assert_refused(error: OutOfReach, epsilon: float):
 
 
 def assert_at_an_edge(build, found, epsilon, delta, dimension, rounds, options):
-    less = max(float(f"{found.noise * (1 - 3e-5):.6g}"), options["reach"][0])
+    less = max(float(f"{found.noise * (1 - 2 * EDGE):.6g}"), options["reach"][0])
     if less == found.noise:
         return
     try:
@@ -305,6 +305,35 @@ def test_the_dimension_counts_where_inputs_are_rounded_one_by_one():
     found = calibrate(bits, 2.0, 1e-6, 64, 2, reach=(1e-3, 1e3))
     assert found.guarantee == rq.account([found.mechanism.release(64, 2)], 1e-6)
     assert found.guarantee.releases == 128
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [("stochastic-rounding", 1), ("mvu", 1), ("skellam", 16), ("imvu", 1)]
+)
+def test_a_search_takes_few_accounts(name, bits):
+    """Nearly every noise hides in proportion to Gaussian noise, which the search follows."""
+    setting = UpdateSetting(200, 40, bits, "aggregate")
+    build, options = one_number(name, setting, 4.0, 1e-5, 20)
+    found = calibrate(build, 4.0, 1e-5, 200, 20, **options)
+    assert found.tight
+    assert found.calls <= 6
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 1e3])
+def test_noise_that_cannot_be_built_is_looked_for_as_near_as_said(epsilon):
+    """Building may take seconds; a thousandth more noise is nothing."""
+    built = []
+
+    def some(noise: float) -> LocalGaussian:
+        built.append(noise)
+        if noise < 1.2345:
+            raise ValueError("Expected noise >= 1.2345.")
+        return LocalGaussian(1.0, noise)
+
+    found = calibrate(some, epsilon, 1e-6, 10, 1, start=5.0, reach=(0.01, 100.0))
+    assert found.tight == (epsilon == 2.0)
+    assert 1.2345 <= found.noise <= (100.0 if found.tight else 1.2345 * (1 + EDGE))
+    assert len(built) <= 24
 
 
 def test_no_target_is_exceeded_by_less_than_the_tolerance():

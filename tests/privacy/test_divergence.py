@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -116,3 +117,15 @@ def test_the_margins_of_moments_are_those_of_the_theory():
     assert found == pytest.approx(math.log1p(terms.sum()), rel=1e-12, abs=0)
     margin = unit * (1.01 * (48 + 2) * np.abs(terms).sum() + 9 * found)
     assert error == pytest.approx(margin, rel=1e-9, abs=0)
+
+
+def test_a_quotient_by_the_order_is_rounded_outward(monkeypatch):
+    """Proposition 5: what bounds the moment still bounds it after the division by order - 1."""
+    row = np.array([1, 3])
+    for moment in (0.1, 0.3, 0.7, 0.9):
+        monkeypatch.setattr(divergence, "_near_one", lambda *_, moment=moment: (moment, 0.0))
+        for order in (1.0005, 1.3, 1.7, 2.6, 7.1, 33.3):
+            lower, upper = renyi(row, row, 4, order)
+            exact = Fraction(moment) / (Fraction(order) - 1)
+            assert Fraction(float(lower)) < exact < Fraction(float(upper))
+            assert upper - lower < 40 * 2.0**-53 * upper

@@ -353,9 +353,18 @@ def test_the_energy_is_that_of_order_two():
     assert steps.largest == pytest.approx(steps.energy, rel=1e-6)
 
 
-def test_a_channel_that_is_no_mirror_image_is_bounded_for_every_spread():
-    weights = np.array([[2**60, 3 * 2**60], [2**61 + 2**59, 2**62 - 2**61 - 2**59]])
-    channel = rq.Channel(np.array([-1.0, 1.0]), np.array([-2.0, 3.0]), weights, 2**62)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(4, 12), (10, 6)],
+        [(4, 12), (8, 8)],  # one row is its own mirror image, and the channel is not
+        [(8, 8), (4, 12)],
+    ],
+)
+def test_a_channel_that_is_no_mirror_image_is_bounded_for_every_spread(rows):
+    weights = np.array(rows) * 2**58
+    values = np.linspace(-2.0, 3.0, weights.shape[1])
+    channel = rq.Channel(np.array([-1.0, 1.0]), values, weights, 2**62)
     found = ratio_moments(channel, 6)
     assert found is not None
     worst = 0.0
@@ -363,6 +372,15 @@ def test_a_channel_that_is_no_mirror_image_is_bounded_for_every_spread():
         a, b = (np.array(law) for law in laws(channel, 6, right))
         worst = max(worst, *(float(((b - a) ** 6 / under**5).sum()) for under in (a, b)))
     assert worst <= found.sixth <= worst * (1 + 1e-6)
+
+
+def test_what_has_no_moments_has_no_steps():
+    """Its curvature may be finite all the same: then the accountant goes on without steps."""
+    inner = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.4)
+    assert len(inner.inputs) > 2
+    assert kappa_sum(inner, 2, 2.0).upper < math.inf
+    for channel in (inner, bit(1.0)):
+        assert steps_of_sums(channel, 2, 4.0, 2) is None
 
 
 @pytest.mark.parametrize("clients", [40, 80])

@@ -70,7 +70,7 @@ def curve(mixture, way, epsilon):
 
 
 @pytest.mark.parametrize(("rate", "apart"), CASES)
-@pytest.mark.parametrize("make", [Mixture.of_absence, between, anywhere])
+@pytest.mark.parametrize("make", [Mixture.of_absence, Mixture.of_zeros, between, anywhere])
 def test_a_round_is_above_the_exact_curve_and_close_to_it(make, rate, apart):
     """Every way, both signs of epsilon: one direction less, or a mass rounded down, fails here."""
     mixture = make(rate, apart)
@@ -106,7 +106,7 @@ def two_rounds(mixture, way, epsilon):
 
 @pytest.mark.parametrize(("make", "rate", "apart"), [
     (Mixture.of_absence, 0.02, 1.0), (Mixture.of_absence, 0.4, 0.6),
-    (between, 0.02, 1.0), (between, 0.4, 0.6),
+    (between, 0.02, 1.0), (between, 0.4, 0.6), (Mixture.of_zeros, 0.4, 0.6),
 ])  # fmt: skip
 def test_two_rounds_are_within_a_thousandth_of_the_integral(make, rate, apart):
     mixture = make(rate, apart)
@@ -143,6 +143,39 @@ def test_no_two_shifts_in_a_plane_are_worse_than_opposite_ones(seed):
         assert worst(v, w, rate, ratio) <= opposite * (1 + 2e-3) + 1e-9
         # Where absence is between the two, less is lost than where it is like one of them.
         assert opposite <= float(stick(rate, (2 * apart, 0.0), math.log(ratio))) * (1 + 2e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_stand_in_is_worse_than_one_opposite_the_client(seed):
+    """Proposition 23, on a grid of the plane: zeros in one world, both directions."""
+    random = np.random.default_rng(seed)
+    axis = np.linspace(-9, 9, 241)
+    x, y = np.meshgrid(axis, axis)
+
+    def law(rate, absent, there):
+        parts = ((1 - rate, absent), (rate, there))
+        return sum(k * np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) for k, (a, b) in parts)
+
+    for _ in range(6):
+        rate, apart = 10 ** random.uniform(-2, 0), random.uniform(0.3, 2)
+        ratio = 1 + rate * random.exponential()
+        angles, lengths = random.uniform(0, 2 * math.pi, 2), apart * random.uniform(0, 1, 2) ** 0.1
+        random_pair = [
+            (r * math.cos(a), r * math.sin(a)) for r, a in zip(lengths, angles, strict=True)
+        ]
+        for client, other in (random_pair, ((apart, 0.0), (-apart, 0.0))):
+            worlds = law(rate, other, client), law(rate, other, (0.0, 0.0))
+            for (first, second), (shifts, _) in zip(
+                (worlds, worlds[::-1]), Mixture.of_zeros(rate, apart).ways, strict=True
+            ):
+                found = np.maximum(first - ratio * second, 0.0).sum() * 0.075**2 / (2 * math.pi)
+                worst = float(stick(rate, shifts, math.log(ratio)))
+                assert found <= worst * (1 + 2e-3) + 1e-9
+        # The last pair of worlds is the worst one: of it the bound is the truth.
+        there = float(stick(rate, (2 * apart, apart), math.log(ratio)))
+        first, second = law(rate, (-apart, 0.0), (apart, 0.0)), law(rate, (-apart, 0.0), (0.0, 0.0))
+        exact = np.maximum(first - ratio * second, 0.0).sum() * 0.075**2 / (2 * math.pi)
+        assert exact == pytest.approx(there, rel=2e-3, abs=1e-9)
 
 
 THEIRS = {
@@ -200,6 +233,14 @@ def test_account_knows_the_worlds_of_a_sampled_release(rounds):
             anywhere(0.02, 1.0),
         ),
         (Sampled(gaussian(1.0), 0.02, rounds, "fixed"), anywhere(0.02, 1.0)),
+        (
+            Sampled(absent, 0.02, rounds, "fixed", absent=gaussian(1.0)),
+            Mixture.of_zeros(0.02, 0.5),
+        ),
+        (
+            Sampled(absent, 0.02, rounds, "fixed", absent=gaussian(0.9)),
+            anywhere(0.02, 1 / 0.9),
+        ),
     ]
     skellam = [NoiseRelease(Skellam(100.0), 20, n * 1000, 8, 1, neighboring=m) for n, m in NEAR]
     both = Sampled(skellam[0], 0.02, rounds, hidden=True, absent=skellam[1])
@@ -212,7 +253,7 @@ def test_account_knows_the_worlds_of_a_sampled_release(rounds):
         if rounds > 1:
             half = dataclasses.replace(release, rounds=rounds // 2)
             assert rq.account([half, half], DELTA).epsilon == epsilon
-            other = Sampled(release.release, 0.021, 1, release.scheme)
+            other = dataclasses.replace(release, rate=0.021, rounds=1)
             quick = rq.account([release, other], DELTA, quick=True)
             assert rq.account([release, other], DELTA) == quick
     bits = rq.ChannelRelease(rq.stochastic_rounding(1.0, 2, 9.0), 4, 1)
@@ -226,7 +267,7 @@ def test_many_rounds_are_bounded_by_the_normal_law_or_not_at_all(rounds):
     assert found == math.inf if rounds > 2**40 else mean < found < 3 * mean + 10
 
 
-@pytest.mark.parametrize("make", [Mixture.of_absence, between, anywhere])
+@pytest.mark.parametrize("make", [Mixture.of_absence, Mixture.of_zeros, between, anywhere])
 @pytest.mark.parametrize(("rate", "apart"), [(5e-324, 1.0), (1.0, 1e-100), (1 - 2.0**-53, 1e4)])
 def test_extremes_of_rate_and_noise_stay_bounds(make, rate, apart):
     epsilon, _ = compose_worlds(make(rate, apart), 3, DELTA)

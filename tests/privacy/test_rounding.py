@@ -184,7 +184,7 @@ def test_a_cohorts_noise_is_all_of_what_was_asked_for(kind):
         for release, times in ((whole, 4), (left_out, 1)):
             assert isinstance(release, NoiseRelease)
             assert release.squared_distance == times * plan.bound
-            assert (release.dimension, release.cohort) == (plan.rotation.size, cohort)
+            assert (release.dimension, release.cohort) == (plan.size, cohort)
 
 
 def test_every_rounding_is_another():

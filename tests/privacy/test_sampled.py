@@ -273,6 +273,8 @@ def test_a_fixed_size_is_a_rate_rounded_up():
     for wrong in (0, 4):
         with pytest.raises(ValueError, match="cohort"):
             Sampled.of_cohort(release, population=3, cohort=wrong, rounds=2)
+    with pytest.raises(ValueError, match="population"):  # a float64 does not count so far
+        Sampled.of_cohort(release, population=2**53 + 1, cohort=1, rounds=2)
 
 
 PLANTED = {

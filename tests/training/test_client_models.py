@@ -301,5 +301,5 @@ def test_a_round_of_a_model_that_draws_does_not_depend_on_the_workers():
         learner = Learner(dropping())
         with ThreadPoolExecutor(workers) as pool:
             collect = collector(learner, ClippedSGD(1e30), pool, workers)
-            found.append(collect([3, 1, 0, 2], KEY).mean)
+            found.append(collect([3, 1, 0, 2], KEY, 0).mean)
     assert np.array_equal(*found)

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import mean_of_floats
 from randquant.training.federated import train
 from randquant.training.runs import folder as run_folder

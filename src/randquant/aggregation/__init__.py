@@ -6,8 +6,9 @@ Training and deployment see only `UpdateMechanism`.
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.layout import StateLayout
-from randquant.aggregation.mechanism import MechanismDefaults, UpdateMechanism
+from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.saved import from_record, load, save
 from randquant.aggregation.sign_sgd import SignSGD

@@ -10,16 +10,22 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.clipping import clip_to_norm
-from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.defaults import MechanismDefaults, error_of
+from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.payloads import each, enough
-from randquant.aggregation.rotation import Rotation
+from randquant.aggregation.subset import (
+    Projection,
+    check_coordinates,
+    check_seed,
+    coding_of,
+    recorded,
+)
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
@@ -40,7 +46,7 @@ class NoisePlan:
     """Grid and noise that a mechanism's parameters give for updates of one dimension.
 
     Attributes:
-        rotation: the rotation; `rotation.size` coordinates are sent.
+        size: how many coordinates of it are sent.
         scale: grid steps in one unit of an update.
         bound: upper bound of a rounded update's squared L2 norm, in steps^2.
         noise: each client's noise.
@@ -48,7 +54,7 @@ class NoisePlan:
             all clients send the same update of norm clip_norm (and the rotation spreads it).
     """
 
-    rotation: Rotation
+    size: int
     scale: float
     bound: int
     noise: Noise
@@ -70,19 +76,20 @@ class AdditiveMechanism(MechanismDefaults):
         deviations: how many standard deviations of a sum's coordinate fit within half the range;
             fewer make the grid finer and overflow likelier.
         rotation_seed: public, the same for all clients and the server.
+        coordinates, subset_seed: as for `VectorMechanism`: how many coordinates of a rotated update
+            are sent, and the public seed of the round's subset.
 
     Guarantees:
         The bound of `release` holds for what is actually sent, against a server that sees the sum
         modulo 2**bits of at least `cohort` clients who all follow the protocol: the norm of the
         rounded update is checked in integers, so no earlier floating-point rounding matters, and
         the distance between the tables that noise is drawn from and its law is part of the release.
-        `mean` refuses fewer payloads than `cohort`. It adds the payloads itself, as a simulation
-        may; a deployment must use secure aggregation modulo 2**bits instead.
+        `mean` refuses fewer payloads than `cohort`, and adds them itself, as a simulation may; a
+        deployment must use secure aggregation modulo 2**bits.
         `mean` is unbiased for the mean of the clipped updates, up to two effects. Rounding is
         repeated until the norm is within its bound, which shifts a client's mean by at most
         1.55 · sqrt(size) steps in L2 (in practice by far less: few roundings are repeated). And a
-        sum beyond ±2**(bits - 1) wraps around; `deviations` sets how rarely, see
-        `NoisePlan.deviation`.
+        sum beyond ±2**(bits - 1) wraps around: `deviations` says how rarely.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind; once the
@@ -107,6 +114,8 @@ class AdditiveMechanism(MechanismDefaults):
     bits: int = 16
     deviations: float = 6.0
     rotation_seed: int = 0
+    coordinates: int | None = None
+    subset_seed: int | None = None
 
     channel = None
 
@@ -118,6 +127,8 @@ class AdditiveMechanism(MechanismDefaults):
         validate.whole("bits", self.bits, low=2, high=24)
         validate.real("deviations", self.deviations, low=1, high=1e3)
         validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+        check_coordinates(self.coordinates)
+        check_seed(self.subset_seed)
 
     @property
     def trust(self) -> Trust:
@@ -125,39 +136,56 @@ class AdditiveMechanism(MechanismDefaults):
         return "aggregate"
 
     @property
-    def format(self) -> wire.Format:
+    def coding(self) -> wire.Coding:
         """How codes are packed."""
-        return wire.Format.of(
+        whole = wire.Format.of(
             1 << self.bits, self.kind, self.clip_norm, self.noise_multiplier, self.cohort,
             self.deviations, self.rotation_seed,
+        )  # fmt: skip
+        return coding_of(whole, self.coordinates, self.subset_seed)
+
+    def in_round(self, seed: int) -> AdditiveMechanism:
+        """With the subset of this seed."""
+        check_seed(seed)
+        return self if self.coordinates is None else replace(self, subset_seed=seed)
+
+    def projection(self, dimension: int) -> Projection:
+        """What is sent of updates of this dimension."""
+        return Projection(
+            dimension, self.clip_norm, rotation_seed=self.rotation_seed,
+            coordinates=self.coordinates, subset_seed=self.subset_seed,
         )  # fmt: skip
 
     def plan(self, dimension: int) -> NoisePlan:
         """Return the grid and the noise for updates of this dimension."""
-        return _plan(self, validate.whole("dimension", dimension, low=1))
+        validate.whole("dimension", dimension, low=1)
+        # The same plan in each round: it does not depend on the subset.
+        return _plan(
+            self if self.subset_seed is None else replace(self, subset_seed=None), dimension
+        )
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
-        """Clip, rotate, round, add noise, reduce modulo 2**bits, pack."""
+        """Clip, rotate, restrict, round, add noise, reduce modulo 2**bits, pack."""
         plan = self.plan(vector.size)
-        steps = plan.rotation.forward(clip_to_norm(vector, self.clip_norm)) * plan.scale
+        steps = self.projection(vector.size).forward(vector) * plan.scale
         key.claim()
         rounded = round_within(steps, plan.bound, key.fold_in("round"))
-        noisy = rounded + plan.noise.draw(plan.rotation.size, key.fold_in("noise"))
+        noisy = rounded + plan.noise.draw(plan.size, key.fold_in("noise"))
         codes = noisy & ((1 << self.bits) - 1)
         codes = codes.astype(np.uint8 if self.bits <= 8 else np.uint32)
-        return wire.pack(self.format, codes, codes.size - vector.size)
+        return wire.pack(self.coding, codes, codes.size - vector.size)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Sum the payloads' codes and decode."""
         size = self.size(dimension)
         totals = np.zeros(size, dtype=np.int64)
-        form, padding = self.format, size - dimension
+        form, padding = self.coding, size - dimension
         each(payloads, lambda payload: wire.add(form, payload, totals, padding))
         return self.decode(totals, len(payloads), dimension)
 
     def dimension_of(self, payload: bytes) -> int:
         """As its header states, padding not counted."""
-        return wire.dimension_of(self.format, payload)
+        return wire.dimension_of(self.coding, payload)
 
     def log_equal(self, dimension: int) -> float:
         """As often as all codes are equal."""
@@ -165,11 +193,11 @@ class AdditiveMechanism(MechanismDefaults):
 
     def payload_bytes(self, dimension: int) -> int:
         """Packed codes, as many bytes as masked."""
-        return upload.coded(self.format, self.size(dimension))
+        return self.upload_bytes(dimension)
 
     def size(self, dimension: int) -> int:
         """How many codes an update is sent as: its dimension, padded to a power of two."""
-        return Rotation(dimension, self.rotation_seed).size
+        return self.projection(dimension).size
 
     def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
         """Sum modulo 2**bits, lift to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back.
@@ -181,12 +209,16 @@ class AdditiveMechanism(MechanismDefaults):
         plan = self.plan(dimension)
         half = 1 << (self.bits - 1)
         centred = ((totals + half) & (2 * half - 1)) - half
-        mean = plan.rotation.inverse(centred / (plan.scale * clients))
+        mean = self.projection(dimension).inverse(centred / (plan.scale * clients))
         return mean.astype(np.float32)
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
         """A vector masked for a sum modulo 2**bits, for any number of clients."""
         return upload.masked(self.size(dimension), self.bits)
+
+    def sum_bits(self, dimension: int, clients: int) -> int:
+        """`bits`, for any number of clients."""
+        return self.bits
 
     def _log_equal(self, plan: NoisePlan) -> float:
         """Log of the largest probability that two payloads agree in one coordinate.
@@ -207,10 +239,9 @@ class AdditiveMechanism(MechanismDefaults):
         Under `zero_out` the distance is the norm bound, since a zero update rounds to zero.
         """
         plan = self.plan(dimension)
-        size = plan.rotation.size
         validate.choice("neighboring", neighboring, NEIGHBORINGS)
         square = (4 if neighboring == "replace_one" else 1) * plan.bound
-        return NoiseRelease(plan.noise, self.cohort, square, size, rounds, neighboring)
+        return NoiseRelease(plan.noise, self.cohort, square, plan.size, rounds, neighboring)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Unbiased, with the variances of the noise and of rounding to the grid."""
@@ -219,10 +250,16 @@ class AdditiveMechanism(MechanismDefaults):
         fraction = steps - np.floor(steps)
         return x, (plan.noise.variance + fraction * (1 - fraction)) / plan.scale**2
 
+    def expected_error(self, dimension: int) -> CoordinateError:
+        """As `UpdateMechanism.expected_error`."""
+        projection = self.projection(dimension)
+        return projection.error(error_of(self, dimension, projection.rotated))
+
     def record(self) -> dict[str, Any]:
         """All arguments; the kind of noise is the mechanism's name."""
         fields = asdict(self)
-        return {"mechanism": fields.pop("kind"), **fields}
+        some = recorded(fields.pop("coordinates"), fields.pop("subset_seed"))
+        return {"mechanism": fields.pop("kind"), **fields, **some}
 
 
 def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
@@ -307,8 +344,8 @@ def squared_bound(norm: float, size: int) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
-    rotation = Rotation(dimension, mechanism.rotation_seed)
-    size, cohort = rotation.size, mechanism.cohort
+    projection = mechanism.projection(dimension)
+    size, cohort = projection.size, mechanism.cohort
     capacity = (2.0 ** (mechanism.bits - 1) / mechanism.deviations) ** 2
 
     def variance(norm: float) -> float:
@@ -326,11 +363,11 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
     for _ in range(100):  # the variance grows with the norm
         middle = (low + high) / 2
         low, high = (middle, high) if variance(middle) <= capacity else (low, middle)
-    scale = low / mechanism.clip_norm
+    scale = low / projection.norm_sent
     bound = math.floor(squared_bound(low, size))
     local = 4 * mechanism.noise_multiplier**2 * bound / cohort * (1 + 2.0**-48)
     noise = NOISES[mechanism.kind](local)
-    return NoisePlan(rotation, scale, bound, noise, math.sqrt(variance(low)))
+    return NoisePlan(size, scale, bound, noise, math.sqrt(variance(low)))
 
 
 def _updates(setting: UpdateSetting) -> UpdateFamily:
@@ -356,7 +393,7 @@ RECORDS = tuple(
         update=_updates,
         trusts=("aggregate",),
         whole_update=True,
-        run_settings=("cohort",),
+        run_settings=("cohort", "coordinates", "subset_seed"),
         place=place,
     )
     for place, kind in enumerate(NOISES, 5)

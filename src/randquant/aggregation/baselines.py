@@ -14,9 +14,9 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.clipping import clip_to_norm
+from randquant.aggregation.defaults import MechanismDefaults, beyond, no_error
 from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.layout import Update, as_vector
-from randquant.aggregation.mechanism import MechanismDefaults, beyond, no_error
 from randquant.aggregation.payloads import finite, floats_in, mean_of_floats
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload

@@ -10,7 +10,8 @@ from typing import Any, final
 
 import numpy as np
 
-from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation import modulus
+from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each, enough
 from randquant.channels import wire
 from randquant.channels.channel import Channel
@@ -82,20 +83,32 @@ class ChannelMechanism(MechanismDefaults):
         """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
         return self.mean_of_codes(payloads, dimension, padding=0)
 
-    def mean_of_codes(self, payloads: Sequence[bytes], size: int, padding: int) -> np.ndarray:
-        """Decode the mean of payloads of `size` codes, of which so many are padding."""
+    def mean_of_codes(
+        self,
+        payloads: Sequence[bytes],
+        size: int,
+        padding: int,
+        coding: wire.Coding | None = None,
+        bits: int | None = None,
+    ) -> np.ndarray:
+        """Decode the mean of payloads of `size` codes, of which so many are padding.
+
+        `coding` is what their headers say about the codes; the channel by default. Under
+        `aggregate` trust it is decoded from the sum modulo 2**bits; by default `sum_bits`.
+        """
+        stated = coding or self.channel
         if self.channel.lattice is None:
             total = np.zeros(size, dtype=np.float64)
 
             def add_values(payload: bytes) -> None:
                 nonlocal total
-                total += self.channel.values[wire.unpack(self.channel, payload, size, padding)]
+                total += self.channel.values[wire.unpack(stated, payload, size, padding)]
 
             each(payloads, add_values)
             return (total / len(payloads)).astype(np.float32)
         totals = np.zeros(size, dtype=np.int64)
-        each(payloads, lambda payload: wire.add(self.channel, payload, totals, padding))
-        return self.decode(totals, len(payloads), size)
+        each(payloads, lambda payload: wire.add(stated, payload, totals, padding))
+        return self.decode_sum(totals, len(payloads), bits or self.sum_bits(size, len(payloads)))
 
     def dimension_of(self, payload: bytes) -> int:
         """As its header states."""
@@ -113,8 +126,12 @@ class ChannelMechanism(MechanismDefaults):
         """Packed codes; under `aggregate` trust a vector masked for a sum over `clients`."""
         if self.trust == "local":
             return self.payload_bytes(dimension)
-        bits = upload.sum_bits(self.channel.levels, self.cohort if clients is None else clients)
-        return upload.masked(dimension, bits)
+        summed = self.cohort if clients is None else clients
+        return upload.masked(dimension, self.sum_bits(dimension, summed))
+
+    def sum_bits(self, dimension: int, clients: int) -> int:
+        """As few as `modulus.WRAP` allows, whatever the updates."""
+        return modulus.sum_bits(self.channel, clients, dimension)
 
     def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
         """Decode the mean update, (dimension,) float32, from a cohort's sum of codes.
@@ -122,10 +139,16 @@ class ChannelMechanism(MechanismDefaults):
         Raises:
             ValueError: there are too few clients, or the channel's values are not evenly spaced.
         """
+        return self.decode_sum(totals, clients, self.sum_bits(dimension, clients))
+
+    def decode_sum(self, totals: np.ndarray, clients: int, bits: int) -> np.ndarray:
+        """Decode a sum of codes, under `aggregate` trust modulo 2**bits."""
         enough(clients, self.cohort)
         if self.channel.lattice is None:
             raise ValueError("Expected evenly spaced values to decode a sum, got uneven ones.")
         first, step = self.channel.lattice
+        if self.trust == "aggregate":
+            totals = modulus.lifted(totals, bits, self.channel.levels, clients)
         return (first + step / clients * totals).astype(np.float32)
 
     def release(

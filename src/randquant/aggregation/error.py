@@ -26,12 +26,17 @@ class CoordinateError:
         bias: mean square of the bias that is not proportional to x.
         gain: E[x · decoded] / E[x^2], the factor by which a decoded update is scaled.
         of_sum: standard deviation of noise that is added once, to the sum of a cohort.
+        omitted: squared error per squared length of the mean, because only a subset of the
+            coordinates is sent.
+        longest: largest length of the mean.
     """
 
     variance: float
     bias: float = 0.0
     gain: float = 1.0
     of_sum: float = 0.0
+    omitted: float = 0.0
+    longest: float = 0.0
 
     @classmethod
     def of(
@@ -42,11 +47,13 @@ class CoordinateError:
         rest = float(weights @ bias**2) - along**2 / square
         return cls(float(weights @ variance), max(rest, 0.0), 1 + along / square)
 
-    def deviation(self, cohort: int) -> float:
+    def deviation(self, cohort: int, mean_norm: float | None = None) -> float:
         """Root mean squared error of a coordinate of the decoded mean of a cohort.
 
         Args:
             cohort: how many clients send an update.
+            mean_norm: length of the mean of their clipped updates, which matters if only a subset
+                of coordinates is sent; by default `longest`, as if all updates were the same.
 
         Returns:
             sqrt(E|decoded mean / gain - mean of clipped updates|^2 / dimension). The gain is 1 if
@@ -63,7 +70,9 @@ class CoordinateError:
         if self.gain <= 0:
             return math.inf
         added = (self.of_sum / cohort) ** 2
-        return math.sqrt(self.variance / cohort + added + self.bias) / self.gain
+        noise = (self.variance / cohort + added + self.bias) / self.gain**2
+        length = self.longest if mean_norm is None else mean_norm
+        return math.sqrt(noise + self.omitted * length**2)
 
 
 def coordinate_clipping(threshold: float) -> float:

@@ -21,7 +21,7 @@ def all_mechanisms() -> dict[str, MechanismRecord]:
     Example:
         >>> record = all_mechanisms()["skellam"]
         >>> record.whole_update, record.trusts, record.run_settings
-        (True, ('aggregate',), ('cohort',))
+        (True, ('aggregate',), ('cohort', 'coordinates', 'subset_seed'))
     """
     return known_mechanisms()
 
@@ -34,6 +34,7 @@ def update_mechanism(
     cohort: int | None = None,
     clip_norm: float | None = None,
     norm: Norm = "l2",
+    coordinates: int | None = None,
 ) -> UpdateMechanism:
     """Build a mechanism for whole updates from its name and parameters.
 
@@ -41,12 +42,14 @@ def update_mechanism(
         name: of any registered mechanism.
         parameters: the mechanism's own parameters, by name.
         trust: `local`, `aggregate` or `central`; None for the mechanism's own (`local` for
-            channels).
+            channels). `model`: the adversary sees less than the server; the mechanism is that of
+            a sum where there is one (`aggregate`), else its own.
         cohort: fewest clients in a sum; their randomness protects each of them if the server sees
             sums only.
         clip_norm: clipping threshold of a whole update's norm, for a channel; None to clip each
             coordinate instead. (Mechanisms without a channel have a parameter for it.)
         norm: the norm in which updates are clipped.
+        coordinates: how many coordinates of a rotated update are sent in a round; None for all.
 
     Raises:
         ValueError: the name is unknown, a parameter is missing, unknown or out of bounds, or the
@@ -56,8 +59,8 @@ def update_mechanism(
     record = known[validate.choice("mechanism", name, known)]
     validate.choice("norm", norm, ("l2", "l1"))
     if record.whole_update:
-        return _whole(record, parameters, trust, cohort, clip_norm, norm)
-    return _of_channel(record, parameters, trust, cohort, clip_norm, norm)
+        return _whole(record, parameters, trust, cohort, clip_norm, norm, coordinates)
+    return _of_channel(record, parameters, trust, cohort, clip_norm, norm, coordinates)
 
 
 def _of_channel(
@@ -67,16 +70,22 @@ def _of_channel(
     cohort: int | None,
     clip_norm: float | None,
     norm: Norm,
+    coordinates: int | None,
 ) -> UpdateMechanism:
     """The channel on every coordinate, after clipping the norm if there is a threshold."""
     if trust is not None and str(trust):
-        validate.choice("trust", trust, ("local", "aggregate"))
-    server: Trust = "aggregate" if trust == "aggregate" else "local"
+        validate.choice("trust", trust, ("local", "aggregate", "model"))
+    server: Trust = "aggregate" if trust in ("aggregate", "model") else "local"
     channel, clients = build(record.name, parameters), 1 if cohort is None else cohort
     validate.whole("cohort", clients, low=1)
     clients = clients if server == "aggregate" else 1
     if clip_norm is not None:
-        return VectorMechanism(channel, clip_norm, server, clients, norm)
+        return VectorMechanism(channel, clip_norm, server, clients, norm, coordinates=coordinates)
+    if coordinates is not None:
+        raise ValueError(
+            f"Expected clip_norm with coordinates={validate.shown(coordinates)}, got none: only of "
+            "updates that are clipped and rotated as a whole a subset of coordinates is sent."
+        )
     if norm != "l2":
         raise ValueError(f"Expected clip_norm with norm={norm!r}, got none: set the threshold too.")
     return ChannelMechanism(channel, server, clients)
@@ -89,6 +98,7 @@ def _whole(
     cohort: int | None,
     clip_norm: float | None,
     norm: Norm,
+    coordinates: int | None,
 ) -> UpdateMechanism:
     """A mechanism with its own threshold and its own trust."""
     name = record.name
@@ -102,8 +112,12 @@ def _whole(
         if "norm" not in record.run_settings:
             raise ValueError(f"Expected norm='l2', the only one of {name}, got {norm!r}.")
         parameters = {**parameters, "norm": norm}
+    if coordinates is not None:
+        if "coordinates" not in record.run_settings:
+            raise ValueError(f"Expected no coordinates with {name}, which sends all of them.")
+        parameters = {**parameters, "coordinates": coordinates}
     mechanism = validate.call(name, record.constructor, parameters)
-    if trust and trust != mechanism.trust:
+    if trust and trust not in (mechanism.trust, "model"):
         own = mechanism.trust or "none: it protects nothing"
         raise ValueError(f"Expected {name}'s own trust ({own}), got {trust!r}: leave it out.")
     return mechanism

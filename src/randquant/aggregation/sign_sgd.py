@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import erf
 
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.mechanism import MechanismDefaults
+from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each
 from randquant.channels import wire
 from randquant.channels.keys import Key
@@ -56,7 +56,7 @@ class SignSGD(MechanismDefaults):
         LocalGaussian(self.clip_norm, self.noise_multiplier)
 
     @property
-    def format(self) -> wire.Format:
+    def coding(self) -> wire.Format:
         """How the signs are packed."""
         return wire.Format.of(2, "sign-sgd", self.clip_norm, self.noise_multiplier)
 
@@ -77,17 +77,17 @@ class SignSGD(MechanismDefaults):
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """The packed signs: code 1 is +."""
         signs = self._noise.noisy(vector, key) >= 0
-        return wire.pack(self.format, signs.astype(np.uint8))
+        return wire.pack(self.coding, signs.astype(np.uint8))
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """The mean of the decoded signs."""
-        positive, form = np.zeros(dimension, dtype=np.int64), self.format
+        positive, form = np.zeros(dimension, dtype=np.int64), self.coding
         each(payloads, lambda payload: wire.add(form, payload, positive))
         return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
 
     def dimension_of(self, payload: bytes) -> int:
         """As its header states."""
-        return wire.dimension_of(self.format, payload)
+        return wire.dimension_of(self.coding, payload)
 
     def log_equal(self, dimension: int) -> float:
         """As often as all signs are equal, if each coordinate is clip_norm and -clip_norm."""
@@ -96,7 +96,7 @@ class SignSGD(MechanismDefaults):
 
     def payload_bytes(self, dimension: int) -> int:
         """One bit a coordinate."""
-        return upload.coded(self.format, dimension)
+        return upload.coded(self.coding, dimension)
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
         """One bit a coordinate."""

@@ -5,21 +5,30 @@ Derivations: `docs/theory/vector.md`, for sums `docs/theory/sums.md`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.clipping import clip_to_norm
+from randquant.aggregation import modulus
 from randquant.aggregation.coordinate import ChannelMechanism, decoded_coordinate
+from randquant.aggregation.defaults import MechanismDefaults, error_of, no_error
 from randquant.aggregation.error import CoordinateError
-from randquant.aggregation.mechanism import MechanismDefaults, error_of, no_error
-from randquant.aggregation.rotation import Rotation
+from randquant.aggregation.subset import (
+    Projection,
+    check_coordinates,
+    check_seed,
+    coding_of,
+    recorded,
+)
+from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.keys import Key
+from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import Norm, VectorRelease
 from randquant.privacy.certificates.file import channel_record
@@ -39,6 +48,9 @@ class VectorMechanism(MechanismDefaults):
             of them. 1 relies on nobody else's.
         norm: `l2`, or `l1`: updates are then not rotated, since a rotation changes the L1 norm.
         rotation_seed: public, the same for all clients and the server.
+        coordinates: k, how many coordinates of a rotated update are sent (`l2` only): a public
+            random subset, another one in each round. None for all of them.
+        subset_seed: public seed of the round's subset, see `in_round`; None before the first round.
 
     Guarantees:
         The bound of `release` holds for what is sent. Under `aggregate` trust it holds against a
@@ -49,6 +61,10 @@ class VectorMechanism(MechanismDefaults):
         the norm, rotation and clipping to `channel.clip`. A coordinate of a rotated update is
         approximately normal with a standard deviation of at most clip_norm / sqrt(size): 6e-5 of
         the coordinates lie beyond 4 standard deviations.
+        With `coordinates` the bound holds for every subset, whoever chose it: what is kept of an
+        update is clipped again, to clip_norm · sqrt(k/D), D the coordinates of a rotated update.
+        Over random subsets `mean` is then unbiased for updates that this leaves as they are, and
+        payloads of different subsets are refused (`docs/theory/subsets.md`).
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind, or trust is
@@ -62,6 +78,9 @@ class VectorMechanism(MechanismDefaults):
         >>> payloads = [mechanism.encode(update, root.fold_in(client)) for client in range(2)]
         >>> mechanism.mean(payloads).shape, mechanism.release(5, 1).trust
         ((5,), 'aggregate')
+        >>> some = VectorMechanism(channel, clip_norm=1.0, coordinates=3)
+        >>> some.in_round(seed=7).encode(update, root) == some.in_round(seed=8).encode(update, root)
+        False
     """
 
     channel: Channel
@@ -70,40 +89,65 @@ class VectorMechanism(MechanismDefaults):
     cohort: int = 1
     norm: Norm = "l2"
     rotation_seed: int = 0
+    coordinates: int | None = None
+    subset_seed: int | None = None
 
     def __post_init__(self) -> None:
         validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
         validate.choice("norm", self.norm, ("l2", "l1"))
-        self.release(1, 1)  # checks the rest
+        check_coordinates(self.coordinates)
+        check_seed(self.subset_seed)
+        if self.coordinates is not None and self.norm != "l2":
+            raise ValueError(
+                f"Expected norm='l2' with coordinates, got {self.norm!r}: without a rotation a "
+                "subset of the coordinates says little about the rest."
+            )
+        VectorRelease(  # checks the rest
+            self.channel, self.clip_norm, 1, 1, self.trust, cohort=self.cohort, norm=self.norm
+        )
         self._coordinates  # noqa: B018
 
     @property
     def _coordinates(self) -> ChannelMechanism:
         return ChannelMechanism(self.channel, self.trust, self.cohort)
 
-    def rotation(self, dimension: int) -> Rotation | None:
-        """The rotation of updates of this dimension; None if they are not rotated."""
-        return Rotation(dimension, self.rotation_seed) if self.norm == "l2" else None
+    @property
+    def coding(self) -> wire.Coding:
+        """The channel, or the channel and this round's subset."""
+        return coding_of(self.channel, self.coordinates, self.subset_seed)
+
+    def in_round(self, seed: int) -> VectorMechanism:
+        """With the subset of this seed."""
+        check_seed(seed)
+        return self if self.coordinates is None else replace(self, subset_seed=seed)
+
+    def projection(self, dimension: int) -> Projection:
+        """What is sent of updates of this dimension."""
+        return Projection(
+            dimension, self.clip_norm, self.norm, self.rotation_seed, self.coordinates,
+            self.subset_seed,
+        )  # fmt: skip
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
-        """Clip the norm, rotate, clip coordinates, draw codes, pack: the client's payload."""
-        clipped = clip_to_norm(vector, self.clip_norm, self.norm)
-        rotation = self.rotation(vector.size)
-        sent = clipped if rotation is None else rotation.forward(clipped)
-        padding = sent.size - vector.size
+        """Clip the norm, rotate, restrict, clip coordinates, draw codes, pack: the payload."""
+        projection = self.projection(vector.size)
+        sent = projection.forward(vector)
         # Clients may share a machine: one thread each.
-        return encode_payload(self.channel, sent, key, threads=1, padding=padding)
+        return encode_payload(
+            self.channel, sent, key, threads=1, padding=sent.size - vector.size,
+            coding=self.coding,
+        )  # fmt: skip
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Decode the mean of the codes and rotate it back."""
-        size = self.size(dimension)
-        return self._back(
-            self._coordinates.mean_of_codes(payloads, size, size - dimension), dimension
-        )
+        size, bits = self.size(dimension), self.sum_bits(dimension, len(payloads))
+        padding = size - dimension
+        mean = self._coordinates.mean_of_codes(payloads, size, padding, self.coding, bits)
+        return self._back(mean, dimension)
 
     def dimension_of(self, payload: bytes) -> int:
         """As its header states, padding not counted."""
-        return self._coordinates.dimension_of(payload)
+        return wire.dimension_of(self.coding, payload)
 
     def log_equal(self, dimension: int) -> float:
         """As often as all codes are equal."""
@@ -114,30 +158,41 @@ class VectorMechanism(MechanismDefaults):
         return self._coordinates.payload_bytes(self.size(dimension))
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """As `ChannelMechanism.upload_bytes`, for the coordinates of a rotated update."""
-        return self._coordinates.upload_bytes(self.size(dimension), clients)
+        """Packed codes; under `aggregate` trust a vector masked for a sum over `clients`."""
+        if self.trust == "local":
+            return self.payload_bytes(dimension)
+        bits = self.sum_bits(dimension, self.cohort if clients is None else clients)
+        return upload.masked(self.size(dimension), bits)
+
+    def sum_bits(self, dimension: int, clients: int) -> int:
+        """As few as `modulus.WRAP` allows for updates that do not depend on the rotation."""
+        sent = self.projection(dimension)
+        # theory/narrow-sums.md, Proposition 3: of a coordinate before a subset is clipped again.
+        rotated = self.norm == "l2"
+        deviation = self.clip_norm / math.sqrt(sent.rotated) if rotated else math.inf
+        return modulus.sum_bits(self.channel, clients, sent.size, deviation)
 
     def size(self, dimension: int) -> int:
         """How many codes an update of this dimension is sent as, padding included."""
-        rotation = self.rotation(dimension)
-        return dimension if rotation is None else rotation.size
+        return self.projection(dimension).size
 
     def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
         """As `ChannelMechanism.decode`, rotated back."""
-        mean = self._coordinates.decode(totals, clients, self.size(dimension))
-        return self._back(mean, dimension)
+        bits = self.sum_bits(dimension, clients)
+        return self._back(self._coordinates.decode_sum(totals, clients, bits), dimension)
 
     def _back(self, mean: np.ndarray, dimension: int) -> np.ndarray:
-        rotation = self.rotation(dimension)
-        return mean if rotation is None else rotation.inverse(mean).astype(np.float32)
+        return self.projection(dimension).inverse(mean).astype(np.float32)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
         """One vector in each round that the client takes part in, padding included."""
+        sent = self.projection(dimension)
+        # theory/subsets.md, Proposition 2: for every subset.
         return VectorRelease(
-            self.channel, self.clip_norm, self.size(dimension), rounds, self.trust, neighboring,
-            self.cohort, self.norm,
+            self.channel, sent.norm_sent, sent.size, rounds, self.trust, neighboring, self.cohort,
+            self.norm, whole_norm=None if self.coordinates is None else self.clip_norm,
         )  # fmt: skip
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
@@ -148,7 +203,8 @@ class VectorMechanism(MechanismDefaults):
         """As `UpdateMechanism.expected_error`; unknown in L1, where updates are not rotated."""
         if self.norm != "l2":
             raise no_error(self)
-        return error_of(self, dimension)
+        projection = self.projection(dimension)
+        return projection.error(error_of(self, dimension, projection.rotated))
 
     def record(self) -> dict[str, Any]:
         """The channel with its certificate, and all other arguments."""
@@ -160,4 +216,5 @@ class VectorMechanism(MechanismDefaults):
             "cohort": self.cohort,
             "norm": self.norm,
             "rotation_seed": self.rotation_seed,
+            **recorded(self.coordinates, self.subset_seed),
         }

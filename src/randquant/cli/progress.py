@@ -11,6 +11,7 @@ from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.certificates.coordinate import Certificate, certify
+from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.training import display
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
@@ -98,6 +99,7 @@ def table(folder: Path, run: RunRecord) -> list[str]:
     ]
     if summary.guarantee is not None:
         rows.append(("", _covered(summary, config)))
+        rows += [("", text) for text in _beside(summary)]
         if fitted := features.statement(config, summary):
             rows.append(("", fitted))
     if summary.stopped:
@@ -113,10 +115,17 @@ def _guarantee(summary: RunSummary, config: TrainConfig) -> str:
     guarantee = summary.guarantee
     if guarantee is None or math.isinf(guarantee.epsilon):
         return "none: this run protects nothing"
-    return (
-        f"whole run, one {config.unit}: epsilon <= {round_up(guarantee.epsilon)} at "
-        f"delta = {guarantee.delta} ({guarantee.neighboring}, {guarantee.trust} trust)"
-    )
+    return f"whole run, one {guarantee.unit}: {guarantee}"
+
+
+def _beside(summary: RunSummary) -> list[str]:
+    """The run's other guarantee, and the terms of one that not everybody may claim."""
+    other, stated = summary.beside, summary.guarantee
+    terms = [MODEL_TERMS] if stated is not None and stated.trust == "model" else []
+    if other is None:
+        return terms
+    who = ", if it is seen who takes part" * bool(terms)
+    return [*terms, f"the same run, one {other.unit}{who}: {other}"]
 
 
 def _covered(summary: RunSummary, config: TrainConfig) -> str:

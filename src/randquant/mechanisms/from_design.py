@@ -168,7 +168,10 @@ def _least_information(setting: UpdateSetting) -> UpdateFamily:
             "inputs": 9,
         }
 
-    return UpdateFamily(parameters, (0.1, 1e6), lambda deviation: deviation / clip)
+    # With four levels and less noise than this the programmes take seconds, and soon a probability
+    # is too small for 62 bits.
+    least = 0.1 if setting.levels == 2 else 0.46
+    return UpdateFamily(parameters, (least, 1e6), lambda deviation: deviation / clip)
 
 
 def _least_ratio(setting: UpdateSetting) -> UpdateFamily:

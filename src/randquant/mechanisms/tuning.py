@@ -91,6 +91,7 @@ class UpdateSetting:
         trust: `local` or `aggregate`.
         clip_norm: L2 clipping threshold of a whole update.
         neighboring: the neighbouring relation.
+        coordinates: how many coordinates of a rotated update are sent; None for all.
     """
 
     dimension: int
@@ -99,6 +100,7 @@ class UpdateSetting:
     trust: Literal["local", "aggregate"] = "local"
     clip_norm: float = 1.0
     neighboring: Neighboring = "replace_one"
+    coordinates: int | None = None
 
     def __post_init__(self) -> None:
         validate.whole("dimension", self.dimension, low=1, high=2**30)
@@ -107,11 +109,26 @@ class UpdateSetting:
         validate.choice("trust", self.trust, ("local", "aggregate"))
         validate.real("clip_norm", self.clip_norm, low=1e-25, high=1e12)
         validate.choice("neighboring", self.neighboring, ("replace_one", "zero_out"))
+        if self.coordinates is not None:
+            validate.whole(
+                "coordinates", self.coordinates, low=1, high=self.size,
+                why=f"a rotated update of {self.dimension} parameters has {self.size} of them",
+            )  # fmt: skip
 
     @property
     def size(self) -> int:
         """Coordinates of a rotated update: the dimension padded to a power of two."""
         return 1 << (self.dimension - 1).bit_length()
+
+    @property
+    def sharing(self) -> int:
+        """How many clients share the noise: those of a sum, else one."""
+        return self.cohort if self.trust == "aggregate" else 1
+
+    @property
+    def part(self) -> float:
+        """Norm of what is sent of an update over clip_norm, see `aggregation.subset`."""
+        return 1.0 if self.coordinates is None else math.sqrt(self.coordinates / self.size)
 
     @property
     def levels(self) -> int:
@@ -164,7 +181,7 @@ def noise_family(
         fixed: its other parameters, except `clip_norm`.
     """
     own = {"clip_norm": setting.clip_norm, **fixed}
-    distance = 2 * setting.clip_norm
+    distance = 2 * setting.clip_norm * setting.part
     return UpdateFamily(
         lambda t: {**own, "noise_multiplier": six_digits(t)},
         reach,

@@ -15,10 +15,18 @@ like any update; who took part is the same in both worlds."""
 
 NEIGHBORINGS = ("replace_one", "zero_out")
 
-Trust = Literal["local", "aggregate", "central"]
+Trust = Literal["local", "aggregate", "central", "model"]
 """Who sees what. `local`: the server sees each client's codes, and needs no trust.
 `aggregate`: the server sees only the sum of a cohort's codes (secure aggregation).
-`central`: the server sees raw updates and is trusted; only its output is protected."""
+`central`: the server sees raw updates and is trusted; only its output is protected.
+`model`: the adversary sees the published models, and nothing else of the run: no client's message,
+no sum, and not who takes part."""
+
+MODEL_TERMS = (
+    "it holds against those who see the published models and nothing else: not against anybody "
+    "who sees a client's message, a sum or who takes part in a round, or is told (docs/sampling.md)"
+)
+"""When a guarantee under `model` trust may be claimed; printed wherever one is."""
 
 Unit = Literal["client", "example"]
 """What a guarantee protects: all data of one client, or one of its examples."""

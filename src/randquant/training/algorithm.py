@@ -17,6 +17,7 @@ import numpy as np
 
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
 from randquant.training.optimizer import OptimizerState, ServerStep
@@ -75,6 +76,8 @@ def distributed_sgd(
     server: ServerStep,
     pool: Executor,
     workers: int,
+    hidden: HiddenCohorts | None = None,
+    public_seed: int = 0,
 ) -> Algorithm:
     """Federated SGD or averaging, one step of the server a round (RQM paper, Algorithm 1).
 
@@ -84,6 +87,9 @@ def distributed_sgd(
         population: how many clients there are.
         server: the server's step.
         pool, workers: threads that clients are simulated on; they do not change the result.
+        hidden: how clients take part if nobody sees which of them do; None if it is seen.
+        public_seed: of what all clients know and the key must not give away: which coordinates are
+            sent in each round, if not all are.
 
     Returns:
         The algorithm as an (init, apply) pair.
@@ -93,22 +99,27 @@ def distributed_sgd(
         participations = np.zeros(population, dtype=np.int64)
         return State(0, learner.parameters(), participations, server.init())
 
-    collect = collector(learner, mechanism, pool, workers)
+    collect = collector(learner, mechanism, pool, workers, hidden)
+    public = Key.from_seed(public_seed).fold_in("rounds")
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:
         if len(set(cohort)) < len(cohort):
             raise ValueError("Expected each client once in a cohort, got one twice: remove it.")
-        if not cohort:  # Poisson sampling selected nobody: nothing is sent, nothing changes
+        # Poisson sampling selected nobody: nothing is sent, nothing changes. If nobody sees who
+        # takes part, nobody may see that nobody does: the sum of zeros is noisy like any other.
+        if not cohort and hidden is None:
             return replace(state, round=state.round + 1), Round(None, 0, 0.0, 0.0)
         started = time.perf_counter()
         learner.load(state.parameters)
-        collected = collect(cohort, key.fold_in(state.round + 1))
+        number = state.round + 1
+        seed = int(public.fold_in(number).words(1)[0])
+        collected = collect(cohort, key.fold_in(number), seed)
         parameters, stepped = _stepped(server, state, collected.mean)
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started
         return State(state.round + 1, parameters, participations, stepped), Round(
-            train_loss=float(collected.losses.mean()),
+            train_loss=float(collected.losses.mean()) if cohort else None,
             bytes_up=collected.bytes_up,
             seconds_gradient=min(collected.seconds_gradient, total),
             seconds_protect=max(total - collected.seconds_gradient, 0.0),

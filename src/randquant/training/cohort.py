@@ -15,6 +15,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.payloads import finite
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.client import Learner
 from randquant.training.clients import named
 
@@ -25,7 +26,8 @@ class Collected(NamedTuple):
     Attributes:
         mean: (d,) float32, decoded.
         losses: (n,) float64, in nats, each client's first step.
-        bytes_up: bytes that all clients send, under the trust in force.
+        bytes_up: bytes that all clients send, under the trust in force; zeros of absent clients
+            included where they must be sent.
         seconds_gradient: wall time of forward and backward passes, in seconds.
     """
 
@@ -35,13 +37,22 @@ class Collected(NamedTuple):
     seconds_gradient: float
 
 
-Collect = Callable[[Sequence[int], Key], Collected]
+ZEROS_AT_ONCE = 16
+"""Absent clients that are encoded together."""
+
+Collect = Callable[[Sequence[int], Key, int], Collected]
 
 
 def collector(
-    learner: Learner, mechanism: UpdateMechanism, pool: Executor, workers: int
+    learner: Learner,
+    mechanism: UpdateMechanism,
+    pool: Executor,
+    workers: int,
+    hidden: HiddenCohorts | None = None,
 ) -> Collect:
-    """Return the function that collects a cohort's mean, given the cohort and the round's key.
+    """Return the function that collects a cohort's mean.
+
+    It is given the cohort, the round's key, and the round's public seed (`in_round`).
 
     Args:
         learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
@@ -50,12 +61,20 @@ def collector(
             payloads.
         mechanism: protects and aggregates them.
         pool, workers: threads that clients are simulated on; they do not change the result.
+        hidden: how clients take part if nobody sees which of them do; None if it is seen.
+
+    Guarantees:
+        With hidden cohorts whose size varies, every client's payload is in the sum, an encoding of
+        zeros where it does not take part, and the sum is divided by a public number.
     """
     channel = mechanism.coordinate_channel
-    if learner.on_gpu and channel is not None and channel.lattice:
+    filled = None if hidden is None or hidden.draw == "fixed" else hidden
+    if filled is None and learner.on_gpu and channel is not None and channel.lattice:
         return functools.partial(_on_gpu, learner, mechanism, channel)
 
-    def upload(clients: Sequence[int], key: Key) -> tuple[list[bytes], np.ndarray, float]:
+    def upload(
+        clients: Sequence[int], key: Key, encoder: UpdateMechanism
+    ) -> tuple[list[bytes], np.ndarray, float]:
         """Return some clients' payloads and losses, and the seconds spent on gradients."""
         started = time.perf_counter()
         updates, losses = learner.updates(clients, key)
@@ -64,26 +83,50 @@ def collector(
             with named(learner.problem.clients.names[client]):
                 finite(update)
         keys = [key.fold_in("client", client) for client in clients]
-        return mechanism.encode_many(updates, keys), losses, seconds
+        return encoder.encode_many(updates, keys), losses, seconds
 
-    def by_payloads(cohort: Sequence[int], key: Key) -> Collected:
-        groups = learner.groups(cohort, workers)
-        keys, here = [key] * len(groups), len(groups) == 1 or learner.on_gpu
+    def by_payloads(cohort: Sequence[int], key: Key, seed: int) -> Collected:
+        groups, now = learner.groups(cohort, workers), mechanism.in_round(seed)
+        here = len(groups) == 1 or learner.on_gpu
+        keys, encoders = [key] * len(groups), [now] * len(groups)
         if learner.one_thread and not learner.on_gpu:
             # On a thread of the pool, whose torch has no threads of its own.
-            each = zip(groups, keys, strict=True)
+            each = zip(groups, keys, encoders, strict=True)
             replies = [pool.submit(upload, *work).result() for work in each]
         else:
-            replies = list((map if here else pool.map)(upload, groups, keys))
+            replies = list((map if here else pool.map)(upload, groups, keys, encoders))
         payloads = [payload for reply in replies for payload in reply[0]]
-        mean = mechanism.mean(payloads, learner.dimension, key.fold_in("server"))
-        losses = np.concatenate([reply[1] for reply in replies])
+        senders = len(cohort)
+        if filled is not None:
+            payloads += _zeros(learner, now, cohort, key, filled.population)
+            senders = senders if mechanism.trust == "central" else filled.population
+        mean = now.mean(payloads, learner.dimension, key.fold_in("server"))
+        if filled is not None:
+            # theory/sampling.md, Proposition 22: a public number, not how many took part.
+            mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
+        losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
-        sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
+        sent = senders * mechanism.upload_bytes(learner.dimension, senders or None)
         return Collected(mean, losses, sent, seconds)
 
     return by_payloads
+
+
+def _zeros(
+    learner: Learner,
+    mechanism: UpdateMechanism,
+    cohort: Sequence[int],
+    key: Key,
+    population: int,
+) -> list[bytes]:
+    """What the clients that do not take part send: encodings of zeros, by keys of their own."""
+    absent, payloads = sorted(set(range(population)) - set(cohort)), []
+    for start in range(0, len(absent), ZEROS_AT_ONCE):
+        some = absent[start : start + ZEROS_AT_ONCE]
+        zeros = np.zeros((len(some), learner.dimension), dtype=np.float32)
+        payloads += mechanism.encode_many(zeros, [key.fold_in("client", each) for each in some])
+    return payloads
 
 
 def _on_gpu(
@@ -92,6 +135,7 @@ def _on_gpu(
     channel: Channel,
     cohort: Sequence[int],
     key: Key,
+    seed: int,
 ) -> Collected:
     totals, losses, seconds = [], [], 0.0
     for clients in learner.groups(cohort, 1):
@@ -102,7 +146,7 @@ def _on_gpu(
         totals.append(sum_of_codes(channel, updates, clients, key, names))
         losses.append(group_losses)
     total = torch.stack(totals).sum(dim=0).cpu().numpy()
-    mean = mechanism.decode(total, len(cohort), learner.dimension)
+    mean = mechanism.in_round(seed).decode(total, len(cohort), learner.dimension)
     sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
     return Collected(mean, np.concatenate(losses), sent, seconds)
 

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from randquant._internal import declared, validate
 from randquant._internal.declared import Clients, Count, Data, Files, Mechanism, Privacy, Server
+from randquant.privacy.accounting.hidden import Draw
 from randquant.privacy.guarantee import Neighboring, Trust
 
 FittedOn = Literal["public", "all"]
@@ -58,16 +59,20 @@ class TrainConfig:
         checkpoint_every: rounds between checkpoints.
         evaluate_every: rounds between evaluations on test data.
         threads: threads to simulate clients on; rounding depends on them.
-        trust: what the server sees: local (codes) or aggregate (sums only); by default the
-            mechanism's own.
+        trust: what the adversary sees: local (codes), aggregate (sums only), or model (the models
+            only, and not who takes part: never assume it unasked); by default what the server sees
+            of the mechanism.
         clip_norm: threshold of a whole update's norm, for every channel; none clips each coordinate
             alone.
         norm: norm that clip_norm bounds.
+        coordinates: how many coordinates of a rotated update are sent, a public random subset that
+            is drawn anew in each round; by default all.
         neighboring: neighbours: replace_one (another update) or zero_out (the zero update).
         stop_at_epsilon: end before the round that would take epsilon above this; inf for no such
             end.
         max_participations: most rounds that one client takes part in.
-        sampling: cohorts: fixed in size, or each client by a coin of its own.
+        sampling: cohorts: fixed in size, each client in each round by itself (poisson), or each
+            client in so many rounds that it draws (drawn).
         batch: samples of a local step; by default all of a client's.
         local_epochs: passes over a client's data in a round.
         local_learning_rate: step size of local SGD; without one a gradient is sent.
@@ -112,7 +117,7 @@ class TrainConfig:
     neighboring: Privacy[Neighboring] = "replace_one"
     stop_at_epsilon: Privacy[Annotated[float, Meta(gt=0)] | None] = None
     max_participations: Privacy[MostCount | None] = None
-    sampling: Clients[Literal["fixed", "poisson"]] = "fixed"
+    sampling: Clients[Draw] = "fixed"
     batch: Clients[Count | None] = None
     local_epochs: Clients[Annotated[int, Meta(ge=1, le=10_000)]] = 1
     local_learning_rate: Clients[Step | None] = None
@@ -129,6 +134,7 @@ class TrainConfig:
     buffers: Data[Literal["refuse", "frozen", "server"]] = "refuse"
     public: Data[str] = ""
     most_examples: Clients[MostCount | None] = None
+    coordinates: Mechanism[Annotated[int, Meta(ge=1, le=2**30)] | None] = None
 
     def __post_init__(self) -> None:
         if self.trust == "":  # as files of version 0.1.0 say it
@@ -175,6 +181,7 @@ ADDED = {
     "buffers": "refuse",
     "public": "",
     "most_examples": None,
+    "coordinates": None,
 }
 """Settings that version 0.1.0 does not have, and their defaults."""
 
@@ -241,14 +248,29 @@ def _check_local(config: TrainConfig) -> None:
 
 
 def _check_sampling(config: TrainConfig) -> None:
+    capped = config.max_participations is not None
+    if config.trust == "model":
+        if capped:
+            raise ValueError(
+                "Expected no max_participations under model trust, got one: a cap makes rounds "
+                "depend on each other, so nothing would be amplified; take sampling drawn, where "
+                "each client takes part equally often."
+            )
+        if config.unit == "example":
+            raise ValueError(
+                "Expected unit client under model trust, got example: a client that is absent "
+                "differs from one that is there by all its examples, so nothing is amplified."
+            )
+        return
     if config.sampling == "fixed":
         return
     if config.trust == "aggregate":
         raise ValueError(
-            "Expected sampling fixed under aggregate trust, got poisson: its guarantee needs a "
-            "fixed number of clients in a sum."
+            f"Expected sampling fixed under aggregate trust, got {config.sampling}: its guarantee "
+            "needs a fixed number of clients in a sum."
         )
-    if config.max_participations is not None:
+    if capped:
         raise ValueError(
-            "Expected max_participations or sampling poisson, got both: the latter has no cap."
+            f"Expected max_participations or sampling {config.sampling}, got both: the latter has "
+            "no cap."
         )

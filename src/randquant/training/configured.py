@@ -10,6 +10,7 @@ from randquant._internal.serialization import to_json
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.saved import from_record
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import NEIGHBORINGS
 from randquant.training.config import TrainConfig
 
@@ -39,14 +40,28 @@ def mechanism_of(config: TrainConfig) -> UpdateMechanism:
                 "mechanism=."
             )
         return from_record(config.parameters, "in a run's configuration")
+    hidden = hidden_cohorts(config)
     return update_mechanism(
         config.mechanism,
         config.parameters,
         trust=config.trust,
-        cohort=config.cohort,
+        cohort=config.cohort if hidden is None else hidden.summands(None),
         clip_norm=config.clip_norm,
         norm=config.norm,
+        coordinates=config.coordinates,
     )
+
+
+def hidden_cohorts(config: TrainConfig) -> HiddenCohorts | None:
+    """How a run's clients take part if the adversary sees the models only; None if it sees more.
+
+    Example:
+        >>> hidden_cohorts(TrainConfig("digits", "softmax", "rqm", trust="model")).draw
+        'fixed'
+    """
+    if config.trust != "model":
+        return None
+    return HiddenCohorts(config.sampling, config.population, config.cohort, config.rounds)
 
 
 def record_of(mechanism: UpdateMechanism) -> dict[str, Any]:

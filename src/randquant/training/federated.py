@@ -18,6 +18,7 @@ from randquant._internal import validate
 from randquant._internal.progress import reporting
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
+from randquant.privacy.accounting.hidden import Draw
 from randquant.privacy.guarantee import Neighboring
 from randquant.training import display
 from randquant.training.client import Learner
@@ -53,15 +54,16 @@ def train(
     epsilon: float | None = None,
     delta: float = 1e-5,
     bits: int = 1,
-    trust: Literal["aggregate", "local"] = "aggregate",
+    trust: Literal["aggregate", "local", "model"] = "aggregate",
     mechanism: UpdateMechanism | None = None,
     neighboring: Neighboring = "replace_one",
     unit: Literal["client", "example"] = "client",
     rounds: int = 50,
     cohort: int | None = None,
-    sampling: Literal["fixed", "poisson"] = "fixed",
+    sampling: Draw = "fixed",
     max_participations: int | None = None,
     clip_norm: float = DEFAULT_CLIP_NORM,
+    coordinates: int | None = None,
     local_epochs: int | None = None,
     batch: int | None = None,
     local_learning_rate: float | None = None,
@@ -106,7 +108,9 @@ def train(
         delta: of the target and of the guarantee.
         bits: most bits of one code.
         trust: against whom the guarantee holds: `aggregate`, a server that sees only sums (secure
-            aggregation), or `local`, a server that sees what each client sends.
+            aggregation), or `local`, a server that sees what each client sends. `model`: those who
+            see the published models and nothing else, not even who takes part; `docs/sampling.md`
+            says when that may be claimed.
         mechanism: a mechanism of your own, from `randquant.plan` or any `UpdateMechanism`, instead
             of one that is calibrated to the target; bits, trust and clip_norm are then its own.
         neighboring: the neighbouring relation, `replace_one` or `zero_out`.
@@ -115,10 +119,15 @@ def train(
         rounds: how many rounds, at most.
         cohort: clients a round; by default all, but at most LARGEST_COHORT. Larger cohorts give
             better models at one epsilon.
-        sampling: `fixed` cohorts, or `poisson`: each client independently (under local trust only).
+        sampling: `fixed` cohorts; `poisson`: each client in each round independently; or `drawn`:
+            each client in as many rounds, which it draws (not under aggregate trust).
         max_participations: most rounds that a client takes part in; by default as few as there can
-            be, so that all take part equally often. As many as `rounds` for no cap.
+            be, so that all take part equally often. As many as `rounds` for no cap. None under
+            model trust.
         clip_norm: L2 threshold of a client's update, or of an example's gradient.
+        coordinates: how many coordinates of a rotated update are sent, a public random subset that
+            is drawn anew in each round; None for all. A tenth of them costs a tenth of the bytes at
+            the same epsilon, and little accuracy where noise rules (`docs/theory/subsets.md`).
         local_epochs, batch: passes over a client's data in a round, LOCAL_EPOCHS by default, and
             samples of a step (None for all of the client's).
         local_learning_rate: step size of local SGD; LOCAL_RATE by default. 0 to send one gradient
@@ -185,15 +194,14 @@ def train(
     config = TrainConfig(
         dataset=OWN, model=OWN, mechanism="", population=everyone, rounds=rounds, delta=delta,
         cohort=min(everyone, LARGEST_COHORT) if cohort is None else cohort, partition="natural",
-        learning_rate=_rate(learning_rate, server_optimizer), seed=seed,
-        checkpoint_every=checkpoint_every,
+        learning_rate=_rate(learning_rate, server_optimizer), seed=seed, device=device,
         evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
         threads=threads, trust=trust, clip_norm=clip_norm, neighboring=neighboring,
         stop_at_epsilon=_limit(epsilon), max_participations=max_participations, sampling=sampling,
         batch=batch, local_epochs=_epochs(local_epochs, unit, local_learning_rate),
-        local_learning_rate=_local(unit, local_learning_rate), unit=unit, device=device,
+        local_learning_rate=_local(unit, local_learning_rate), unit=unit, coordinates=coordinates,
         loss=_named(loss), problem=problem.digest, parts=_tuple(parts), frozen=_tuple(frozen),
-        buffers=buffers, most_examples=most_examples,
+        buffers=buffers, most_examples=most_examples, checkpoint_every=checkpoint_every,
     )  # fmt: skip
     request = TrainingRequest(problem, config, mechanism, bits, server_optimizer)
     return _trained(request, folder, _callbacks(on_round), baseline, progress)

@@ -104,6 +104,8 @@ class RunSummary:
             were used to fit features; 0 if nothing was fitted, or on all clients' data.
         bytes_as_codes: bytes of one client's plain codes, not masked for a sum; None in files that
             older versions wrote.
+        beside: of the same run, of a whole client, against the server and all who see who takes
+            part: beside a guarantee of one example, or under `model` trust; else None.
     """
 
     accuracy: float | None
@@ -118,6 +120,7 @@ class RunSummary:
     stopped: str = ""
     public_examples: int = 0
     bytes_as_codes: int | None = None
+    beside: Guarantee | None = None
 
     @classmethod
     def from_json(cls, data: Any) -> RunSummary:
@@ -127,9 +130,9 @@ class RunSummary:
             ValueError: a field is missing or unknown.
         """
         summary = from_json(cls, data)
-        stated: Any = summary.guarantee  # still as it was parsed
-        guarantee = None if stated is None else from_json(Guarantee, stated)
-        return dataclasses.replace(summary, guarantee=guarantee)
+        parsed: list[Any] = [summary.guarantee, summary.beside]
+        stated, beside = (None if each is None else from_json(Guarantee, each) for each in parsed)
+        return dataclasses.replace(summary, guarantee=stated, beside=beside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.configured import OWN, record_of
+from randquant.training.configured import OWN, hidden_cohorts, record_of
 from randquant.training.local import Local
 from randquant.training.optimizer import MakeOptimizer
 from randquant.training.problem import Problem
@@ -55,7 +55,8 @@ class TrainingRequest:
             _check_own(config, self.mechanism)
             config = dataclasses.replace(
                 config, mechanism=OWN, parameters=record_of(self.mechanism),
-                trust=self.mechanism.trust, clip_norm=self.mechanism.clip_norm,
+                trust="model" if config.trust == "model" else self.mechanism.trust,
+                clip_norm=self.mechanism.clip_norm,
             )  # fmt: skip
         check_config(config)
         config = _with_optimizer(config, self)
@@ -72,7 +73,8 @@ class TrainingRequest:
     def _capped(self) -> TrainConfig:
         """With a fixed size, all clients take part equally often unless said otherwise."""
         config = self.config
-        if config.sampling == "poisson" or config.max_participations is not None:
+        uncapped = config.sampling != "fixed" or config.trust == "model"
+        if uncapped or config.max_participations is not None:
             return config
         balanced = -(-config.rounds * config.cohort // config.population)
         return dataclasses.replace(config, max_participations=balanced)
@@ -85,14 +87,16 @@ class TrainingRequest:
                 "clip_norm=1.0, or mechanism=randquant.aggregation.ClippedSGD(clip_norm=1.0) for a "
                 "run without privacy."
             )
-        trust: Any = validate.choice("trust", config.trust, ("aggregate", "local"))
+        trust: Any = validate.choice("trust", config.trust, ("aggregate", "local", "model"))
+        hidden = hidden_cohorts(config)
+        most = most_participations(config, key) if hidden is None else hidden.participations
         examples = None
         if config.unit == "example":
             examples = Learner(self.problem, Local(config.batch)).examples
         return Target(
             config.stop_at_epsilon, config.delta, config.neighboring, self.bits, trust,
             config.clip_norm, self.problem.dimension, config.population, config.cohort,
-            config.rounds, most_participations(config, key), examples,
+            config.rounds, most, examples, hidden, config.coordinates,
         )  # fmt: skip
 
 
@@ -104,6 +108,11 @@ def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
         raise ValueError(
             f"Expected a mechanism of local trust with trust='local', got one of "
             f"{mechanism.trust} trust: leave trust out, or plan with trust='local'."
+        )
+    if config.coordinates is not None:
+        raise ValueError(
+            f"Expected no coordinates with a mechanism of your own, got {config.coordinates}: give "
+            "them to the mechanism, as VectorMechanism(..., coordinates=...)."
         )
     if config.clip_norm not in (DEFAULT_CLIP_NORM, mechanism.clip_norm):
         raise ValueError(

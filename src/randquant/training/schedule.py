@@ -10,8 +10,15 @@ import numpy as np
 from randquant._internal.rounding import round_up
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
+from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
-from randquant.training.participation import sample_capped, sample_cohort, sample_poisson
+from randquant.training.participation import (
+    sample_capped,
+    sample_cohort,
+    sample_drawn,
+    sample_hidden,
+    sample_poisson,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,17 @@ class Schedule:
                 f"{self.config.mechanism}: it has no epsilon to stop at."
             )
 
+    def epsilon(self, rounds: int, participations: int) -> float | None:
+        """What so many rounds cost the client that took part most often; None without privacy.
+
+        If nobody sees who takes part, participations do not count, but all rounds.
+        """
+        return self.ledger.epsilon(rounds if self.ledger.hidden else participations)
+
+    def guarantee(self, rounds: int, participations: int) -> Guarantee | None:
+        """The tightest guarantee for the same; None without privacy."""
+        return self.ledger.guarantee(rounds if self.ledger.hidden else participations)
+
     def step(self, done: int, participations: np.ndarray) -> Step:
         """Return the round that comes after `done` rounds.
 
@@ -73,12 +91,12 @@ class Schedule:
         """
         so_far = int(participations.max())
         self.check_sent(done, so_far)
-        limit, spent = self.config.stop_at_epsilon, self.ledger.epsilon(so_far)
+        limit, spent = self.config.stop_at_epsilon, self.epsilon(done, so_far)
         if done == self.config.rounds:
             return Step(None, so_far, spent)
         cohort = self._cohort(done + 1, participations)
         most = max(so_far, int(participations[cohort].max(initial=-1)) + 1)
-        epsilon = self.ledger.epsilon(most)
+        epsilon = self.epsilon(done + 1, most)
         if limit is None or epsilon is None or epsilon <= limit:
             return Step(cohort, most, epsilon)
         if done == 0:
@@ -105,7 +123,7 @@ class Schedule:
                 f"Expected rounds >= {rounds}, which were sent, got {self.config.rounds}: what "
                 "was sent cannot be taken back."
             )
-        spent, limit = self.ledger.epsilon(participations), self.config.stop_at_epsilon
+        spent, limit = self.epsilon(rounds, participations), self.config.stop_at_epsilon
         if limit is not None and spent is not None and spent > limit:
             raise ValueError(
                 f"Expected stop_at_epsilon >= {_shown(spent)}, which the {rounds} rounds that "
@@ -139,9 +157,14 @@ def sample(config: TrainConfig, round: int, participations: np.ndarray, key: Key
         participations: (N,) whole numbers, rounds that each client has taken part in before.
         key: of the run.
     """
+    if config.sampling == "drawn":
+        each = -(-config.rounds * config.cohort // config.population)
+        return sample_drawn(participations, each, round=round, rounds=config.rounds, key=key)
     if config.sampling == "poisson":
         rate = config.cohort / config.population
         return sample_poisson(config.population, rate, round, key)
+    if config.trust == "model":
+        return sample_hidden(config.population, config.cohort, round, key)
     if config.max_participations is None:
         return sample_cohort(config.population, config.cohort, round, key)
     return sample_capped(

@@ -17,6 +17,7 @@ from randquant.planning.plan.record import Candidate, DecodedError, Need
 from randquant.planning.plan.verdict import judge
 from randquant.planning.tuning.update import TunedUpdate, tune_update
 from randquant.privacy.accounting.calibration import OutOfReach
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import Neighboring
 
 
@@ -28,19 +29,21 @@ class Target:
         epsilon, delta: the target.
         neighboring: the neighbouring relation.
         bits: most bits of a code.
-        trust: `aggregate` or `local`.
+        trust: `aggregate`, `local` or `model`.
         clip_norm: L2 threshold of an update, or of an example's gradient.
         dimension: coordinates of an update.
         population, cohort, rounds: clients, clients a round, rounds.
         participations: rounds of the client called most often.
+        cohorts: how clients take part if nobody sees which of them do; None if it is seen.
         examples: for example-level privacy, the fewest examples that an update is the mean of.
+        coordinates: how many coordinates of a rotated update are sent; None for all.
     """
 
     epsilon: float
     delta: float
     neighboring: Neighboring
     bits: int
-    trust: Literal["aggregate", "local"]
+    trust: Literal["aggregate", "local", "model"]
     clip_norm: float
     dimension: int
     population: int
@@ -48,6 +51,8 @@ class Target:
     rounds: int
     participations: int
     examples: int | None = None
+    cohorts: HiddenCohorts | None = None
+    coordinates: int | None = None
 
     @property
     def balanced(self) -> int:
@@ -57,9 +62,16 @@ class Target:
     @property
     def setting(self) -> UpdateSetting:
         """The part of it that mechanisms are tuned to."""
-        return UpdateSetting(
-            self.dimension, self.cohort, self.bits, self.trust, self.clip_norm, self.neighboring
-        )
+        need = self._need
+        return need.setting
+
+    @property
+    def _need(self) -> Need:
+        return Need(
+            self.dimension, self.population, self.cohort, self.rounds, self.bits, self.trust,
+            self.clip_norm, self.epsilon, self.delta, self.neighboring, self.participations,
+            coordinates=self.coordinates, cohorts=self.cohorts,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +110,18 @@ def choose(target: Target) -> Calibrated:
     """
     validate.real("epsilon", target.epsilon, above=0, high=1e6)
     validate.real("delta", target.delta, low=0, below=1)
-    if (target.trust == "aggregate" and target.bits == 1) or target.examples is not None:
+    if (target.trust != "local" and target.bits == 1) or target.examples is not None:
         name = "stochastic-rounding"
         tuned = _tuned(name, target)
         warning = _warning(target, name, tuned.calibration.mechanism)
         return Calibrated(name, tuned.parameters, target.clip_norm, warning)
+    hidden = target.cohorts
     found = plan(
         target.dimension, target.population, target.cohort, target.rounds, target.epsilon,
         target.delta, bits=target.bits, trust=target.trust, clip_norm=target.clip_norm,
-        neighboring=target.neighboring,
-        max_participations=max(target.participations, target.balanced),
+        neighboring=target.neighboring, sampling="fixed" if hidden is None else hidden.draw,
+        coordinates=target.coordinates,
+        max_participations=max(target.participations, target.balanced) if hidden is None else None,
     )  # fmt: skip
     if found.recommended is None:
         raise _out_of_reach(target, "")
@@ -123,32 +137,36 @@ def _warning(target: Target, name: str, mechanism: UpdateMechanism) -> str:
     """The plan's verdict on the noise, if it is that nothing can be learnt."""
     if target.examples is not None:
         return ""  # the verdict's thresholds were measured for updates of whole clients
-    deviation = mechanism.expected_error(target.dimension).deviation(target.cohort)
+    need = target._need
+    deviation = need.deviation(mechanism)
     length = deviation * math.sqrt(target.dimension) / target.clip_norm
     noise = DecodedError(deviation, None, length, length / math.sqrt(target.rounds))
-    need = Need(
-        target.dimension, target.population, target.cohort, target.rounds, target.bits,
-        target.trust, target.clip_norm, target.epsilon, target.delta, target.neighboring,
-        target.participations,
-    )  # fmt: skip
     verdict, advice = judge(need, Candidate(name, {}, noise=noise), [])
     return " ".join(advice) if verdict == "hopeless" else ""
 
 
 def _tuned(name: str, target: Target, participations: int | None = None) -> TunedUpdate:
     rounds = participations or target.participations
-    multiplier = gaussian_multiplier(target.epsilon, target.delta, rounds)
-    share = math.sqrt(target.cohort) if target.trust == "aggregate" else 1.0
+    hidden = target.cohorts
+    if hidden is None:
+        multiplier = gaussian_multiplier(target.epsilon, target.delta, rounds)
+    else:
+        rounds = hidden.rounds
+        multiplier = hidden.gaussian_multiplier(target.epsilon, target.delta, target.neighboring)
+    share = math.sqrt(target.setting.sharing)
     start = multiplier if math.isfinite(multiplier) else rounds * target.dimension / target.epsilon
     distance = 2.0 if target.examples is None else 2.0 / target.examples
     try:
         return tune_update(
             name, target.setting, target.epsilon, target.delta, rounds,
             deviation=start * distance * target.clip_norm / share, examples=target.examples,
+            cohorts=hidden,
         )  # fmt: skip
     except OutOfReach as error:
         if participations is not None:
             raise
+        if hidden is not None:
+            raise _out_of_reach(target, "", error.nearest) from error
         raise _out_of_reach(target, _possible(name, target), error.nearest) from error
 
 
@@ -169,7 +187,7 @@ def _possible(name: str, target: Target) -> str:
 def _out_of_reach(target: Target, fewer: str, nearest: float = math.inf) -> OutOfReach:
     larger = f"epsilon >= {round_up(nearest)}, " if math.isfinite(nearest) else ""
     wider = ""
-    if target.cohort < target.population and target.trust == "aggregate":
+    if target.cohort < target.population and target.trust != "local":
         wider = f"a cohort larger than {target.cohort}, "
     looser = "delta > 0, " if target.delta == 0 else ""
     return OutOfReach(

@@ -21,7 +21,10 @@ class Run(Pictured):
 
     Attributes:
         model: the trained model, in evaluation mode on the CPU.
-        guarantee: of one client's whole participation; None without privacy.
+        guarantee: of one client's whole participation, or of one example of a client if that is
+            the run's unit; None without privacy.
+        beside: of the same run, of a whole client whose participation is seen, where `guarantee`
+            is of one example or under `model` trust; else None.
         history: what each round measured, the first round first.
         summary: what the run achieved, with accuracy and loss on test data.
         config: everything that determines the run, without its key.
@@ -30,7 +33,8 @@ class Run(Pictured):
     Guarantees:
         The guarantee holds for everything that clients sent in all rounds, so also for the model
         and the history, except `train_loss` (`docs/theory/accounting.md`), and except accuracy and
-        loss if test data are a client's.
+        loss if test data are a client's. Under `model` trust it holds for the model of each round
+        and nothing else: not for the folder's other files or the history.
     """
 
     def __init__(
@@ -46,8 +50,13 @@ class Run(Pictured):
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What is proven about one client's whole participation; None without privacy."""
+        """What is proven about the whole run; its `unit` says for whom; None without privacy."""
         return self.summary.guarantee
+
+    @property
+    def beside(self) -> Guarantee | None:
+        """The run's other guarantee, see the attributes."""
+        return self.summary.beside
 
     @property
     def upload_bytes(self) -> int:
@@ -79,7 +88,9 @@ class Run(Pictured):
             parts.insert(0, f"accuracy {summary.accuracy:.4f}")
         elif summary.loss is not None:
             parts.insert(0, f"loss {summary.loss:.4g}")
-        parts.append("no privacy" if guarantee is None else str(guarantee))
+        parts.append("no privacy" if guarantee is None else f"one {guarantee.unit}: {guarantee}")
+        if (other := self.beside) is not None:
+            parts.append(f"one {other.unit}: {other}")
         parts.append(f"{self.upload_bytes:,} bytes a client and round")
         if self.config.seed is not None:
             parts.append(f"simulation seed {self.config.seed}: its noise can be undone")

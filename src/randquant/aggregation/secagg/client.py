@@ -13,12 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from randquant._internal import validate
-from randquant.aggregation.secagg import crypto, group, masks, sharing
-from randquant.aggregation.secagg.group import POINT_BYTES, SCALAR_BYTES
+from randquant.aggregation.secagg import crypto, group, masks
+from randquant.aggregation.secagg.dealing import KEY, PROOF_BYTES, SEED, deal, fits
+from randquant.aggregation.secagg.group import SCALAR_BYTES
 from randquant.aggregation.secagg.messages import (
-    SEALED_BYTES,
     Advert,
-    Dealing,
     accusation,
     confirmation,
     context,
@@ -156,22 +155,10 @@ class Client:
                 pair = pair_context(terms, {self.number: own, n: advert})
                 self._keys[n] = crypto.sealing_key(self._sealing, advert.sealing, pair)
                 self._masks[n] = crypto.masking_key(self._masking, advert.masking, pair)
-            places = [terms.place_of(n) for n in neighbours]
-            seeds, keys = (
-                dict(zip(neighbours, sharing.split(secret, terms.threshold, places), strict=True))
-                for secret in (self._seed, self._masking)
-            )
-            dealing = Dealing(
-                view_digest(terms, {self.number: own, **seen}),
-                {n: group.base(share) for n, share in seeds.items()},
-                {n: group.base(share) for n, share in keys.items()},
-            )
+            view = view_digest(terms, {self.number: own, **seen})
+            dealing, shares = deal(terms, self.number, own, (self._seed, self._masking), view)
             sealed = {
-                n: crypto.seal(
-                    self._keys[n],
-                    group.scalar_bytes(seeds[n]) + group.scalar_bytes(keys[n]),
-                    context(terms, self.number, n),
-                )
+                n: crypto.seal(self._keys[n], shares[n], context(terms, self.number, n))
                 for n in seen
             }
             return {self.number: dealing.to_bytes(), **sealed}
@@ -301,16 +288,12 @@ class Client:
         return shares
 
     def _open_one(self, n: int, message: bytes) -> bytes:
-        if len(message) != 2 * POINT_BYTES + SEALED_BYTES:
-            raise ProtocolError("Expected two commitments and two sealed shares, got others.")
-        commitments, sealed = message[: 2 * POINT_BYTES], message[2 * POINT_BYTES :]
-        share = crypto.unseal(self._keys[n], sealed, context(self.terms, n, self.number))
-        seed, key = (
-            group.read_scalar(part) for part in (share[:SCALAR_BYTES], share[SCALAR_BYTES:])
-        )
-        if group.base(seed) + group.base(key) != commitments:
-            raise ProtocolError("Expected shares that match their commitments, got others.")
-        return share
+        proof, sealed = message[:PROOF_BYTES], message[PROOF_BYTES:]
+        shares = crypto.unseal(self._keys[n], sealed, context(self.terms, n, self.number))
+        for kind, share in ((SEED, shares[:SCALAR_BYTES]), (KEY, shares[SCALAR_BYTES:])):
+            if not fits(self.terms, n, self.number, kind, group.read_scalar(share), proof):
+                raise ProtocolError("Expected shares that match their commitments, got others.")
+        return shares
 
     @contextlib.contextmanager
     def _step(self, stage: str) -> Iterator[None]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from randquant.aggregation.secagg.crypto import NONCE_BYTES, TAG_BYTES
-from randquant.aggregation.secagg.group import POINT_BYTES, SCALAR_BYTES
+from randquant.aggregation.secagg.group import SCALAR_BYTES
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.channels.wire.payload import Format
 
@@ -65,34 +65,6 @@ class Advert:
             public.verify(self.signature, self.signed(terms, client))
         except (KeyError, ValueError, InvalidSignature):
             raise ProtocolError(f"Expected keys signed by client {client}, got others.") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Dealing:
-    """A client's public message when it deals its shares.
-
-    Attributes:
-        view: digest of the adverts that it has seen, its own included.
-        seeds, keys: commitments to the shares of its seed and masking key, by neighbour.
-    """
-
-    view: bytes
-    seeds: Mapping[int, bytes]
-    keys: Mapping[int, bytes]
-
-    def to_bytes(self) -> bytes:
-        """32 bytes, then 64 for each neighbour in ascending order."""
-        return self.view + b"".join(self.seeds[n] + self.keys[n] for n in sorted(self.seeds))
-
-    @classmethod
-    def from_bytes(cls, message: bytes, neighbours: Sequence[int]) -> Dealing:
-        """Invert `to_bytes`; ProtocolError for another length."""
-        message, wanted = exactly_bytes(message), PART_BYTES + 2 * POINT_BYTES * len(neighbours)
-        if len(message) != wanted:
-            raise ProtocolError(f"Expected commitments in {wanted} bytes, got {len(message)}.")
-        parts = [message[at : at + POINT_BYTES] for at in range(0, wanted, POINT_BYTES)]
-        seeds = dict(zip(neighbours, parts[1::2], strict=True))
-        return cls(parts[0], seeds, dict(zip(neighbours, parts[2::2], strict=True)))
 
 
 def context(terms: Terms, first: int, second: int) -> bytes:

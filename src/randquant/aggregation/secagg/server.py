@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -10,11 +11,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from randquant.aggregation.secagg import group, masks, messages, sharing
 from randquant.aggregation.secagg.crypto import sealing_key
+from randquant.aggregation.secagg.dealing import Dealing
 from randquant.aggregation.secagg.messages import (
     NUMBER_BYTES,
     SEALED_BYTES,
     Advert,
-    Dealing,
     exactly_bytes,
 )
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
@@ -44,6 +45,7 @@ class Server:
         self._accused: dict[int, frozenset[int]] = {}  # by accuser: senders of invalid shares
         self._survivors: frozenset[int] = frozenset()
         self._closed = False
+        self._views: dict[frozenset[int], bytes] = {}  # one for all where all are neighbours
         self._total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
 
     def introduce(self, adverts: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
@@ -69,21 +71,19 @@ class Server:
         here, before anything is masked.
         """
         dealt, terms = {}, self.terms
-        word = sharing.random_word(terms.neighbours + 1, terms.threshold)
+        word = sharing.random_word(terms.neighbours + 1, terms.threshold)  # after all have dealt
         for client, inbox in self._known(sealed, self._adverts).items():
             try:
                 dealt[client] = self._dealing(client, inbox, word)
             except ProtocolError as error:
                 self.refused[client] = str(error)
         self._dealt = {client: dealt[client] for client in self._connected(dealt)}
-        return {
-            client: {
-                n: self._dealt[n].seeds[client] + self._dealt[n].keys[client] + sealed[n][client]
-                for n in terms.neighbours_of(client)
-                if n in self._dealt
-            }
-            for client in self._dealt
-        }
+        inboxes: dict[int, dict[int, bytes]] = {client: {} for client in self._dealt}
+        for dealer, dealing in self._dealt.items():
+            for place, holder in enumerate(terms.holders_of(dealer), start=1):
+                if holder in inboxes and holder != dealer:
+                    inboxes[holder][dealer] = dealing.proof(place) + sealed[dealer][holder]
+        return inboxes
 
     def add(self, client: int, payload: bytes) -> None:
         """Add one masked vector; ProtocolError if it is malformed, a repetition, or too late."""
@@ -168,18 +168,13 @@ class Server:
             raise ProtocolError("Expected shares for all neighbours, got others.")
         if any(len(exactly_bytes(inbox[n])) != SEALED_BYTES for n in present):
             raise ProtocolError("Expected two sealed shares for each neighbour, got others.")
-        neighbours = terms.neighbours_of(client)
-        dealing, own = Dealing.from_bytes(inbox[client], neighbours), self._adverts[client]
-        seen = {n: self._adverts[n] for n in (client, *present)}
-        if dealing.view != messages.view_digest(terms, seen):
+        dealing = Dealing.from_bytes(inbox[client], terms.neighbours + 1)
+        if dealing.view != self._view(frozenset((client, *present))):
             raise ProtocolError(
                 "Expected this client to have seen the keys that the server relayed, its own "
                 "included, got others: some were changed in transit."
             )
-        every = tuple(range(len(terms.clients) + 1))
-        for public, commitments in ((own.seed, dealing.seeds), (own.masking, dealing.keys)):
-            points = {0: public, **{terms.place_of(n): commitments[n] for n in neighbours}}
-            sharing.check(points, word, known=every)
+        dealing.check(terms, client, self._adverts[client], word)
         return dealing
 
     def _read(self, client: int, payload: bytes) -> tuple[np.ndarray, frozenset[int]]:
@@ -207,6 +202,12 @@ class Server:
                 )
         return frozenset(wrong)
 
+    def _view(self, clients: frozenset[int]) -> bytes:
+        if clients not in self._views:
+            adverts = {n: self._adverts[n] for n in clients}
+            self._views[clients] = messages.view_digest(self.terms, adverts)
+        return self._views[clients]
+
     def _present(self, client: int) -> list[int]:
         return [n for n in self.terms.neighbours_of(client) if n in self._adverts]
 
@@ -227,12 +228,13 @@ class Server:
     def _connected(self, present: Collection[int]) -> frozenset[int]:
         """The largest set of clients with `threshold` neighbours in it; ProtocolError if small."""
         left = set(present)
-        while alone := {
-            c
-            for c in left
-            if len(left.intersection(self.terms.neighbours_of(c))) < self.terms.threshold
-        }:
-            left -= alone
+        gone, lacking = set(self.terms.clients) - left, Counter[int]()
+        while gone:
+            for client in gone:
+                lacking.update(self.terms.neighbours_of(client))
+            most = self.terms.neighbours - self.terms.threshold
+            gone = {client for client in left if lacking[client] > most}
+            left -= gone
         if len(left) < self.terms.least:
             raise ProtocolError(
                 f"Expected {self.terms.least} clients or more that can reach "

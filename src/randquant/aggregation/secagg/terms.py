@@ -108,9 +108,19 @@ class Terms:
         """The other clients that a client shares masks with, in ascending order."""
         return _neighbours(self, client)
 
-    def place_of(self, client: int) -> int:
-        """The place, 1 or more, at which the polynomials are evaluated for a client's shares."""
-        return _places(self)[client]
+    def holders_of(self, client: int) -> tuple[int, ...]:
+        """Its neighbours and itself: the share at place 1 is the first one's, and so on."""
+        return _holders(self, client)
+
+    def place_of(self, dealer: int, holder: int) -> int:
+        """The place, 1 or more, at which a dealer's polynomials are evaluated for a neighbour."""
+        order, at = _ring(self)
+        if self.neighbours == len(order) - 1:
+            return at[holder] + 1
+        return (at[holder] - at[dealer] + self.neighbours // 2) % len(order) + 1
+
+    def __hash__(self) -> int:
+        return hash((self.session, len(self.clients)))  # fast: every step looks up cached facts
 
 
 def part_of(neighbours: int, share: float) -> int:
@@ -122,11 +132,6 @@ def part_of(neighbours: int, share: float) -> int:
 def _digest(terms: Terms) -> bytes:
     facts = repr(dataclasses.astuple(terms)).encode()
     return hashlib.sha256(b"randquant secure sum v2\0" + facts).digest()
-
-
-@functools.lru_cache(maxsize=16)
-def _places(terms: Terms) -> dict[int, int]:
-    return {client: place for place, client in enumerate(terms.clients, start=1)}
 
 
 @functools.lru_cache(maxsize=16)
@@ -143,10 +148,14 @@ def _ring(terms: Terms) -> tuple[tuple[int, ...], dict[int, int]]:
 
 @functools.lru_cache(maxsize=2048)
 def _neighbours(terms: Terms, client: int) -> tuple[int, ...]:
-    """All others, or the nearest ones on either side in the ring."""
-    if terms.neighbours == len(terms.clients) - 1:
-        return tuple(sorted(set(terms.clients) - {client}))
-    ring, places = _ring(terms)
-    reach, place = terms.neighbours // 2, places[client]
-    near = [step for step in range(-reach, reach + 1) if step]
-    return tuple(sorted(ring[(place + step) % len(ring)] for step in near))
+    return tuple(sorted(set(_holders(terms, client)) - {client}))
+
+
+@functools.lru_cache(maxsize=2048)
+def _holders(terms: Terms, client: int) -> tuple[int, ...]:
+    """All clients, or a client and the nearest ones on either side, in the order of the ring."""
+    ring, at = _ring(terms)
+    if terms.neighbours == len(ring) - 1:
+        return ring
+    reach, place = terms.neighbours // 2, at[client]
+    return tuple(ring[(place + step) % len(ring)] for step in range(-reach, reach + 1))

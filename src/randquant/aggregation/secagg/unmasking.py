@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from randquant.aggregation.secagg import crypto, group, sharing
 from randquant.aggregation.secagg.crypto import KEY_BYTES
+from randquant.aggregation.secagg.dealing import KEY, SEED, Dealing, fits
 from randquant.aggregation.secagg.messages import (
     Advert,
-    Dealing,
     context,
     exactly_bytes,
     pair_context,
@@ -35,6 +35,7 @@ class Unmasking:
     refused: MutableMapping[int, str]
     _shares: dict[int, dict[int, int]] = field(default_factory=dict)  # by dealer and neighbour
     _masks: dict[int, dict[int, bytes]] = field(default_factory=dict)  # the same, of dropouts
+    _places: set[int] = field(default_factory=lambda: {0})  # of 0 and of shares combined so far
 
     def masks(self, revealed: Mapping[int, Mapping[int, bytes]]) -> list[tuple[int, bytes]]:
         """Signs and secrets of all masks to add to the sum; ProtocolError if one is unknown."""
@@ -42,7 +43,7 @@ class Unmasking:
             self._read(client, revealed[client])
         masks = []
         for client in sorted(self.dealt):
-            secret = self._secret(client, sorted(revealed))
+            secret = self._secret(client)
             masks += self._own(client, secret) if client in self.survivors else (
                 self._shared(client, secret)
             )  # fmt: skip
@@ -86,7 +87,7 @@ class Unmasking:
                 raise self._too_few(client)
             yield (-1 if n < client else +1), secret
 
-    def _secret(self, client: int, answered: list[int]) -> int | None:
+    def _secret(self, client: int) -> int | None:
         """A survivor's seed, or a dropout's key; None if too few valid shares came.
 
         All shares are combined first, since an invalid one changes the secret. Only if the result
@@ -95,22 +96,25 @@ class Unmasking:
         of_seed = client in self.survivors
         public = self.adverts[client].seed if of_seed else self.adverts[client].masking
         shares = self._shares.get(client, {})
-        known = (0, *sorted(map(self.terms.place_of, answered)))
-        secret = self._combined(shares, known)
-        if secret is None or (secret and group.base(secret) == public):
-            return secret
-        dealing = self.dealt[client]
-        commitments = dealing.seeds if of_seed else dealing.keys
-        right = {n: s for n, s in shares.items() if group.base(s) == commitments[n]}
-        for n in shares.keys() - right.keys():
-            self._name(n, client, "Expected the share that matches its commitment, got another.")
-        return self._combined(right, known)
+        if (secret := self._combined(client, shares, public)) is None:
+            kind, place_of = SEED if of_seed else KEY, self.terms.place_of
+            for n, share in list(shares.items()):
+                proof = self.dealt[client].proof(place_of(client, n))
+                if not fits(self.terms, client, n, kind, share, proof):
+                    del shares[n]
+                    self._name(
+                        n, client, "Expected the share that matches its commitment, got another."
+                    )
+            secret = self._combined(client, shares, public)
+        return secret
 
-    def _combined(self, shares: Mapping[int, int], known: tuple[int, ...]) -> int | None:
-        if len(shares) < self.terms.threshold:
-            return None
-        places = {self.terms.place_of(n): share for n, share in shares.items()}
-        return sharing.combine(places, known)
+    def _combined(self, client: int, shares: Mapping[int, int], public: bytes) -> int | None:
+        """The secret of a public key; None if shares are too few, or of another."""
+        holders = enumerate(self.terms.holders_of(client), start=1)
+        places = {place: shares[n] for place, n in holders if n in shares}
+        self._places.update(places)
+        secret = sharing.combine(places, self._places)
+        return secret if secret and group.base(secret) == public else None
 
     def _name(self, client: int, dealer: int, error: str) -> None:
         self.refused[client] = f"Its share of client {dealer}: {error}"

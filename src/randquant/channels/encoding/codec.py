@@ -56,13 +56,20 @@ def encode(channel: Channel, x: Any, key: Key, *, threads: int | None = None) ->
 
 
 def encode_payload(
-    channel: Channel, x: Any, key: Key, *, threads: int | None = None, padding: int = 0
+    channel: Channel,
+    x: Any,
+    key: Key,
+    *,
+    threads: int | None = None,
+    padding: int = 0,
+    coding: wire.Coding | None = None,
 ) -> bytes:
     """Encode a vector directly as a payload of `wire`, without an array of codes.
 
     Args:
         channel, x, key, threads: as in `encode`; x is a vector (d,).
         padding: how many of its coordinates an update was padded with, which the header states.
+        coding: what the header says about the codes, of as many levels; the channel by default.
 
     Returns:
         bytes: 40 + `wire.body_bytes` of them, log2 m bits a code and at most 1 % more.
@@ -78,7 +85,7 @@ def encode_payload(
     one_vector(array)
     body = np.empty(wire.body_bytes(channel, array.size), dtype=np.uint8)
     _run(encoder, array, widen, body, threads)
-    return wire.frame(channel, array.size, body, padding)
+    return wire.frame(coding or channel, array.size, body, padding)
 
 
 def decode(channel: Channel, codes: np.ndarray) -> np.ndarray:

@@ -6,10 +6,11 @@ there is no channel. The checksum detects damage, not forgery: authenticity is t
 
     offset  bytes  field
     0       4      magic "RQPL"
-    4       1      version, 2; 3 if some codes are padding
+    4       1      version, 2; 3 if some codes are padding; 4 if some coordinates are left out
     5       1      reserved, 0
     6       2      levels, modulo 2**16 (the fingerprint determines the rest)
-    8       8      how many codes; in version 3: how many codes (4), how many of them padding (4)
+    8       8      how many codes; in version 3: how many codes (4), how many of them padding (4);
+                   in version 4: how many codes (4), how many more coordinates an update has (4)
     16      16     fingerprint of the channel or format
     32      8      checksum: first bytes of SHA-256 over the 32 bytes above and the body
 """
@@ -30,10 +31,14 @@ MAGIC = b"RQPL"
 """First bytes of every payload."""
 
 VERSION = 2
-"""Version of the format; payloads of a version that is neither this nor `PADDED` are refused."""
+"""Version of the format; payloads of a version other than this, `PADDED` and `PARTIAL` are refused.
+"""
 
 PADDED = 3
 """Version of a payload whose last codes are padding, as a rotated update's are."""
+
+PARTIAL = 4
+"""Version of a payload of fewer codes than an update has coordinates (`aggregation.subset`)."""
 
 HEADER = struct.Struct("<4sBBHQ16s8s")
 """Layout of the header, whose fields the module describes."""
@@ -98,7 +103,8 @@ def pack(channel: Coding, codes: np.ndarray, padding: int = 0) -> bytes:
     Args:
         channel: the channel that the codes were drawn from, or their format.
         codes: (d,) uint8, each below channel.levels; uint32 for codes of more than 8 bits.
-        padding: how many of them the update was padded with, which the header states.
+        padding: how many of them the update was padded with, which the header states; negative if
+            the update has more coordinates than codes.
 
     Returns:
         bytes: 40 + `body_bytes` of them, log2 m bits a code and at most 1 % more.
@@ -147,7 +153,7 @@ def frame(channel: Coding, size: int, body: np.ndarray, padding: int = 0) -> byt
 
 def bare_header(channel: Coding, size: int, padding: int = 0) -> bytes:
     """The header without the checksum, 32 bytes: the checksum covers it and the body."""
-    version, count = (VERSION, size) if padding == 0 else (PADDED, _both(size, padding))
+    version, count = _version(padding), size if padding == 0 else _both(size, padding)
     fields = (MAGIC, version, 0, channel.levels % 2**16, count, channel.fingerprint)
     return HEADER.pack(*fields, b"")[: -struct.calcsize("8s")]
 
@@ -158,11 +164,16 @@ def header(channel: Coding, size: int, digest: bytes) -> bytes:
 
 
 def sizes(payload: bytes) -> tuple[int, int]:
-    """(codes, how many of them are padding), as a header states them; nothing is checked."""
+    """(codes, how many of them are padding), as a header states them; nothing is checked.
+
+    Where coordinates were left out, the second number is negative: minus how many more coordinates
+    the update has than codes.
+    """
     _, version, _, _, count, _, _ = HEADER.unpack_from(
         bytes(payload[:HEADER_BYTES]).ljust(HEADER_BYTES, b"\0")
     )
-    return (count % 2**32, count >> 32) if version == PADDED else (count, 0)
+    codes, rest = count % 2**32, count >> 32
+    return {PADDED: (codes, rest), PARTIAL: (codes, -rest)}.get(version, (count, 0))
 
 
 def dimension_of(channel: Coding, payload: bytes) -> int:
@@ -181,10 +192,14 @@ def dimension_of(channel: Coding, payload: bytes) -> int:
     return size - padding
 
 
+def _version(padding: int) -> int:
+    return VERSION if padding == 0 else PADDED if padding > 0 else PARTIAL
+
+
 def _both(size: int, padding: int) -> int:
-    if not 0 < padding <= size < 2**32:
+    if not (-(2**32) < padding <= size < 2**32):
         raise ValueError(f"Expected padding of 0 to {size} codes, got {padding} of {size}.")
-    return size | padding << 32
+    return size | abs(padding) << 32
 
 
 def checked_header(
@@ -195,7 +210,7 @@ def checked_header(
     if magic != MAGIC:
         raise ValueError(f"Expected a payload that starts with {MAGIC!r}, got {magic!r}.")
     size, padded = sizes(payload)
-    if version != (PADDED if padded else VERSION) or reserved != 0:
+    if version != _version(padded) or reserved != 0:
         raise ValueError(
             f"Expected payload version {VERSION}, got {version}: client and server must run "
             "versions of randquant that share a format."
@@ -203,7 +218,8 @@ def checked_header(
     if fingerprint != channel.fingerprint or levels != channel.levels % 2**16:
         raise ValueError(
             f"Expected a payload of channel {channel.fingerprint.hex()[:8]} with "
-            f"{channel.levels} levels, got channel {fingerprint.hex()[:8]} with {levels}."
+            f"{channel.levels} levels, got channel {fingerprint.hex()[:8]} with {levels}: another "
+            "mechanism, or another round's subset of coordinates."
         )
     if size != dimension or padded > size:
         raise ValueError(f"Expected a payload of {dimension} coordinates, got {size}.")

@@ -22,7 +22,9 @@ def coded(coding: wire.Coding, size: int) -> int:
 
 
 def sum_bits(levels: int, clients: int) -> int:
-    """Bits per coordinate of the sum of `clients` clients' codes: modulo 2**bits it is exact.
+    """Bits per coordinate in which any sum of `clients` clients' codes is exact.
+
+    `aggregation.modulus` says how many fewer suffice.
 
     Example:
         >>> sum_bits(2, 200), sum_bits(16, 40)

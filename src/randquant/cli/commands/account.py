@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Literal
 
 from randquant._internal import validate
@@ -14,17 +13,16 @@ from randquant.cli.command import Command, Output
 from randquant.cli.options import NamedMechanism
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.allocated import Allocated
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.release import Release, Releasing
-from randquant.privacy.accounting.sampled import Sampled
 from randquant.privacy.certificates.coordinate import certify
-from randquant.privacy.guarantee import Guarantee, Neighboring, Trust
+from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
 from randquant.training.config import Delta, NormName
 
 Participation = Literal["seen", "poisson", "fixed", "drawn"]
 
 TERMS = "if nobody learns in which rounds a client takes part: docs/sampling.md has the terms"
-"""What a guarantee for hidden cohorts rests on."""
+"""What a guarantee for hidden cohorts rests on, if the adversary sees more than the models."""
 
 
 def run(
@@ -36,6 +34,7 @@ def run(
     cohort: int | None = None,
     trust: Trust | None = None,
     norm: NormName = "l2",
+    coordinates: int | None = None,
     neighboring: Neighboring = "replace_one",
     participation: Participation = "seen",
     of_rounds: int | None = None,
@@ -51,6 +50,7 @@ def run(
             and each client draws each round by itself (poisson), so many of all rounds (drawn), or
             cohorts of one size are drawn (fixed).
         of_rounds: rounds of the run, unless participation is seen.
+        trust: what the adversary sees; model: the published models only, see docs/sampling.md.
         everybody_sends: clients that do not take part send an update of zeros (not with fixed).
         examples: also state what holds for one example, such as a patient, of a client whose
             updates are means of at least so many examples' gradients, each clipped to clip_norm.
@@ -58,23 +58,24 @@ def run(
     name = chosen.name
     parameters, clip_norm = chosen.split()
     mechanism = update_mechanism(
-        name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, norm=norm
-    )
+        name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, norm=norm,
+        coordinates=coordinates,
+    )  # fmt: skip
     asked = (dimension, rounds, neighboring, participation, of_rounds, everybody_sends)
-    release = _release(mechanism, *asked)
+    release = _release(mechanism, *asked, trust)
     if release is None:
         raise ValueError(f"Expected a mechanism that protects, got {name}.")
     guarantee = account([release], delta)
     result = {
         "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
         "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
-        "clip_norm": clip_norm, "norm": norm, **to_json(guarantee),
+        "clip_norm": clip_norm, "norm": norm, "coordinates": coordinates, **to_json(guarantee),
     }  # fmt: skip
     result["epsilon_lower"] = result.pop("lower")
     lines = [
         f"{name}, {dimension} coordinates, {rounds} rounds of one client's participation:",
         str(guarantee),
-        *[TERMS] * guarantee.hidden,
+        *[MODEL_TERMS if trust == "model" else TERMS] * guarantee.hidden,
     ]
     if 0 < guarantee.lower < math.inf:
         lines.append(
@@ -99,10 +100,15 @@ def _of_one_example(release: Release, examples: int, delta: float) -> Guarantee:
             "Expected --participation seen with --examples: a client that is absent differs from "
             "one that is there by all its examples, so the worlds of one example are not known."
         )
-    return replace(account([release.of_one_example(examples)], delta), unit="example")
+    return account([release.of_one_example(examples)], delta)
 
 
-def _refuse_hidden(of_rounds: int | None, everybody_sends: bool) -> None:
+def _refuse_hidden(of_rounds: int | None, everybody_sends: bool, trust: Trust | None) -> None:
+    if trust == "model":
+        raise ValueError(
+            "Expected --participation poisson, fixed or drawn with --trust model, got seen: who "
+            "sees the models only does not see who takes part; say how cohorts are drawn."
+        )
     given = "--of-rounds" if of_rounds is not None else "--everybody-sends"
     if of_rounds is not None or everybody_sends:
         raise ValueError(
@@ -119,10 +125,11 @@ def _release(
     participation: Participation,
     of_rounds: int | None,
     everybody_sends: bool,
+    trust: Trust | None,
 ) -> Release | None:
     """The release of a client's rounds, which everybody sees or nobody."""
     if participation == "seen":
-        _refuse_hidden(of_rounds, everybody_sends)
+        _refuse_hidden(of_rounds, everybody_sends, trust)
         return mechanism.release(dimension, rounds, neighboring)
     if of_rounds is None:
         raise ValueError(
@@ -131,18 +138,11 @@ def _release(
         )
     validate.whole("of_rounds", of_rounds, low=1, high=2**53)
     validate.whole("rounds", rounds, low=1, high=of_rounds, why="the run has so many rounds")
-    one = mechanism.release(dimension, 1, neighboring)
-    if one is None:
-        return None
-    if participation == "drawn":
-        return Allocated(one, rounds, of_rounds, everybody_sends)
-    # A rate that is rounded up covers the true one.
-    rate = 1.0 if rounds == of_rounds else math.nextafter(rounds / of_rounds, 1.0)
-    if participation == "fixed":
-        return Sampled(one, rate, of_rounds, "fixed", everybody_sends)
-    replaced = neighboring == "replace_one"
-    absent = mechanism.release(dimension, 1, "zero_out") if replaced else None
-    return Sampled(one, rate, of_rounds, "poisson", everybody_sends, absent)
+    # Rounds of one client are to all rounds as a cohort is to the population.
+    hidden = HiddenCohorts(
+        participation, of_rounds, rounds, of_rounds, trust == "model", everybody_sends
+    )
+    return hidden.release(mechanism, dimension, of_rounds, neighboring)
 
 
 COMMAND = Command(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from randquant._internal.declared import Data, Search
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.channels.keys import Key
 from randquant.cli.command import Command, Output
 from randquant.cli.options import NamedMechanism
-from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.privacy.guarantee import Neighboring
 from randquant.training.config import Delta
 
 
@@ -16,8 +18,9 @@ def run(
     chosen: NamedMechanism,
     *,
     dimension: int = 1,
-    trust: Trust | None = None,
+    trust: Literal["local", "aggregate", "central"] | None = None,
     cohort: int = 2,
+    coordinates: int | None = None,
     neighboring: Neighboring = "replace_one",
     x: Data[float | None] = None,
     other: Data[float | None] = None,
@@ -34,13 +37,15 @@ def run(
         other: every coordinate of the other update.
         audit_trials: trials in each world.
         confidence: of the lower bound.
-        seed: seed of all keys.
+        seed: seed of all keys, and of a subset of coordinates.
     """
     from randquant.audit.pipeline import audit, cohort_inputs
 
     name = chosen.name
     parameters, clip_norm = chosen.split()
-    mechanism = update_mechanism(name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm)
+    mechanism = update_mechanism(
+        name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, coordinates=coordinates
+    ).in_round(seed)
     update, against, others = cohort_inputs(mechanism, dimension, cohort, neighboring, x, other)
     finding = audit(
         mechanism, update, against, key=Key.from_seed(seed), delta=delta, confidence=confidence,

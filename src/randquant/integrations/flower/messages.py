@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.secagg.draw import LONGEST_PROOF
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
-from randquant.channels.wire.payload import Format
+from randquant.channels.wire.payload import Coding, Format
 from randquant.integrations.flower.offer import Offer
 
 ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL = "advertise", "share", "upload", "confirm", "reveal"
@@ -40,6 +42,9 @@ class Head:
         offer: text of the server's offer, in the first request of a session.
         terms: text of the secure sum's terms, sent with the offer.
         survivors: clients in a sum, in the request to confirm them.
+        commitment: the server's, to its part of the round's seed, sent with the offer.
+        part: a client's part of the seed, in its answer to the offer.
+        proof: of the seed, in the request to upload (`aggregation.secagg.draw`).
     """
 
     step: str
@@ -47,6 +52,9 @@ class Head:
     offer: str = ""
     terms: str = ""
     survivors: tuple[int, ...] = ()
+    commitment: bytes = b""
+    part: bytes = b""
+    proof: bytes = b""
 
     def record(self) -> ConfigRecord:
         """The record that is sent; client numbers are text, because they are unsigned 64-bit."""
@@ -56,6 +64,9 @@ class Head:
             "offer": self.offer,
             "terms": self.terms,
             "survivors": [str(client) for client in self.survivors],
+            "commitment": self.commitment,
+            "part": self.part,
+            "proof": self.proof,
         }
         return ConfigRecord({name: value for name, value in fields.items() if value})
 
@@ -78,7 +89,10 @@ class Head:
         survivors = record.get("survivors", [])
         if not isinstance(survivors, list):
             raise ProtocolError("Expected a list of survivors, got something else.")
-        return cls(step, session, offer, terms, tuple(map(_number, survivors)))
+        drawn = [record.get(name, b"") for name in ("commitment", "part", "proof")]
+        if not all(isinstance(field, bytes) and len(field) <= LONGEST_PROOF for field in drawn):
+            raise ProtocolError("Expected the parts of a seed in a few bytes, got something else.")
+        return cls(step, session, offer, terms, tuple(map(_number, survivors)), *drawn)  # type: ignore[arg-type]
 
 
 def logged(text: object) -> str:
@@ -148,11 +162,18 @@ def read_offer(text: str) -> Offer:
         ) from error
 
 
-def upload_format(offer: Offer, session: bytes, client: int) -> Format:
-    """Format of one client's codes in one session without masks."""
-    channel = offer.channel
-    facts = ("upload", channel.fingerprint.hex(), session.hex(), str(client))
-    return Format.of(channel.levels, *facts)
+def coding_of(mechanism: UpdateMechanism) -> Coding:
+    """What the payloads of an offered mechanism say about their codes."""
+    coding = mechanism.coding
+    assert coding is not None  # Offer has checked that it sends codes
+    return coding
+
+
+def upload_format(mechanism: UpdateMechanism, session: bytes, client: int) -> Format:
+    """Format of one client's codes in one session without masks; of a subset, which one."""
+    coding = coding_of(mechanism)
+    facts = ("upload", coding.fingerprint.hex(), session.hex(), str(client))
+    return Format.of(coding.levels, *facts)
 
 
 def _number(text: object) -> int:

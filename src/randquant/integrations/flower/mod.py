@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import INFO, WARNING
-from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import log
@@ -19,7 +16,9 @@ from flwr.common.constant import ErrorCode
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
+from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES
 from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms
 from randquant.channels import wire
 from randquant.channels.keys import Key
@@ -27,6 +26,7 @@ from randquant.integrations.flower import messages
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.files import DamagedFile
 from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
+from randquant.integrations.flower.membership import SUM, Membership, identity
 from randquant.integrations.flower.messages import Head
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.updates import (
@@ -39,9 +39,6 @@ from randquant.integrations.flower.updates import (
     parts_of,
 )
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
-
-SUM = "randquant.sum"
-"""Record in a client's own state, which is never sent: its part in a sum."""
 
 FILES = "This client's files cannot be used; its log says why."
 NOTHING = "This client has no update to send; its log says why."
@@ -132,15 +129,16 @@ class QuantizeMod:
         """Answer a train message, or raise an error about it."""
         head = Head.read(message.content)
         if head.step != messages.UPLOAD:
-            return _reply(message, head, self._key_step(head, message.content, context))
-        offer, client = self._begin(head, message.content, context)
+            return self._key_step(message, head, context)
+        own, mechanism = self._begin(head, message.content, context)
+        offer, client = own.offer, own.client
         old, inbox = (
             _only_arrays(message.content, "the request"),
             message.content.get(messages.INBOX),
         )
         account = context.state.get(SPENT)
-        own = {key: r for key, r in message.content.items() if key not in messages.OURS}
-        message.content = RecordDict(own)
+        rest = {key: r for key, r in message.content.items() if key not in messages.OURS}
+        message.content = RecordDict(rest)
         try:  # an error here may reveal data, so its text must not reach the server
             answer = call_next(message, context)
             if answer.has_error():
@@ -150,76 +148,96 @@ class QuantizeMod:
             if offer.buffers == "frozen":
                 layout.check_frozen(old, new)
             update = layout.update(old, new)
-            payload = offer.mechanism.encode(update, Key.generate())
+            payload = mechanism.encode(update, Key.generate())
         except Exception as error:
             return _refusal(message, NOTHING, error)
         finally:  # whatever the train function did to the content
-            if client is not None:
+            if not head.offer:
                 context.state.pop(SUM, None)
             if account is not None:
                 context.state[SPENT] = account
-        codes = wire.unpack(offer.channel, payload, offer.size)
+        codes = wire.unpack(messages.coding_of(mechanism), payload, offer.size)
         if client is None:
-            form = messages.upload_format(offer, head.session, context.node_id)
+            form = messages.upload_format(mechanism, head.session, context.node_id)
             payload = wire.pack(form, codes)
         else:
             assert isinstance(inbox, ConfigRecord)
             payload = client.mask(codes, messages.read_inbox(RecordDict({messages.INBOX: inbox})))
-            _remember(context, head.session, offer, client)
+            own.remember(context)
         record = messages.payload_record(payload, offer.size)
         return _reply(message, head, {messages.PAYLOAD: record})
 
-    def _key_step(
-        self, head: Head, content: RecordDict, context: Context
-    ) -> dict[str, ConfigRecord]:
-        """The steps of a secure sum other than the upload; each is taken once."""
+    def _key_step(self, message: Message, head: Head, context: Context) -> Message:
+        """The steps of a round other than the upload; those of a secure sum are taken once."""
         ledger = self._ledger(context)
         if head.step == messages.ADVERTISE:
-            offer = messages.read_offer(head.offer)
-            terms = messages.read_terms(head.terms, head.session, offer.size)
-            threshold = float(context.node_config.get("randquant-threshold", self.threshold))
-            identity = _identity(context.node_config)
-            client = Client(terms, context.node_id, *identity, threshold)
-            with ledger.held():
-                self._check(offer, terms, ledger, context)
+            own = self._advertise(head, ledger, context)
             # Not recorded: each request gets new keys, and a server may ask any number of times.
-            answer = {context.node_id: client.advertise()}
+            answer = {} if own.client is None else {context.node_id: own.client.advertise()}
         else:
-            offer, client = _recall(context, head.session)
+            own = Membership.recall(context, head.session)
+            if own.client is None:
+                raise ProtocolError("Expected a step of a secure sum in a secure sum only.")
             with ledger.held():
                 ledger.take(head.session, head.step)
                 ledger.save()
             del context.state[SUM]  # after a failed step the client has left the sum
             if head.step == messages.SHARE:
-                answer = client.share(messages.read_inbox(content))
+                answer = own.client.share(messages.read_inbox(message.content))
             elif head.step == messages.CONFIRM:
-                answer = client.confirm(head.survivors)
+                answer = own.client.confirm(head.survivors)
             else:
-                answer = client.reveal(messages.read_inbox(content))
-                client = None  # deleted secrets cannot be stolen
-        _remember(context, head.session, offer, client)
-        return {messages.INBOX: messages.inbox_record(answer)}
+                answer = own.client.reveal(messages.read_inbox(message.content))
+                own = None  # deleted secrets cannot be stolen
+        if own is not None:
+            own.remember(context)
+        part = own.part if own is not None and head.step == messages.ADVERTISE else b""
+        return _reply(message, head, {messages.INBOX: messages.inbox_record(answer)}, part)
+
+    def _advertise(self, head: Head, ledger: ClientLedger, context: Context) -> Membership:
+        """Agree to the server's offer, and draw this client's secrets of the round."""
+        Membership.check_same(context, head)
+        offer, terms, client = messages.read_offer(head.offer), None, None
+        if head.terms or not offer.drawn:  # without secure aggregation only the seed is drawn
+            terms = messages.read_terms(head.terms, head.session, offer.size)
+            threshold = float(context.node_config.get("randquant-threshold", self.threshold))
+            client = Client(terms, context.node_id, *identity(context.node_config), threshold)
+        with ledger.held():
+            self._check(offer, terms, ledger, context)
+        if offer.drawn != bool(head.commitment):
+            raise ProtocolError(
+                "Expected the server's commitment to its part of a seed exactly where an offer "
+                "sends a subset of the coordinates."
+            )
+        if len(head.commitment) not in (0, HASH_BYTES):
+            raise ProtocolError(
+                f"Expected a commitment in {HASH_BYTES} bytes, got {len(head.commitment)}."
+            )
+        part = os.urandom(PART_BYTES) if offer.drawn else b""
+        return Membership(head.session, offer, client, head.commitment, part)
 
     def _begin(
         self, head: Head, content: RecordDict, context: Context
-    ) -> tuple[Offer, Client | None]:
-        """Return the offer and the client's part in a secure sum; the ledger is charged here."""
-        client, terms = None, None
-        if head.offer:  # without secure aggregation the offer comes with the request
-            offer = messages.read_offer(head.offer)
+    ) -> tuple[Membership, UpdateMechanism]:
+        """This client's part in the round, and its mechanism; the ledger is charged here."""
+        if head.offer:  # in one message, without secure aggregation and seed
+            Membership.check_same(context, head)
+            own = Membership(head.session, messages.read_offer(head.offer))
         else:
-            offer, client = _recall(context, head.session)
-            client.look_at(messages.read_inbox(content))
-            terms = client.terms
-        self._check_layout(offer, _only_arrays(content, "the request"))
+            own = Membership.recall(context, head.session)
+        mechanism, terms = own.mechanism(context.node_id, head.proof), None
+        if own.client is not None:
+            own.client.look_at(messages.read_inbox(content))
+            terms = own.client.terms
+        self._check_layout(own.offer, _only_arrays(content, "the request"))
         ledger = self._ledger(context)
         with ledger.held():
-            self._check(offer, terms, ledger, context)
-            if client is not None:
+            self._check(own.offer, terms, ledger, context)
+            if not head.offer:
                 ledger.take(head.session, head.step)
-            ledger.accountant.compose(RoundEvent(offer, frozenset({OWN})))
+            ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))
             ledger.save()
-        return offer, client
+        return own, mechanism
 
     def _check(
         self, offer: Offer, terms: Terms | None, ledger: ClientLedger, context: Context
@@ -311,49 +329,6 @@ class QuantizeMod:
         return ClientLedger(RunAccountant(delta, self.neighboring, limit), context)
 
 
-def _identity(
-    config: Mapping[str, Any],
-) -> tuple[Ed25519PrivateKey | None, dict[int, bytes] | None]:
-    """This client's key and all clients' public keys, from the files in `--node-config`."""
-    key = directory = None
-    try:
-        if "randquant-identity" in config:
-            key = load_pem_private_key(Path(str(config["randquant-identity"])).read_bytes(), None)
-            if not isinstance(key, Ed25519PrivateKey):
-                raise ValueError("Expected an Ed25519 key in randquant-identity, got another.")
-        if "randquant-directory" in config:
-            record = json.loads(Path(str(config["randquant-directory"])).read_text())
-            directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise DamagedFile("Expected this client's key and the directory, got others.") from error
-    return key, directory
-
-
-def _remember(context: Context, session: bytes, offer: Offer, client: Client | None) -> None:
-    """Store this client's part in a sum for the next message, which may reach another process."""
-    if client is not None:
-        context.state[SUM] = ConfigRecord(
-            {
-                "session": session,
-                "offer": offer.to_text(),
-                "terms": messages.terms_text(client.terms),
-                "client": client.to_bytes(),
-            }
-        )
-
-
-def _recall(context: Context, session: bytes) -> tuple[Offer, Client]:
-    """Undo `_remember`; ProtocolError if this client has no part in that sum."""
-    saved = context.state.get(SUM)
-    if not isinstance(saved, ConfigRecord) or saved["session"] != session:
-        raise ProtocolError("Expected a message of the sum that this client is in, got another.")
-    offer = messages.read_offer(str(saved["offer"]))
-    terms = messages.read_terms(str(saved["terms"]), session, offer.size)
-    state = saved["client"]
-    assert isinstance(state, bytes)
-    return offer, Client.from_bytes(terms, state, *_identity(context.node_config))
-
-
 def _only_arrays(content: RecordDict, what: str) -> ArrayRecord:
     records = [r for key, r in content.array_records.items() if key not in messages.OURS]
     if len(records) != 1:
@@ -361,8 +336,8 @@ def _only_arrays(content: RecordDict, what: str) -> ArrayRecord:
     return records[0]
 
 
-def _reply(message: Message, head: Head, records: Mapping[str, Any]) -> Message:
-    own = Head(head.step, head.session)
+def _reply(message: Message, head: Head, records: Mapping[str, Any], part: bytes = b"") -> Message:
+    own = Head(head.step, head.session, part=part)
     return Message(RecordDict({messages.HEAD: own.record(), **records}), reply_to=message)
 
 

@@ -13,13 +13,14 @@ from randquant._internal.serialization import to_json
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.saved import from_record
 from randquant.channels.channel import Channel
-from randquant.channels.wire import upload
 from randquant.integrations.flower.updates import BUFFERS, Buffers
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 
-FORMAT, FORMER = "randquant offer, version 3", "randquant offer, version 2"
-"""Version 2 said what is not trained. It is read in accounts, and never accepted in a message."""
+FORMAT = "randquant offer, version 4"
+FORMER = ("randquant offer, version 2", "randquant offer, version 3")
+"""Version 2 said what is not trained, version 3 meant sums in a modulus that no sum exceeds. They
+are read in accounts, and never accepted in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,14 @@ class Offer:
         """Number of codes of an update."""
         return self.mechanism.size(self.dimension)
 
+    @property
+    def drawn(self) -> bool:
+        """Whether each round has a seed, which server and clients draw together."""
+        return self.mechanism.in_round(0) != self.mechanism.in_round(1)
+
     def bits(self, clients: int) -> int:
-        """Bits per coordinate with which the sum of `clients` clients' codes is exact."""
-        return upload.sum_bits(self.channel.levels, clients)
+        """Bits of the modulus of the sum over `clients` clients, at least."""
+        return self.mechanism.sum_bits(self.dimension, clients)
 
     def release(self, rounds: int, neighboring: Neighboring, trust: Trust) -> Release:
         """The release of `rounds` answers, composed under `trust`.
@@ -117,8 +123,8 @@ class Offer:
 
         Args:
             text: of an offer.
-            former: whether version 2 is read too, of which only what it costs is kept: it has no
-                names of parts.
+            former: whether former versions are read too. Of version 2 only what it costs is kept:
+                it has no names of parts.
 
         Raises:
             ValueError: it is not an offer, or its channel's certificate is not the stated one.
@@ -126,10 +132,10 @@ class Offer:
         try:
             record: dict[str, Any] = json.loads(text)
             version = record.pop("format")
-            if version != FORMAT and not (former and version == FORMER):
+            if version != FORMAT and not (former and version in FORMER):
                 raise ValueError("its format is another")
             dimension, buffers = record.pop("dimension"), record.pop("buffers")
-            if version == FORMER:
+            if version == FORMER[0]:
                 parts, buffers = [], "refuse"
             else:
                 parts = record.pop("parts")

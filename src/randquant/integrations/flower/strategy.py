@@ -19,12 +19,13 @@ from randquant._internal import locks, validate
 from randquant._internal.disk import make_folder
 from randquant._internal.patterns import Patterns
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.eligible import EligibleGrid
 from randquant.integrations.flower.offer import Offer
-from randquant.integrations.flower.sums import SESSION_BYTES, PlainSum, SecureSum, Sum
+from randquant.integrations.flower.sums import SESSION_BYTES, Link, PlainSum, SecureSum, Sum
 from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, parts_of
 from randquant.privacy.guarantee import Neighboring
 
@@ -70,6 +71,7 @@ class QuantizedStrategy(Strategy):
             the first round is assumed to have answered as often as any other.
         neighbours: how many others each client shares masks with; None for all. Fewer are faster,
             and clients must agree (`QuantizeMod(all_neighbours=False)`).
+        losses: what sums must withstand: chooses the number of neighbours, and logs it.
         step_timeout: seconds for each step of secure aggregation other than the upload.
         folder: folder for the model, the strategy's moments and the account, which are written
             after every round and before clients are asked. A run started again with the same folder
@@ -124,6 +126,7 @@ class QuantizedStrategy(Strategy):
         buffers: Buffers = "refuse",
         statistics: Callable[[ArrayRecord], ArrayRecord] | None = None,
         directory: Mapping[int, bytes] | None = None,
+        losses: Losses | None = None,
     ) -> None:
         _check_inner(strategy)
         validate.choice("buffers", buffers, BUFFERS)
@@ -132,7 +135,7 @@ class QuantizedStrategy(Strategy):
         self.parts, self.frozen = parts, frozen
         self.buffers: Buffers = buffers
         self.statistics, self.directory = statistics, directory
-        Offer(mechanism, 1)  # checks it
+        Offer(mechanism, 2**30)  # checks it; a subset is no larger
         self.strategy, self.mechanism = strategy, mechanism
         self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
         self.least = mechanism.cohort if least is None else least
@@ -141,7 +144,9 @@ class QuantizedStrategy(Strategy):
         )
         if mechanism.trust == "aggregate":
             validate.whole("least", self.least, low=2, why="a sum of one hides nothing")
-        self.neighbours, self.step_timeout = neighbours, step_timeout
+        if neighbours is not None and losses is not None:
+            raise ValueError("Expected neighbours or losses, got both: losses choose them.")
+        self.neighbours, self.losses, self.step_timeout = neighbours, losses, step_timeout
         self.patience = validate.whole("patience", patience, low=1)
         self.stopped = ""  # why training is over, once it is
         self._path = None if folder is None else Path(folder) / STATE_FILE
@@ -293,19 +298,28 @@ class QuantizedStrategy(Strategy):
         return layout
 
     def _begin(self, offer: Offer, clients: list[int], grid: Grid, kind: str, group: str) -> Sum:
+        link = Link(grid, self.step_timeout, kind, group)
         if self.mechanism.trust == "local":
-            return PlainSum(offer, clients)
+            return PlainSum(offer, clients, link)
         if len(clients) < self.least:
             raise ProtocolError(
                 f"Expected {self.least} clients or more in the round, got {len(clients)}: let the "
                 "strategy select more, or lower the mechanism's cohort."
             )
-        others = len(clients) - 1
         terms = Terms(
             os.urandom(SESSION_BYTES), tuple(clients), offer.size, offer.bits(len(clients)),
-            self.least, others if self.neighbours is None else min(self.neighbours, others),
+            self.least, self._degree(len(clients)),
         )  # fmt: skip
-        return SecureSum(offer, terms, grid, self.step_timeout, kind, group, self.directory)
+        return SecureSum(offer, terms, link, self.directory)
+
+    def _degree(self, clients: int) -> int:
+        """How many neighbours a client has; ValueError if not even all others suffice."""
+        others = clients - 1
+        if self.losses is None:
+            return others if self.neighbours is None else min(self.neighbours, others)
+        graph = self.losses.graph(clients)
+        log(INFO, "randquant: neighbours of a client in the secure sum: %s.", graph.reason)
+        return graph.neighbours
 
     def _exhausted(self, view: EligibleGrid, number: int) -> bool:
         """Whether too few clients may still take part."""

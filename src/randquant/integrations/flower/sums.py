@@ -16,6 +16,7 @@ from flwr.common import log
 from flwr.common.serde import message_to_proto
 from flwr.serverapp import Grid
 
+from randquant.aggregation.secagg.draw import Draw
 from randquant.aggregation.secagg.server import Server
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.channels import wire
@@ -86,37 +87,91 @@ class Bytes:
         }
 
 
+@dataclass(frozen=True)
+class Link:
+    """How the steps of a round other than the upload are sent.
+
+    Attributes:
+        grid: sends them.
+        timeout: seconds for each of them.
+        kind: type of its messages.
+        group: Flower's label of the round.
+    """
+
+    grid: Grid
+    timeout: float
+    kind: str
+    group: str
+
+    def ask(self, requests: Mapping[int, Mapping[str, ConfigRecord]]) -> Iterable[Message]:
+        """Send each client its records; return the replies."""
+        sent = [
+            Message(
+                RecordDict(dict(records)),  # type: ignore[arg-type]
+                dst_node_id=client,
+                message_type=self.kind,
+                group_id=self.group,
+                ttl=self.timeout,
+            )
+            for client, records in requests.items()
+        ]
+        return self.grid.send_and_receive(sent, timeout=self.timeout)
+
+
 @dataclass
 class PlainSum:
-    """A sum of codes that the server sees one by one."""
+    """A sum of codes that the server sees one by one.
+
+    If the coordinates need a seed, it is drawn with the clients before they are asked to upload.
+    """
 
     offer: Offer
     clients: Sequence[int]
+    link: Link
     refused: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._session = os.urandom(SESSION_BYTES)
         self._payloads: dict[int, bytes] = {}
         self._bytes = Bytes(self.offer)
+        self._mechanism = self.offer.mechanism
 
     def measured(self) -> dict[str, int]:
         """See `Sum`."""
         return self._bytes.measured()
 
     def requests(self) -> dict[int, dict[str, ConfigRecord]]:
-        """The offer, for every client."""
-        head = Head(messages.UPLOAD, self._session, self.offer.to_text())
-        return {client: {messages.HEAD: head.record()} for client in self.clients}
+        """The offer, for every client; or a seed that was drawn with them."""
+        text = self.offer.to_text()
+        if not self.offer.drawn:
+            head = Head(messages.UPLOAD, self._session, text)
+            return {client: {messages.HEAD: head.record()} for client in self.clients}
+        draw = Draw(self._session)
+        head = Head(messages.ADVERTISE, self._session, text, commitment=draw.commitment)
+        replies = self.link.ask({c: {messages.HEAD: head.record()} for c in self.clients})
+
+        def take(client: int, content: RecordDict) -> None:
+            draw.add(client, Head.read(content).part)
+
+        counted = self._bytes.counted(replies)
+        known = _checked(counted, self.clients, head.step, head.session, take, self.refused)
+        self.clients = sorted(known)
+        seed, proofs = draw.close()
+        self._mechanism = self.offer.mechanism.in_round(seed)
+        return {
+            client: {messages.HEAD: Head(messages.UPLOAD, self._session, proof=proof).record()}
+            for client, proof in proofs.items()
+        }
 
     def add(self, replies: Iterable[Message]) -> int:
         """Unpack each payload, so that only codes of this client and round are averaged."""
 
         def take(client: int, content: RecordDict) -> None:
-            channel = self.offer.channel
-            form = messages.upload_format(self.offer, self._session, client)
+            form = messages.upload_format(self._mechanism, self._session, client)
             codes = wire.unpack(form, messages.read_payload(content), self.offer.size)
             padding = self.offer.size - self.offer.dimension
-            self._payloads[client] = wire.pack(channel, codes, padding)
+            coding = messages.coding_of(self._mechanism)
+            self._payloads[client] = wire.pack(coding, codes, padding)
 
         asked, counted = self.clients, self._bytes.counted(replies)
         known = _checked(counted, asked, messages.UPLOAD, self._session, take, self.refused)
@@ -128,7 +183,7 @@ class PlainSum:
             raise ProtocolError("Expected an update of one client at least, got none.")
         payloads = [self._payloads[client] for client in sorted(self._payloads)]
         key = Key.generate()  # channels decode without randomness
-        return self.offer.mechanism.mean(payloads, self.offer.dimension, key)
+        return self._mechanism.mean(payloads, self.offer.dimension, key)
 
 
 @dataclass
@@ -137,19 +192,13 @@ class SecureSum:
 
     Attributes:
         terms: terms that all clients agree on.
-        grid: sends the steps other than the upload.
-        timeout: seconds for each of these steps.
-        kind: type of its messages.
-        group: Flower's label of the round.
+        link: sends the steps other than the upload.
         directory: public keys of all clients' identities, if they have them.
     """
 
     offer: Offer
     terms: Terms
-    grid: Grid
-    timeout: float
-    kind: str
-    group: str
+    link: Link
     directory: Mapping[int, bytes] | None = None
     refused: dict[int, str] = field(default_factory=dict)
 
@@ -157,6 +206,8 @@ class SecureSum:
         self._server = Server(self.terms, self.directory)
         self._bytes = Bytes(self.offer)
         self._server.refused = self.refused  # shared
+        self._draw = Draw(self.terms.session) if self.offer.drawn else None
+        self._mechanism = self.offer.mechanism
 
     def measured(self) -> dict[str, int]:
         """See `Sum`."""
@@ -169,15 +220,23 @@ class SecureSum:
             self.terms.session,
             self.offer.to_text(),
             messages.terms_text(self.terms),
+            commitment=b"" if self._draw is None else self._draw.commitment,
         )
         adverts = self._ask({c: {messages.HEAD: head.record()} for c in self.terms.clients}, head)
         own = {c: keys[c] for c, keys in adverts.items() if c in keys}
         keys = self._named(self._server.introduce, own)
         head = Head(messages.SHARE, self.terms.session)
         sealed = self._ask({c: _request(head, inbox) for c, inbox in keys.items()}, head)
-        forwarded = self._named(self._server.forward, sealed)
-        head = Head(messages.UPLOAD, self.terms.session)
-        return {client: _request(head, inbox) for client, inbox in forwarded.items()}
+        forwarded, proofs = self._named(self._server.forward, sealed), {}
+        if self._draw is not None:
+            seed, proofs = self._draw.close()
+            self._mechanism = self.offer.mechanism.in_round(seed)
+        return {
+            client: _request(
+                Head(messages.UPLOAD, self.terms.session, proof=proofs.get(client, b"")), inbox
+            )
+            for client, inbox in forwarded.items()
+        }
 
     def add(self, replies: Iterable[Message]) -> int:
         """Add up masked vectors and close the sum; return the number of clients in it."""
@@ -206,7 +265,7 @@ class SecureSum:
         shares = self._ask({c: _request(head, inbox) for c, inbox in relayed.items()}, head)
         largest = self.offer.channel.levels - 1
         totals = self._named(self._server.unmask, shares, largest).astype(np.int64)
-        return self.offer.mechanism.decode(totals, len(survivors), self.offer.dimension)
+        return self._mechanism.decode(totals, len(survivors), self.offer.dimension)
 
     def _named(self, work: Callable[..., Result], *arguments: object) -> Result:
         """Do the server's part of a step; log the clients that it refuses, even if it fails."""
@@ -222,21 +281,14 @@ class SecureSum:
         self, requests: Mapping[int, Mapping[str, ConfigRecord]], head: Head
     ) -> dict[int, dict[int, bytes]]:
         """One step with some clients; return each valid reply's messages by recipient."""
-        sent = [
-            Message(
-                RecordDict(dict(records)),  # type: ignore[arg-type]
-                dst_node_id=client,
-                message_type=self.kind,
-                group_id=self.group,
-                ttl=self.timeout,
-            )
-            for client, records in requests.items()
-        ]
-        replies = self.grid.send_and_receive(sent, timeout=self.timeout)
+        replies = self.link.ask(requests)
         inboxes: dict[int, dict[int, bytes]] = {}
 
         def take(client: int, content: RecordDict) -> None:
-            inboxes[client] = messages.read_inbox(content)
+            inbox = messages.read_inbox(content)
+            if self._draw is not None and head.step == messages.ADVERTISE:
+                self._draw.add(client, Head.read(content).part)
+            inboxes[client] = inbox
 
         counted = self._bytes.counted(replies)
         _checked(counted, requests, head.step, head.session, take, self.refused)

@@ -10,10 +10,14 @@ from randquant._internal.html.formatting import minus
 from randquant._internal.html.pages import CodeLine, DataTable, Notes, Section
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.registry import channel_mechanisms
-from randquant.planning.plan.record import Candidate, DecodedError, Plan, code
+from randquant.planning.plan.record import Candidate, DecodedError, Need, Plan, code
+from randquant.privacy.guarantee import MODEL_TERMS
 
 COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
            "as codes", "all rounds", "epsilon", "parameters")  # fmt: skip
+
+
+PARTS = ("coordinates", "bytes up", "deviation", "epsilon")
 
 
 def as_text(plan: Plan) -> list[str]:
@@ -23,6 +27,8 @@ def as_text(plan: Plan) -> list[str]:
     limits = [_limit(limit.name, limit.noise) for limit in plan.limits]
     lines = [*_target(plan), ""]
     lines += tables.text(COLUMNS, [*rows, *limits])
+    if plan.parts:
+        lines += ["", _assumed(plan), *tables.text(PARTS, _parts(plan))]
     missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
     missing += _left_out(plan)
     lines += ["", *missing] if missing else []
@@ -48,6 +54,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "recommended": None if best is None else best.mechanism,
         "code": None if best is None else code(best, plan.need),
         "left_out": list(plan.left_out),
+        "parts": list(plan.parts),
     }
 
 
@@ -71,6 +78,9 @@ def as_page(plan: Plan) -> str:
         Section("", [limited, Notes([*_meaning(plan), *_left_out(plan)])], columns=False),
         Section("", [reasons] if missing else [], columns=False),
     ]
+    if plan.parts:
+        table = DataTable("Fewer coordinates", PARTS, _parts(plan), "compared")
+        sections.append(Section("", [table, Notes([_assumed(plan)])], columns=False))
     if plan.recommended is not None:
         line = CodeLine(code(plan.recommended, plan.need))
         sections.append(Section("Recommended", [line], columns=False))
@@ -85,24 +95,63 @@ _TITLES = {
 }
 
 
+def _parts(plan: Plan) -> list[list[str]]:
+    """All coordinates of the recommended mechanism, and fewer of them."""
+    first = plan.parts[0].mechanism
+    whole = [entry for entry in plan.entries if entry.mechanism == first]
+    return [
+        [
+            f"{part.coordinates or plan.need.setting.size:,}" + " *" * (part is plan.recommended),
+            f"{part.bytes_up:,}",
+            f"{part.noise.deviation:.4g}",
+            round_up(part.guarantee.epsilon),
+        ]
+        for part in [*whole, *plan.parts]
+        if part.noise is not None and part.guarantee is not None
+    ]
+
+
+def _assumed(plan: Plan) -> str:
+    return (
+        f"{plan.parts[0].mechanism} with fewer coordinates, if the mean of a round's clipped "
+        f"updates has length {plan.need.mean_norm:g} (* fewest bytes within 5 % of least error):"
+    )
+
+
 def _target(plan: Plan) -> list[str]:
     """The target and the setting, in words."""
     need = plan.need
-    balanced = " (all equally often)" if need.participations == need.balanced else ""
     return [
         f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
         f"{need.rounds:,} rounds, updates of L2 norm {need.clip_norm:g}, {need.bits} bits at most",
         f"epsilon <= {formatting.exact(need.epsilon)} at delta = {need.delta} for one client's "
         f"whole participation ({need.neighboring}, {need.trust} trust)",
-        f"a client takes part in at most {need.participations:,} rounds{balanced}: cohorts must be "
-        "drawn accordingly; no amplification by sampling is assumed",
+        *_participation(need),
     ]
+
+
+def _participation(need: Need) -> list[str]:
+    hidden = need.cohorts
+    if hidden is None:
+        balanced = " (all equally often)" if need.participations == need.balanced else ""
+        return [
+            f"a client takes part in at most {need.participations:,} rounds{balanced}: cohorts "
+            "must be drawn accordingly; no amplification by sampling is assumed"
+        ]
+    drawn = {
+        "fixed": f"every cohort of {need.cohort:,} is equally likely, in every round anew",
+        "poisson": "each client takes part in each round independently, and sends an update of "
+        "zeros in all others",
+        "drawn": f"each client draws {hidden.participations:,} rounds, and sends an update of "
+        "zeros in all others",
+    }
+    return [f"{drawn[hidden.draw]}; nobody learns who takes part", f"terms: {MODEL_TERMS}"]
 
 
 def _meaning(plan: Plan) -> list[str]:
     sent = "packed codes, header included"
-    if plan.need.trust == "aggregate":
-        sent = f"a vector masked for a sum of {plan.need.cohort:,}, header included"
+    if plan.need.trust != "local":
+        sent = f"a vector masked for a sum of {plan.need.setting.cohort:,}, header included"
     return [
         "deviation: root mean squared error of one coordinate of a round's decoded mean (a biased "
         "mean is rescaled first); / Gaussian: relative to the first limit",

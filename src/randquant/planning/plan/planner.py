@@ -16,8 +16,9 @@ from randquant.aggregation.layout import dimension_of
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.mechanisms.tuning import UpdateSetting
-from randquant.planning.limits import gaussian_multiplier, privunit
+from randquant.planning.limits import privunit
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
+from randquant.planning.plan.subsets import knee, parts
 from randquant.planning.plan.verdict import judge
 from randquant.planning.tuning.update import (
     protecting_mechanisms,
@@ -25,6 +26,8 @@ from randquant.planning.tuning.update import (
     tune_update,
 )
 from randquant.privacy.accounting.calibration import OutOfReach, calibrate
+from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.accounting.hidden import DRAWS, Draw
 from randquant.privacy.guarantee import Neighboring
 
 ALIKE = 1.01
@@ -40,11 +43,14 @@ def plan(
     delta: float = 1e-5,
     *,
     bits: int = 4,
-    trust: Literal["local", "aggregate"] = "aggregate",
+    trust: Literal["local", "aggregate", "model"] = "aggregate",
     clip_norm: float = 1.0,
     neighboring: Neighboring = "replace_one",
     max_participations: int | None = None,
+    sampling: Draw = "fixed",
     mechanisms: Sequence[str] | str | None = None,
+    coordinates: int | None = None,
+    mean_norm: float | None = None,
     progress: Report = quiet,
 ) -> Plan:
     """Calibrate every mechanism to one guarantee, and rank them by the error of the decoded mean.
@@ -57,12 +63,20 @@ def plan(
         rounds: how many rounds.
         epsilon, delta: target for one client's whole participation.
         bits: most bits of one code, 1 to 24; channels have 256 codes at most.
-        trust: `local` or `aggregate`.
+        trust: `local`, `aggregate`, or `model`, if the adversary sees the published models only and
+            nobody learns who takes part: `docs/sampling.md` says when that may be claimed.
         clip_norm: L2 clipping threshold of a whole update. Errors are proportional to it.
         neighboring: what an adversary tries to tell apart.
         max_participations: most rounds that a client takes part in; by default as few as there
             can be, rounds · cohort / population rounded up, which a balanced sampler keeps to.
+        sampling: under `model` trust, how cohorts are drawn: `fixed` in size, `poisson`, or
+            `drawn`: each client draws its rounds. With the latter two, all clients send in all
+            rounds.
         mechanisms: names, or `all`; by default those that are calibrated within seconds.
+        coordinates: how many coordinates of a rotated update are sent, a public random subset in
+            each round; by default all.
+        mean_norm: typical length of a mean of clipped updates, at most clip_norm, to choose how
+            many coordinates to send: the error of a subset grows with it. By default all are sent.
         progress: is told which mechanism is calibrated, and how many are done.
 
     Returns:
@@ -83,12 +97,13 @@ def plan(
     need = _checked(
         Need(
             dimension_of(dimension), population, cohort, rounds, bits, trust, clip_norm, epsilon,
-            delta, neighboring, 0,
+            delta, neighboring, 0, coordinates, mean_norm,
         ),
         max_participations,
+        sampling,
     )  # fmt: skip
     chosen = _chosen(mechanisms, need.setting)
-    multiplier = gaussian_multiplier(epsilon, delta, need.participations)
+    multiplier = need.multiplier
     entries = []
     with reporting(progress):
         with step("Gaussian noise", 0, len(chosen)):
@@ -98,12 +113,20 @@ def plan(
                 entries.append(_entry(name, need, multiplier, near))
         with step("limits", len(chosen), len(chosen)):
             limits = _limits(need, multiplier)
+        best = _recommended(entries)
+        with step("fewer coordinates", len(chosen), len(chosen)):
+            found = _parts(need, best, multiplier, near)
         report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
-    best = _recommended(entries)
-    verdict, advice = judge(need, best, limits)
+    asked = need
+    if best is not None:
+        best = knee(best, found)
+        asked = replace(need, coordinates=best.coordinates)
+    verdict, advice = judge(asked, best, limits)
     rest = [name for name in protecting_mechanisms(need.setting) if name not in chosen]
-    return Plan(need, entries, limits, verdict, advice, best, rest if mechanisms is None else ())
+    return Plan(
+        need, entries, limits, verdict, advice, best, rest if mechanisms is None else (), found
+    )
 
 
 def _chosen(mechanisms: Sequence[str] | str | None, setting: UpdateSetting) -> list[str]:
@@ -126,14 +149,25 @@ def _recommended(entries: Sequence[Candidate]) -> Candidate | None:
     return min(alike, key=lambda entry: entry.bytes_up, default=None)
 
 
-def _checked(need: Need, most: int | None) -> Need:
+def _parts(need: Need, best: Candidate | None, multiplier: float, near: float) -> list[Candidate]:
+    """The recommended mechanism with fewer coordinates, if it is asked how many to send."""
+    if best is None or need.coordinates is not None:
+        return []
+    return list(parts(need, best, lambda name, part: _entry(name, part, multiplier, near)))
+
+
+def _checked(need: Need, most: int | None, sampling: Draw) -> Need:
     """The need with its participations, or ValueError."""
     validate.whole("population", need.population, low=1, high=2**53)
     validate.whole("cohort", need.cohort, low=1, high=need.population)
     validate.whole("rounds", need.rounds, low=1, high=2**40)
     validate.real("epsilon", need.epsilon, above=0, high=1e6)
     validate.real("delta", need.delta, low=0, below=1)
+    validate.choice("trust", need.trust, ("local", "aggregate", "model"))
+    need = replace(need, cohorts=_cohorts(need, most, sampling))
     need.setting  # noqa: B018
+    if need.mean_norm is not None:
+        validate.real("mean_norm", need.mean_norm, low=0, high=need.clip_norm)
     least = need.balanced
     if most is not None:
         validate.whole(
@@ -144,21 +178,42 @@ def _checked(need: Need, most: int | None) -> Need:
     return replace(need, participations=least if most is None else most)
 
 
+def _cohorts(need: Need, most: int | None, sampling: Draw) -> HiddenCohorts | None:
+    """How clients take part if nobody sees it; ValueError where that is not so."""
+    validate.choice("sampling", sampling, DRAWS)
+    if need.trust == "model":
+        if most is not None:
+            raise ValueError(
+                "Expected no max_participations under model trust, got one: a cap makes rounds "
+                "depend on each other, so nothing would be amplified; take sampling='drawn'."
+            )
+        return HiddenCohorts(sampling, need.population, need.cohort, need.rounds)
+    if sampling != "fixed":
+        raise ValueError(
+            f"Expected trust='model' with sampling={sampling!r}, got {need.trust!r}: who takes "
+            "part hides a client only from those who do not see it."
+        )
+    return None
+
+
 def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
     """Calibrate one mechanism and measure it."""
     baseline = all_mechanisms()[name].baseline
-    sharing_noise = need.cohort if need.trust == "aggregate" else 1
-    gaussian = near * 2 * need.clip_norm / math.sqrt(sharing_noise)
+    gaussian = near * 2 * need.clip_norm / math.sqrt(need.setting.sharing)
     try:
         tuned = tune_update(
-            name, need.setting, need.epsilon, need.delta, need.participations, deviation=gaussian
-        )
+            name, need.setting, need.epsilon, need.delta,
+            need.participations if need.cohorts is None else need.rounds,
+            deviation=gaussian, cohorts=need.cohorts,
+        )  # fmt: skip
     except (OutOfReach, ValueError) as error:
         return Candidate(name, {}, baseline=baseline, remark=str(error))
     calibration = tuned.calibration
     mechanism = calibration.mechanism
-    deviation = mechanism.expected_error(need.dimension).deviation(need.cohort)
-    sent = mechanism.upload_bytes(need.dimension, need.cohort)
+    deviation, senders = need.deviation(mechanism), need.cohort
+    if need.cohorts is not None:
+        senders = need.setting.cohort
+    sent = mechanism.upload_bytes(need.dimension, senders)
     remark = "" if calibration.tight else "no smaller noise is available"
     return Candidate(
         name,
@@ -166,15 +221,18 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
         calibration.guarantee,
         _noise(need, deviation, multiplier),
         sent,
-        sent * need.cohort * need.rounds,
+        sent * senders * need.rounds,
         mechanism.payload_bytes(need.dimension),
         baseline,
         remark,
+        need.coordinates,
     )
 
 
 def _accounted(need: Need) -> float:
     """Noise multiplier of Gaussian noise under our accountant, where the searches start."""
+    if need.cohorts is not None:
+        return need.cohorts.gaussian_multiplier(need.epsilon, need.delta, need.neighboring)
     try:
         return calibrate(
             lambda noise: LocalGaussian(need.clip_norm, noise), need.epsilon, need.delta,
@@ -194,16 +252,18 @@ def _noise(need: Need, deviation: float, multiplier: float) -> DecodedError:
 def _gaussian(need: Need, multiplier: float) -> float:
     """Deviation of a coordinate of the mean with Gaussian noise."""
     noise = multiplier * need.setting.distance
+    if need.cohorts is not None:
+        return noise / need.cohorts.summed
     return noise / (need.cohort if need.trust == "aggregate" else math.sqrt(need.cohort))
 
 
 def _limits(need: Need, multiplier: float) -> list[Limit]:
     limits = []
     if math.isfinite(multiplier):
-        where = "on the sum" if need.trust == "aggregate" else "on each update"
+        where = "on each update" if need.trust == "local" else "on the sum"
         noise = _noise(need, _gaussian(need, multiplier), multiplier)
         limits.append(Limit(f"Gaussian noise {where}, accounted exactly", noise))
-    if need.trust == "aggregate" or need.neighboring != "replace_one":
+    if need.trust != "local" or need.neighboring != "replace_one":
         return limits
 
     def unit(epsilon: float) -> DecodedError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from randquant._internal.html.notebook import Facts, Pictured
@@ -11,8 +11,10 @@ from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
+from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan.picture import Placed, error_against_bytes
 from randquant.planning.tuning.update import tuned_mechanism
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
 Verdict = Literal["useful", "doubtful", "hopeless"]
@@ -27,11 +29,16 @@ class Need:
         dimension: coordinates of an update.
         population, cohort, rounds: clients, clients a round, rounds.
         bits: most bits of one code, 1 to 24; channels have 256 codes at most.
-        trust: `local`: the server sees each client's codes; `aggregate`: only their sum.
+        trust: `local`: the server sees each client's codes; `aggregate`: only their sum; `model`:
+            the adversary sees the models only.
         clip_norm: L2 clipping threshold of a whole update.
         epsilon, delta: target for one client's whole participation.
         neighboring: the neighbouring relation.
         participations: most rounds that a client takes part in.
+        coordinates: how many coordinates of a rotated update are sent; None for all.
+        mean_norm: length of a mean of clipped updates, which a subset's error depends on; None for
+            the largest possible, clip_norm.
+        cohorts: how clients take part under `model` trust; else None.
     """
 
     dimension: int
@@ -39,19 +46,45 @@ class Need:
     cohort: int
     rounds: int
     bits: int
-    trust: Literal["local", "aggregate"]
+    trust: Literal["local", "aggregate", "model"]
     clip_norm: float
     epsilon: float
     delta: float
     neighboring: Neighboring
     participations: int
+    coordinates: int | None = None
+    mean_norm: float | None = None
+    cohorts: HiddenCohorts | None = None
 
     @property
     def setting(self) -> UpdateSetting:
-        """The part of it that mechanisms are tuned to."""
+        """The part of it that mechanisms are tuned to: under `model` trust sums of all payloads."""
+        trust = "local" if self.trust == "local" else "aggregate"
+        clients = self.cohort if self.cohorts is None else self.cohorts.summands(None)
         return UpdateSetting(
-            self.dimension, self.cohort, self.bits, self.trust, self.clip_norm, self.neighboring
-        )
+            self.dimension, clients, self.bits, trust, self.clip_norm, self.neighboring,
+            self.coordinates,
+        )  # fmt: skip
+
+    @property
+    def multiplier(self) -> float:
+        """About the noise multiplier of Gaussian noise that meets the target."""
+        if self.cohorts is None:
+            return gaussian_multiplier(self.epsilon, self.delta, self.participations)
+        found = self.cohorts.gaussian_multiplier(self.epsilon, self.delta, self.neighboring)
+        # Relative to the distance of neighbours, as the other.
+        return found if self.neighboring == "replace_one" else 2 * found
+
+    def deviation(self, mechanism: UpdateMechanism) -> float:
+        """Root mean squared error of one coordinate of a round's decoded mean."""
+        error = mechanism.expected_error(self.dimension)
+        if self.cohorts is None or self.trust == "local":
+            return error.deviation(self.cohort, self.mean_norm)
+        clients = self.setting.cohort
+        # Of all who send, as many as are summed are not zeros.
+        part = self.cohorts.summed / clients
+        length = self.clip_norm if self.mean_norm is None else self.mean_norm
+        return error.deviation(clients, part * length) / part
 
     @property
     def balanced(self) -> int:
@@ -93,6 +126,7 @@ class Candidate:
             `local` trust, less where codes are masked for a sum.
         baseline: whether it samples in floating point: for comparison, not for deployment.
         remark: why the target is out of reach, or what else to know.
+        coordinates: how many coordinates of a rotated update are sent; None for all.
     """
 
     mechanism: str
@@ -104,6 +138,7 @@ class Candidate:
     bytes_plain: int = 0
     baseline: bool = False
     remark: str = ""
+    coordinates: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +160,11 @@ class Plan(Pictured):
         verdict: `useful`, `doubtful` or `hopeless`.
         advice: the verdict in sentences.
         recommended: among the mechanisms whose error is within a factor ALIKE of the least, the one
-            with the smallest upload; never a baseline; None if there is none.
+            with the smallest upload; never a baseline; None if there is none. If the length of the
+            mean is given, it sends as few coordinates as raise its error by 5 % at most.
         left_out: mechanisms that were not calibrated since they take longer, and nobody asked for
             them.
+        parts: that mechanism with fewer and fewer coordinates, if the length of the mean is given.
     """
 
     need: Need
@@ -137,6 +174,7 @@ class Plan(Pictured):
     advice: Sequence[str]
     recommended: Candidate | None
     left_out: Sequence[str] = ()
+    parts: Sequence[Candidate] = ()
 
     def _figures(self) -> list:
         placed = [
@@ -159,6 +197,17 @@ class Plan(Pictured):
             for entry in self.entries
             if entry.noise is not None and entry.guarantee is not None
         ]
+        rows += [
+            (
+                f"{part.mechanism}, {part.coordinates:,} coordinates"
+                + " (recommended)" * (part is self.recommended),
+                f"{part.noise.deviation:.4g}",
+                f"{part.bytes_up:,}",
+                round_up(part.guarantee.epsilon),
+            )
+            for part in self.parts
+            if part.noise is not None and part.guarantee is not None
+        ]
         rows += [(e.mechanism, "out of reach", "", "") for e in self.entries if e.noise is None]
         rows += [(limit.name, f"{limit.noise.deviation:.4g}", "", "") for limit in self.limits]
         return f"Plan: {self.verdict}", ("mechanism", "error", "bytes up", "ε ≤"), rows
@@ -179,15 +228,19 @@ class Plan(Pictured):
 
 def built(entry: Candidate, need: Need) -> UpdateMechanism:
     """An entry's mechanism, from its parameters; of an entry that meets the target."""
-    return tuned_mechanism(entry.mechanism, need.setting, entry.parameters)
+    setting = replace(need, coordinates=entry.coordinates).setting
+    return tuned_mechanism(entry.mechanism, setting, entry.parameters)
 
 
 def code(entry: Candidate, need: Need) -> str:
     """One line of Python that makes an entry's mechanism; it wants `update_mechanism`."""
     parameters = ", ".join(f"{name!r}: {value!r}" for name, value in entry.parameters.items())
-    options = f'trust="{need.trust}"'
-    if need.trust == "aggregate":
-        options += f", cohort={need.cohort}"
+    setting = need.setting
+    options = f'trust="{setting.trust}"'
+    if setting.trust == "aggregate":
+        options += f", cohort={setting.cohort}"
     if entry.mechanism in channel_mechanisms():
         options += f", clip_norm={need.clip_norm!r}"
+    if entry.coordinates is not None:
+        options += f", coordinates={entry.coordinates}"
     return f'update_mechanism("{entry.mechanism}", {{{parameters}}}, {options})'

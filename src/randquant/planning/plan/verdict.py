@@ -52,19 +52,18 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
 
 def _no_more(need: Need) -> list[str]:
     """What more bits, or more clients a round, could win: so that nobody hopes for more."""
-    multiplier = gaussian_multiplier(need.epsilon, need.delta, need.participations)
+    multiplier = need.multiplier
     if not math.isfinite(multiplier):
         return []
-    shared = need.trust == "aggregate"
     distance = need.setting.distance / need.clip_norm
-    sharing = need.cohort if shared else 1
-    excess = one_bit_excess(need.setting.size, sharing, multiplier, distance)
+    codes = need.coordinates or need.setting.size
+    excess = one_bit_excess(codes, need.setting.sharing, multiplier, distance)
     percent = 100 * (math.sqrt(1 + excess) - 1)
     sentences = [
         f"One bit a coordinate needs about {percent:.2g} % more noise than Gaussian noise would: "
         "more bits a coordinate can win back no more than that."
     ]
-    if shared and need.cohort < need.population:
+    if need.trust == "aggregate" and need.cohort < need.population:
         sentences.append(
             "w times the clients a round lower the noise of a mean by a factor of sqrt(w), at w "
             "times the uploads; noise correlated over w rounds could give no more."
@@ -89,7 +88,7 @@ def _remedies(need: Need, excess: float) -> str:
     times as many clients, both in all and in a round, it falls by a factor of k if the cohort
     shares the noise, else by sqrt(k).
     """
-    more = excess if need.trust == "aggregate" else excess**2
+    more = excess if need.trust != "local" else excess**2
     ways = [
         f"at most {max(int(need.dimension / excess**2), 1):,} parameters",
         f"about {math.ceil(more * need.population):,} clients and "

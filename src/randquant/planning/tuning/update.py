@@ -14,6 +14,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting
 from randquant.privacy.accounting.calibration import Calibration, calibrate
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 
 LARGE = 2000
 """Sums of many levels over larger cohorts take tens of seconds to bound."""
@@ -41,13 +42,14 @@ def tune_update(
     *,
     deviation: float,
     examples: int | None = None,
+    cohorts: HiddenCohorts | None = None,
 ) -> TunedUpdate:
     """Find the least noise with which a mechanism meets (epsilon, delta) for a whole run.
 
     Args:
         name: a mechanism's name.
         setting: dimension, cohort, bits, trust and clipping threshold.
-        epsilon, delta, rounds, examples: as in `calibrate`.
+        epsilon, delta, rounds, examples, cohorts: as in `calibrate`.
         deviation: starting point of the search: the standard deviation of Gaussian noise that
             meets the target, on each update (`local`) or a client's share of it (`aggregate`).
 
@@ -70,12 +72,13 @@ def tune_update(
     family = update_family(name, setting)
     asked = {
         "mechanism": name, "setting": setting, "epsilon": epsilon, "delta": delta,
-        "rounds": rounds, "examples": examples,
+        "rounds": rounds, "examples": examples, **({} if cohorts is None else {"cohorts": cohorts}),
     }  # fmt: skip
     # A guess only: `calibrate` accounts for the mechanism that it leads to.
     guess = cache.recall("noise", asked)
     kept = isinstance(guess, float) and family.reach[0] <= guess <= family.reach[1]
-    start = guess if kept else family.start(deviation)
+    # Where a part is sent, as much less noise hides it.
+    start = guess if kept else family.start(deviation * setting.part)
     calibration = calibrate(
         lambda noise: tuned_mechanism(name, setting, family.parameters(noise)),
         epsilon,
@@ -84,6 +87,7 @@ def tune_update(
         rounds,
         neighboring=setting.neighboring,
         examples=examples,
+        cohorts=cohorts,
         start=start,
         reach=family.reach,
     )
@@ -141,4 +145,5 @@ def tuned_mechanism(
         trust=setting.trust,
         cohort=setting.cohort,
         clip_norm=None if whole else setting.clip_norm,
+        coordinates=setting.coordinates,
     )

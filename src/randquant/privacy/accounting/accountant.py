@@ -15,7 +15,12 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.rule import compose, compose_worlds
+from randquant.privacy.accounting.composition.loss import Worlds
+from randquant.privacy.accounting.composition.rule import (
+    attained_epsilon,
+    compose,
+    compose_worlds,
+)
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
 from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
 from randquant.privacy.accounting.release import Release, check_release
@@ -82,6 +87,7 @@ def account(
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     trust = _one("trust", [release.trust for release in releases])
     neighboring = _one("neighboring", [release.neighboring for release in releases])
+    unit = _one("unit", [release.unit for release in releases])
     total = sum(release.releases for release in releases)
     distance = rounded_up(math.fsum(release.distance for release in releases))
     # theory/accounting.md, Proposition 3.
@@ -97,9 +103,9 @@ def account(
         if not quick:
             candidates.append(_by_worlds(releases, left))
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
+    lower = 0.0 if quick or trust != "local" else _attained(releases, delta)
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
-    lower = 0.0
     channel = _only_channel(releases)
     if channel is not None:
         # theory/composition.md, Propositions 1 and 10.
@@ -109,9 +115,9 @@ def account(
         if trust == "local":
             # Of sums the lower end is not shown: secure aggregation may hide the codes that lose
             # it.
-            lower = composed.epsilon.lower
+            lower = max(lower, composed.epsilon.lower)
     hidden = any(release.sampled for release in releases)
-    return Guarantee(epsilon, delta, neighboring, trust, order, total, lower, hidden)
+    return Guarantee(epsilon, delta, neighboring, trust, order, total, lower, hidden, unit)
 
 
 def account_at(releases: Sequence[Release], delta: float, order: float) -> float:
@@ -206,12 +212,24 @@ def _renyi_may_help(
 
 def _by_worlds(releases: Sequence[Release], delta: float) -> tuple[float, float]:
     """(epsilon, order) where the same worlds dominate parts of every release; else infinity."""
-    known = [release.worlds for release in releases]
-    first, *others = {each and each[0] for each in known}
-    if others or first is None:
+    worlds, parts = _only_worlds(releases)
+    if worlds is None:
         return math.inf, math.inf
     # theory/sampling.md, Propositions 15 and 19.
-    return compose_worlds(first, sum(each[1] for each in known if each), delta)
+    return compose_worlds(worlds, parts, delta)
+
+
+def _attained(releases: Sequence[Release], delta: float) -> float:
+    """Lower end of epsilon, if the same worlds dominate parts of every release; else 0."""
+    worlds, parts = _only_worlds(releases)
+    return 0.0 if worlds is None else attained_epsilon(worlds, parts, delta)
+
+
+def _only_worlds(releases: Sequence[Release]) -> tuple[Worlds | None, int]:
+    """The worlds that dominate parts of every release, and how many parts; None if they differ."""
+    known = [release.worlds for release in releases]
+    first, *others = {each and each[0] for each in known}
+    return (None, 0) if others else (first, sum(each[1] for each in known if each))
 
 
 def _by_renyi(

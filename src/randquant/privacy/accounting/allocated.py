@@ -9,14 +9,19 @@ from dataclasses import dataclass, replace
 
 from randquant._internal import validate
 from randquant.privacy.accounting.composition.allocation import Allocation
-from randquant.privacy.accounting.release import Release, ReleaseDefaults, whole_times
-from randquant.privacy.accounting.sampled import check_one_round, check_unseen, distance_of
+from randquant.privacy.accounting.hidden import (
+    HiddenRelease,
+    check_one_round,
+    check_unseen,
+    distance_of,
+)
+from randquant.privacy.accounting.release import Release, whole_times
 from randquant.privacy.divergence import UNIT
-from randquant.privacy.guarantee import Neighboring, Trust, rounded_up
+from randquant.privacy.guarantee import rounded_up
 
 
 @dataclass(frozen=True, slots=True)
-class Allocated(ReleaseDefaults):
+class Allocated(HiddenRelease):
     """One round's release, in a run in which a client takes part in a number of rounds at random.
 
     Attributes:
@@ -26,6 +31,7 @@ class Allocated(ReleaseDefaults):
         hidden: every client sends in every round, those that do not take part the encoding of an
             update of zeros.
         runs: how many runs, each with its own draw.
+        models: the adversary sees the published models only, see `Sampled`.
 
     It may be claimed if
 
@@ -60,6 +66,7 @@ class Allocated(ReleaseDefaults):
     total: int
     hidden: bool = False
     runs: int = 1
+    models: bool = False
 
     def __post_init__(self) -> None:
         validate.whole("total", self.total, low=1, high=2**53)
@@ -68,22 +75,7 @@ class Allocated(ReleaseDefaults):
         validate.whole("runs", self.runs, low=0, high=2**53)
         check_one_round("release", self.release)
         # theory/sampling.md, Proposition 18: as for independent rounds, nobody may see who is in.
-        check_unseen(self.release, "poisson", self.hidden)
-
-    @property
-    def trust(self) -> Trust:
-        """Against whom the bound holds."""
-        return self.release.trust
-
-    @property
-    def neighboring(self) -> Neighboring:
-        """What the two worlds differ by."""
-        return self.release.neighboring
-
-    @property
-    def sampled(self) -> bool:
-        """Yes."""
-        return True
+        check_unseen(self.release, "drawn", self.hidden, self.models)
 
     @property
     def rounds(self) -> int:
@@ -97,9 +89,9 @@ class Allocated(ReleaseDefaults):
 
     @property
     def distance(self) -> float:
-        """Total variation distance of all rounds that the client takes part in."""
+        """Total variation distance of all rounds: also where the client sends zeros."""
         # theory/rounding.md, Proposition 8.
-        return self.release.distance * self.participations * self.runs * (1 + 8 * UNIT)
+        return self.release.distance * self.rounds * (1 + 8 * UNIT)
 
     def renyi(self, order: float) -> float:
         """As if everybody saw the rounds that the client takes part in."""

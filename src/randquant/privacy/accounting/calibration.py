@@ -15,7 +15,9 @@ from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.examples import check_examples, of_one_example
+from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
@@ -31,6 +33,8 @@ REACH = (1e-6, 1e12)
 STEPS = 48
 """Most points that one stage of the search evaluates."""
 
+EDGE = 1e-3
+"""How near, relatively, noise that cannot be built is looked for."""
 
 JUMP = 100.0
 """Two epsilons that differ by more are not joined by a curve worth a secant."""
@@ -78,6 +82,7 @@ def calibrate(
     *,
     neighboring: Neighboring = "replace_one",
     examples: int | None = None,
+    cohorts: HiddenCohorts | None = None,
     start: float = 1.0,
     reach: tuple[float, float] = REACH,
 ) -> Calibration[M]:
@@ -93,6 +98,8 @@ def calibrate(
         neighboring: the neighbouring relation.
         examples: for example-level privacy, the fewest clipped examples that an update is the mean
             of; None for client-level privacy.
+        cohorts: how clients take part, if nobody sees which of them do; `rounds` is then how many
+            the run has. None if it is seen.
         start: where the search starts; a good guess saves time.
         reach: smallest and largest noise to try.
 
@@ -103,8 +110,8 @@ def calibrate(
         The returned guarantee is the accountant's own for the returned mechanism, built again from
         the returned number, and its epsilon is at most the target. If epsilon falls as the noise
         grows, then smaller noise either misses the target, or differs by less than six digits show
-        or by less than TOLERANCE in epsilon. If epsilon does not fall, the result still meets the
-        target.
+        or by less than TOLERANCE in epsilon, or cannot be built or is within EDGE of noise that
+        cannot. If epsilon does not fall, the result still meets the target.
 
     Raises:
         OutOfReach: no noise that was tried meets the target; it names the least epsilon found.
@@ -113,8 +120,8 @@ def calibrate(
     Example:
         >>> from randquant.aggregation.baselines import LocalGaussian
         >>> found = calibrate(lambda z: LocalGaussian(1.0, z), 8.0, 1e-6, 1000, rounds=5)
-        >>> found.noise, 7.99 < found.guarantee.epsilon <= 8
-        (1.46066, True)
+        >>> round(found.noise, 3), 7.99 < found.guarantee.epsilon <= 8
+        (1.461, True)
         >>> try:
         ...     calibrate(lambda z: LocalGaussian(1.0, z), 8.0, 0.0, 1000, rounds=5)
         ... except OutOfReach as error:
@@ -139,7 +146,10 @@ def calibrate(
     def released(noise: float) -> tuple[M, Release]:
         mechanism = build(noise)
         validate.answers("what build returns", mechanism, "a mechanism", "release")
-        release = mechanism.release(dimension, rounds, neighboring)
+        if cohorts is None:
+            release = mechanism.release(dimension, rounds, neighboring)
+        else:
+            release = cohorts.release(mechanism, dimension, rounds, neighboring)
         if release is None:
             raise TypeError("Expected a mechanism that protects, got one without a guarantee.")
         if examples is not None:
@@ -148,9 +158,11 @@ def calibrate(
             assert release is not None
         return mechanism, release
 
-    start, order, calls = _by_one_order(released, epsilon, delta, start, (low, high))
-    measured = _Accounted(epsilon, delta, order)
-    search = _NoiseSearch(lambda noise: released(noise)[1], measured, epsilon, low, high)
+    # The best order of hidden cohorts is another than Gaussian noise's.
+    near = gaussian_order(epsilon, delta) if delta > 0 and cohorts is None else None
+    measured = _Accounted(delta, near)
+    start, low, calls = _roughly(released, epsilon, measured, start, (low, high))
+    search = _NoiseSearch(lambda noise: released(noise)[1], measured, epsilon, delta, low, high)
     noise = search.run(start)
     if noise is None:
         raise search.out_of_reach(delta, rounds)
@@ -167,7 +179,6 @@ def calibrate(
 class _Accounted:
     """Epsilon by the accountant, which begins at the order that is good near the target."""
 
-    target: float
     delta: float
     near: float | None
 
@@ -175,43 +186,45 @@ class _Accounted:
         return self.guarantee(release).epsilon
 
     def guarantee(self, release: Release) -> Guarantee:
-        """The accountant's; far from the target another order is best, which it looks for."""
-        if self.near is not None:
-            # Each order alone gives a valid bound: trying few of them cannot state too little.
-            guarantee = account([release], self.delta, near=self.near)
-            if guarantee.epsilon <= 1.5 * self.target:
-                return guarantee
-        return account([release], self.delta)
+        """The accountant's."""
+        # Other bounds than Rényi's may be the best for a channel on each coordinate.
+        near = self.near if release.coordinate_channel is None else None
+        return account([release], self.delta, near=near)
 
 
-def _by_one_order(
+def _roughly(
     released: Callable[[float], tuple[Releasing, Release]],
     epsilon: float,
-    delta: float,
+    measured: _Accounted,
     start: float,
     reach: tuple[float, float],
-) -> tuple[float, float | None, int]:
-    """(noise, order, calls): about the noise that meets the target, and a good Rényi order there.
+) -> tuple[float, float, int]:
+    """(noise, low, calls): about the noise that meets the target, by one order of each release.
 
-    One order alone bounds epsilon in a fraction of the accountant's time, and at the target the
-    best order is about that of Gaussian noise. (start, None) where other bounds than Rényi's count.
+    This takes a fraction of the accountant's time. The start, where other bounds count. No noise
+    below `low` is worth trying.
     """
-    if delta == 0:
-        return start, None, 0
-    order = gaussian_order(epsilon, delta)
-    plain = True
+    near, delta = measured.near, measured.delta
+    if near is None:
+        return start, reach[0], 0
+    gaussian = plain = None
 
     def at_order(release: Release) -> float:
-        nonlocal plain
-        # Other bounds than Rényi's may be the best for a channel on each coordinate.
-        plain &= release.coordinate_channel is None
-        return account_at([release], delta, order) if plain else math.inf
+        nonlocal gaussian, plain
+        if plain is None:  # the first noise decides what all are measured by
+            plain = release.coordinate_channel is None
+            gaussian = plain and (release.squared_mu is not None or release.steps is not None)
+        if not gaussian:
+            return account_at([release], delta, near)
+        # What is compared with Gaussian noise is hardly worse than noise of its energy.
+        return gaussian_epsilon(math.sqrt(release.renyi(2.0)), delta)
 
-    search = _NoiseSearch(lambda noise: released(noise)[1], at_order, epsilon, *reach)
-    noise = search.run(start)
-    if not plain or noise is None:
-        return start, None, len(search.tried)
-    return noise, order, len(search.tried)
+    search = _NoiseSearch(lambda noise: released(noise)[1], at_order, epsilon, delta, *reach)
+    if search.buildable(start) is None or not plain:
+        return start, reach[0], len(search.tried)
+    noise = search.run(start) or start
+    missing = [tried for tried, found in search.tried.items() if found is None and tried < noise]
+    return noise, max(missing, default=reach[0]), len(search.tried)
 
 
 class _NoiseSearch:
@@ -222,11 +235,14 @@ class _NoiseSearch:
         release: Callable[[float], Release],
         measure: Callable[[Release], float],
         target: float,
+        delta: float,
         low: float,
         high: float,
     ) -> None:
         self.release, self.measure = release, measure
-        self.target, self.low, self.high = target, low, high
+        self.target, self.delta, self.low, self.high = target, delta, low, high
+        # The middle of the tolerated range below the target.
+        self.aim = gaussian_noise(target * (1 - TOLERANCE / 2), delta)
         self.tried: dict[float, float | None] = {}  # epsilon; None if no mechanism could be built
         self.reasons: dict[float, str] = {}
 
@@ -282,7 +298,7 @@ class _NoiseSearch:
 
         They are equal at an end of the range. There may be no mechanism at the next one.
         """
-        side, here, factor = self.enough(first), first, 1.05
+        side, here, factor = self.enough(first), first, 1.0
         there = self.guess(first)
         for _ in range(STEPS):
             # A tight noise ends the walk on either side: it is good enough.
@@ -291,22 +307,23 @@ class _NoiseSearch:
             here = there
             if there == (self.low if down else self.high):
                 break
-            there = self.clamp(there / factor if down else there * factor)
-            # Steps grow as 1.05, 1.05**2, 1.05**4, …: about ten of them cross the range.
-            factor *= factor
+            # The second guess is mostly right. Then steps grow as 1.05, 1.05**2, 1.05**4, …: about
+            # ten of them cross the range.
+            guess = self.guess(there)
+            there = (
+                min(guess, self.clamp(there / factor))
+                if down
+                else max(guess, self.clamp(there * factor))
+            )
+            factor = max(factor * factor, 1.05)
         return here, there
 
     def guess(self, noise: float) -> float:
-        """A guess of the noise at the target: epsilon falls about like noise**-1.5."""
+        """A guess of the noise at the target: as if it were Gaussian noise."""
         epsilon = self.at(noise)
         if not epsilon or math.isinf(epsilon):
             return noise
-        return self.clamp(noise * (epsilon / self.aim) ** (1 / 1.5))
-
-    @property
-    def aim(self) -> float:
-        """The middle of the tolerated range below the target."""
-        return self.target * (1 - TOLERANCE / 2)
+        return self.clamp(noise * self.aim / gaussian_noise(epsilon, self.delta))
 
     def narrow(self, good: float, bad: float) -> float:
         """Narrow the bracket, by a secant in logarithms or by bisection."""
@@ -314,11 +331,15 @@ class _NoiseSearch:
             upper, lower = self.at(bad), self.at(good)
             if good == bad or self.tight(good):
                 break
+            # To find out what cannot be built may take seconds a step.
+            if upper is None and abs(math.log(bad / good)) < EDGE:
+                break
             # Every fourth step bisects, so that a sharply bent curve cannot stall the secant, and
             # every step where it jumps.
             part = 0.5
             if upper is not None and lower and upper < JUMP * lower and step % 4 != 3:
-                part = math.log(self.aim / lower) / math.log(upper / lower)
+                most, least = (gaussian_noise(each, self.delta) for each in (lower, upper))
+                part = math.log(most / self.aim) / math.log(most / least)
             middle = _six(good * (bad / good) ** min(max(part, 1e-3), 1 - 1e-3))
             if middle in (good, bad):
                 middle = _six((good + bad) / 2)

@@ -1,11 +1,11 @@
-"""The guarantee of a client as a function of its participations, computed once for each number."""
+"""The guarantee of a client as a function of its rounds, computed once for each number."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.guarantee import Guarantee, Neighboring
@@ -13,6 +13,8 @@ from randquant.privacy.guarantee import Guarantee, Neighboring
 
 class Ledger:
     """The guarantee of a client as a function of the number of rounds it took part in.
+
+    With hidden cohorts nobody sees these, and it is a function of the number of rounds of the run.
 
     Args:
         mechanism: the mechanism of every update.
@@ -22,10 +24,11 @@ class Ledger:
         limit: an epsilon not to exceed, if any; above it `epsilon` is as tight as `guarantee`.
         examples: for example-level privacy, the fewest clipped examples that an update is the mean
             of; None for client-level privacy.
+        cohorts: how clients take part, if nobody sees which of them do; None if it is seen.
 
     Raises:
-        ValueError: delta is out of range, or the mechanism does not work in that dimension or at
-            example level.
+        ValueError: delta is out of range, the mechanism does not work in that dimension or at
+            example level, or cohorts cannot be hidden with it.
 
     Example:
         >>> from randquant.aggregation.registry import update_mechanism
@@ -44,6 +47,7 @@ class Ledger:
         neighboring: Neighboring = "replace_one",
         limit: float | None = None,
         examples: int | None = None,
+        cohorts: HiddenCohorts | None = None,
     ) -> None:
         self._mechanism = mechanism
         self._dimension = dimension
@@ -51,37 +55,52 @@ class Ledger:
         self._neighboring: Neighboring = neighboring
         self._limit = math.inf if limit is None else limit
         self._examples = examples
+        self._cohorts = cohorts
         self._known: dict[int, float | None] = {}
         self.epsilon(1)
 
-    def release(self, participations: int) -> Release | None:
-        """The release of a client with so many participations; None without privacy."""
-        release = self._mechanism.release(self._dimension, participations, self._neighboring)
+    @property
+    def hidden(self) -> bool:
+        """Whether rounds are those of the run, in which nobody sees who takes part."""
+        return self._cohorts is not None
+
+    def release(self, rounds: int) -> Release | None:
+        """The release of a client with so many rounds; None without privacy."""
+        if self._cohorts is not None:
+            release = self._cohorts.release(
+                self._mechanism, self._dimension, rounds, self._neighboring
+            )
+        else:
+            release = self._mechanism.release(self._dimension, rounds, self._neighboring)
         return release if self._examples is None else of_one_example(release, self._examples)
 
-    def guarantee(self, participations: int) -> Guarantee | None:
+    def guarantee(self, rounds: int) -> Guarantee | None:
         """The tightest guarantee that accounting proves; None without privacy."""
-        release = self.release(participations)
-        if release is None:
-            return None
-        found = account([release], self._delta)
-        return found if self._examples is None else replace(found, unit="example")
+        release = self.release(rounds)
+        return None if release is None else account([release], self._delta)
 
-    def epsilon(self, participations: int) -> float | None:
+    def epsilon(self, rounds: int) -> float | None:
         """A proven upper bound of epsilon, computed once; None without privacy.
 
         It equals `guarantee`'s if quick accounting exceeds the limit, and is never below it: if it
         is within the limit, so is the epsilon of `guarantee`.
         """
-        if participations not in self._known:
-            self._known[participations] = self._bound(participations)
-        return self._known[participations]
+        counted = rounds if self._cohorts is None else self._cohorts.counted(rounds)
+        if counted not in self._known:
+            self._known[counted] = self._bound(counted)
+        return self._known[counted]
 
-    def _bound(self, participations: int) -> float | None:
-        release = self.release(participations)
+    def _bound(self, rounds: int) -> float | None:
+        release = self.release(rounds)
         if release is None:
             return None
         quick = account([release], self._delta, quick=True).epsilon
-        if quick <= self._limit:
+        if quick <= self._limit and self._cohorts is None:
             return quick
+        if self._cohorts is not None and 0 < rounds < self._cohorts.counted(self._cohorts.rounds):
+            # What is seen of a run is seen of the whole run, which is accounted for once.
+            whole = self.epsilon(self._cohorts.rounds)
+            assert whole is not None
+            if min(quick, whole) <= self._limit:
+                return min(quick, whole)
         return account([release], self._delta).epsilon

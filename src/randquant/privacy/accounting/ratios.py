@@ -127,6 +127,9 @@ def _fill(first, second, keep, error, ends, way, tilted):
         tilted: (2, len(LADDER)), the sixth moments times powers of b/a under a, and back.
     """
     cells = way.shape[0] - 1
+    right = np.arange(cells + 1) / cells
+    left = right[::-1].copy()
+    totals = np.zeros((5, cells + 1))
     for z in range(first.shape[0]):
         a, b = first[z], second[z]
         if max(a, b) < keep:
@@ -136,30 +139,33 @@ def _fill(first, second, keep, error, ends, way, tilted):
         raised = abs(change) + 2.5 * error * max(a, b)
         for end in range(2):
             q, p = (a, b) if end == 0 else (b, a)
-            signed, plain, above = change, abs(change), raised
+            inverse = 1.0 / q
+            step, high = change * inverse, raised * inverse
+            signed, above = change, raised
             for power in range(5):
-                signed *= change / q
-                plain *= abs(change) / q
-                above *= raised / q
+                signed *= step
+                above *= high
                 ends[end, power, 0] += signed
-                ends[end, power, 1] += plain
+                ends[end, power, 1] += abs(signed)
                 ends[end, power, 2] += above
             # theory/martingale.md, Proposition 2: E (rho - 1)^6 rho^a at the two corners.
-            weight = p / q
-            for step in range(tilted.shape[1]):
-                tilted[end, step] += above * weight
+            weight = p * inverse
+            for place in range(tilted.shape[1]):
+                tilted[end, place] += above * weight
                 weight *= weight
+        # Several cells at once: no branch, and one division.
         for cell in range(cells + 1):
             # A mix with positive parts: within 3 units of itself.
-            q = (cells - cell) / cells * a + cell / cells * b
-            signed, plain, above = change, abs(change), raised
-            for power in range(2):
-                signed *= change / q
-                plain *= abs(change) / q
-                above *= raised / q
-                way[cell, power, 0] += signed
-                way[cell, power, 1] += plain
-                way[cell, power, 2] += above
+            inverse = 1.0 / (left[cell] * a + right[cell] * b)
+            step, high = change * inverse, raised * inverse
+            second_moment, above = change * step, raised * high
+            totals[0, cell] += second_moment
+            totals[1, cell] += above
+            totals[2, cell] += second_moment * step
+            totals[3, cell] += abs(second_moment * step)
+            totals[4, cell] += above * high
+    way[:, 0, 0], way[:, 0, 1], way[:, 0, 2] = totals[0], totals[0], totals[1]
+    way[:, 1, 0], way[:, 1, 1], way[:, 1, 2] = totals[2], totals[3], totals[4]
 
 
 @dataclass(frozen=True, slots=True)

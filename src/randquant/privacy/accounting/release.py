@@ -8,7 +8,7 @@ from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.loss import Worlds
 from randquant.privacy.accounting.martingale import Steps
-from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
 
 
 class Release(Protocol):
@@ -26,6 +26,11 @@ class Release(Protocol):
     @property
     def neighboring(self) -> Neighboring:
         """The neighbouring relation."""
+        ...
+
+    @property
+    def unit(self) -> Unit:
+        """What is protected: all data of a `client`, or one `example` of a client."""
         ...
 
     @property
@@ -125,6 +130,11 @@ class ReleaseDefaults:
     __slots__ = ()
 
     @property
+    def unit(self) -> Unit:
+        """All data of a client."""
+        return "client"
+
+    @property
     def coordinate_channel(self) -> Channel | None:
         """None."""
         return None
@@ -189,9 +199,32 @@ def check_release(name: str, release: object) -> None:
         "a release, such as rq.ChannelRelease(channel, dimension=..., rounds=...) or a mechanism's "
         "release(dimension, rounds)"
     )
-    validate.answers(name, release, wanted, "trust", "neighboring", "releases", "renyi", "sampled")
+    validate.answers(name, release, wanted, "trust", "neighboring", "releases", "renyi", "sampled",
+        "unit",)  # fmt: skip
 
 
 def whole_times(times: int) -> int:
     """How often a release is repeated, or a TypeError or ValueError."""
     return validate.whole("times", times, low=0, high=2**53)
+
+
+def check_size(dimension: int, rounds: int) -> None:
+    """Refuse numbers of coordinates and rounds out of bounds."""
+    validate.whole("dimension", dimension, low=1, high=2**53)
+    validate.whole("rounds", rounds, low=0, high=2**53)
+
+
+def check_words(trust: str, neighboring: str, trusts: tuple[str, ...]) -> None:
+    """Refuse words that a release does not know."""
+    validate.choice("trust", trust, trusts)
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
+
+
+def check_cohort(cohort: int, trust: str) -> None:
+    """Refuse cohorts out of bounds, and such that hide nobody."""
+    validate.whole("cohort", cohort, low=1, high=LARGEST_COHORT)
+    if trust == "local" and cohort != 1:
+        raise ValueError(
+            f"Expected cohort=1 under local trust, got {cohort}: other clients do not hide a "
+            "client whose own codes the server sees."
+        )

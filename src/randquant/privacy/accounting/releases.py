@@ -13,6 +13,7 @@ from typing import Literal
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
+from randquant.privacy.accounting import release as checks
 from randquant.privacy.accounting.examples import check_examples, share
 from randquant.privacy.accounting.gaussian import step_square
 from randquant.privacy.accounting.martingale import Steps, steps_of_sums
@@ -24,7 +25,8 @@ from randquant.privacy.certificates.sums.certificate import certify_sum
 from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import squared_distance
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT
-from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, rounded_up
+from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
+from randquant.privacy.guarantee import rounded_up as rounded_up
 
 LADDER = (2.0, 16.0, 128.0, 1024.0)
 """Orders at which kappa is checked before it is computed at a larger one."""
@@ -58,9 +60,9 @@ class ChannelRelease(ReleaseDefaults):
     cohort: int = 1
 
     def __post_init__(self) -> None:
-        _check_size(self.dimension, self.rounds)
-        _check_words(self.trust, self.neighboring, ("local", "aggregate"))
-        _check_cohort(self.cohort, self.trust)
+        checks.check_size(self.dimension, self.rounds)
+        checks.check_words(self.trust, self.neighboring, ("local", "aggregate"))
+        checks.check_cohort(self.cohort, self.trust)
 
     @property
     def releases(self) -> int:
@@ -115,6 +117,7 @@ class VectorRelease(ReleaseDefaults):
         norm: `l2` or `l1`.
         examples: for example-level privacy, the fewest examples whose clipped gradients an update
             is the mean of: neighbours are that many times closer. None for client-level privacy.
+        whole_norm: threshold of the update of which only a part, clipped to clip_norm, is sent.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -129,21 +132,24 @@ class VectorRelease(ReleaseDefaults):
     cohort: int = 1
     norm: Norm = "l2"
     examples: int | None = None
+    whole_norm: float | None = None
 
     def __post_init__(self) -> None:
         validate.kind("channel", self.channel, Channel)
         validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
-        _check_size(self.dimension, self.rounds)
-        _check_words(self.trust, self.neighboring, ("local", "aggregate"))
-        _check_cohort(self.cohort, self.trust)
+        checks.check_size(self.dimension, self.rounds)
+        checks.check_words(self.trust, self.neighboring, ("local", "aggregate"))
+        checks.check_cohort(self.cohort, self.trust)
         validate.choice("norm", self.norm, ("l1", "l2"))
         if self.examples is not None:
             check_examples(self.examples)
-            if self.norm != "l2":
-                raise ValueError(
-                    f"Expected norm='l2' with examples, got {self.norm!r}: examples are clipped "
-                    "in L2."
-                )
+            if self.norm != "l2":  # examples are clipped in L2
+                raise ValueError(f"Expected norm='l2' with examples, got {self.norm!r}.")
+
+    @property
+    def unit(self) -> Unit:
+        """An example if `examples` are given."""
+        return "client" if self.examples is None else "example"
 
     @property
     def releases(self) -> int:
@@ -193,8 +199,10 @@ class VectorRelease(ReleaseDefaults):
     def _apart(self) -> float:
         """Largest distance of neighbours' updates, in the norm in which they are clipped."""
         worlds = 2 if self.neighboring == "replace_one" else 1
-        # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16.
-        return worlds * self.clip_norm * share(self.examples)
+        # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16, of a
+        # part theory/subsets.md, Proposition 5: what an example changes may all be in that part.
+        whole = self.clip_norm if self.whole_norm is None else self.whole_norm
+        return worlds * min(self.clip_norm, whole * share(self.examples))
 
     def _kappa(self, order: float) -> float:
         return kappa_sum(self.channel, self.cohort, order).upper
@@ -228,9 +236,9 @@ class GaussianRelease(ReleaseDefaults):
         trust: `central` if a trusted server adds the noise to a sum, `local` if each client adds
             it to its update.
         neighboring: the neighbouring relation of that distance.
+        one_example: whether neighbours differ in one example of a client, not in all its data.
 
-    The bound is that of the real-valued Gaussian; for noise sampled in floating point, as in the
-    baselines, it is not exact.
+    The bound is that of real-valued noise; for noise sampled in floating point it is not exact.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -241,12 +249,13 @@ class GaussianRelease(ReleaseDefaults):
     rounds: int
     trust: Trust = "central"
     neighboring: Neighboring = "replace_one"
+    one_example: bool = False
 
     def __post_init__(self) -> None:
-        _check_words(self.trust, self.neighboring, ("local", "central"))
+        checks.check_words(self.trust, self.neighboring, ("local", "central"))
         # Squares of numbers outside these bounds would overflow or underflow.
         validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e101)
-        _check_size(self.dimension, self.rounds)
+        checks.check_size(self.dimension, self.rounds)
 
     @property
     def releases(self) -> int:
@@ -265,6 +274,11 @@ class GaussianRelease(ReleaseDefaults):
             return 0.0
         # theory/accounting.md, Proposition 7. Four roundings.
         return rounded_up(self.rounds * order / (2 * self.noise_multiplier**2))
+
+    @property
+    def unit(self) -> Unit:
+        """An example if `one_example`."""
+        return "example" if self.one_example else "client"
 
     @property
     def gaussian_multiplier(self) -> float:
@@ -286,7 +300,7 @@ class GaussianRelease(ReleaseDefaults):
         check_examples(examples)
         # Two quotients, a sum and a product: 4 units; less noise is the safe side.
         multiplier = self.noise_multiplier / share(examples) * (1 - 4 * UNIT)
-        return replace(self, noise_multiplier=multiplier)
+        return replace(self, noise_multiplier=multiplier, one_example=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +331,7 @@ class NoiseRelease(ReleaseDefaults):
     def __post_init__(self) -> None:
         validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
         validate.whole("squared_distance", self.squared_distance, low=0)
-        _check_size(self.dimension, self.rounds)
+        checks.check_size(self.dimension, self.rounds)
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
 
     @property
@@ -359,25 +373,6 @@ class NoiseRelease(ReleaseDefaults):
     def repeated(self, times: int) -> NoiseRelease:
         """The same release over `times` times as many rounds."""
         return replace(self, rounds=self.rounds * whole_times(times))
-
-
-def _check_size(dimension: int, rounds: int) -> None:
-    validate.whole("dimension", dimension, low=1, high=2**53)
-    validate.whole("rounds", rounds, low=0, high=2**53)
-
-
-def _check_words(trust: str, neighboring: str, trusts: tuple[str, ...]) -> None:
-    validate.choice("trust", trust, trusts)
-    validate.choice("neighboring", neighboring, NEIGHBORINGS)
-
-
-def _check_cohort(cohort: int, trust: str) -> None:
-    validate.whole("cohort", cohort, low=1, high=LARGEST_COHORT)
-    if trust == "local" and cohort != 1:
-        raise ValueError(
-            f"Expected cohort=1 under local trust, got {cohort}: other clients do not hide a "
-            "client whose own codes the server sees."
-        )
 
 
 @functools.lru_cache(maxsize=4096)

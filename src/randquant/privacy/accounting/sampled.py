@@ -5,6 +5,7 @@ When participation is hidden, and how much that amplifies privacy: `docs/theory/
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,14 +13,14 @@ from typing import Literal
 from randquant._internal import validate
 from randquant.privacy.accounting.amplification import amplified
 from randquant.privacy.accounting.composition.mixture import Mixture
-from randquant.privacy.accounting.release import (
-    Release,
-    ReleaseDefaults,
-    check_release,
-    whole_times,
+from randquant.privacy.accounting.hidden import (
+    HiddenRelease,
+    check_one_round,
+    check_unseen,
+    distance_of,
 )
+from randquant.privacy.accounting.release import Release, whole_times
 from randquant.privacy.divergence import UNIT
-from randquant.privacy.guarantee import Neighboring, Trust, rounded_up
 
 Scheme = Literal["poisson", "fixed"]
 """`poisson`: each client takes part independently of the others. `fixed`: cohorts of one size,
@@ -27,7 +28,7 @@ drawn uniformly."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled(ReleaseDefaults):
+class Sampled(HiddenRelease):
     """One round's release, repeated in many rounds in each of which a client takes part at random.
 
     Attributes:
@@ -35,12 +36,18 @@ class Sampled(ReleaseDefaults):
         rate: probability of taking part; for a fixed size see `of_cohort`.
         rounds: rounds of the whole run, whether the client takes part or not.
         scheme: `poisson`, where each client takes part independently, or `fixed`, where every
-            cohort of a size is equally likely (`replace_one` only).
+            cohort of a size is equally likely.
         hidden: every client sends in every round, those that do not take part the encoding of an
             update of zeros. Then not even a server that sees each client's codes knows who takes
             part (`poisson` only).
-        absent: for a `replace_one` release and `poisson`, the same release for `zero_out`
-            neighbours, which sharpens the bound; of a channel it is known without being given.
+        absent: the same release between the client and its absence. For `replace_one` and
+            `poisson` that is the one for `zero_out` neighbours, which sharpens the bound; of a
+            channel it is known without being given. For `zero_out` and `fixed`, where another
+            client takes its place, it is the one for `replace_one` neighbours, and must be given.
+        models: the adversary sees the published models only, and not what the server sees: the
+            bound is under `model` trust, which may be claimed as docs/sampling.md says. Clients may
+            then add the noise of a release under `local` or `aggregate` trust if `scheme` is
+            `fixed`, or `hidden`.
 
     Cohorts of different rounds must be drawn independently, with randomness that the adversary
     does not know. A cap on participations makes rounds dependent: account for it by the
@@ -64,15 +71,15 @@ class Sampled(ReleaseDefaults):
     scheme: Scheme = "poisson"
     hidden: bool = False
     absent: Release | None = None
+    models: bool = False
 
     def __post_init__(self) -> None:
         validate.real("rate", self.rate, above=0, high=1, why="it is a probability")
         validate.whole("rounds", self.rounds, low=0, high=2**53)
         validate.choice("scheme", self.scheme, ("poisson", "fixed"))
         check_one_round("release", self.release)
-        check_unseen(self.release, self.scheme, self.hidden)
-        if self.absent is not None:
-            _check_absent(self.absent, self.release, self.scheme)
+        check_unseen(self.release, self.scheme, self.hidden, self.models)
+        _check_absent(self.absent, self.release, self.scheme)
 
     @classmethod
     def of_cohort(cls, release: Release, population: int, cohort: int, rounds: int) -> Sampled:
@@ -92,21 +99,6 @@ class Sampled(ReleaseDefaults):
         return cls(release, rate, rounds, "fixed")
 
     @property
-    def trust(self) -> Trust:
-        """Against whom the bound holds."""
-        return self.release.trust
-
-    @property
-    def neighboring(self) -> Neighboring:
-        """What the two worlds differ by."""
-        return self.release.neighboring
-
-    @property
-    def sampled(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
     def releases(self) -> int:
         """Single-coordinate releases, as if the client took part in every round."""
         return self.release.releases * self.rounds
@@ -123,23 +115,28 @@ class Sampled(ReleaseDefaults):
             return 0.0
         # theory/sampling.md, Proposition 1: rounds are drawn independently, so they add up, and one
         # draw decides for all coordinates of a round: the whole release is amplified.
-        absent = self._absent()
-        curve = None if absent is None else absent.renyi
-        per_round = amplified(self.release.renyi, self.rate, order, self.neighboring, curve)
+        per_round = _of_one_round(self.release, self._absent(), self.rate, self.scheme, order)
         # theory/rounding.md, Proposition 8: two roundings.
         return self.rounds * per_round * (1 + 8 * UNIT)
 
     @property
     def worlds(self) -> tuple[Mixture, int] | None:
         """Where Gaussian noise hides no more, the worlds of one round, easiest to tell apart."""
-        apart = distance_of(self.release)
+        apart, away = distance_of(self.release), distance_of(self.absent)
         if apart is None:
             return None
+        gaussian = self.release.gaussian_multiplier is not None
+        if self.scheme == "fixed" and self.neighboring == "zero_out":
+            if away is None:
+                return None
+            if gaussian and away <= 2 * apart:
+                # theory/sampling.md, Proposition 23: the stand-in is opposite the client.
+                return Mixture.of_zeros(self.rate, apart), self.rounds
+            # theory/sampling.md, Proposition 14: zeros are an update too.
+            return Mixture.of_exchange(self.rate, (away, 0.0)), self.rounds
         if self.neighboring == "zero_out":
             # theory/sampling.md, Proposition 13.
             return Mixture.of_absence(self.rate, apart), self.rounds
-        away = None if self.absent is None else distance_of(self.absent)
-        gaussian = self.release.gaussian_multiplier is not None
         if gaussian and away is not None and away < apart:
             # theory/sampling.md, Proposition 13: absence is between the two.
             return Mixture.of_exchange(self.rate, (away, -away)), self.rounds
@@ -159,61 +156,35 @@ class Sampled(ReleaseDefaults):
         return self.absent
 
 
-def distance_of(release: Release) -> float | None:
-    """How far apart Gaussian noise keeps neighbours that hides no more; None if unknown.
-
-    Args:
-        release: of one round.
-
-    Returns:
-        A distance in standard deviations, rounded up.
-    """
-    square = release.squared_mu
-    # theory/rounding.md, Proposition 8.
-    return rounded_up(math.sqrt(square)) if square else None
-
-
-def check_one_round(name: str, release: Release) -> None:
-    """Refuse what is sampled already, or of many rounds."""
-    check_release(name, release)
-    if release.sampled:
-        raise ValueError("Expected a release that is not sampled yet: multiply the rates instead.")
-    if release.rounds != 1:
-        raise ValueError(
-            f"Expected a release of one round, got rounds={release.rounds}: build it with "
-            "rounds=1, each round is sampled by itself."
-        )
-
-
-def check_unseen(release: Release, scheme: Scheme, hidden: bool) -> None:
-    """Refuse rounds in which the adversary sees who takes part."""
-    # theory/sampling.md, Proposition 1: an adversary who knows the others counts them.
-    if scheme == "fixed" and hidden:
-        raise ValueError(
-            "Expected scheme='poisson' for hidden participation, got 'fixed': whoever knows the "
-            "other members of a cohort of a known size knows whether a client is in it."
-        )
-    # The same: behind a stand-in A and P are `replace_one` neighbours only.
+@functools.lru_cache(maxsize=4096)
+def _of_one_round(
+    release: Release, absent: Release | None, rate: float, scheme: Scheme, order: float
+) -> float:
+    """Upper bound of the Rényi divergence of one round."""
     if scheme == "fixed" and release.neighboring == "zero_out":
-        raise ValueError(
-            "Expected a replace_one release for cohorts of a fixed size, got zero_out: where a "
-            "client is left out another takes its place, which is not an update of zeros."
-        )
-    # The same: the participation must be unknown to whoever sees the release.
-    if release.trust != "central" and not hidden:
-        raise ValueError(
-            f"Expected central trust or hidden participation, got {release.trust} trust: a server "
-            "that sees who takes part gains nothing from sampling; account for the rounds that "
-            "the client takes part in, or let every client send (hidden=True, poisson)."
-        )
+        # theory/sampling.md, Proposition 23: any two of the three laws are within it.
+        assert absent is not None
+        return amplified(absent.renyi, rate, order, "replace_one")
+    curve = None if absent is None else absent.renyi
+    return amplified(release.renyi, rate, order, release.neighboring, curve)
 
 
-def _check_absent(absent: Release, release: Release, scheme: Scheme) -> None:
+def _check_absent(absent: Release | None, release: Release, scheme: Scheme) -> None:
+    zeroed = release.neighboring == "zero_out"
+    if absent is None:
+        if zeroed and scheme == "fixed":
+            raise ValueError(
+                "Expected absent for a zero_out release and cohorts of a fixed size, got none: "
+                "where a client is left out another takes its place, so give the same release for "
+                "replace_one neighbours."
+            )
+        return
     check_one_round("absent", absent)
-    wanted = ("zero_out", "replace_one", release.trust, "poisson")
-    if (absent.neighboring, release.neighboring, absent.trust, scheme) != wanted:
+    fits = zeroed == (scheme == "fixed") and absent.neighboring != release.neighboring
+    if not fits or absent.trust != release.trust:
         raise ValueError(
-            "Expected absent only for a replace_one release that is sampled by poisson, zero_out "
-            f"and under its trust; got {absent.neighboring} under {absent.trust} trust for a "
-            f"{release.neighboring} release that is sampled by {scheme}."
+            "Expected absent under the release's own trust, zero_out for a replace_one release "
+            "that is sampled by poisson, or replace_one for a zero_out release of a fixed size; "
+            f"got {absent.neighboring} under {absent.trust} trust for a {release.neighboring} "
+            f"release under {release.trust} trust that is sampled by {scheme}."
         )

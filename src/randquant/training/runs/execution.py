@@ -27,6 +27,7 @@ from randquant.training import records
 from randquant.training.algorithm import Algorithm, Round, State, distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
+from randquant.training.configured import hidden_cohorts
 from randquant.training.records import RoundMetrics, RunSummary, Sent
 from randquant.training.runs import binding, checkpoint, rewrite, secret
 from randquant.training.runs import folder as run_folder
@@ -159,8 +160,9 @@ def _change(folder: Path, changes: Mapping[str, Any], given: Given) -> None:
     if run_folder.settings(config) != run_folder.settings(before):
         names = ", ".join(name for name, value in changes.items() if value != getattr(before, name))
         raise ValueError(
-            f"Expected changes of {', '.join(FREE)} (of rounds only without max_participations), "
-            f"got {names}: the guarantee covers all rounds, so begin a new run."
+            f"Expected changes of {', '.join(FREE)} (of rounds only without max_participations "
+            f"and without sampling drawn), got {names}: the guarantee covers all rounds, so begin "
+            "a new run."
         )
     prepared = _prepared(folder, config, given)
     schedule = prepared.schedule
@@ -197,7 +199,7 @@ def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRe
     config = run_folder.read_config(folder)
     torch.set_num_threads(config.threads)
     prepared = _prepared(folder, config, given)
-    upload = _warm_up(prepared, config.cohort)
+    upload = _warm_up(prepared, config)
     with ThreadPoolExecutor(
         config.threads, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
@@ -208,6 +210,9 @@ def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRe
             server=prepared.server,
             pool=pool,
             workers=config.threads,
+            hidden=hidden_cohorts(config),
+            # Public and the run's own: it goes on with the same subsets of coordinates.
+            public_seed=int(run_folder.read_sent(folder, config).identity[:16], 16),
         )
         state, log = _train(folder, prepared, algorithm, on_round)
     summary = _summary(config, prepared, state, log.metrics, upload)
@@ -284,7 +289,7 @@ def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
     """Restate what was sent, at the delta and for the neighbouring relation now configured."""
 
     def restated(record: Any) -> Any:
-        epsilon = schedule.ledger.epsilon(record.participations)
+        epsilon = schedule.epsilon(record.round, record.participations)
         of = {"delta": schedule.config.delta, "neighboring": schedule.config.neighboring}
         return dataclasses.replace(record, epsilon=epsilon, **of)
 
@@ -349,13 +354,16 @@ def _lacks_evaluation(metrics: RoundMetrics, prepared: Prepared) -> bool:
     return metrics.loss is None and prepared.problem.test is not None
 
 
-def _warm_up(prepared: Prepared, cohort: int) -> int:
+def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
     """Compile the encoder before the first round is timed; return the bytes of an upload."""
+    hidden = hidden_cohorts(config)
+    cohort = config.cohort if hidden is None else hidden.summands(prepared.mechanism.trust)
     dimension = prepared.learner.dimension
     zeros = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
-    payloads = [prepared.mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
-    prepared.mechanism.mean(payloads, dimension, Key.generate())
-    return prepared.mechanism.upload_bytes(dimension, cohort)
+    mechanism = prepared.mechanism.in_round(0)
+    payloads = [mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
+    mechanism.mean(payloads, dimension, Key.generate())
+    return mechanism.upload_bytes(dimension, cohort)
 
 
 def _summary(
@@ -367,7 +375,7 @@ def _summary(
 ) -> RunSummary:
     dimension = prepared.learner.dimension
     participations = int(state.participations.max())
-    guarantee = prepared.schedule.ledger.guarantee(participations)
+    guarantee = prepared.schedule.guarantee(state.round, participations)
     last = metrics[-1]  # the last round is always evaluated
     return RunSummary(
         accuracy=last.accuracy,
@@ -382,4 +390,5 @@ def _summary(
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
         public_examples=prepared.problem.public,
         bytes_as_codes=prepared.mechanism.payload_bytes(dimension),
+        beside=None if prepared.beside is None else prepared.beside.guarantee(participations),
     )

@@ -235,12 +235,12 @@ def settings(config: TrainConfig) -> str:
     """Digest of the settings that must not change during a run, in hexadecimal (SHA-256).
 
     The guarantee covers every round, so all rounds must use one configuration. With a cap on
-    participations, cohorts depend on the number of rounds.
+    participations, or rounds that clients draw, cohorts depend on the number of rounds.
     """
     fields = as_before(to_json(config))
     fields["trust"] = config.trust or ""  # as version 0.1.0 digests it
     for name in FREE:
-        if name != "rounds" or config.max_participations is None:
+        if name != "rounds" or (config.max_participations is None and config.sampling != "drawn"):
             del fields[name]
     if not features.is_fitted(config):
         del fields["fitted_on"]  # no features are fitted, so nothing depends on it

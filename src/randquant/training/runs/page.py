@@ -15,7 +15,7 @@ from randquant._internal.html import formatting, pages
 from randquant._internal.html.formatting import minus
 from randquant._internal.html.pages import DataTable, Paragraphs, Section
 from randquant._internal.serialization import write_atomic
-from randquant.privacy.guarantee import Guarantee
+from randquant.privacy.guarantee import MODEL_TERMS, Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
 from randquant.training.records import RunRecord, RunSummary
@@ -31,6 +31,7 @@ _OBSERVERS = {
     "local": "a server that sees every code",
     "aggregate": "a server that sees only sums of a cohort's codes",
     "central": "someone who sees the models that the trusted server publishes",
+    "model": "someone who sees the published models, and nothing else of the run,",
 }
 
 
@@ -142,21 +143,38 @@ def _upload_card(run: RunRecord) -> Card:
 
 
 def _guarantee_card(run: RunRecord) -> Card:
-    name, guarantee, unit = "Guarantee of the whole run", run.summary.guarantee, run.config.unit
+    name, guarantee = "Guarantee of the whole run", run.summary.guarantee
     if guarantee is None:
         return name, "None", ["This run has no privacy mechanism."]
-    scope = f"{guarantee.neighboring.replace('_', ' ')} {unit}, {guarantee.trust} trust"
+    scope = _named(guarantee)
     if math.isinf(guarantee.epsilon):
         return name, "No guarantee", ["ε is infinite", scope]
     return (
         name,
         formatting.bound(guarantee.epsilon),
-        [f"at δ = {minus(formatting.plain(guarantee.delta))}", scope, *pictures.fitted(run)],
+        [
+            f"at δ = {minus(formatting.plain(guarantee.delta))}",
+            scope,
+            *(_beside(other) for other in [run.summary.beside] if other is not None),
+            *pictures.fitted(run),
+        ],
     )
 
 
+def _named(guarantee: Guarantee) -> str:
+    """Whom a guarantee protects, and against whom."""
+    kind = guarantee.neighboring.replace("_", " ")
+    return f"{kind} {guarantee.unit}, {guarantee.trust} trust"
+
+
+def _beside(other: Guarantee) -> str:
+    """The run's other guarantee, at the same delta."""
+    bound = "no guarantee" if math.isinf(other.epsilon) else formatting.bound(other.epsilon)
+    return f"{bound} ({_named(other)}, who takes part is seen)"
+
+
 def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
-    summary, unit = run.summary, run.config.unit
+    summary = run.summary
     guarantee = summary.guarantee
     if guarantee is None:
         paragraphs = [
@@ -167,9 +185,10 @@ def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
     else:
         trust = guarantee.trust
         observer = _OBSERVERS.get(trust, f"an observer under {trust} trust")
-        promised = " ".join([_promise(guarantee, observer, unit), *pictures.fitted(run)])
+        promised = " ".join([_promise(guarantee, observer), *pictures.fitted(run)])
         paragraphs = [
             ("What is promised.", promised),
+            *_terms(summary),
             ("One coordinate and the whole run.", _scope(summary, guarantee, curve)),
             ("How large it is.", _size(guarantee.epsilon, observer)),
             ("Deployed and simulated.", _SECRET if run.config.seed is None else _SIMULATION),
@@ -177,13 +196,30 @@ def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
     return Paragraphs(paragraphs)
 
 
-def _promise(guarantee: Guarantee, observer: str, unit: str) -> str:
+def _terms(summary: RunSummary) -> list[tuple[str, str]]:
+    """What a guarantee under model trust rests on, and the run's other guarantee."""
+    stated, other = summary.guarantee, summary.beside
+    paragraphs = []
+    if stated is not None and stated.trust == "model":
+        terms = MODEL_TERMS[0].upper() + MODEL_TERMS[1:]
+        text = (
+            f"{terms}. This page and the run's other files are for whoever may see more: only the "
+            "models may be published."
+        )
+        paragraphs.append(("When it may be claimed.", text))
+    if other is not None:
+        text = f"Of the same run, for one whole {other.unit}: {_beside(other)}, at the same δ."
+        paragraphs.append(("Another guarantee.", text))
+    return paragraphs
+
+
+def _promise(guarantee: Guarantee, observer: str) -> str:
     slack = f", plus at most δ = {minus(formatting.plain(guarantee.delta))}" * (guarantee.delta > 0)
     other = "anything else it could have sent"
     if guarantee.neighboring == "zero_out":
         other = "what it sends for updates of zeros, or the other way round"
     what = f"Replace everything that one client sends in the run by {other}."
-    if unit == "example":
+    if guarantee.unit == "example":
         what = "Replace one example of one client by another."
         if guarantee.neighboring == "zero_out":
             what = "Replace the gradient of one example of one client by zeros."

@@ -12,7 +12,7 @@ from randquant.privacy.accounting.ledger import Ledger
 from randquant.training import functions
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
-from randquant.training.configured import OWN, fingerprint_of, mechanism_of
+from randquant.training.configured import OWN, fingerprint_of, hidden_cohorts, mechanism_of
 from randquant.training.local import Local, Weighting
 from randquant.training.named import named_problem
 from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
@@ -49,6 +49,7 @@ class Prepared:
         mechanism: protects and aggregates them.
         server: the server's step.
         schedule: draws the cohorts and ends the run.
+        beside: of a whole client whose participation is seen, where the schedule's is not that.
         fingerprint: of the mechanism, in hexadecimal; empty if the configuration says it all.
     """
 
@@ -57,6 +58,7 @@ class Prepared:
     mechanism: UpdateMechanism
     server: ServerStep
     schedule: Schedule
+    beside: Ledger | None
     fingerprint: str
 
 
@@ -75,18 +77,22 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     _check_sums(config, mechanism)
     problem = _problem(config) if given.problem is None else given.problem
     learner = Learner(problem, _local(config, mechanism), config.device)
+    of_run = {"delta": config.delta, "neighboring": config.neighboring}
     ledger = Ledger(
         mechanism,
         learner.dimension,
         examples=learner.examples if config.unit == "example" else None,
-        delta=config.delta,
-        neighboring=config.neighboring,
         limit=config.stop_at_epsilon,
+        cohorts=hidden_cohorts(config),
+        **of_run,
     )
+    # A mean of clipped gradients is itself clipped as a whole: both guarantees hold.
+    plain = config.unit == "client" and not ledger.hidden
+    beside = None if plain else Ledger(mechanism, learner.dimension, **of_run)
     fingerprint = fingerprint_of(config, mechanism, learner.dimension)
     server = server_step(config, problem, given.optimizer)
     schedule = Schedule(config, ledger, key)
-    return Prepared(problem, learner, mechanism, server, schedule, fingerprint)
+    return Prepared(problem, learner, mechanism, server, schedule, beside, fingerprint)
 
 
 def server_step(
@@ -149,15 +155,17 @@ def _mechanism(config: TrainConfig) -> UpdateMechanism:
 def _check_sums(config: TrainConfig, mechanism: UpdateMechanism) -> None:
     if mechanism.trust != "aggregate":
         return
-    if config.sampling == "poisson":
+    hidden = hidden_cohorts(config)
+    if config.sampling != "fixed" and hidden is None:
         raise ValueError(
-            f"Expected sampling fixed with {config.mechanism} under aggregate trust, got poisson: "
-            "its guarantee needs a fixed number of clients in a sum."
+            f"Expected sampling fixed with {config.mechanism} under aggregate trust, got "
+            f"{config.sampling}: its guarantee needs a fixed number of clients in a sum."
         )
-    if mechanism.cohort > config.cohort:
+    summands = config.cohort if hidden is None else hidden.summands(mechanism.trust)
+    if mechanism.cohort > summands:
         raise ValueError(
             f"Expected cohort >= {mechanism.cohort}, whose noise in a sum the mechanism's "
-            f"guarantee relies on, got {config.cohort}: raise cohort, or build the mechanism for "
+            f"guarantee relies on, got {summands}: raise cohort, or build the mechanism for "
             "that cohort."
         )
 
@@ -181,7 +189,7 @@ def without_privacy(
             clip = {"clip": channel.clip}
     return dataclasses.replace(
         config, mechanism="clipped-sgd", parameters=clip, trust=None, clip_norm=None,
-        stop_at_epsilon=None, rounds=rounds,
+        coordinates=None, stop_at_epsilon=None, rounds=rounds,
     )  # fmt: skip
 
 

@@ -43,11 +43,14 @@ class PrivacyLoss:
     def of(
         p: np.ndarray, q: np.ndarray, total: int, *, upward: bool, slip: float = 0.0
     ) -> PrivacyLoss:
-        """Loss of a pair of rows of integers, rounded one way; slip is added to each loss."""
+        """Loss of a pair of rows of integers, rounded one way; slip is added to each loss.
+
+        Rows may hold Python integers beyond 64 bits.
+        """
         ratio = log_ratio(p, q)
-        mass = p / float(total)
+        mass = (p / float(total)).astype(np.float64)
         sign = 1 if upward else -1
-        # theory/composition.md, Proposition 4: 2 of 4 units.
+        # theory/composition.md, Proposition 4: 2 of 4 units; of Python integers 3.
         mass *= 1 + sign * 4 * UNIT
         # theory/composition.md, Proposition 4: a unit for each mass that is added.
         infinite = float(mass[np.isposinf(ratio)].sum()) * (1 + sign * len(p) * UNIT)
@@ -78,6 +81,10 @@ class Worlds(Protocol):
             releases: how many are composed.
             delta: at which; a small share of it may be spent.
         """
+        ...
+
+    def attained(self) -> tuple[PrivacyLoss, ...]:
+        """Losses that inputs attain in every part, rounded down; empty if none is known."""
         ...
 
 

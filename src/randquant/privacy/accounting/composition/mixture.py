@@ -50,6 +50,12 @@ class Mixture:
         return cls(rate, ((there, back), (back, there)))
 
     @classmethod
+    def of_zeros(cls, rate: float, apart: float) -> Mixture:
+        """The client is in both worlds, with zeros in one; absence is as far from zeros."""
+        worlds = (2 * apart, apart), (apart, 0.0)
+        return cls(rate, (worlds, worlds[::-1]))
+
+    @classmethod
     def of_exchange(cls, rate: float, shifts: Shifts) -> Mixture:
         """The client is in both worlds, which may be exchanged."""
         return cls(rate, ((shifts, shifts),))
@@ -59,6 +65,10 @@ class Mixture:
         # theory/sampling.md, Proposition 17: any reach gives a bound.
         reach = math.sqrt(2 * (math.log(releases) - math.log(delta) - math.log(RARE)))
         return tuple(self._loss(above, below, reach) for above, below in self.ways)
+
+    def attained(self) -> tuple[PrivacyLoss, ...]:
+        """None is known."""
+        return ()
 
     def _loss(self, above: Shifts, below: Shifts, reach: float) -> PrivacyLoss:
         """Positive losses of one pair, negative ones of the other, and what is left at zero."""

@@ -33,6 +33,9 @@ FOURIER_UP_TO = 2**17
 NORMAL_FROM = 2**9
 """Fewest releases for which the normal approximation is tried."""
 
+GENTLE = (0.5, 4.0, 32.0)
+"""Tilts that are tried where a larger one may put all mass on the largest loss."""
+
 TILTED_UP_TO = 2**40
 """Most releases whose tilt is found in floating point; above, Rényi composition is as close."""
 
@@ -140,12 +143,50 @@ def compose_worlds(worlds: Worlds, parts: int, delta: float) -> tuple[float, flo
     return max(_attacked(loss, parts, delta) for loss in worlds.losses(parts, delta))
 
 
+def attained_epsilon(worlds: Worlds, parts: int, delta: float) -> float:
+    """Bound epsilon of many parts of a run from below, by inputs that attain a loss in each part.
+
+    Args:
+        worlds: what dominates each part; 0 is returned if it knows no loss that is attained.
+        parts: how many, at least 1.
+        delta: in [0, 1).
+
+    Example:
+        >>> from randquant.privacy.accounting.composition.mixture import Mixture
+        >>> attained_epsilon(Mixture.of_absence(0.01, 1.0), 1000, 1e-5)
+        0.0
+    """
+    if parts > TILTED_UP_TO:
+        return 0.0
+    # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
+    return max((_reached(loss, parts, delta) for loss in worlds.attained()), default=0.0)
+
+
+def _reached(loss: PrivacyLoss, parts: int, delta: float) -> float:
+    if loss.infinite_of(parts) > delta:
+        return math.inf
+    if delta == 0:
+        # theory/accounting.md, Proposition 3: largest losses add up; the product is 1 unit.
+        return max(float(loss.losses.max(initial=0.0)) * parts * (1 - 4 * UNIT), 0.0)
+    if not loss.losses.any():
+        return 0.0
+    return max(_epsilon(loss, parts, delta, tilt) for tilt in _tilts(loss, parts, delta))
+
+
+def _tilts(loss: PrivacyLoss, parts: int, delta: float) -> set[float]:
+    """The tilt of Rényi composition, and smaller ones where that leaves the largest loss alone."""
+    tilt = best_tilt(loss, parts, delta)
+    # theory/composition.md, Proposition 3: any tilt gives a bound.
+    return {tilt, *GENTLE} if tilt > GENTLE[-1] else {tilt}
+
+
 def _attacked(loss: PrivacyLoss, parts: int, delta: float) -> tuple[float, float]:
     """(epsilon, order) of so many parts of one loss."""
     if loss.infinite_of(parts) >= delta:
         return math.inf, math.inf
-    tilt = best_tilt(loss, parts, delta)
-    return _epsilon(loss, parts, delta, tilt), 1 + tilt
+    return min(
+        (_epsilon(loss, parts, delta, tilt), 1 + tilt) for tilt in _tilts(loss, parts, delta)
+    )
 
 
 @functools.lru_cache(maxsize=16)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from randquant.privacy.certificates.sums.chain_kernel import convolved
 from randquant.privacy.divergence import UNIT
 
 LOST = 1e-300
@@ -25,7 +26,7 @@ class ChainLaw:
 
     def convolve(self, other: ChainLaw) -> ChainLaw:
         """The law of the sum; products and sums of positive numbers, so each is nearly exact."""
-        mass = np.convolve(self.mass, other.mass)
+        mass = convolved(self.mass, other.mass)
         # theory/vector-sums.md, Proposition 8: fewer than 2n + 64 such losses stay below 1e-294 an
         # entry, which counts where entries are 1e-275 or more.
         some = np.flatnonzero(mass >= LOST)

@@ -40,6 +40,9 @@ FEW_PARTS, MOST_PARTS = 12, 160
 """The way from one end of the inputs to the other is cut into at most so many parts, where
 curvature is computed: the first number for any sum, the second for short ones."""
 
+GROUPS = 64
+"""In so many groups of arrangements curvature is bounded: each by the highest of its own."""
+
 GRID_WORK = 4e7
 """Curvatures that a sum may take to compute before it gets no more than `FEW_PARTS`."""
 
@@ -84,22 +87,27 @@ class _Ends:
             found = reached(self.channel, self.clients, self.order)
             return between(*found, math.inf, alone)
         parts = self._parts()
-        grid = np.empty((parts + 1, parts + 1))
         upper, best = 0.0, (0.0, (0, 0), None)
-        for done, pair in enumerate(self._neighbours()):
-            if done % 64 == 0:
-                report("how the others are spread", done, self.arrangements)
-            self._fill(pair, +1, parts, grid)
-            upper = max(upper, self._bound(grid))
-            ratio = ratios(grid, self.order)
+        pairs, size = self._neighbours(), -(-self.arrangements // GROUPS)
+        for done in range(0, self.arrangements, size):
+            report("how the others are spread", done, self.arrangements)
+            group = list(itertools.islice(pairs, size))
+            grids = np.empty((len(group), parts + 1, parts + 1))
+            for pair, grid in zip(group, grids, strict=True):
+                self._fill(pair, +1, parts, grid)
+            # Both figures rise with every entry of a grid: neighbouring grids are nearly the same.
+            highest = grids.max(axis=0)
+            upper = max(upper, self._bound(highest))
+            ratio = ratios(highest, self.order)
             at = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
             if ratio[at] > best[0]:
-                best = (float(ratio[at]), at, pair)
+                best = (float(ratio[at]), at, group[int(grids[:, *at].argmax())])
         # The width is within 1 unit: 5 of 16.
         upper = upper / self.width**2 * (1 + 16 * UNIT)
         _, (i, j), pair = best
         lower = 0.0
         if pair is not None:
+            grid = np.empty((parts + 1, parts + 1))
             self._fill(pair, -1, parts, grid)
             # theory/vector-sums.md, Propositions 6 and 9: twice the slack, for what was computed is
             # not the truth but within `slack` of it.

@@ -1,0 +1,183 @@
+"""A whole update by its rank, beside its peers: python benchmarks/rank.py [PART ...]
+
+Parts: certified (error over Gaussian noise at equal guarantee), bias (of rotations that are not
+uniformly distributed), speed, peers, use (digits). Without a name: all, in some minutes.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+
+import numpy as np
+from results import save
+
+from randquant.aggregation.rank import RankMechanism, graded_rank
+from randquant.aggregation.spreading import GroupRotation
+from randquant.aggregation.walsh_hadamard import hadamard
+from randquant.channels.keys import Key
+from randquant.mechanisms.design.ranks import gain, largest_gain, two_levels
+from randquant.planning.limits import gaussian_multiplier, privunit
+from randquant.privacy.accounting.calibration import OutOfReach, calibrate
+
+DELTA = 1e-6
+
+
+def calibrated(name: str, dimension: int, epsilon: float, rounds: int):
+    """(error over Gaussian noise, epsilon's ends, bytes) with the same table in each round."""
+    build = {"rank": RankMechanism, "graded-rank": graded_rank}[name]
+    found = calibrate(
+        lambda t: build(1.0, 1 / t), epsilon, DELTA, dimension, rounds,
+        start=rounds / epsilon, reach=(0.034, 1e5),
+    )  # fmt: skip
+    noise = found.mechanism.expected_error(dimension).deviation(1)
+    relative = noise / (2 * gaussian_multiplier(epsilon, DELTA, rounds))
+    return relative, found.guarantee, found.mechanism.upload_bytes(dimension)
+
+
+def certified() -> list[dict]:
+    """Error over that of Gaussian noise on each update, accounted exactly."""
+    rows = []
+    for epsilon in (1.0, 2.0, 4.0, 8.0):
+        once, guarantee, _ = calibrated("rank", 8192, epsilon, 1)
+        # With a schedule both need sqrt(rounds) times the noise in a mean of the same clients.
+        for rounds in (1, 2, 5, 10, 20, 50, 200):
+            row = {"epsilon": epsilon, "rounds": rounds, "schedule": once}
+            for name in ("rank", "graded-rank"):
+                try:
+                    row[name], guarantee, _ = calibrated(name, 8192, epsilon, rounds)
+                except OutOfReach:
+                    continue
+                row[f"{name} epsilon"] = {"lower": guarantee.lower, "upper": guarantee.epsilon}
+            rows.append(row)
+            print(row, flush=True)
+    for exponent in (10, 13, 17, 21):
+        relative, guarantee, sent = calibrated("rank", 2**exponent, 8.0, 1)
+        bound = largest_gain(2**exponent, 8.0, DELTA) / gain(two_levels(2**exponent, 8.0))
+        rows.append({"dimension": 2**exponent, "rank": relative, "bytes": sent, "dual": bound})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def conditional_mean(mechanism: RankMechanism, rotation, x: np.ndarray) -> np.ndarray:
+    """The mean of a decoded unit vector given its rotation: no index is drawn."""
+    turned = rotation.forward(x)
+    table = mechanism.table(x.size)
+    weights = np.repeat(np.array(table.weights, dtype=np.float64), table.counts) / table.total
+    order = np.argsort(-np.abs(turned), kind="stable")
+    size = turned.size
+    difference = np.empty(size)
+    difference[order] = weights[:size] - weights[: size - 1 : -1]
+    return rotation.inverse(np.sign(turned) * difference) * mechanism.length(x.size)
+
+
+def spikes(dimension: int, count: int) -> np.ndarray:
+    x = np.zeros(dimension)
+    x[:count] = 1 / math.sqrt(count)
+    return x
+
+
+def bias() -> list[dict]:
+    """Relative bias along the worst updates found, with twice its standard error."""
+    rows = []
+    for epsilon in (8.0, 1.6):
+        mechanism = RankMechanism(1.0, epsilon)
+        for dimension, passes, trials in ((8192, 1, 60), (8192, 2, 400), (8192, 3, 1500)):
+            for count in (1, 2, 3, 4, 6, 8, 16, 64, 1024, dimension):
+                x = spikes(dimension, count)
+                along = []
+                for group in range(trials if count <= 8 else trials // 4):
+                    rotation = Passes(dimension, group, passes)
+                    along.append(float(conditional_mean(mechanism, rotation, x) @ x) - 1)
+                error = 2 * float(np.std(along) / math.sqrt(len(along)))
+                setting = {"epsilon": epsilon, "dimension": dimension, "passes": passes}
+                rows.append({**setting, "spikes": count, "bias": np.mean(along), "error": error})
+                print(rows[-1], flush=True)
+    return rows
+
+
+class Passes:
+    """So many passes of signs and a transform."""
+
+    def __init__(self, size: int, group: int, passes: int) -> None:
+        generator = np.random.default_rng([size, group, passes])
+        self.signs = 1.0 - 2.0 * generator.integers(0, 2, (passes, size))
+        self.root = math.sqrt(size)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        y = x.copy()
+        for signs in self.signs:
+            y *= signs
+            hadamard(y, self.root)
+        return y
+
+    def inverse(self, y: np.ndarray) -> np.ndarray:
+        x = y.copy()
+        for signs in self.signs[::-1]:
+            hadamard(x, self.root)
+            x *= signs
+        return x
+
+
+def seconds(action, times: int) -> float:
+    """CPU seconds of a call, the least of some."""
+    action()
+    found = []
+    for _ in range(times):
+        started = time.process_time()
+        action()
+        found.append(time.process_time() - started)
+    return min(found)
+
+
+def speed() -> list[dict]:
+    """CPU time of a client and of the server, beside a copy and the transform."""
+    rows = []
+    mechanism = RankMechanism(1.0, 8.0)
+    for exponent in (13, 17, 21):
+        size = 2**exponent
+        x = np.random.default_rng(0).normal(size=size).astype(np.float32)
+        rotation, wide = GroupRotation(size, 0, 0), x.astype(np.float64)
+        times = 3 if exponent > 20 else 20
+        client = seconds(lambda x=x: mechanism.encode(x, Key.from_seed(0)), times)
+        turned = seconds(lambda r=rotation, w=wide: r.forward(w), times)
+        copied = seconds(wide.copy, times)
+        scratch = wide.copy()
+        transform = seconds(lambda w=scratch, s=size: hadamard(w, math.sqrt(s)), times)
+        payloads = [mechanism.encode(x, Key.from_seed(c)) for c in range(4)]
+        server = seconds(lambda p=payloads, s=size: mechanism.mean(p, s), 2) / len(payloads)
+        rows.append({"dimension": size, "encode": client, "rotation": turned, "copy": copied,
+                     "transform": transform, "decode": server})  # fmt: skip
+        print(rows[-1], flush=True)
+    return rows
+
+
+def peers() -> list[dict]:
+    """PrivUnit at the same pure epsilon, once each."""
+    rows = []
+    for epsilon in (1.0, 2.0, 4.0, 8.0):
+        for exponent in (10, 13, 17, 21):
+            size = 2**exponent
+            ours = 1 / (gain(two_levels(size, epsilon)) * math.sqrt(size))
+            other = privunit(size, epsilon).deviation
+            gaussian = 2 * gaussian_multiplier(epsilon, DELTA, 1)
+            rows.append({"epsilon": epsilon, "dimension": size, "rank": ours / gaussian,
+                         "privunit": other / gaussian, "bytes rank": RankMechanism(1.0, epsilon)
+                         .upload_bytes(size), "bytes privunit": 4 * size})  # fmt: skip
+            print(rows[-1], flush=True)
+    return rows
+
+
+PARTS = {"certified": certified, "peers": peers, "bias": bias, "speed": speed}
+
+
+if __name__ == "__main__":
+    chosen = sys.argv[1:] or list(PARTS)
+    measured = {}
+    for part in chosen:
+        if part not in PARTS:
+            raise SystemExit(f"Expected one of {', '.join(PARTS)}, got {part}.")
+        measured[part] = PARTS[part]()
+    if not sys.argv[1:]:
+        save("rank", {"delta": DELTA, **measured})

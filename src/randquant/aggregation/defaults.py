@@ -1,0 +1,215 @@
+"""The answers that most mechanisms share: what one derives from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.aggregation.error import CoordinateError, normal_coordinate
+from randquant.aggregation.layout import Update, as_vector
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.payloads import counted, received
+from randquant.aggregation.subset import check_seed
+from randquant.channels import wire
+from randquant.channels.channel import Channel
+from randquant.channels.keys import Key
+from randquant.channels.wire import upload
+from randquant.privacy.accounting.release import Release
+from randquant.privacy.guarantee import Neighboring
+
+BEYOND = 1024.0
+"""Audit inputs are this many times the clipping threshold, so that missing clipping shows."""
+
+
+MOST_COORDINATES = 2**40
+"""Most coordinates of an update; a larger number is a mistake, not an update."""
+
+
+class MechanismDefaults(ABC):
+    """Default answers of a mechanism, from its own properties, `encode`, `mean` and the rest.
+
+    A mechanism derives from this class and is final: its statements hold for its own `encode`
+    only. To add a step before or after another mechanism, hold that mechanism and call it.
+
+    Raises:
+        TypeError: a class derives from a mechanism instead of from this.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        for parent in cls.__bases__:
+            if parent is not MechanismDefaults and issubclass(parent, MechanismDefaults):
+                raise TypeError(
+                    f"Expected no class derived from {parent.__name__}, got {cls.__name__}: a "
+                    "mechanism's guarantee holds for its own encode only; hold one and call it "
+                    "instead."
+                )
+        super().__init_subclass__(**options)
+
+    @abstractmethod
+    def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
+        """Encode a vector (d,) float32 or float64 as a payload; `encode` converts to it."""
+
+    @abstractmethod
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
+        """Estimate the mean, (d,) float32, from at least one payload; `mean` checks for copies.
+
+        `payloads.each` names a bad payload by its index.
+        """
+
+    @abstractmethod
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """See `UpdateMechanism`."""
+
+    @abstractmethod
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release | None:
+        """See `UpdateMechanism`."""
+
+    def encode(self, update: Update, key: Key) -> bytes:
+        """Convert the update to a vector (`layout.as_vector`) and encode that."""
+        validate.kind("key", key, Key)
+        return self.encode_vector(as_vector(update), key)
+
+    def mean(
+        self: UpdateMechanism,
+        payloads: Iterable[bytes],
+        dimension: int | None = None,
+        key: Key | None = None,
+    ) -> np.ndarray:
+        """Check that there are enough payloads, each once, and estimate the mean."""
+        listed = received(payloads)
+        if dimension is None:
+            try:
+                dimension = self.dimension_of(listed[0])
+            except ValueError as error:
+                raise ValueError(f"payload 0: {error}") from error
+        dimension = validate.whole("dimension", dimension, low=1, high=MOST_COORDINATES)
+        if key is not None:
+            validate.kind("key", key, Key)
+        counted(listed, self.cohort, self.log_equal(dimension))
+        return self.mean_vector(listed, dimension, key)
+
+    def dimension_of(self, payload: bytes) -> int:
+        """Refuse: it is not known whether a payload states its dimension."""
+        raise ValueError(
+            f"Expected the dimension, got none, and payloads of a {type(self).__name__} do not "
+            "state theirs: give it as mean(payloads, dimension)."
+        )
+
+    def log_equal(self, dimension: int) -> float:
+        """0: payloads may be equal by chance, and copies are not noticed."""
+        return 0.0
+
+    def sum_bits(self: UpdateMechanism, dimension: int, clients: int) -> int:
+        """As many as any sum of the channel's codes needs."""
+        if self.channel is None:
+            raise ValueError(
+                f"Expected a mechanism that sends codes to sum, got a {type(self).__name__}."
+            )
+        return upload.sum_bits(self.channel.levels, clients)
+
+    def payload_bytes(self, dimension: int) -> int:
+        """As measured: the bytes of an encoded update of zeros."""
+        return len(self.encode_vector(np.zeros(dimension, np.float32), Key.from_seed(0)))
+
+    def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
+        """Encode one update after the other."""
+        rows, each_key = validate.listed("updates", updates), validate.listed("keys", keys)
+        if len(rows) != len(each_key):
+            raise ValueError(
+                f"Expected a key for each of {len(rows)} updates, got {len(each_key)}: give every "
+                "client a key of its own."
+            )
+        return [self.encode(update, key) for update, key in zip(rows, each_key, strict=True)]
+
+    @property
+    def coding(self: UpdateMechanism) -> wire.Coding | None:
+        """The channel itself."""
+        return self.channel
+
+    @property
+    def coordinate_channel(self) -> Channel | None:
+        """None: only `encode` makes payloads."""
+        return None
+
+    def in_round(self: UpdateMechanism, seed: int) -> UpdateMechanism:
+        """The same in each round."""
+        check_seed(seed)
+        return self
+
+    def size(self, dimension: int) -> int:
+        """One number for each coordinate."""
+        return dimension
+
+    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+        """Refuse: this mechanism cannot decode sums of codes."""
+        raise ValueError(
+            f"Expected a mechanism that decodes sums of codes, got a {type(self).__name__}: give "
+            "payloads to its mean."
+        )
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Refuse: mean and variance are not known."""
+        raise no_error(self)
+
+    def expected_error(self: UpdateMechanism, dimension: int) -> CoordinateError:
+        """From `decoded`, at coordinates of a vector of norm clip_norm."""
+        return error_of(self, dimension)
+
+    def audit_inputs(
+        self: UpdateMechanism, neighboring: Neighboring = "replace_one"
+    ) -> tuple[float, float]:
+        """Far beyond ±clip_norm; under `zero_out` far beyond clip_norm, and zero."""
+        if self.clip_norm is None:
+            raise ValueError(
+                f"Expected a mechanism with clip_norm, clip or channel, got {self!r}: say which "
+                "updates to audit it with."
+            )
+        return beyond(self.clip_norm, neighboring)
+
+    def record(self) -> dict[str, Any]:
+        """Refuse: a record cannot name a class from outside this package."""
+        raise TypeError(
+            f"Expected a mechanism of this package, got a {type(self).__name__}: it cannot be "
+            "saved or sent."
+        )
+
+
+def error_of(
+    mechanism: UpdateMechanism, dimension: int, rotated: int | None = None
+) -> CoordinateError:
+    """Expected error of a decoded mean, from `decoded` at normally distributed coordinates.
+
+    Args:
+        mechanism: the mechanism.
+        dimension: coordinates of an update.
+        rotated: over how many coordinates its norm is spread; by default as many as are sent.
+
+    Raises:
+        TypeError: updates are not clipped as a whole, or `decoded` is not known.
+    """
+    if mechanism.clip_norm is None:
+        raise no_error(mechanism)
+    x, weights = normal_coordinate(mechanism.clip_norm, rotated or mechanism.size(dimension))
+    mean, variance = mechanism.decoded(x, dimension)
+    return CoordinateError.of(x, weights, variance, mean - x)
+
+
+def beyond(threshold: float, neighboring: Neighboring) -> tuple[float, float]:
+    """Two audit inputs far beyond a clipping threshold, of opposite signs (or one of them zero)."""
+    return BEYOND * threshold, 0.0 if neighboring == "zero_out" else -BEYOND * threshold
+
+
+def no_error(mechanism: object) -> TypeError:
+    """The error to raise if a mechanism's expected error is not known."""
+    return TypeError(
+        f"Expected a mechanism for whole updates clipped in l2, got {mechanism!r}: the expected "
+        "error is known for those only."
+    )

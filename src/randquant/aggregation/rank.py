@@ -1,0 +1,372 @@
+"""A whole update in three bytes: the index of a coordinate, drawn by its rank.
+
+A client rotates its update, ranks all coordinates and their negatives, draws a rank from one table
+of integers and sends the index that has it. Derivation: `docs/theory/rank.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any, final
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.aggregation.defaults import MechanismDefaults
+from randquant.aggregation.payloads import each, finite
+from randquant.aggregation.spreading import GroupRotation, spread_size
+from randquant.channels.keys import Key
+from randquant.mechanisms.design.ranks import LEAST, MOST, gain, graded, two_levels
+from randquant.mechanisms.record import CLIP_NORM, MechanismRecord
+from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, six_digits
+from randquant.privacy.accounting.ranks import RankRelease
+from randquant.privacy.certificates.rank import RankTable
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
+
+CHECK = 2
+"""Bytes of a payload that tell its table, dimension and rotations from others."""
+
+GROUPS = 2**16
+"""Default number of groups."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RankMechanism(MechanismDefaults):
+    """The index of a signed coordinate of the rotated update, drawn by its rank.
+
+    Args:
+        clip_norm: L2 norm of an update beyond which it is shortened, within [1e-30, 1e30].
+        epsilon: log of the largest quotient of weights, 1e-6 to 30: the pure epsilon of one update
+            under `replace_one`.
+        order: None for the two levels that are the best table for one participation; else the
+            Rényi order for which the shape of a table for many participations is the best.
+        tuned_to: the neighbouring relation for which the table is the best one; its guarantee is
+            known for both.
+        groups: how many groups of clients there are, each with a rotation of its own; a client's is
+            drawn with its key, whatever its update, and stated in its payload.
+        rotation_seed: public, the same for all clients and the server, and fixed before the updates
+            are known.
+
+    Guarantees:
+        The bound of `release` holds for what is sent, whatever the rotation: rounding may only
+        exchange ranks, and ranks are drawn from exactly the certified integers.
+        `mean` is unbiased for the mean of the clipped updates if rotations are uniformly
+        distributed: up to 64 coordinates they are; beyond, see `docs/theory/rank.md`. An update
+        shorter than clip_norm is sent with a probability of its norm over clip_norm, else a
+        uniform index.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    References:
+        Bhowmick et al. 2018 and Asi, Feldman and Talwar 2022 (PrivUnit); Feldman and Talwar 2021
+        (short messages); Isik et al. 2023 (RRSC).
+
+    Example:
+        >>> mechanism = RankMechanism(clip_norm=1.0, epsilon=4.0)
+        >>> update, root = np.full(5, 0.1, dtype=np.float32), Key.from_seed(0)
+        >>> payloads = [mechanism.encode(update, root.fold_in(client)) for client in range(2)]
+        >>> mechanism.mean(payloads, 5).shape, len(payloads[0])
+        ((5,), 5)
+    """
+
+    clip_norm: float
+    epsilon: float
+    order: float | None = None
+    tuned_to: Neighboring = "replace_one"
+    groups: int = GROUPS
+    rotation_seed: int = 0
+
+    cohort = 1
+    channel = None
+
+    def __post_init__(self) -> None:
+        validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
+        validate.real("epsilon", self.epsilon, low=LEAST, high=MOST)
+        if self.order is not None:
+            validate.real("order", self.order, above=1, high=1e3)
+        validate.choice("tuned_to", self.tuned_to, NEIGHBORINGS)
+        validate.whole("groups", self.groups, low=1, high=2**32)
+        validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees each client's index."""
+        return "local"
+
+    def table(self, dimension: int) -> RankTable:
+        """The table of ranks for updates of this dimension."""
+        size = self.size(dimension)
+        if self.order is None:
+            return two_levels(size, self.epsilon, self.tuned_to)
+        return graded(size, self.epsilon, self.order, self.tuned_to)
+
+    def rotation(self, dimension: int, group: int) -> GroupRotation:
+        """The rotation of a group's updates."""
+        return GroupRotation(dimension, self.rotation_seed, group)
+
+    def length(self, dimension: int) -> float:
+        """The norm of every decoded update, before padding is cut off."""
+        return self.clip_norm / _gain(self.table(dimension))
+
+    def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
+        """Draw a group and a rank, and find the index that has it."""
+        form = self.form(vector.size)
+        direction, norm = _direction(finite(vector).astype(np.float64))
+        key.claim()
+        group = int(draw_below(self.groups, key.fold_in("group"))[0])
+        # theory/rank.md, Proposition 3: any probability is covered, also a rounded one.
+        sent = min(norm / self.clip_norm, 1.0)
+        if int(key.fold_in("length").words(1)[0]) >= int(sent * 2.0**64):
+            return form.payload(group, int(draw_below(2 * form.size, key.fold_in("uniform"))[0]))
+        rotation, table = self.rotation(vector.size, group), self.table(vector.size)
+        rank = int(ranks_of(table, draw_below(table.total, key.fold_in("rank")))[0])
+        return form.payload(group, index_at(rotation.forward(direction), rank))
+
+    def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
+        """Add up each group's signed coordinates, and rotate each group's sum back."""
+        form = self.form(dimension)
+        read: list[tuple[int, int]] = []
+        each(payloads, lambda payload: read.append(form.read(payload)))
+        total = np.zeros(dimension)
+        for group, members in groupby(sorted(read), key=lambda pair: pair[0]):
+            rotation = self.rotation(dimension, group)
+            total += rotation.inverse(_signed(form.size, (index for _, index in members)))
+        return (total * (self.length(dimension) / len(payloads))).astype(np.float32)
+
+    def size(self, dimension: int) -> int:
+        """Coordinates of a rotated update, of which one is sent."""
+        return spread_size(dimension)
+
+    def log_equal(self, dimension: int) -> float:
+        """As often as two clients share a group and send its likeliest index."""
+        table = self.table(dimension)
+        return min(math.log(table.weights[0] / table.total / self.groups) + 1e-12, 0.0)
+
+    def payload_bytes(self, dimension: int) -> int:
+        """CHECK, the group and the index."""
+        form = self.form(dimension)
+        return CHECK + form.of_group + form.of_index
+
+    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
+        """The same: nothing is masked."""
+        return self.payload_bytes(dimension)
+
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> RankRelease:
+        """One index in each round; a zero update sends a uniform one."""
+        return RankRelease(self.table(dimension), rounds, neighboring)
+
+    def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Unbiased; every decoded update has the same norm, in any direction."""
+        return x, np.maximum(self.length(dimension) ** 2 / self.size(dimension) - x**2, 0.0)
+
+    def record(self) -> dict[str, Any]:
+        """All arguments."""
+        return {"mechanism": "rank", **asdict(self)}
+
+    def form(self, dimension: int) -> RankForm:
+        """How payloads of updates of this dimension are put together."""
+        return _form(self, dimension)
+
+
+@dataclass(frozen=True, slots=True)
+class RankForm:
+    """The payload of an index: CHECK, the client's group, the index, all little-endian.
+
+    Index j < size is coordinate j, size + j its negative.
+
+    Attributes:
+        check: CHECK bytes.
+        groups: how many groups there are.
+        size: coordinates of a rotated update.
+    """
+
+    check: bytes
+    groups: int
+    size: int
+
+    @property
+    def of_group(self) -> int:
+        """Bytes of a group."""
+        return ((self.groups - 1).bit_length() + 7) // 8
+
+    @property
+    def of_index(self) -> int:
+        """Bytes of an index."""
+        return ((2 * self.size - 1).bit_length() + 7) // 8
+
+    def payload(self, group: int, index: int) -> bytes:
+        """Put a payload together."""
+        return b"".join(
+            (self.check, group.to_bytes(self.of_group, "little"),
+             index.to_bytes(self.of_index, "little"))
+        )  # fmt: skip
+
+    def read(self, payload: bytes) -> tuple[int, int]:
+        """Read (group, index), or raise ValueError."""
+        wanted = CHECK + self.of_group + self.of_index
+        if len(payload) != wanted:
+            raise ValueError(f"Expected a payload of {wanted} bytes, got {len(payload)}.")
+        if payload[:CHECK] != self.check:
+            raise ValueError(
+                "Expected a payload of this table, dimension and rotation, got another's: encode "
+                "with the same mechanism."
+            )
+        group = int.from_bytes(payload[CHECK : CHECK + self.of_group], "little")
+        index = int.from_bytes(payload[CHECK + self.of_group :], "little")
+        for name, value, count in (("group", group, self.groups), ("index", index, 2 * self.size)):
+            if value >= count:
+                raise ValueError(f"Expected {name} below {count}, got {value}: it is damaged.")
+        return group, index
+
+
+def draw_below(limit: int, key: Key, count: int = 1) -> np.ndarray:
+    """Draw whole numbers below a limit of at most 2**62, exactly uniformly: (count,) uint64.
+
+    Example:
+        >>> draw_below(1, Key.from_seed(0), 2)
+        array([0, 0], dtype=uint64)
+    """
+    # theory/rank.md, Proposition 2: beyond the largest multiple of the limit words are redrawn.
+    last = np.uint64(2**64 // limit * limit - 1)
+    kept, start = np.empty(0, dtype=np.uint64), 0
+    while kept.size < count:
+        asked = count + count % 2  # a cipher block holds two words
+        words = key.words(asked, start)
+        kept, start = np.concatenate([kept, words[words <= last]]), start + asked
+    return kept[:count] % np.uint64(limit)
+
+
+def ranks_of(table: RankTable, units: np.ndarray) -> np.ndarray:
+    """Map units below the table's total to ranks, 0 the best: as many units as the rank weighs.
+
+    Example:
+        >>> ranks_of(RankTable((1, 3), (5, 1)), np.arange(8))
+        array([0, 0, 0, 0, 0, 1, 2, 3])
+    """
+    weights = np.array(table.weights, dtype=np.int64)
+    ends = np.cumsum(np.array(table.counts, dtype=np.int64) * weights)
+    units = units.astype(np.int64)
+    level = np.searchsorted(ends, units, side="right")
+    before = units - (ends - np.array(table.counts) * weights)[level]
+    return np.array(table.starts)[level] + before // weights[level]
+
+
+def index_at(vector: np.ndarray, rank: int) -> int:
+    """Find which index has a rank among the coordinates of a vector and their negatives.
+
+    Args:
+        vector: (D,) float64, finite.
+        rank: 0 to 2D - 1; 0 is the largest.
+
+    Returns:
+        j for coordinate j, D + j for its negative. Equal magnitudes are in order of j, and 0 is
+        positive: every index has exactly one rank.
+
+    Example:
+        >>> [index_at(np.array([1.0, -3.0]), rank) for rank in range(4)]
+        [3, 0, 2, 1]
+    """
+    size = vector.size
+    place = min(rank, 2 * size - 1 - rank)
+    magnitudes = np.abs(vector)
+    value = np.partition(magnitudes, size - 1 - place)[size - 1 - place]
+    # Selection alone would place equal magnitudes differently for different ranks.
+    above = int(np.count_nonzero(magnitudes > value))
+    at = int(np.flatnonzero(magnitudes == value)[place - above])
+    negative = (vector[at] < 0) != (rank >= size)
+    return at + size * int(negative)
+
+
+def _direction(vector: np.ndarray) -> tuple[np.ndarray, float]:
+    """(a multiple of the vector, its norm), without overflow."""
+    largest = float(np.abs(vector).max(initial=0.0))
+    if largest == 0:
+        return vector, 0.0
+    direction = vector / largest
+    return direction, math.sqrt(float(direction @ direction)) * largest
+
+
+def _signed(size: int, indices: Iterable[int]) -> np.ndarray:
+    """(size,) sum of signed coordinates."""
+    total = np.zeros(size)
+    for index in indices:
+        total[index % size] += 1.0 if index < size else -1.0
+    return total
+
+
+@functools.lru_cache(maxsize=64)
+def _form(mechanism: RankMechanism, dimension: int) -> RankForm:
+    table = mechanism.table(dimension)
+    parts = (dimension, mechanism.rotation_seed, table.counts, table.weights)
+    check = hashlib.sha256(f"randquant rank {parts}".encode()).digest()[:CHECK]
+    return RankForm(check, mechanism.groups, table.size)
+
+
+_gain = functools.lru_cache(maxsize=64)(gain)
+
+
+def _family(setting: UpdateSetting, **shape: float) -> UpdateFamily:
+    own: dict[str, Any] = {"clip_norm": setting.clip_norm, **shape}
+    if setting.neighboring != "replace_one":
+        own["tuned_to"] = setting.neighboring
+    return UpdateFamily(
+        lambda t: {**own, "epsilon": six_digits(1 / t)},
+        (1 / MOST * (1 + 1e-5), 1e5),
+        lambda deviation: deviation / (5 * setting.distance),
+    )
+
+
+GRADED_ORDER = 4.0
+"""The order whose tables are good from about ten participations on."""
+
+
+def graded_rank(
+    clip_norm: float,
+    epsilon: float,
+    order: float = GRADED_ORDER,
+    tuned_to: Neighboring = "replace_one",
+    groups: int = GROUPS,
+    rotation_seed: int = 0,
+) -> RankMechanism:
+    """A RankMechanism for clients that take part in many rounds."""
+    return RankMechanism(clip_norm, epsilon, order, tuned_to, groups, rotation_seed)
+
+
+HELP = {
+    "clip_norm": CLIP_NORM,
+    "epsilon": "log of the largest quotient of weights, 1e-6 to 30",
+    "order": "Rényi order that shapes the table, > 1; two levels unless given",
+    "tuned_to": "replace_one or zero_out: what the table is the best for",
+    "groups": "how many groups of clients have a rotation of their own",
+    "rotation_seed": "public seed of the rotations",
+}
+
+RECORDS = (
+    MechanismRecord(
+        "rank",
+        RankMechanism,
+        HELP,
+        example={"clip_norm": 1.0, "epsilon": 2.0},
+        update=_family,
+        trusts=("local",),
+        whole_update=True,
+    ),
+    MechanismRecord(
+        "graded-rank",
+        graded_rank,
+        HELP,
+        example={"clip_norm": 1.0, "epsilon": 2.0},
+        update=functools.partial(_family, order=GRADED_ORDER),
+        trusts=("local",),
+        whole_update=True,
+    ),
+)

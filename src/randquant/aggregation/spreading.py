@@ -1,0 +1,119 @@
+"""Public rotations of which every group of clients has its own: uniform ones, or nearly so.
+
+A rank mechanism is unbiased if the rotation is uniformly distributed, and one rotation for all
+clients would give all of them the same error: `docs/theory/rank.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri
+
+from randquant._internal import validate
+from randquant.aggregation.walsh_hadamard import hadamard
+from randquant.channels.keys import Key
+
+UNIFORM_UP_TO = 64
+"""Most coordinates that are rotated by a uniformly distributed rotation, in D^2 operations."""
+
+FEWEST = 2**13
+"""Fewest coordinates that signs and transforms spread well enough; shorter updates are padded."""
+
+PASSES = 3
+"""Signs and a transform, so often: two leave a bias that can be measured."""
+
+
+def spread_size(dimension: int) -> int:
+    """Coordinates of a rotated update of this dimension, padding included.
+
+    Example:
+        >>> [spread_size(dimension) for dimension in (3, 64, 65, 10_000)]
+        [3, 64, 8192, 16384]
+    """
+    dimension = validate.whole("dimension", dimension, low=1, high=2**29)
+    if dimension <= UNIFORM_UP_TO:
+        return dimension
+    return max(FEWEST, 1 << (dimension - 1).bit_length())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRotation:
+    """The rotation of one group of clients.
+
+    Args:
+        dimension: d, coordinates of an update; up to UNIFORM_UP_TO they are rotated by a uniformly
+            distributed matrix, more are padded and rotated by PASSES of signs and transforms.
+        seed: public, fixed before the updates are known.
+        group: whole number of the group, whose rotation is independent of all others'.
+
+    Guarantees:
+        `forward` keeps inner products and L2 norms, and `inverse(forward(x))` is x, both up to
+        float64 rounding. Privacy does not rest on it.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    References:
+        Stewart 1980 (uniform rotations from reflections); Ailon and Chazelle 2006.
+
+    Example:
+        >>> rotation = GroupRotation(dimension=3, seed=0, group=5)
+        >>> rotation.inverse(rotation.forward(np.array([3.0, 0.0, 4.0]))).round(12) + 0.0
+        array([3., 0., 4.])
+    """
+
+    dimension: int
+    seed: int
+    group: int
+
+    def __post_init__(self) -> None:
+        spread_size(self.dimension)
+        validate.whole("seed", self.seed, low=0, high=2**64 - 1)
+        validate.whole("group", self.group, low=0, high=2**64 - 1)
+
+    @property
+    def size(self) -> int:
+        """Coordinates of a rotated vector."""
+        return spread_size(self.dimension)
+
+    @property
+    def _key(self) -> Key:
+        return Key.from_seed(self.seed).fold_in("group rotation", self.group)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """Rotate a vector (d,) to (size,), float64."""
+        if self.size <= UNIFORM_UP_TO:
+            return self._matrix() @ x
+        y = np.zeros(self.size)
+        y[: self.dimension] = x
+        for number in range(PASSES):
+            y *= self._signs(number)
+            hadamard(y, math.sqrt(self.size))
+        return y
+
+    def inverse(self, y: np.ndarray) -> np.ndarray:
+        """Rotate a vector (size,) back to (d,), float64, without the padding."""
+        if self.size <= UNIFORM_UP_TO:
+            return y @ self._matrix()
+        x = np.array(y, dtype=np.float64)
+        for number in reversed(range(PASSES)):
+            hadamard(x, math.sqrt(self.size))
+            x *= self._signs(number)
+        return x[: self.dimension]
+
+    def _signs(self, number: int) -> np.ndarray:
+        """(size,) float64 of ±1."""
+        words = self._key.fold_in(number).words(-(-self.size // 64))
+        bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")[: self.size]
+        return 1.0 - 2.0 * bits
+
+    def _matrix(self) -> np.ndarray:
+        """A uniformly distributed orthogonal matrix: of normal columns made orthonormal."""
+        words = self._key.words(self.size**2)
+        uniform = ((words >> np.uint64(12)) + 0.5) * 2.0**-52
+        # theory/rank.md, Proposition 7: signs of the diagonal make the factors unique.
+        factor, triangle = np.linalg.qr(ndtri(uniform).reshape(self.size, self.size))
+        return factor * np.where(np.diagonal(triangle) < 0, -1.0, 1.0)

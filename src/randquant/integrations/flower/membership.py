@@ -1,0 +1,113 @@
+"""A client's part in a round, kept between two messages, which may reach different processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from flwr.app import ConfigRecord, Context
+
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.secagg import draw
+from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.flower import messages
+from randquant.integrations.flower.files import DamagedFile
+from randquant.integrations.flower.messages import Head
+from randquant.integrations.flower.offer import Offer
+
+SUM = "randquant.sum"
+"""Record in a client's own state, which is never sent: its part in a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a client has agreed to in a round.
+
+    Attributes:
+        session: of the round.
+        offer: the server's.
+        client: its side of the secure sum; None without secure aggregation.
+        commitment: the server's, to its part of the round's seed; empty if there is none.
+        part: this client's part of the seed.
+    """
+
+    session: bytes
+    offer: Offer
+    client: Client | None = None
+    commitment: bytes = b""
+    part: bytes = b""
+
+    def mechanism(self, number: int, proof: bytes) -> UpdateMechanism:
+        """The offered mechanism with the round's seed; ProtocolError unless the proof is valid.
+
+        Args:
+            number: this client's.
+            proof: what the server revealed, if the mechanism needs a seed.
+        """
+        if not self.offer.drawn:
+            return self.offer.mechanism
+        if not self.commitment:
+            raise ProtocolError(
+                "Expected a seed of the coordinates that the server and this client have drawn "
+                "together, got none."
+            )
+        seed = draw.proved(self.session, self.commitment, number, self.part, proof)
+        return self.offer.mechanism.in_round(seed)
+
+    def remember(self, context: Context) -> None:
+        """Store it for the round's next message."""
+        fields = {"session": self.session, "offer": self.offer.to_text()}
+        if self.client is not None:
+            fields["terms"] = messages.terms_text(self.client.terms)
+            fields["client"] = self.client.to_bytes()
+        if self.commitment:
+            fields["commitment"], fields["part"] = self.commitment, self.part
+        context.state[SUM] = ConfigRecord(fields)
+
+    @staticmethod
+    def check_same(context: Context, head: Head) -> None:
+        """Raise ProtocolError if this client has agreed to another offer in the same round."""
+        saved: Any = context.state.get(SUM)
+        agreed = isinstance(saved, ConfigRecord) and saved["session"] == head.session
+        if agreed and saved["offer"] != head.offer:
+            raise ProtocolError("Expected one offer in a round, got another in the same.")
+
+    @classmethod
+    def recall(cls, context: Context, session: bytes) -> Membership:
+        """Undo `remember`; ProtocolError if this client has no part in that round."""
+        record = context.state.get(SUM)
+        saved: dict[str, Any] = dict(record) if isinstance(record, ConfigRecord) else {}
+        if saved.get("session") != session:
+            raise ProtocolError(
+                "Expected a message of the sum that this client is in, got another."
+            )
+        offer, client = messages.read_offer(saved["offer"]), None
+        if "client" in saved:
+            terms = messages.read_terms(saved["terms"], session, offer.size)
+            client = Client.from_bytes(terms, saved["client"], *identity(context.node_config))
+        parts = saved.get("commitment", b""), saved.get("part", b"")
+        return cls(session, offer, client, *parts)
+
+
+def identity(
+    config: Mapping[str, Any],
+) -> tuple[Ed25519PrivateKey | None, dict[int, bytes] | None]:
+    """This client's key and all clients' public keys, from the files in `--node-config`."""
+    key = directory = None
+    try:
+        if "randquant-identity" in config:
+            key = load_pem_private_key(Path(str(config["randquant-identity"])).read_bytes(), None)
+            if not isinstance(key, Ed25519PrivateKey):
+                raise ValueError("Expected an Ed25519 key in randquant-identity, got another.")
+        if "randquant-directory" in config:
+            record = json.loads(Path(str(config["randquant-directory"])).read_text())
+            directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DamagedFile("Expected this client's key and the directory, got others.") from error
+    return key, directory

@@ -1,0 +1,144 @@
+"""From a run of which the adversary sees the models only to the release that accounts for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from randquant._internal import validate
+from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.allocated import Allocated
+from randquant.privacy.accounting.hidden import DRAWS, Draw
+from randquant.privacy.accounting.release import Release, Releasing
+from randquant.privacy.accounting.releases import GaussianRelease
+from randquant.privacy.accounting.sampled import Sampled
+from randquant.privacy.guarantee import Neighboring, Trust
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenCohorts:
+    """How clients take part in a run, if nobody sees which of them do.
+
+    Attributes:
+        draw: `fixed` cohorts, each equally likely; `poisson`, each client in each round
+            independently; or `drawn`, each client in `participations` rounds that it draws.
+        population, cohort: clients, and clients a round, on average.
+        rounds: of the whole run.
+        models: whether the adversary sees the models only; else it sees what the server sees.
+        everybody_sends: clients that do not take part send the encoding of an update of zeros;
+            None for: where the guarantee needs it.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    Example:
+        >>> import randquant as rq
+        >>> noise = rq.GaussianRelease(1.0, dimension=650, rounds=1)
+        >>> HiddenCohorts("fixed", population=200, cohort=4, rounds=300).participations
+        6
+    """
+
+    draw: Draw
+    population: int
+    cohort: int
+    rounds: int
+    models: bool = True
+    everybody_sends: bool | None = None
+
+    def __post_init__(self) -> None:
+        validate.choice("draw", self.draw, DRAWS)
+        validate.whole("population", self.population, low=1, high=2**53)
+        validate.whole("cohort", self.cohort, low=1, high=self.population)
+        validate.whole("rounds", self.rounds, low=1, high=2**53)
+
+    @property
+    def participations(self) -> int:
+        """Rounds that each client takes part in: exactly if it draws them, else about."""
+        return -(-self.rounds * self.cohort // self.population)
+
+    @property
+    def summed(self) -> float:
+        """Clients that take part in a round on average: the public number that sums are divided by.
+
+        Fixed cohorts have that many; how many others happen to have would tell who takes part.
+        """
+        if self.draw == "drawn":
+            return self.population * self.participations / self.rounds
+        return float(self.cohort)
+
+    def counted(self, rounds: int) -> int:
+        """How many rounds are accounted for when so many are done."""
+        # theory/sampling.md, Proposition 19: clients draw among all rounds of the run at once.
+        return min(rounds, 1) if self.draw == "drawn" else rounds
+
+    def all_send(self, trust: Trust | None) -> bool:
+        """Whether clients that do not take part send zeros, with a mechanism of that trust."""
+        if self.everybody_sends is not None:
+            return self.everybody_sends
+        # theory/sampling.md, Proposition 22: where clients add the noise, all must add it.
+        return self.draw != "fixed" and trust != "central"
+
+    def summands(self, trust: Trust | None) -> int:
+        """How many clients' payloads are in a sum, with a mechanism of that trust."""
+        return self.population if self.all_send(trust) else self.cohort
+
+    def release(
+        self, mechanism: Releasing, dimension: int, rounds: int, neighboring: Neighboring
+    ) -> Release | None:
+        """The release of the first `rounds` rounds of the run; None without privacy.
+
+        Of rounds that clients draw it is that of the whole run, as soon as there is one.
+        """
+        one = mechanism.release(dimension, 1, neighboring)
+        if one is None:
+            return None
+        everybody = self.all_send(one.trust)
+        if self.draw == "drawn":
+            # theory/sampling.md, Proposition 19: what is seen of a run is seen of the whole run.
+            runs = self.counted(rounds)
+            return Allocated(one, self.participations, self.rounds, everybody, runs, self.models)
+        absent = None
+        if (self.draw, neighboring) == ("fixed", "zero_out"):
+            absent = mechanism.release(dimension, 1, "replace_one")
+        elif (self.draw, neighboring) == ("poisson", "replace_one"):
+            absent = mechanism.release(dimension, 1, "zero_out")
+        return Sampled(one, self._rate, rounds, self.draw, everybody, absent, self.models)
+
+    def gaussian_multiplier(self, epsilon: float, delta: float, neighboring: Neighboring) -> float:
+        """About the noise multiplier of Gaussian noise that meets a target: where a search starts.
+
+        Relative to the distance of updates under `replace_one`; infinite if none is found.
+        """
+        low, high = 1e-3, 1e6
+        for _ in range(24):
+            middle = math.sqrt(low * high)
+            release = self.release(_Noise(middle), 1, self.rounds, neighboring)
+            assert release is not None
+            low, high = (
+                (low, middle)
+                if account([release], delta, quick=True).epsilon <= epsilon
+                else (middle, high)
+            )
+        return high if high < 1e5 else math.inf
+
+    @property
+    def _rate(self) -> float:
+        # theory/sampling.md, Proposition 1: a rate that is rounded up covers the true one.
+        if self.cohort == self.population:
+            return 1.0
+        return math.nextafter(self.cohort / self.population, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Noise:
+    """Gaussian noise on a sum, by a trusted server."""
+
+    multiplier: float
+
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
+        """The multiplier is relative to two updates' distance."""
+        apart = 2 if neighboring == "zero_out" else 1
+        multiplier = self.multiplier * apart
+        return GaussianRelease(multiplier, dimension, rounds, "central", neighboring)

@@ -1,0 +1,80 @@
+"""A round's seed: in it are the server's committed part and every client's."""
+
+import hashlib
+import os
+
+import numpy as np
+import pytest
+from chance import counts_fit
+
+from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES, Draw, proved
+from randquant.aggregation.secagg.terms import ProtocolError
+
+SESSION = b"run, round"
+
+
+def drawn(clients):
+    draw = Draw(SESSION)
+    commitment, parts = draw.commitment, {c: os.urandom(PART_BYTES) for c in clients}
+    for client, part in parts.items():
+        draw.add(client, part)
+    return commitment, parts, *draw.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 33])
+def test_every_client_finds_the_same_seed(count):
+    commitment, parts, seed, proofs = drawn(range(10, 10 + count))
+    assert {proved(SESSION, commitment, c, parts[c], proofs[c]) for c in parts} == {seed}
+    depth = (count - 1).bit_length()
+    assert max(map(len, proofs.values())) == PART_BYTES + depth * (1 + HASH_BYTES)
+
+
+def test_a_seed_that_the_server_chooses_after_seeing_parts_is_refused():
+    """It reveals another part than it committed to."""
+    commitment, parts, _, proofs = drawn(range(5))
+    own = os.urandom(PART_BYTES)
+    with pytest.raises(ProtocolError, match="committed to before it saw"):
+        proved(SESSION, commitment, 2, parts[2], own + proofs[2][PART_BYTES:])
+
+
+def test_no_part_can_be_left_out_or_changed():
+    """Whatever a server changes, the client finds another seed, or refuses."""
+    commitment, parts, seed, proofs = drawn(range(6))
+    others = {
+        proved(SESSION, commitment, 2, os.urandom(PART_BYTES), proofs[2]),
+        proved(SESSION, commitment, 2, parts[2], proofs[3]),
+        proved(SESSION, commitment, 3, parts[2], proofs[2]),
+        proved(SESSION, commitment, 2, parts[2], proofs[2][: PART_BYTES + 33]),
+    }
+    for place in range(PART_BYTES, len(proofs[2])):
+        if (place - PART_BYTES) % 33:
+            changed = bytearray(proofs[2])
+            changed[place] ^= 1
+            others.add(proved(SESSION, commitment, 2, parts[2], bytes(changed)))
+    assert seed not in others
+    with pytest.raises(ProtocolError, match="committed"):
+        proved(b"another round", commitment, 2, parts[2], proofs[2])
+
+
+@pytest.mark.parametrize("proof", [b"", bytes(31), bytes(33), bytes(32 + 65 * 33)])
+def test_what_is_no_proof_is_refused(proof):
+    with pytest.raises(ProtocolError, match="Expected the proof of a round's seed"):
+        proved(SESSION, bytes(32), 1, bytes(32), proof)
+
+
+def test_parts_have_one_size():
+    for size in (0, 31, 33):
+        with pytest.raises(ProtocolError, match=rf"in 32 bytes, got {size}\."):
+            Draw(SESSION).add(1, bytes(size))
+
+
+def test_every_bit_of_the_seed_depends_on_a_clients_part():
+    """Each of a seed's 16 hexadecimal digits is uniform over parts that are counted up."""
+    draw, digits = Draw(SESSION), np.zeros((16, 16))
+    draw._own = bytes(32)
+    for number in range(3200):
+        draw.add(1, hashlib.sha256(number.to_bytes(4, "big")).digest())
+        draw.add(2, bytes(32))
+        for place, digit in enumerate(f"{draw.close()[0]:016x}"):
+            digits[place, int(digit, 16)] += 1
+    assert all(counts_fit(row, np.full(16, 1 / 16)) for row in digits)

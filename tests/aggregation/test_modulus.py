@@ -1,0 +1,203 @@
+"""Bits of a masked sum against exact laws of sums: every sign of a rotation, every code."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from chance import counts_fit
+
+import randquant as rq
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.modulus import WRAP, _tails, lifted, sum_bits, wrap_probability
+from randquant.aggregation.rotation import Rotation
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels import wire
+from randquant.channels.channel import Channel
+from randquant.channels.wire import upload
+
+COIN = rq.stochastic_rounding(clip=0.02, levels=2, margin=1.0)
+SKEWED = Channel(
+    np.array([-1.0, 0.0, 0.0, 1.0]), np.arange(3.0),
+    np.array([[6, 1, 1], [5, 1, 2], [4, 2, 2], [4, 1, 3]]), 8
+)  # fmt: skip
+"""With a jump, and a middle that is not the mean."""
+CHANNELS = [
+    rq.stochastic_rounding(clip=0.5, levels=2, margin=1.5),
+    rq.stochastic_rounding(clip=1.0, levels=4, margin=0.0),
+    rq.rqm(1.5, 1.5, 5, 0.42),
+    rq.pbm(1.0, 0.25, 7),
+    SKEWED,
+]
+
+
+def row(channel, x):
+    """Distribution of the code at an input, (m,): the two nearest vertices mixed."""
+    at = np.clip(np.searchsorted(channel.inputs, x, side="right"), 1, len(channel.inputs) - 1)
+    left, right = channel.inputs[at - 1], channel.inputs[at]
+    share = (x - left) / (right - left)
+    return (1 - share) * channel.probabilities[at - 1] + share * channel.probabilities[at]
+
+
+def law(channel, inputs):
+    """Distribution of the sum of codes; sums of positive terms keep their relative precision."""
+    total = np.ones(1)
+    for x in inputs:
+        total = np.convolve(total, row(channel, x))
+    return total
+
+
+def wrapped(channel, inputs, bits):
+    """Probability that the sum is not lifted back to itself."""
+    sums = np.arange(len(inputs) * (channel.levels - 1) + 1)
+    wrong = lifted(sums & (2**bits - 1), bits, channel.levels, len(inputs)) != sums
+    return float(law(channel, inputs)[wrong].sum())
+
+
+@pytest.mark.parametrize("channel", CHANNELS, ids=repr)
+def test_no_inputs_wrap_more_often_than_the_bound(channel):
+    clients, draw = 24, np.random.default_rng(0)
+    exact = upload.sum_bits(channel.levels, clients)
+    for bits in range(channel.bits, exact):
+        bound = wrap_probability(channel, clients, 1, bits)
+        for inputs in (
+            np.full(clients, channel.clip), np.full(clients, -channel.clip), np.zeros(clients),
+            draw.uniform(-channel.clip, channel.clip, clients),
+        ):  # fmt: skip
+            assert wrapped(channel, inputs, bits) <= bound
+
+
+@pytest.mark.parametrize("channel", CHANNELS, ids=repr)
+def test_no_rotated_updates_wrap_more_often_than_the_bound(channel):
+    """All 16 signs of a rotation of four coordinates, exactly."""
+    clients, size, norm = 20, 4, 2 * channel.clip
+    draw = np.random.default_rng(1)
+    same = draw.normal(size=size)
+    cases = [np.tile(same, (clients, 1)), draw.normal(size=(clients, size)), np.eye(size)[[0] * 20]]
+    hadamard = Rotation(size, 0).forward(np.eye(size))
+    hadamard *= np.sign(hadamard[:, :1])  # of the rotation whose signs are all 1
+    for bits in range(channel.bits, upload.sum_bits(channel.levels, clients)):
+        bound = wrap_probability(channel, clients, size, bits, norm / math.sqrt(size))
+        for updates in cases:
+            u = updates * (norm / np.linalg.norm(updates, axis=1, keepdims=True))
+            chance = 0.0
+            for signs in itertools.product((-1, 1), repeat=size):
+                x = np.clip((u * signs) @ hadamard, -channel.clip, channel.clip)
+                chance += sum(wrapped(channel, x[:, j], bits) for j in range(size)) / 2**size
+            assert min(chance, 1.0) <= bound
+
+
+def test_the_bound_is_near_the_chance():
+    """Of 1,000 coins: within a factor of 40, and not below."""
+    for clients, bits in ((200, 6), (1000, 7), (1000, 8), (4000, 9)):
+        exact = wrapped(COIN, np.zeros(clients), bits)
+        assert exact <= wrap_probability(COIN, clients, 1, bits, 0.0) <= 40 * exact
+
+
+def test_wraps_are_as_frequent_as_predicted():
+    """By real codes in 4,096 coordinates, in a modulus that is far too small."""
+    clients, size, bits = 100, 4096, 4
+    mechanism = ChannelMechanism(COIN)
+    payloads = mechanism.encode_many(
+        np.zeros((clients, size), np.float32), [rq.Key.from_seed(c) for c in range(clients)]
+    )
+    totals = np.zeros(size, dtype=np.int64)
+    for payload in payloads:
+        wire.add(COIN, payload, totals, 0)
+    wrong = np.count_nonzero(lifted(totals, bits, 2, clients) != totals)
+    chance = wrapped(COIN, np.zeros(clients), bits)
+    assert counts_fit(np.array([wrong, size - wrong]), np.array([chance, 1 - chance]))
+    assert 0.05 < chance <= wrap_probability(COIN, clients, 1, bits)
+
+
+def test_a_thousand_coins_take_eight_bits_and_not_seven():
+    """The planted error of one bit too few: it is far beyond what is stated."""
+    assert upload.sum_bits(2, 1000) == 10
+    assert sum_bits(COIN, 1000, 2**17, 0.001) == 8
+    assert wrap_probability(COIN, 1000, 2**17, 8, 0.001) <= WRAP
+    assert 2**17 * wrapped(COIN, np.zeros(1000), 7) > 1
+
+
+def test_long_means_and_many_coordinates_take_more():
+    assert sum_bits(COIN, 1000, 2**17, 0.02) == 9
+    assert sum_bits(COIN, 1000, 2**30, 0.001) == 9
+    assert sum_bits(COIN, 1000, 2**17) == 9  # at any inputs: up to 20 codes off the middle
+
+
+@pytest.mark.parametrize("channel", [COIN, *CHANNELS], ids=repr)
+def test_fewer_clients_never_need_more_bits(channel):
+    for deviation in (0.0, channel.clip / 4, math.inf):
+        bits = [sum_bits(channel, clients, 1000, deviation) for clients in range(1, 300, 3)]
+        assert bits == sorted(bits)
+        assert all(
+            b <= upload.sum_bits(channel.levels, n)
+            for n, b in zip(range(1, 300, 3), bits, strict=True)
+        )
+        assert min(bits) >= channel.bits
+
+
+def test_a_sum_is_lifted_to_the_nearest_of_the_middle():
+    for levels, clients in ((2, 9), (2, 10), (3, 7), (16, 5)):
+        sums = np.arange(clients * (levels - 1) + 1)
+        exact = upload.sum_bits(levels, clients)
+        for bits in range(1, exact + 1):
+            found = lifted(sums % 2**bits, bits, levels, clients)
+            assert np.array_equal(found % 2**bits, sums % 2**bits)
+            assert np.all(np.abs(found - clients * (levels - 1) / 2) <= 2 ** (bits - 1))
+            assert np.array_equal(lifted(found, bits + 1, levels, clients), found)  # once only
+        assert np.array_equal(found, sums)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [VectorMechanism(COIN, 0.1, "aggregate", 500), ChannelMechanism(COIN, "aggregate", 500)],
+    ids=("vector", "channel"),
+)
+def test_a_mean_is_decoded_from_remainders(mechanism):
+    """And what wraps is decoded as what it wraps to: a simulation sees what a deployment sees."""
+    clients, dimension = 1000, 1024
+    bits = mechanism.sum_bits(dimension, clients)
+    assert bits < 10
+    half = 2 ** (bits - 1)
+    totals = np.random.default_rng(0).integers(500 - half, 500 + half, dimension)
+    wanted = mechanism.decode(totals, clients, dimension)
+    assert np.array_equal(mechanism.decode(totals & (2**bits - 1), clients, dimension), wanted)
+    assert np.array_equal(mechanism.decode(totals & 1023, clients, dimension), wanted)
+    step = COIN.values[1] - COIN.values[0]
+    plain = COIN.values[0] + step / clients * totals
+    assert math.isclose(np.linalg.norm(wanted), np.linalg.norm(plain), rel_tol=1e-5)
+
+
+def test_under_local_trust_nothing_is_summed_modulo():
+    mechanism = VectorMechanism(COIN, 0.1)
+    totals = np.full(4, 900)
+    assert np.linalg.norm(mechanism.decode(totals, 1000, 4)) == pytest.approx(2 * 0.8 * 1.02)
+
+
+def test_a_simulation_wraps_as_a_deployment_would():
+    """Updates that were chosen against the rotation: all in one rotated coordinate."""
+    channel, clients, size = rq.stochastic_rounding(1.0, 2, 0.5), 240, 1024
+    mechanism = VectorMechanism(channel, 1.0, "aggregate", clients)
+    assert mechanism.sum_bits(size, clients) == 7
+    update = Rotation(size, 0).inverse(np.eye(size)[0]).astype(np.float32)
+    keys = [rq.Key.from_seed(client) for client in range(clients)]
+    payloads = mechanism.encode_many(np.tile(update, (clients, 1)), keys)
+    totals = np.zeros(size, dtype=np.int64)
+    for payload in payloads:
+        wire.add(channel, payload, totals, 0)
+    assert totals[0] >= 120 + 64
+    mean = mechanism.mean(payloads)
+    assert np.array_equal(mean, mechanism.decode(totals & 127, clients, size))
+    assert mean @ update < 0
+
+
+@pytest.mark.parametrize("channel", CHANNELS, ids=repr)
+def test_lines_lie_above_the_logarithms_at_every_input(channel):
+    tilts, slopes, heights = _tails(channel)
+    codes = np.arange(channel.levels) - (channel.levels - 1) / 2
+    chosen = np.s_[200::20]  # tilts that are large enough to bend
+    for x in np.linspace(-channel.clip, channel.clip, 101):
+        for side, sign in enumerate((1, -1)):
+            logs = np.log(row(channel, x) @ np.exp(sign * np.outer(codes, tilts[0, 0, chosen])))
+            lines = slopes[:, side, chosen] * x + heights[:, side, chosen]
+            assert np.all(logs <= lines + 1e-12)

@@ -1,0 +1,49 @@
+"""Rotations of groups: orthogonal, independent, and uniform where updates are short."""
+
+import numpy as np
+import pytest
+
+from randquant.aggregation.spreading import GroupRotation, spread_size
+from tests.chance import fits, mean_is
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 64, 65, 8192, 9000])
+def test_rotations_keep_inner_products_and_are_inverted(dimension):
+    rotation = GroupRotation(dimension, 5, 9)
+    x, y = np.random.default_rng(0).normal(size=(2, dimension))
+    turned = rotation.forward(x)
+    assert turned.shape == (rotation.size,) == (spread_size(dimension),)
+    assert np.allclose(turned @ rotation.forward(y), x @ y, rtol=1e-11)
+    assert np.allclose(rotation.inverse(turned), x, atol=1e-12)
+
+
+def test_groups_and_seeds_have_other_rotations():
+    x = np.ones(70)
+    first = GroupRotation(70, 1, 1).forward(x)
+    assert np.array_equal(first, GroupRotation(70, 1, 1).forward(x))
+    for other in (GroupRotation(70, 1, 2), GroupRotation(70, 2, 1)):
+        cosine = float(first @ other.forward(x)) / 70
+        assert abs(cosine) < 6 / np.sqrt(8192)
+
+
+def test_short_vectors_are_rotated_uniformly():
+    """In the plane: the angle is uniform, and half of the rotations are reflections."""
+    turned = [GroupRotation(2, 0, group) for group in range(4000)]
+    first, second = (np.array([r.forward(e) for r in turned]) for e in np.eye(2))
+    angle = np.arctan2(first[:, 1], first[:, 0]) / (2 * np.pi) % 1
+    assert fits((angle * 16).astype(int) % 16, np.full(16, 1 / 16))
+    handed = first[:, 0] * second[:, 1] - first[:, 1] * second[:, 0]
+    assert np.allclose(np.abs(handed), 1)
+    assert mean_is(handed, 0.0, 2.0)
+
+
+def test_long_vectors_are_spread():
+    """Coordinates of a spike have the moments of a normal law, which one pass does not give."""
+    turned = GroupRotation(10_000, 3, 0).forward(np.eye(1, 10_000)[0]) * 128
+    assert abs(np.mean(turned**4) - 3) < 6 * np.sqrt(96 / 16384)
+
+
+@pytest.mark.parametrize("arguments", [(0, 0, 0), (2**30, 0, 0), (5, -1, 0), (5, 0, 2**64)])
+def test_arguments_out_of_bounds_are_refused(arguments):
+    with pytest.raises(ValueError, match="Expected"):
+        GroupRotation(*arguments)

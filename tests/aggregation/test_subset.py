@@ -1,0 +1,329 @@
+"""A public random subset of the coordinates: drawn uniformly, safe whatever it is, unbiased."""
+
+import dataclasses
+import itertools
+import math
+from fractions import Fraction
+
+import chance
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import randquant as rq
+from randquant.aggregation import subset as module
+from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.registry import update_mechanism
+from randquant.aggregation.rotation import Rotation
+from randquant.aggregation.subset import Projection, Subset
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels import wire
+from randquant.channels.keys import Key
+from randquant.privacy.accounting.accountant import account
+
+COIN = rq.stochastic_rounding(clip=0.5, levels=2, margin=1.0)
+ROOT = Key.from_seed(0)
+
+
+def sending(k, trust="aggregate", cohort=4, channel=COIN):
+    return VectorMechanism(channel, 1.0, trust, cohort, coordinates=k)
+
+
+def skellam(k, noise=0.5):
+    return AdditiveMechanism("skellam", 1.0, noise, 4, coordinates=k)
+
+
+def updates(clients, dimension, length):
+    x = np.random.default_rng(1).standard_normal((clients, dimension))
+    return (length * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+# The subset
+
+
+def slowly(size, count, seed):
+    """The first different indices of a stream, one word at a time, or all but those."""
+    words = Key.from_seed(seed).fold_in("subset").words(64 * size)
+    fewer, found = min(count, size - count), []
+    for word in words:
+        if len(found) == fewer:
+            break
+        if (index := int(word) % size) not in found:
+            found.append(index)
+    rest = [index for index in range(size) if index not in found]
+    return sorted(found) if 2 * count <= size else rest
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 1), (8, 3), (8, 4), (8, 7), (64, 64), (256, 100)])
+def test_a_subset_is_the_first_different_indices_of_its_keys_stream(size, count):
+    for seed in (0, 1, 2**64 - 1):
+        indices = Subset(size, count, seed).indices
+        assert indices.tolist() == slowly(size, count, seed)
+        assert not indices.flags.writeable
+
+
+def uniform(size, count, indices_of, seeds):
+    """Whether every subset is equally likely; the false-alarm rate is 1e-6."""
+    place = {each: at for at, each in enumerate(itertools.combinations(range(size), count))}
+    found = [place[tuple(indices_of(seed).tolist())] for seed in range(seeds)]
+    return chance.fits(np.array(found), np.full(len(place), 1 / len(place)))
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_every_subset_is_equally_likely(count):
+    assert uniform(8, count, lambda seed: Subset(8, count, seed).indices, 4000)
+
+
+def test_a_subset_of_neighbours_or_one_that_avoids_an_index_is_noticed():
+    def in_a_row(seed):
+        return np.sort((Subset(8, 1, seed).indices[0] + np.arange(2)) % 8)
+
+    def reduced(seed):
+        words = Key.from_seed(seed).words(40)
+        found = dict.fromkeys(int(word % np.uint64(256)) * 7 // 256 for word in words)
+        return np.array(sorted(list(found)[:2]))
+
+    assert not uniform(8, 2, in_a_row, 4000)
+    assert not uniform(8, 2, reduced, 4000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((6, 2, 0), "a power of two, got 6"),
+        ((8, 9, 0), "coordinates >= 1 and <= 8, got coordinates=9: a rotated update has 8"),
+        ((8, 0, 0), "coordinates >= 1"),
+        ((8, 2, -1), "subset_seed >= 0"),
+        ((8, 2, 2**64), "subset_seed .* it is 8 bytes"),
+    ],
+)
+def test_a_subset_that_cannot_be_is_refused(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Subset(*arguments)
+
+
+# What is sent
+
+
+def exact_square(y):
+    return sum(Fraction(float(value)) ** 2 for value in y)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=40),
+    st.integers(0, 2**64 - 1),
+    st.floats(1e-6, 1e6),
+    st.data(),
+)
+def test_no_update_is_longer_than_the_norm_that_is_accounted_for(vector, seed, clip_norm, data):
+    rotated = Rotation(len(vector), 0).size
+    k = data.draw(st.integers(1, rotated))
+    some = Projection(len(vector), clip_norm, coordinates=k, subset_seed=seed)
+    sent = some.forward(np.array(vector, dtype=np.float32))
+    assert sent.shape == (k,) == (some.size,)
+    assert exact_square(sent) <= Fraction(some.norm_sent) ** 2
+    assert abs((some.norm_sent / clip_norm) ** 2 * rotated - k) < 1e-12 * k
+
+
+def hidden_in(some):
+    """An update all of whose length the rotation moves into the subset: the worst case."""
+    inside = np.zeros(some.rotated)
+    inside[some.indices] = 1.0
+    return Rotation(some.dimension, some.rotation_seed).inverse(inside).astype(np.float32)
+
+
+def _row(channel, value):
+    weights, total = channel.mix(value)
+    return np.array(weights, dtype=float) / total
+
+
+def losses(channel, y, other, order=2.0):
+    """Exact Rényi divergence of the codes of two vectors, by the rows themselves."""
+    p, q = (np.array([_row(channel, value) for value in each]) for each in (y, other))
+    return float(np.log((p**order * q ** (1 - order)).sum(axis=1)).sum() / (order - 1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bound_holds_for_an_update_made_for_the_subset_and_not_without_the_second_clip(seed):
+    channel = rq.stochastic_rounding(clip=0.5, levels=2, margin=2.0)
+    mechanism = VectorMechanism(channel, 1.0, coordinates=4).in_round(seed)
+    some = mechanism.projection(16)
+    update = hidden_in(some)
+    stated = mechanism.release(16, 1).renyi(2.0)
+    sent = [np.clip(some.forward(sign * 1024 * update), -0.5, 0.5) for sign in (1, -1)]
+    shown = losses(channel, *sent)
+    assert 0.9 * stated < shown <= stated
+    unclipped = [sign * np.full(4, 0.5) for sign in (1, -1)]  # norm 1, all within the clip
+    assert losses(channel, *unclipped) > 3 * stated
+
+
+def test_the_release_is_the_same_for_every_seed_and_that_of_the_shorter_norm():
+    for mechanism in (sending(256), skellam(256)):
+        before = mechanism.release(650, 3, "zero_out")
+        assert mechanism.in_round(9).release(650, 3, "zero_out") == before
+        assert before.dimension == 256
+    release = sending(256).release(650, 3)
+    assert release.clip_norm == 0.5  # sqrt(256/1024)
+    plain = dataclasses.replace(release, whole_norm=None)
+    assert account([release], 1e-5).epsilon == account([plain], 1e-5).epsilon
+    noise = skellam(256).release(650, 3)
+    plan = skellam(256).plan(650)
+    assert noise.squared_distance == 4 * plan.bound
+    assert plan.bound >= (plan.scale * 0.5) ** 2
+
+
+def test_an_example_may_change_all_that_is_sent():
+    """Its share of the whole norm counts, not of the norm that is sent."""
+    release, whole = sending(256).release(650, 1), sending(None).release(650, 1)
+    few, many = release.of_one_example(2), release.of_one_example(100)
+    assert few.renyi(2.0) <= release.renyi(2.0)
+    longer = dataclasses.replace(whole, dimension=256).of_one_example(100)
+    assert many.renyi(2.0) == longer.renyi(2.0) > 0
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_over_all_subsets_the_mean_is_the_update_and_the_error_what_is_stated(k, monkeypatch):
+    """Every subset once: exact. No update here is long enough to be clipped again."""
+    some = Projection(6, 1.0, coordinates=k, subset_seed=0)
+    x = updates(1, 6, 0.9 * some.norm_sent)[0]
+    found = []
+    for chosen in itertools.combinations(range(8), k):
+        monkeypatch.setattr(module, "_indices", lambda *_, chosen=chosen: np.array(chosen))
+        found.append(some.inverse(some.forward(x)))
+    assert np.abs(np.mean(found, axis=0) - x).max() < 1e-6
+    rotated = np.mean([np.sum(each**2) for each in found]) - x @ x
+    left_out = 6 / 8 * (8 / k - 1) * float(x @ x)  # 6 of 8 coordinates are rotated back
+    if k == 8:
+        assert abs(rotated) < 1e-6
+    assert rotated <= 1.5 * left_out + 1e-6
+
+
+def squared_errors(mechanism, x, rounds):
+    """Of the decoded mean, one number a round, each round with a subset of its own."""
+    found = []
+    for number in range(rounds):
+        now, keys = mechanism.in_round(number), [ROOT.fold_in(number, c) for c in range(len(x))]
+        mean = now.mean(now.encode_many(x, keys))
+        found.append(mean - x.mean(axis=0))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("mechanism", [sending(100), skellam(100)], ids=["bits", "skellam"])
+def test_a_mean_is_unbiased_over_subsets_and_codes_with_the_error_expected(mechanism):
+    x = updates(4, 200, 0.3)  # shorter than sqrt(100/256), whatever the subset
+    errors = squared_errors(mechanism, x, 120)
+    direction = x.mean(axis=0) / np.linalg.norm(x.mean(axis=0))
+
+    def centred(sample):  # a normal limit; false alarm 1e-6
+        z = sample.mean() / (sample.std() / math.sqrt(sample.size))
+        return abs(z) <= stats.norm.isf(0.5e-6)
+
+    assert centred(errors @ direction)
+    length = float(np.linalg.norm(x.mean(axis=0)))
+    expected = mechanism.expected_error(200)
+    # Updates of 0.3 are not shortened: without the gain of those of norm 1.
+    stated = dataclasses.replace(expected, gain=1.0).deviation(4, length)
+    assert np.sqrt(np.mean(errors**2)) == pytest.approx(stated, rel=0.03)
+    if mechanism.channel is None:  # little noise: a mean scaled by k/D is noticed
+        shrunk = errors @ direction - (1 - (100 / 256) ** 2) * length
+        assert not centred(shrunk)
+
+
+def test_the_gain_of_updates_at_the_threshold():
+    """E min(R^2, R), R the length of what is kept over the threshold (Proposition 4)."""
+    some = sending(100).expected_error(200).gain
+    x, kept = updates(1, 200, 1.0)[0], []
+    for seed in range(400):
+        there = Projection(200, 1.0, coordinates=100, subset_seed=seed)
+        kept.append(float(there.inverse(there.forward(x)) @ x))
+    assert np.mean(kept) == pytest.approx(some, abs=0.012)
+    assert some < 0.98 < 0.99 < sending(256).expected_error(200).gain
+
+
+@pytest.mark.parametrize("mechanism", [sending(100), skellam(100)], ids=["bits", "skellam"])
+def test_sums_are_plain_sums_bit_for_bit(mechanism):
+    now, x = mechanism.in_round(5), updates(4, 200, 1.0)
+    keys = [ROOT.fold_in(client) for client in range(4)]
+    payloads = [now.encode(*each) for each in zip(x, keys, strict=True)]
+    codes = np.array([wire.unpack(now.coding, payload, 100) for payload in payloads])
+    mean = now.mean(payloads)
+    assert np.array_equal(mean, now.decode(codes.sum(axis=0, dtype=np.int64), 4, 200))
+    if mechanism.channel is not None:
+        whole = np.zeros(256)
+        values = COIN.values[codes].mean(axis=0).astype(np.float32).astype(float)
+        whole[Subset(256, 100, 5).indices] = values * 2.56
+        assert np.abs(mean - Rotation(200, 0).inverse(whole)).max() < 1e-6
+        alone = rq.encode(COIN, now.projection(200).forward(x[0]), keys[0])
+        assert np.array_equal(alone, codes[0])
+
+
+def test_all_coordinates_are_sent_as_they_were():
+    x = updates(1, 200, 1.0)[0]
+    for whole, seeded in ((sending(None), sending(None)), (skellam(None), skellam(None))):
+        assert seeded.in_round(7) == whole
+        assert seeded.in_round(7).encode(x, ROOT) == whole.encode(x, ROOT)
+        assert "coordinates" not in whole.record()
+    assert sending(256).in_round(7).norm == "l2"
+
+
+def test_a_payload_states_k_and_its_subset():
+    x = updates(1, 200, 1.0)[0]
+    for mechanism in (sending(100), skellam(100)):
+        payload = mechanism.in_round(1).encode(x, ROOT)
+        assert wire.sizes(payload) == (100, -100)
+        assert mechanism.in_round(1).dimension_of(payload) == 200
+        others = (
+            mechanism.in_round(2),
+            dataclasses.replace(mechanism, coordinates=99, subset_seed=1),
+        )
+        for other in others:
+            with pytest.raises(ValueError, match="another round's subset"):
+                other.dimension_of(payload)
+        mixed = [
+            mechanism.in_round(seed).encode(x, ROOT.fold_in(client))
+            for client, seed in enumerate((1, 1, 2, 1))
+        ]
+        with pytest.raises(ValueError, match=r"^payload 2: Expected a payload of channel"):
+            mechanism.in_round(1).mean(mixed)
+    # More codes than parameters, fewer than a rotated update has.
+    assert wire.sizes(sending(230).in_round(1).encode(x, ROOT)) == (230, 30)
+    assert sending(200).in_round(1).payload_bytes(200) == 40 + 25
+
+
+def test_bytes_are_those_of_k_coordinates():
+    assert sending(100).upload_bytes(200, 4) == 40 + math.ceil(100 * 3 / 8)
+    assert skellam(100).upload_bytes(200, 4) == 40 + 200
+    assert sending(100, "local", 1).upload_bytes(200) == 40 + 13
+
+
+@pytest.mark.parametrize("mechanism", [sending(100), skellam(100)], ids=["bits", "skellam"])
+def test_what_a_round_cannot_be_encoded_with_is_refused(mechanism):
+    x = updates(1, 200, 1.0)[0]
+    for use in (lambda: mechanism.encode(x, ROOT), lambda: mechanism.coding):
+        with pytest.raises(ValueError, match=r"^Expected the public seed .*\.in_round\(seed\)"):
+            use()
+    with pytest.raises(ValueError, match=r"^Expected subset_seed >= 0 and <= 18446744073709551615"):
+        mechanism.in_round(2**64)
+    with pytest.raises(TypeError, match=r"^Expected subset_seed to be a whole number"):
+        mechanism.in_round(b"12345678")
+    with pytest.raises(ValueError, match=r"^Expected coordinates <= 64, as many as a rotated upd"):
+        mechanism.release(50, 1)
+    with pytest.raises(ValueError, match=r"^Expected coordinates >= 1"):
+        dataclasses.replace(mechanism, coordinates=0)
+
+
+def test_where_no_subset_can_be_sent_it_is_said():
+    bits = {"clip": 0.5, "levels": 2, "margin": 1.0}
+    with pytest.raises(ValueError, match=r"^Expected norm='l2' with coordinates, got 'l1'"):
+        update_mechanism("stochastic-rounding", bits, clip_norm=1.0, norm="l1", coordinates=5)
+    with pytest.raises(ValueError, match=r"^Expected clip_norm with coordinates=5, got none"):
+        update_mechanism("stochastic-rounding", bits, coordinates=5)
+    noise = {"clip_norm": 1.0, "noise_multiplier": 1.0}
+    with pytest.raises(ValueError, match=r"^Expected no coordinates with local-gaussian"):
+        update_mechanism("local-gaussian", noise, coordinates=5)
+    assert update_mechanism("skellam", noise, cohort=3, coordinates=5).size(9) == 5
+    with pytest.raises(ValueError, match=r"^Expected subset_seed"):
+        update_mechanism("local-gaussian", noise).in_round(-1)

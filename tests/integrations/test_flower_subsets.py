@@ -1,0 +1,185 @@
+"""Rounds in which a public random subset of the coordinates is sent, with a seed drawn together."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid, client_app
+from flower_rounds import ANYTHING, NOISY, ask, fedavg, model, mover, refusals, run
+from flwr.app import ConfigRecord
+
+from randquant.aggregation.secagg.draw import PART_BYTES
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels.wire import upload
+from randquant.integrations.flower.ledger import SPENT
+from randquant.integrations.flower.messages import HEAD, PAYLOAD, read_payload
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.strategy import QuantizedStrategy
+
+DIMENSION, COUNT = 40, 5
+BOTH = pytest.mark.parametrize("trust", ["aggregate", "local"])
+
+
+def some(trust="aggregate", coordinates=COUNT):
+    cohort = 3 if trust == "aggregate" else 1
+    return VectorMechanism(NOISY, 1.0, trust, cohort, coordinates=coordinates)
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """(mechanism, payload) of every update that is encoded."""
+    found, encode = [], VectorMechanism.encode
+
+    def kept(self, update, key):
+        found.append((self, encode(self, update, key)))
+        return found[-1][1]
+
+    monkeypatch.setattr(VectorMechanism, "encode", kept)
+    return found
+
+
+def rounds(mechanism, count=1, fault=None):
+    """(model afterwards, grid, strategy)"""
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
+    strategy = QuantizedStrategy(fedavg(), mechanism)
+    after = run(strategy, grid, model(DIMENSION), count)
+    return after.arrays["w"].numpy(), grid, strategy
+
+
+def asked_to_upload(trust):
+    """(grid, requests) of a round whose seed is drawn."""
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    strategy = QuantizedStrategy(fedavg(), some(trust))
+    requests = strategy.configure_train(1, model(DIMENSION), ConfigRecord({}), grid)
+    return grid, list(requests)
+
+
+def own_account(context):
+    """What a client has counted; a sum's steps before the upload are in the file too."""
+    body = bytes(context.state[SPENT]["account"])[40:]
+    return json.loads(body[16 : 16 + int.from_bytes(body[8:16], "little")])
+
+
+def charged(grid):
+    contexts = [context for context in grid.contexts.values() if SPENT in context.state]
+    return [context.node_id for context in contexts if own_account(context)["clients"]]
+
+
+@BOTH
+def test_a_round_takes_the_step_of_its_subset_bit_for_bit(trust, encoded):
+    moved, grid, _ = rounds(some(trust))
+    assert not refusals(grid)
+    [mechanism] = {mechanism for mechanism, _ in encoded}
+    assert len(encoded) == 5
+    mean = mechanism.mean([payload for _, payload in encoded])
+    np.testing.assert_array_equal(moved, mean)
+    assert np.linalg.norm(mean) > 0
+
+
+@BOTH
+def test_every_round_has_another_subset_and_all_are_one_offer(trust, encoded):
+    _, grid, strategy = rounds(some(trust), 3)
+    seeds = [mechanism.subset_seed for mechanism, _ in encoded]
+    assert [len(set(seeds[start : start + 5])) for start in (0, 5, 10)] == [1, 1, 1]
+    assert len(set(seeds)) == 3
+    spent = strategy.accountant.state_dict()
+    assert len(spent["offers"]) == 1
+    assert set(spent["clients"]["1"].values()) == {3}
+    own = own_account(grid.contexts[1])
+    assert (own["clients"], own["offers"]) == ({"0": {"0": 3}}, spent["offers"])
+
+
+def test_what_travels_is_paid_for_the_subset_only():
+    """Exactly k numbers, without padding, and masks for as many."""
+    for coordinates in (1, 5, 13, 64):
+        mechanism = some(coordinates=coordinates)
+        _, grid, _ = rounds(mechanism)
+        sent = [reply.content for step, _, _, reply in grid.seen if step == "upload"]
+        bits = mechanism.sum_bits(DIMENSION, 5)
+        assert {len(read_payload(content)) for content in sent} == {
+            upload.masked(coordinates, bits)
+        }
+        assert upload.masked(coordinates, bits) == mechanism.upload_bytes(DIMENSION, 5)
+        assert {content[PAYLOAD]["codes"].shape for content in sent} == {(coordinates,)}
+        assert json.loads(grid.seen[0][2].content[HEAD]["offer"])["coordinates"] == coordinates
+
+
+@BOTH
+def test_a_seed_that_the_server_chooses_after_seeing_parts_is_refused(trust, encoded):
+    grid, requests = asked_to_upload(trust)
+    for request in requests:
+        proof = request.content[HEAD]["proof"]
+        request.content[HEAD]["proof"] = bytes(PART_BYTES) + proof[PART_BYTES:]
+    replies = grid.send_and_receive(requests)
+    assert len(replies) == 5
+    assert all("committed to before it saw" in reply.error.reason for reply in replies)
+    assert not encoded
+    assert not charged(grid)
+
+
+@BOTH
+def test_a_seed_without_a_clients_own_part_is_another(trust, encoded):
+    """The codes are then of another subset, which their header says."""
+    grid, requests = asked_to_upload(trust)
+    requests[0].content[HEAD]["proof"] = requests[1].content[HEAD]["proof"]
+    grid.send_and_receive(requests)
+    seeds = [mechanism.subset_seed for mechanism, _ in encoded]
+    assert len(set(seeds)) == 2
+    assert seeds.count(seeds[0]) == 1
+    with pytest.raises(ValueError, match="another round's subset of coordinates"):
+        encoded[1][0].mean([payload for _, payload in encoded[:3]])
+
+
+def test_offers_are_refused_in_one_sentence_and_cost_nothing(encoded):
+    grid = InProcessGrid(client_app(ANYTHING, mover), [1])
+    text, whole, two = (Offer(some("local", k), 5).to_text() for k in (5, None, 2))
+    for step, fields, reason in (
+        ("upload", {"offer": text}, "seed of the coordinates that the server and this client"),
+        ("advertise", {"offer": text}, "commitment to its part of a seed exactly where"),
+        ("advertise", {"offer": text, "commitment": bytes(31)}, "a commitment in 32 bytes"),
+        ("advertise", {"offer": text, "commitment": bytes(32)}, ""),
+        ("upload", {"offer": whole}, "one offer in a round, got another in the same"),
+        ("advertise", {"offer": two, "commitment": bytes(32)}, "one offer in a round"),
+        ("upload", {"proof": bytes(32)}, "committed to before it saw"),
+        ("upload", {"proof": b"x"}, "proof of a round's seed"),
+        ("upload", {"proof": bytes(5000)}, "parts of a seed in a few bytes"),
+        ("upload", {"proof": "text"}, "parts of a seed in a few bytes"),
+        ("share", {}, "a step of a secure sum in a secure sum only"),
+    ):
+        reply = ask(grid, 1, step, b"s", **fields)
+        assert reply.has_error() == bool(reason), (step, fields)
+        if reason:
+            assert reason in reply.error.reason
+    assert not encoded
+    assert not charged(grid)
+
+
+def test_more_coordinates_than_there_are_are_no_offer():
+    with pytest.raises(ValueError, match="Expected coordinates <= 64"):
+        Offer(some(coordinates=65), DIMENSION)
+    record = json.loads(Offer(some(), DIMENSION).to_text())
+    for wrong in (65, 0, -1, 2.5, "5", True):
+        with pytest.raises(ValueError, match="Expected an offer of this package's version"):
+            Offer.from_text(json.dumps({**record, "coordinates": wrong}))
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+@BOTH
+def test_a_client_whose_part_has_another_size_is_left_out(trust, size, encoded):
+    def fault(step, node, reply):
+        if node == 2 and step == "advertise":
+            reply.content[HEAD]["part"] = bytes(size)
+        return [reply]
+
+    moved, grid, _ = rounds(some(trust), fault=fault)
+    assert sorted(node for step, node, *_ in grid.seen if step == "upload") == [1, 3, 4, 5]
+    np.testing.assert_array_equal(moved, encoded[0][0].mean([payload for _, payload in encoded]))
+
+
+def test_a_server_draws_another_part_in_every_round():
+    grids = [rounds(some("local"))[1] for _ in range(2)]
+    assert len({grid.seen[0][2].content[HEAD]["commitment"] for grid in grids}) == 2
+    parts = [reply.content[HEAD]["part"] for grid in grids for *_, reply in grid.seen[:5]]
+    assert len(set(parts)) == 10

@@ -1,0 +1,154 @@
+"""Faults in what a random subset of the coordinates is, and in how a run uses it."""
+
+SUBSET = ("tests/aggregation/test_subset.py",)
+RUN = ("tests/training/test_algorithm_subsets.py",)
+PLAN = ("tests/planning/test_plan_subsets.py",)
+
+MUTANTS = [
+    # The subset ----------------------------------------------------------------------------------
+    (
+        "aggregation/subset.py",
+        "np.unique(words & np.uint64(size - 1))",
+        "np.unique(words % np.uint64(max(size - 1, 1)))",
+        "the last coordinate is never sent",
+        SUBSET,
+    ),
+    (
+        "aggregation/subset.py",
+        "indices = np.flatnonzero(drawn if 2 * count <= size else ~drawn)",
+        "indices = np.arange(count) + int(np.argmax(drawn)) % (size - count + 1)",
+        "neighbours are sent",
+        SUBSET,
+    ),
+    (
+        "aggregation/subset.py",
+        "drawn if 2 * count <= size else ~drawn",
+        "drawn if 2 * count < size else ~drawn",
+        "half of the coordinates is the other half",
+        SUBSET,
+    ),
+    (
+        "aggregation/subset.py",
+        'Key.from_seed(seed).fold_in("subset")',
+        'Key.from_seed(0).fold_in("subset")',
+        "the same subset in every round",
+        SUBSET,
+    ),
+    # What is sent --------------------------------------------------------------------------------
+    (
+        "aggregation/subset.py",
+        "kept = clip_to_norm(rotated[self.indices], self.norm_sent)",
+        "kept = rotated[self.indices]",
+        "no second clip",
+        SUBSET,
+    ),
+    (
+        "aggregation/subset.py",
+        "kept = clip_to_norm(rotated[self.indices], self.norm_sent)",
+        "kept = clip_to_norm(rotated[self.indices], self.clip_norm)",
+        "the second clip is the first",
+        SUBSET,
+    ),
+    (
+        "aggregation/subset.py",
+        "self.clip_norm * math.sqrt(self.coordinates / self.rotated)",
+        "self.clip_norm * math.sqrt(self.coordinates / self.dimension)",
+        "padding is not counted",
+        SUBSET,
+    ),
+    (
+        "aggregation/subset.py",
+        "mean * (self.rotated / self.coordinates)",
+        "mean * (self.coordinates / self.rotated)",
+        "a mean scaled by k/D",
+        SUBSET,
+    ),
+    (
+        "aggregation/subset.py",
+        '"subset", count, seed)',
+        '"subset", count)',
+        "subsets of two rounds are added up",
+        SUBSET,
+    ),
+    (
+        "aggregation/subset.py",
+        '"subset", count, seed)',
+        '"subset", seed)',
+        "subsets of two sizes",
+        SUBSET,
+    ),
+    (
+        "aggregation/subset.py",
+        "variance=each.variance * times,",
+        "variance=each.variance,",
+        "the error of the numbers sent is that of the mean",
+        SUBSET,
+    ),
+    (
+        "aggregation/subset.py",
+        "omitted=(times - 1) / self.rotated,",
+        "omitted=0.0,",
+        "what is left out is no error",
+        SUBSET,
+    ),
+    (
+        "privacy/accounting/releases.py",
+        "whole = self.clip_norm if self.whole_norm is None else self.whole_norm",
+        "whole = self.clip_norm",
+        "one example changes a k-th part only",
+        SUBSET,
+    ),
+    (
+        "aggregation/additive.py",
+        "scale = low / projection.norm_sent",
+        "scale = low / mechanism.clip_norm",
+        "a grid too coarse",
+        SUBSET,
+    ),
+    # A run ---------------------------------------------------------------------------------------
+    (
+        "training/algorithm.py",
+        "public.fold_in(number).words(1)",
+        "public.words(1)",
+        "the same subset in every round of a run",
+        RUN,
+    ),
+    (
+        "training/algorithm.py",
+        'Key.from_seed(public_seed).fold_in("rounds")',
+        'Key.from_seed(0).fold_in("rounds")',
+        "the same subsets in every run",
+        RUN,
+    ),
+    (
+        "training/runs/setup.py",
+        "        coordinates=None, stop_at",
+        "        stop_at",
+        "a baseline with a subset",
+        RUN,
+    ),
+    # A plan --------------------------------------------------------------------------------------
+    (
+        "planning/plan/subsets.py",
+        "most = TOLERATED * whole.noise.deviation",
+        "most = FARTHEST * whole.noise.deviation",
+        "too few coordinates",
+        PLAN,
+    ),
+    (
+        "planning/plan/record.py",
+        "error.deviation(self.cohort, self.mean_norm)",
+        "error.deviation(self.cohort)",
+        "the length that is given does not count",
+        PLAN,
+    ),
+    (
+        "planning/plan/record.py",
+        "setting = replace(need, coordinates=entry.coordinates).setting",
+        "setting = need.setting",
+        "the mechanism that is returned sends all",
+        PLAN,
+    ),
+]
+
+EQUIVALENT = []

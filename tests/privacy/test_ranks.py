@@ -1,0 +1,61 @@
+"""Accounts of rank mechanisms: beside exact enumeration, and tight."""
+
+import math
+
+import pytest
+
+from randquant.mechanisms.design.ranks import graded, two_levels
+from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.ranks import RankRelease
+from randquant.privacy.certificates.rank import RankTable
+from tests import oracle
+
+TABLES = (RankTable((1, 3), (5, 1)), RankTable((1, 2, 5), (9, 4, 1)), RankTable((2, 2), (11, 10)))
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(("rounds", "delta"), [(1, 1e-2), (2, 1e-3), (4, 1e-4), (4, 0.1)])
+def test_an_account_holds_and_is_tight_by_enumeration(table, neighboring, rounds, delta):
+    found = account([RankRelease(table, rounds, neighboring)], delta)
+    pairs = table.pairs(neighboring)
+    exact = [
+        max(oracle.composed_delta(p, q, rounds, epsilon) for p, q in pairs)
+        for epsilon in (found.epsilon, found.lower)
+    ]
+    assert exact[0] <= delta <= exact[1] or (found.epsilon, found.lower) == (0, 0)
+    assert found.lower >= found.epsilon - 0.01
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+@pytest.mark.parametrize(
+    ("table", "rounds"),
+    [(two_levels(8192, 8.0), 1), (two_levels(8192, 1.6), 5), (two_levels(8192, 0.41), 20),
+     (graded(8192, 0.83, 4.0), 20)],
+)  # fmt: skip
+def test_the_lower_end_is_within_a_hundredth_of_the_upper_end(table, rounds, neighboring):
+    found = account([RankRelease(table, rounds, neighboring)], 1e-6)
+    assert 0.99 * found.epsilon <= found.lower <= found.epsilon
+    assert found.epsilon <= 9
+
+
+def test_pure_epsilon_is_the_log_of_the_largest_quotient():
+    table = RankTable((1, 3), (5, 1))
+    for neighboring, epsilon in (("replace_one", math.log(5)), ("zero_out", math.log(2.5))):
+        found = account([RankRelease(table, 3, neighboring)], 0.0)
+        assert found.lower <= 3 * epsilon <= found.epsilon
+        assert found.epsilon - found.lower < 1e-12
+
+
+def test_rounds_of_several_releases_add_up():
+    table = TABLES[0]
+    parts = [RankRelease(table, 2), RankRelease(table, 3)]
+    assert account(parts, 1e-3) == account([RankRelease(table, 5)], 1e-3)
+    other = [RankRelease(table, 2), RankRelease(TABLES[1], 3)]
+    assert account(other, 1e-3).lower == 0
+    assert account(other, 1e-3).epsilon > account(parts[:1], 1e-3).epsilon
+
+
+def test_no_round_releases_nothing():
+    found = account([RankRelease(TABLES[0], 0)], 1e-3)
+    assert (found.epsilon, found.lower) == (0, 0)

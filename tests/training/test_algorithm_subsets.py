@@ -1,0 +1,159 @@
+"""A run that sends a public random subset of the coordinates, another one in each round."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from randquant import cli
+from randquant.aggregation.registry import update_mechanism
+from randquant.aggregation.vector import VectorMechanism
+from randquant.training.config import TrainConfig
+from randquant.training.federated import train
+from randquant.training.runs import execution
+from randquant.training.runs import folder as run_folder
+from randquant.training.settings import config as of_settings
+from randquant.training.settings import flat
+
+pytestmark = pytest.mark.filterwarnings("ignore:No mechanism gives useful accuracy")
+
+FEATURES, CLASSES, CLIENTS = 6, 3, 20
+BITS = {"clip": 0.3, "levels": 2, "margin": 1.0}
+CONFIG = TrainConfig(
+    dataset="breast-cancer", model="softmax", mechanism="stochastic-rounding", parameters=BITS,
+    trust="aggregate", clip_norm=0.5, coordinates=20, population=8, cohort=4, rounds=5,
+    checkpoint_every=2, evaluate_every=5, threads=1, seed=3,
+)  # fmt: skip
+
+
+def examples(seed):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(8, FEATURES, generator=generator)
+    return features, features[:, :CLASSES].argmax(1)
+
+
+def trained(**options):
+    torch.manual_seed(1)
+    own = {"rounds": 4, "cohort": 10, "progress": False, "checkpoint_every": 2, "seed": 5}
+    clients = {f"phone {k}": examples(k) for k in range(CLIENTS)}
+    return train(nn.Linear(FEATURES, CLASSES), clients, **{**own, **options})
+
+
+@pytest.fixture
+def seeds(monkeypatch):
+    """Every seed that a round was given."""
+    found, real = [], VectorMechanism.in_round
+
+    def in_round(self, seed):
+        found.append(seed)
+        return real(self, seed)
+
+    monkeypatch.setattr(VectorMechanism, "in_round", in_round)
+    return found
+
+
+def some(k=8):
+    return update_mechanism(
+        "stochastic-rounding", BITS, trust="aggregate", cohort=10, clip_norm=1.0, coordinates=k
+    )
+
+
+def test_each_round_of_each_run_has_a_subset_of_its_own(seeds):
+    first = trained(mechanism=some())
+    seen = set(seeds) - {0}  # 0 is for compiling before the first round
+    assert len(seen) == 4
+    seeds.clear()
+    trained(mechanism=some(), learning_rate=0.5)
+    assert not seen & (set(seeds) - {0})
+    assert len(set(seeds)) == 5
+    assert first.upload_bytes == 40 + 4  # 8 coordinates of up to 10 clients, 4 bits each
+
+
+def test_the_subsets_do_not_come_from_the_runs_key(seeds):
+    """Two runs with secret keys of their own send the same public subsets."""
+    trained(mechanism=some(), seed=None)
+    once = list(seeds)
+    trained(mechanism=some(), seed=None)
+    assert seeds == [*once, *once]
+    assert len(set(once)) >= 4
+
+
+class Stopped(BaseException):
+    pass
+
+
+def test_a_run_goes_on_with_the_same_subsets(tmp_path):
+    whole = trained(mechanism=some(), folder=tmp_path / "whole")
+
+    def stop(metrics):
+        if metrics.round == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        trained(mechanism=some(), folder=tmp_path / "parts", on_round=stop)
+    again = trained(mechanism=some(), folder=tmp_path / "parts")
+    assert torch.equal(whole.model.weight, again.model.weight)
+    log = [
+        [
+            json.loads(line)["mean"]
+            for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        ]
+        for name in ("whole", "parts")
+    ]
+    assert log[0] == log[1]
+    assert len(set(log[0])) == 4
+
+
+def test_a_run_is_calibrated_to_the_subset_it_sends():
+    """At one epsilon; the bits of fewer coordinates hide less, so they are less noisy."""
+    whole, part = trained(epsilon=8), trained(epsilon=8, coordinates=8)
+    assert 7.9 < part.guarantee.epsilon <= 8
+    assert 7.9 < whole.guarantee.epsilon <= 8
+    values = [run._record.config.parameters["margin"] for run in (whole, part)]
+    assert values[1] < values[0]
+    assert part.upload_bytes - 40 == (whole.upload_bytes - 40) * 8 // 32
+    assert part._record.config.coordinates == 8
+
+
+def test_settings_of_files_and_commands_carry_the_number(tmp_path):
+    execution.create(tmp_path / "run", CONFIG, baseline=True, overwrite=False)
+    assert run_folder.read_config(tmp_path / "run") == CONFIG
+    beside = run_folder.read_config(tmp_path / "run" / "baseline")
+    assert (beside.mechanism, beside.coordinates) == ("clipped-sgd", None)
+    assert of_settings(flat(CONFIG)).coordinates == 20
+    plain = dataclasses.replace(CONFIG, coordinates=None)
+    assert run_folder.settings(plain) != run_folder.settings(CONFIG)
+    run = execution.execute(tmp_path / "run", report=False)
+    assert run.summary.bytes_per_upload == 40 + 20 * 3 // 8 + 1
+
+
+def test_a_run_whose_number_cannot_be_sent_is_refused(tmp_path, capsys):
+    with pytest.raises(ValueError, match=r"^Expected coordinates <= 64, as many as a rotated"):
+        execution.create(
+            tmp_path / "run", dataclasses.replace(CONFIG, coordinates=65), baseline=False,
+            overwrite=False,
+        )  # fmt: skip
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r"^Expected no coordinates with a mechanism of your own"):
+        trained(mechanism=some(), coordinates=8)
+    with pytest.raises(ValueError, match=r"^Expected coordinates >= 1 and <= 32, got"):
+        trained(epsilon=8, coordinates=40)
+    words = ["account", "stochastic-rounding", "--clip", "0.3", "--levels", "2", "--margin", "1",
+             "--dimension", "50", "--rounds", "2", "--clip-norm", "1", "--coordinates"]  # fmt: skip
+    assert cli.main([*words, "65"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert cli.main([*words, "16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["coordinates"] == 16
+
+
+def test_the_real_pipeline_is_audited_with_a_subset(capsys):
+    words = ["audit", "stochastic-rounding", "--clip", "0.5", "--levels", "2", "--margin", "0.5",
+             "--dimension", "4", "--clip-norm", "1", "--coordinates", "2", "--audit-trials", "400",
+             "--json"]  # fmt: skip
+    assert cli.main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert not found["contradicted"]
+    assert np.isfinite(found["epsilon"])

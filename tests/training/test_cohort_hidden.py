@@ -1,0 +1,263 @@
+"""Runs of which the adversary sees the models only: who takes part, what is summed and stated."""
+
+import dataclasses
+import itertools
+import math
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+
+import chance
+import numpy as np
+import pytest
+import torch
+
+import randquant as rq
+from randquant.aggregation.baselines import CentralGaussian, LocalGaussian
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.channels.keys import Key
+from randquant.mechanisms.tuning import UpdateSetting
+from randquant.planning.tuning.update import tune_update
+from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.guarantee import MODEL_TERMS
+from randquant.training.cohort import collector
+from randquant.training.config import TrainConfig, check_config
+from randquant.training.participation import sample_drawn, sample_hidden
+from randquant.training.runs import execution as runs
+from randquant.training.runs import folder as run_folder
+
+TWO = rq.stochastic_rounding(1.0, 2, margin=1.0)
+"""A bit that is 1/4, 1/2 or 3/4 likely to be one at -1, 0 and 1."""
+
+DRAWS = ["fixed", "poisson", "drawn"]
+
+
+def test_every_cohort_of_a_fixed_size_is_equally_likely():
+    places = {c: i for i, c in enumerate(itertools.combinations(range(5), 2))}
+    key = Key.from_seed(3)
+    drawn = [places[tuple(sample_hidden(5, 2, round, key))] for round in range(4000)]
+    assert chance.fits(np.array(drawn), np.full(10, 0.1))
+
+
+def test_clients_draw_every_set_of_rounds_equally_often_and_independently():
+    places = {c: i for i, c in enumerate(itertools.combinations(range(4), 2))}
+    calls, rows = np.zeros(8000, dtype=np.int64), []
+    for round in range(1, 5):
+        cohort = sample_drawn(calls, 2, round=round, rounds=4, key=Key.from_seed(5))
+        calls[cohort] += 1
+        rows.append(np.isin(np.arange(8000), cohort))
+    assert (calls == 2).all()
+    sets = np.array([places[tuple(np.flatnonzero(row))] for row in np.array(rows).T])
+    assert chance.fits(sets, np.full(6, 1 / 6))
+    assert chance.fits(6 * sets[::2] + sets[1::2], np.full(36, 1 / 36))
+
+
+class OneStep:
+    """Clients whose updates are given: what a collector asks of a learner."""
+
+    on_gpu = one_thread = False
+
+    def __init__(self, updates):
+        self._updates, self.dimension = updates, updates.shape[1]
+        self.problem = dataclasses.make_dataclass("Problem", ["clients"])(
+            dataclasses.make_dataclass("Clients", ["names"])([str(n) for n in range(len(updates))])
+        )
+
+    def groups(self, cohort, workers):
+        return [cohort[start : start + 2] for start in range(0, len(cohort), 2)]
+
+    def updates(self, clients, key):
+        return self._updates[list(clients)], np.zeros(len(clients))
+
+
+def collected(mechanism, cohort, draw, updates, rounds=6):
+    hidden = HiddenCohorts(draw, len(updates), 2, rounds)
+    with ThreadPoolExecutor(1) as pool:
+        collect = collector(OneStep(updates), mechanism, pool, 1, hidden)
+        return collect(cohort, Key.from_seed(7).fold_in(1))
+
+
+@pytest.mark.parametrize("draw", ["poisson", "drawn"])
+@pytest.mark.parametrize("cohort", [[], [3], [0, 1, 2, 3, 4, 5]])
+def test_a_sum_is_divided_by_a_public_number_whoever_takes_part(draw, cohort):
+    updates = np.random.default_rng(1).normal(size=(6, 50)).astype(np.float32) / 50
+    found = collected(CentralGaussian(None, 1e-9, 1.0), cohort, draw, updates)
+    # Six clients that take part in two of six rounds each are two a round.
+    np.testing.assert_allclose(found.mean, updates[cohort].sum(axis=0) / 2, atol=1e-6)
+    assert found.bytes_up == len(cohort) * 200  # a trusted server adds the zeros itself
+
+
+@pytest.mark.parametrize("cohort", [[], [3]])
+def test_a_small_cohort_has_the_noise_of_all_clients(cohort):
+    """Also an empty one: a model that stays as it is would say that nobody took part."""
+    updates = np.zeros((6, 4096), dtype=np.float32)
+    mechanism = ChannelMechanism(TWO, "aggregate", cohort=6)  # refuses fewer payloads
+    found = collected(mechanism, cohort, "poisson", updates)
+    codes = found.mean * 2 / TWO.values[1]  # sums of six signs
+    assert chance.mean_is(codes**2, 6.0, 36.0)
+    assert found.bytes_up == 6 * mechanism.upload_bytes(4096, 6)
+    assert len({tuple(collected(mechanism, c, "poisson", updates).mean) for c in ([], [3])}) == 1
+
+
+def laws(cohorts, inputs):
+    """Exact law of the sum of codes: every cohort with its probability, every client's input."""
+    total = {}
+    for cohort, share in cohorts:
+        sums = {0: Fraction(1)}
+        for client in cohort:
+            one = (inputs[client] + 2) / 4  # the probability of a one
+            sums = {
+                s: sums.get(s, 0) * (1 - one) + sums.get(s - 1, 0) * one
+                for s in range(len(sums) + 1)
+            }
+        for s, mass in sums.items():
+            total[s] = total.get(s, 0) + share * mass
+    return total
+
+
+def stick(first, second, epsilon):
+    ratio = Fraction(math.exp(epsilon))
+    return float(sum(max(m - ratio * second.get(s, 0), 0) for s, m in first.items()))
+
+
+def two_rounds(law):
+    return {(a, b): p * q for a, p in law.items() for b, q in law.items()}
+
+
+def neighbours(neighboring):
+    for others in itertools.product([-1, 1], repeat=2):
+        for x, y in [(1, -1), (-1, 1)] if neighboring == "replace_one" else [(1, 0), (0, 1)]:
+            yield [Fraction(x), *map(Fraction, others)], [Fraction(y), *map(Fraction, others)]
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("draw", DRAWS)
+def test_no_adversary_who_sees_two_models_exceeds_what_is_stated(draw, neighboring):
+    """Three clients, two or one of two rounds, sums of one coordinate: every law exactly."""
+    hidden = HiddenCohorts(draw, 3, 2 if draw == "fixed" else 1, 2)
+    mechanism = ChannelMechanism(TWO, "aggregate", cohort=hidden.summands("aggregate"))
+    release = hidden.release(mechanism, 1, 2, neighboring)
+    pairs = list(itertools.combinations(range(3), 2))
+    for delta in (0.01, 0.1):
+        stated = account([release], delta)
+        assert (stated.trust, stated.hidden) == ("model", True)
+        for worlds in neighbours(neighboring):
+            found = []
+            for inputs in worlds:
+                if draw == "fixed":
+                    one = laws([(pair, Fraction(1, 3)) for pair in pairs], inputs)
+                    found.append(two_rounds(one))
+                    continue
+                # Everybody sends; the others may be known to take part in both rounds.
+                there = laws([((0, 1, 2), Fraction(1))], inputs)
+                away = laws([((0, 1, 2), Fraction(1))], [Fraction(0), *inputs[1:]])
+                q = Fraction(1, 3)
+                if draw == "poisson":
+                    one = {s: q * there[s] + (1 - q) * away[s] for s in there}
+                    found.append(two_rounds(one))
+                else:
+                    found.append({
+                        (a, b): (there[a] * away[b] + away[a] * there[b]) / 2
+                        for a in there for b in there
+                    })  # fmt: skip
+            assert stick(*found, stated.epsilon) <= delta
+
+
+def test_without_zeros_the_parity_of_a_sum_tells_who_takes_part():
+    """Why absent clients send: odd sums of one more sign are even, whatever the noise."""
+    signs = {True: laws([((0, 1, 2), Fraction(1))], [Fraction(0)] * 3)}
+    signs[False] = laws([((1, 2), Fraction(1))], [Fraction(0)] * 3)
+    decoded = {t: {2 * s - (3 if t else 2): m for s, m in law.items()} for t, law in signs.items()}
+    assert stick(decoded[True], decoded[False], 50.0) == 1
+    hidden = HiddenCohorts("poisson", 3, 1, 2, everybody_sends=False)
+    with pytest.raises(ValueError, match="absent clients would be missing"):
+        hidden.release(ChannelMechanism(TWO, "aggregate", cohort=3), 1, 2, "replace_one")
+
+
+CONFIG = TrainConfig(
+    "digits", "softmax", "skellam", {"clip_norm": 0.5, "noise_multiplier": 2.0},
+    population=12, cohort=4, rounds=3, trust="model", evaluate_every=3,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_run_states_the_account_of_its_cohorts_and_names_its_terms(draw, tmp_path):
+    config = dataclasses.replace(CONFIG, sampling=draw)
+    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    run = runs.execute(tmp_path / "run")
+    hidden = HiddenCohorts(draw, 12, 4, 3)
+    mechanism = runs._prepared(tmp_path / "run", config, runs.BY_NAME).mechanism
+    assert (mechanism.trust, mechanism.cohort) == ("aggregate", 4 if draw == "fixed" else 12)
+    release = hidden.release(mechanism, 650, 3, "replace_one")
+    assert run.summary.guarantee == account([release], 1e-5)
+    assert run.summary.guarantee.trust == "model"
+    beside = account([mechanism.release(650, run.summary.participations)], 1e-5)
+    assert run.summary.beside == beside
+    assert all(m.epsilon >= run.summary.guarantee.epsilon for m in run.metrics[2:])
+    assert run_folder.read_finished(tmp_path / "run").summary == run.summary
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert MODEL_TERMS[1:] in page.replace("\n", " ").replace("&#x27;", "'").replace("&#39;", "'")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_participations": 3}, "cap makes rounds"),
+        ({"unit": "example"}, "unit client under model trust"),
+        ({"trust": "aggregate", "sampling": "drawn"}, "sampling fixed under aggregate"),
+    ],
+)
+def test_what_does_not_hold_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        check_config(dataclasses.replace(CONFIG, **changes))
+
+
+@pytest.mark.parametrize("other", [{"sampling": "poisson"}, {"trust": None}, {"rounds": 4}])
+def test_a_run_goes_on_with_the_participation_it_began_with(other, tmp_path):
+    config = dataclasses.replace(CONFIG, sampling="drawn", rounds=2)
+    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    with pytest.raises(ValueError, match="begin a new run"):
+        runs.execute(tmp_path / "run", changes=other)
+
+
+def test_noise_of_too_few_clients_is_refused():
+    """A mechanism that counts on more clients' noise than are in a sum of a fixed size."""
+    clients = [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))] * 6
+    mechanism = ChannelMechanism(TWO, "aggregate", cohort=5)
+    train = {"mechanism": mechanism, "rounds": 2, "cohort": 3, "trust": "model", "seed": 0}
+    with pytest.raises(ValueError, match="cohort >= 5"):
+        rq.train(torch.nn.Linear(3, 2), clients, **train)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_noise_is_calibrated_to_the_amplified_epsilon(draw):
+    hidden = HiddenCohorts(draw, 1000, 100, 10)
+    setting = UpdateSetting(100, hidden.summands(None), 16, "aggregate")
+    asked = {"deviation": 0.3, "cohorts": hidden}
+    tuned = tune_update("skellam", setting, 2.0, 1e-5, 10, **asked).calibration
+    assert (tuned.guarantee.trust, tuned.tight) == ("model", True)
+    release = hidden.release(tuned.mechanism, 100, 10, "replace_one")
+    assert account([release], 1e-5).epsilon == tuned.guarantee.epsilon <= 2
+    seen = account([tuned.mechanism.release(100, 1)], 1e-5).epsilon
+    assert seen > 2 or (seen == tuned.guarantee.epsilon and draw == "drawn")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_target_is_met_by_the_amplified_epsilon(draw):
+    x = torch.randn(30, 4, 6, generator=torch.Generator().manual_seed(0))
+    clients = [(part, (part[:, 0] > 0).long()) for part in x]
+    found = rq.train(
+        torch.nn.Linear(6, 2), clients, epsilon=30, rounds=4, cohort=15, trust="model",
+        sampling=draw, seed=2,
+    )  # fmt: skip
+    assert found.guarantee.trust == "model"
+    assert found.guarantee.epsilon <= 30 < found.beside.epsilon
+    assert "model trust, hidden cohorts" in repr(found)
+
+
+def test_local_noise_is_hidden_too():
+    hidden = HiddenCohorts("fixed", 100, 5, 40)
+    noise = LocalGaussian(1.0, 2.0)
+    stated = account([hidden.release(noise, 10, 40, "replace_one")], 1e-5)
+    assert stated.epsilon < account([noise.release(10, 2)], 1e-5).epsilon
