@@ -526,6 +526,20 @@ def test_the_figures_of_secure_sums_are_the_measured_ones():
         assert f"| {row} | {cells[0]} | {cells[1]} |" in page
 
 
+def test_the_load_of_secure_sums_is_the_measured_one():
+    page, found = (ROOT / "docs" / "secure-aggregation.md").read_text(), result("secagg_load")
+    cases = [case for case in found["cases"].values() if case["code_bits"] == 1]
+    assert len(cases) >= 6
+    for case in cases:
+        assert case["exact"]
+        row = (
+            f"| {case['clients']:,} | {100 * case['loss']:g} % | {case['in_sum']:,} "
+            f"| {1e3 * case['client_seconds']:.0f} ms | {case['server_seconds']:.2g} s "
+            f"| {case['peak_mb']:.0f} MB |"
+        )
+        assert row in page
+
+
 def test_the_bytes_of_secure_sums_are_the_counted_ones(monkeypatch):
     page, found = (ROOT / "docs" / "secure-aggregation.md").read_text(), result("secagg_traffic")
     ten, all_others = found["10 neighbours"], found["39 neighbours"]
