@@ -500,6 +500,12 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "delta is no less than 0: the accountant has checked it",
     ),
     (
+        "aggregation/vector.py",
+        "self.channel, self.clip_norm, 1, 1,",
+        "self.channel, self.clip_norm, 1,  2,",
+        "a release that is made only to have its arguments checked: any dimension and number of rounds do",
+    ),
+    (
         "aggregation/coordinate.py",
         "self.release(1, 1)  # checks the arguments",
         "self.release(1, 2)  # checks the arguments",

@@ -8,11 +8,13 @@ import pytest
 from scipy.special import ndtr
 
 import randquant as rq
+from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.allocated import Allocated
 from randquant.privacy.accounting.composition.allocation import Allocation, _split
 from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.composition.rule import compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
+from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.guarantee import Neighboring
 
 DELTA = 1e-5
@@ -185,3 +187,44 @@ def test_extremes_stay_bounds(apart, rounds):
     assert epsilon >= 0
     if apart > 1:
         assert epsilon > apart**2 / 2 - math.log(rounds)
+
+
+def both_worlds(apart, epsilon):
+    """Exact divergence of one of two rounds: the client's update against the opposite one."""
+    x, step = np.linspace(-9, 9, 601, retstep=True)
+    one = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    there, other = (np.exp(-((x - s) ** 2) / 2) / math.sqrt(2 * math.pi) for s in (apart, -apart))
+    first, second = (np.outer(law, one) / 2 + np.outer(one, law) / 2 for law in (there, other))
+    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum() * step**2)
+
+
+@pytest.mark.parametrize("apart", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("delta", [1e-5, 1e-2])
+def test_another_update_in_secret_rounds_is_hidden_as_stated(apart, delta):
+    """Proposition 25 against the integral; it may not be far above what is true."""
+    replaced, absent = (
+        rq.GaussianRelease(m, 3, 1, neighboring=n)
+        for m, n in ((0.5 / apart, "replace_one"), (1 / apart, "zero_out"))
+    )
+    stated = rq.account([Allocated(replaced, 1, 2, absent=absent)], delta).epsilon
+    assert both_worlds(apart, stated) <= delta
+    assert both_worlds(apart, 0.55 * stated) > delta
+    seen = rq.account([Allocated(replaced, 1, 2)], delta).epsilon
+    assert stated <= seen * (1 + 1e-9)
+    assert seen == pytest.approx(gaussian_epsilon(2 * apart, delta), rel=1e-6)
+
+
+def test_updates_exchanged_in_few_of_many_rounds_gain_most_of_what_zeros_gain():
+    replaced = rq.GaussianRelease(2.0, 3, 1)
+    absent = rq.GaussianRelease(4.0, 3, 1, neighboring="zero_out")
+    exchanged = rq.account([Allocated(replaced, 10, 100, absent=absent)], DELTA).epsilon
+    zeros = rq.account([Allocated(absent, 10, 100)], DELTA).epsilon
+    assert 2 * zeros < exchanged < 2.3 * zeros
+    assert exchanged < 0.3 * rq.account([Allocated(replaced, 10, 100)], DELTA).epsilon
+
+
+def test_what_is_sent_while_absent_is_only_close_to_its_law_too():
+    """Where all send, codes of the absent are drawn from tables as well."""
+    noise = NoiseRelease(Skellam(100.0), 20, 1000, 8, 1, "zero_out")
+    release = Allocated(noise, 2, 50, hidden=True)
+    assert release.distance >= 50 * noise.distance > 0
