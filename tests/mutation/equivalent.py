@@ -565,5 +565,11 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "slack = 12 * UNIT * (abs(first) + abs(second) + abs(math.log(integral)) + 2)",
         "twelve units more of slack, beside a bound's digits",
     ),
+    (
+        "privacy/certificates/sums/bounds.py",
+        "if block == 1 and _work(rows, deviation, 1, others, floor) <= allowed:",
+        "if block == 1 and _work(rows, deviation, 1, others, floor) < allowed:",
+        "which of two bounds is tried, where the work is exactly what is allowed",
+    ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""
