@@ -226,9 +226,9 @@ def test_one_example_is_as_far_as_its_share_and_the_rounding_to_float32(examples
     one = of_one_example(whole, examples)
     assert one is not None
     bound = kappa(whole.channel, 2.0).upper
-    assert one.renyi(2.0) >= bound * float((2 * apart) ** 2)
-    if examples == 1:
-        assert one.renyi(2.0) > whole.renyi(2.0)
+    # What is sent is clipped as a whole too: one example is no farther than the client.
+    assert one.renyi(2.0) >= bound * float((2 * min(apart, 1)) ** 2)
+    assert (one.renyi(2.0) == whole.renyi(2.0)) == (examples == 1)
 
 
 def test_the_encoder_rounds_every_coordinate():
@@ -473,6 +473,15 @@ def test_outcomes_that_are_not_looked_at_are_paid_for(order):
         assert share[left].sum() <= faint
         assert (p**order * q ** (1 - order))[left].sum() <= missing
     assert faint <= 1e-3
+
+
+def test_what_is_not_looked_at_is_paid_for_where_it_is_rarest():
+    """Of S at order 2 it takes slope^2 over the lesser of its two probabilities."""
+    rows = np.array([[1 - 1e-9, 1e-9], [1 - 1e-6, 1e-6]])
+    lines = independent.CellLines(np.array([-1.0, 1.0]), rows, 1, 0.0)
+    kept, faint, _ = independent._thinned(lines, 2.0, 1e-2)
+    assert kept.shape[1] == 1
+    assert ((1e-6 - 1e-9) / 2) ** 2 / 1e-9 <= faint <= 1e-2
 
 
 def test_what_is_likely_and_tells_nothing_still_counts_for_a_moment():
