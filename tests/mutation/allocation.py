@@ -62,7 +62,7 @@ MUTANTS = [
     (
         "privacy/accounting/allocated.py",
         "Allocation(apart, self.total // self.participations, through)",
-        "Allocation(apart, -(-self.total // self.participations))",
+        "Allocation(apart, -(-self.total // self.participations), through)",
         "blocks are longer than some of them are",
         HERE,
     ),

@@ -158,6 +158,31 @@ def test_what_protects_nothing_is_refused():
         calibrate(lambda noise: ClippedSGD(clip_norm=noise), 1.0, 1e-6, 10, 1)
 
 
+def test_noise_that_can_be_built_only_far_from_the_start_is_found():
+    """Too much of it is better than none: the target is met with any."""
+
+    def build(noise: float) -> LocalGaussian:
+        if noise < 1e5:
+            raise ValueError("too little")
+        return LocalGaussian(1.0, noise)
+
+    assert 1e5 <= calibrate(build, 1.0, 1e-5, 10, 1, start=1.0).noise <= 1e5 * (1 + EDGE)
+
+
+@pytest.mark.parametrize("room", [1.3, 1.01])
+def test_between_too_little_noise_and_what_cannot_be_built_the_least_is_found(room):
+    """Epsilon falls as the fourth power, so that the search guesses far too high."""
+    least = gaussian_multiplier(1.0, 1e-5, 1) ** (1 / 4)
+
+    def build(noise: float) -> LocalGaussian:
+        if noise > least * room:
+            raise ValueError("too much")
+        return LocalGaussian(1.0, noise**4)
+
+    found = calibrate(build, 1.0, 1e-5, 10, 1, start=0.5)
+    assert least * (1 - 1e-9) <= found.noise <= least * (1 + TOLERANCE)
+
+
 def test_an_epsilon_that_rises_again_is_searched_too():
     """Privacy is best at noise 3; both sides and the end of the range are worse."""
 

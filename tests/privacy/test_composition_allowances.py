@@ -102,6 +102,30 @@ def test_at_the_end_of_the_grid_the_bound_is_on_its_side(monkeypatch, upward):
         assert (log_delta(epsilon) >= exact) if upward else (log_delta(epsilon) <= exact)
 
 
+def test_a_sum_over_the_grid_may_be_off_by_a_unit_for_each_of_its_points(monkeypatch):
+    """Proposition 7, where nothing else is off: all mass is at the window's last point."""
+    seen, log_delta = {}, Tilted.log_delta
+
+    def at_the_end(weights, index, first, size, power):
+        sums = np.zeros(size)
+        sums[-1] = 1.0
+        seen["size"], seen["first"] = size, first
+        return sums, 0.0
+
+    def spied(tilted, epsilon, integral):
+        seen["integral"] = integral
+        return log_delta(tilted, epsilon, integral)
+
+    monkeypatch.setattr(fourier, "powered", at_the_end)
+    monkeypatch.setattr(fourier, "_reach", lambda *_: (40.0, 0.0))
+    monkeypatch.setattr(fourier, "_shift", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr(Tilted, "log_delta", spied)
+    loss = PrivacyLoss.of(np.array([9, 7]), np.array([7, 9]), 16, upward=True)
+    fourier.by_fourier(loss, 400, 1e-20)[0](0.0)  # the kernel is 1 at the last point
+    units = (seen["integral"] - 1) / UNIT
+    assert seen["size"] <= units <= 1.1 * seen["size"] + 2000
+
+
 @pytest.mark.parametrize("spread", [0.5, 40.0])
 @pytest.mark.parametrize("steps", [-36.0, -4.0, 0.5, 6.0, 36.0])
 def test_the_error_of_the_normal_integral_is_that_of_its_parts(spread, steps):

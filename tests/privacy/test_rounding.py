@@ -475,6 +475,15 @@ def test_outcomes_that_are_not_looked_at_are_paid_for(order):
     assert faint <= 1e-3
 
 
+def test_what_is_not_looked_at_is_paid_for_where_it_is_rarest():
+    """Of S at order 2 it takes slope^2 over the lesser of its two probabilities."""
+    rows = np.array([[1 - 1e-9, 1e-9], [1 - 1e-6, 1e-6]])
+    lines = independent.CellLines(np.array([-1.0, 1.0]), rows, 1, 0.0)
+    kept, faint, _ = independent._thinned(lines, 2.0, 1e-2)
+    assert kept.shape[1] == 1
+    assert ((1e-6 - 1e-9) / 2) ** 2 / 1e-9 <= faint <= 1e-2
+
+
 def test_what_is_likely_and_tells_nothing_still_counts_for_a_moment():
     """Of a moment less 1, no more than that share is left out for inputs a cell apart."""
     rows = np.array([[0.5, 0.3, 0.2 - 1e-9, 1e-9], [0.5, 0.2, 0.3 - 1e-9, 1e-9]])
