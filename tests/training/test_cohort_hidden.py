@@ -74,7 +74,7 @@ def collected(mechanism, cohort, draw, updates, rounds=6):
     hidden = HiddenCohorts(draw, len(updates), 2, rounds)
     with ThreadPoolExecutor(1) as pool:
         collect = collector(OneStep(updates), mechanism, pool, 1, hidden)
-        return collect(cohort, Key.from_seed(7).fold_in(1))
+        return collect(cohort, Key.from_seed(7).fold_in(1), 11)
 
 
 @pytest.mark.parametrize("draw", ["poisson", "drawn"])
