@@ -10,7 +10,7 @@ from scipy.special import ndtr
 import randquant as rq
 from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.allocated import Allocated
-from randquant.privacy.accounting.composition.allocation import Allocation
+from randquant.privacy.accounting.composition.allocation import Allocation, _split
 from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.composition.rule import compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
@@ -39,6 +39,14 @@ def two_rounds(apart, epsilon, present):
     over = float(WEIGHTS @ excess(apart, 2 * ratio - term(apart, Z))) / 2  # E max(0, S - ratio)
     # max(0, 1 - gS) = 1 - gS + g max(0, S - 1/g), and S has mean 1.
     return over if present else 1 - 1 / ratio + over / ratio
+
+
+@pytest.mark.parametrize("apart", [0.1, 3.0])
+def test_beyond_the_last_cell_is_what_rounding_may_hide_there(apart):
+    """Propositions 20 and 21: 256 units of 1 + apart, although the terms' law ends before it."""
+    far = math.ceil(float(term(apart, 45.0)) / 1e3)
+    last = _split(apart, 1e3 * far / 8, 8, 1)[-1]
+    assert 255 * 2.0**-53 * (1 + apart) < last < 600 * 2.0**-53 * (1 + apart)
 
 
 def divergence(loss, epsilon):
@@ -134,6 +142,14 @@ def test_a_drawn_run_costs_about_what_independent_rounds_of_its_rate_do(multipli
     assert 0.8 * poisson < epsilon < 1.02 * poisson < full.epsilon
     assert rq.account([release] * 2, DELTA) == rq.account([release.repeated(2)], DELTA)
     assert rq.account([release] * 2, DELTA).epsilon > epsilon * 1.1
+
+
+@pytest.mark.parametrize(("times", "total", "block"), [(2, 3, 1), (10, 1009, 100), (7, 7, 1)])
+def test_blocks_are_no_longer_than_fit_into_the_run(times, total, block):
+    """Proposition 19: rounds that are left over hide nothing."""
+    worlds = Allocated(one_round(0.5), times, total).worlds
+    assert worlds is not None
+    assert (worlds[0].rounds, worlds[1]) == (block, times)
 
 
 def test_without_a_proof_the_rounds_of_the_client_count():

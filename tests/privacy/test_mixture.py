@@ -15,7 +15,7 @@ from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.composition import rule
 from randquant.privacy.accounting.composition.fourier import by_fourier
 from randquant.privacy.accounting.composition.loss import best_tilt
-from randquant.privacy.accounting.composition.mixture import Mixture
+from randquant.privacy.accounting.composition.mixture import Mixture, _log_relative
 from randquant.privacy.accounting.composition.rule import compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
 from randquant.privacy.accounting.releases import NoiseRelease
@@ -86,6 +86,22 @@ def test_a_round_is_above_the_exact_curve_and_close_to_it(make, rate, apart):
             over = np.maximum(loss.losses - epsilon, 0.0)
             found = float(loss.masses @ -np.expm1(-over)) + loss.infinite
             assert exact <= found <= exact * (1 + 3e-4) + DELTA / 1e6
+
+
+@pytest.mark.parametrize(("rate", "shift"), [(0.02, 2.5), (0.6, -1.3)])
+def test_the_margin_of_a_log_ratio_is_that_of_the_theory(rate, shift):
+    """Proposition 17: 32 units of the logarithm, and of 1 and the exponent where it is far off."""
+    x = np.linspace(-9.0, 9.0, 61)
+    found, error = _log_relative(rate, shift, x)
+    for at, value, margin in zip(x, found, error, strict=True):
+        with mpmath.workdps(40):
+            s = mpmath.mpf(shift)
+            change = rate * mpmath.expm1(s * (mpmath.mpf(at) - s / 2))
+            exact = mpmath.log1p(change)
+        assert abs(value - exact) <= margin
+        size = abs(shift * (at - shift / 2))
+        stated = 32 * abs(value) + (2 * size if abs(change) <= 0.5 else 32 * (1 + size))
+        assert margin == pytest.approx(2.0**-53 * stated, rel=1e-9, abs=0)
 
 
 def two_rounds(mixture, way, epsilon):
