@@ -422,7 +422,7 @@ def test_a_folder_with_other_files_is_refused(clients, tmp_path):
         train(a_model(), clients, mechanism=noisy(), folder=tmp_path, **CHEAP)
 
 
-def test_examples_as_the_privacy_unit(clients):
+def test_examples_as_the_privacy_unit(clients, tmp_path):
     run = train(a_model(), clients, epsilon=4, unit="example", seed=0, **CHEAP)
     assert run.guarantee is not None
     assert run.guarantee.epsilon <= 4
@@ -431,6 +431,14 @@ def test_examples_as_the_privacy_unit(clients):
     assert str(run.guarantee) in repr(run)
     per_client = accounted(run, 2)
     assert per_client.epsilon > 2 * run.guarantee.epsilon  # a client holds eight examples or more
+    # Both are promised by the same run, each with its name.
+    assert run.beside == per_client
+    assert run.beside.unit == "client"
+    assert f"one example: {run.guarantee}" in repr(run)
+    assert f"one client: {run.beside}" in repr(run)
+    page = run.report(tmp_path / "page.html").read_text()
+    assert "replace one example, aggregate trust" in page
+    assert "replace one client, aggregate trust" in page
 
 
 def test_a_mechanism_for_more_clients_than_a_cohort_is_refused(clients):
