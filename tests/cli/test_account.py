@@ -32,7 +32,7 @@ def test_hidden_cohorts_are_those_of_the_releases(capsys, participation, neighbo
     release = {
         "poisson": lambda: rq.Sampled(one, rate, 64, absent=absent),
         "fixed": lambda: rq.Sampled(one, rate, 64, "fixed", absent=stand_in),
-        "drawn": lambda: rq.Allocated(one, 4, 64),
+        "drawn": lambda: rq.Allocated(one, 4, 64, absent=absent),
     }[participation]()
     assert status == 0
     assert str(rq.account([release], 1e-5)) in text

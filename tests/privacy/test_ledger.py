@@ -73,3 +73,22 @@ def test_what_cannot_be_accounted_for_is_refused_at_once():
         Ledger(NOISY, 0, delta=1e-5)
     with pytest.raises(ValueError, match="clips an update's norm in L2"):
         Ledger(COORDINATES, 5, delta=1e-5, examples=3)
+
+
+def test_an_example_is_called_an_example_wherever_it_is_accounted():
+    """The unit is the release's, also where nobody keeps a ledger; it is not mixed with clients."""
+    whole = rq.GaussianRelease(1.0, dimension=4, rounds=3)
+    vector = rq.VectorRelease(rq.stochastic_rounding(0.5, 2, margin=2.0), 1.0, 16, 1)
+    for release in (whole, vector):
+        one = release.of_one_example(10)
+        assert (rq.account([release], 1e-5).unit, rq.account([one], 1e-5).unit) == (
+            "client",
+            "example",
+        )
+        assert "replace_one example" in str(rq.account([one], 1e-5))
+        with pytest.raises(ValueError, match="one unit"):
+            rq.account([one, release], 1e-5)
+    with pytest.raises(ValueError, match="absent differs"):
+        rq.Sampled(rq.GaussianRelease(1.0, 4, 1).of_one_example(10), 0.1, 5)
+    with pytest.raises(ValueError, match="absent differs"):
+        rq.Allocated(rq.GaussianRelease(1.0, 4, 1).of_one_example(10), 1, 5)

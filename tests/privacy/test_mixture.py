@@ -257,6 +257,12 @@ def test_plain_releases_and_hidden_cohorts_are_composed_together():
         # Twice half of the noise is the noise.
         halves = [dataclasses.replace(plain, noise_multiplier=5 * math.sqrt(2))] * 2
         assert rq.account([*halves, hidden], DELTA).epsilon == pytest.approx(both, rel=1e-6)
+    # A release of which less is known is not forgotten: Rényi composition is left.
+    local = rq.GaussianRelease(9.0, 10, 1, "local")
+    codes = rq.ChannelRelease(rq.stochastic_rounding(1.0, 2, 2.0), 4, 1)
+    unknown = [Sampled(local, 0.1, 10, hidden=True), codes]
+    assert rq.account(unknown, DELTA) == rq.account(unknown, DELTA, quick=True)
+    assert rq.account(unknown, DELTA).epsilon > rq.account([unknown[0]], DELTA).epsilon + 0.5
     # Rounds in which everybody takes part are plain noise themselves.
     sure = rq.account([Sampled(zeroed, 1.0, 2), plain], DELTA).epsilon
     assert sure == pytest.approx(gaussian_epsilon(math.sqrt(2 + 0.2), DELTA), rel=2e-3)

@@ -74,7 +74,7 @@ def collected(mechanism, cohort, draw, updates, rounds=6):
     hidden = HiddenCohorts(draw, len(updates), 2, rounds)
     with ThreadPoolExecutor(1) as pool:
         collect = collector(OneStep(updates), mechanism, pool, 1, hidden)
-        return collect(cohort, Key.from_seed(7).fold_in(1))
+        return collect(cohort, Key.from_seed(7).fold_in(1), 11)
 
 
 @pytest.mark.parametrize("draw", ["poisson", "drawn"])
@@ -197,6 +197,16 @@ def test_a_run_states_the_account_of_its_cohorts_and_names_its_terms(draw, tmp_p
     assert run_folder.read_finished(tmp_path / "run").summary == run.summary
     page = (tmp_path / "run" / "report.html").read_text()
     assert MODEL_TERMS[1:] in page.replace("\n", " ").replace("&#x27;", "'").replace("&#39;", "'")
+
+
+def test_a_round_in_which_nobody_takes_part_is_published_like_any_other(tmp_path):
+    config = dataclasses.replace(CONFIG, sampling="poisson", cohort=1, rounds=6, seed=1)
+    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    metrics = runs.execute(tmp_path / "run").metrics
+    empty = [m for m in metrics if m.train_loss is None]
+    assert 0 < len(empty) < 6
+    assert all(m.mean for m in metrics)
+    assert len({m.bytes_up for m in metrics}) == 1
 
 
 @pytest.mark.parametrize(

@@ -362,7 +362,7 @@ def test_callbacks_see_every_round_and_may_stop_the_run(clients, test_data, tmp_
 
 
 def test_an_interrupt_says_how_to_go_on(clients, tmp_path):
-    for folder, sentence in [(tmp_path / "run", "the same call goes on"), (None, "give folder=")]:
+    for folder, sentence in [(tmp_path / "run", "the same call goes on"), (None, "with folder=")]:
         with pytest.raises(KeyboardInterrupt, match=sentence):
             train(
                 a_model(), clients, mechanism=noisy(), folder=folder,
@@ -377,9 +377,21 @@ def test_a_temporary_folder_disappears_with_the_run(clients, monkeypatch, tmp_pa
     assert (folder / "key").exists()
     del run
     assert not folder.exists()
-    with pytest.raises(Interrupted):
-        train(a_model(), clients, mechanism=noisy(), on_round=stop_after(2), **CHEAP)
+    with pytest.raises(ValueError, match="cap"):
+        train(a_model(), clients, mechanism=noisy(), max_participations=1, trust="model", **CHEAP)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_without_a_folder_that_is_stopped_is_not_lost(clients, monkeypatch, tmp_path):
+    monkeypatch.setattr(federated.tempfile, "tempdir", str(tmp_path))
+    stopping = stop_after(2, RuntimeError("broken"))
+    with pytest.raises(RuntimeError, match="broken") as caught:
+        train(a_model(), clients, mechanism=noisy(), seed=3, on_round=stopping, **CHEAP)
+    (kept,) = tmp_path.iterdir()
+    assert f"folder={str(kept)!r}" in caught.value.__notes__[0]
+    again = train(a_model(), clients, mechanism=noisy(), seed=3, folder=kept, **CHEAP)
+    whole = train(a_model(), clients, mechanism=noisy(), seed=3, folder=tmp_path / "run", **CHEAP)
+    assert [m.mean for m in again.history] == [m.mean for m in whole.history]
 
 
 WRITE = run_folder.sealed.write
@@ -410,7 +422,7 @@ def test_a_folder_with_other_files_is_refused(clients, tmp_path):
         train(a_model(), clients, mechanism=noisy(), folder=tmp_path, **CHEAP)
 
 
-def test_examples_as_the_privacy_unit(clients):
+def test_examples_as_the_privacy_unit(clients, tmp_path):
     run = train(a_model(), clients, epsilon=4, unit="example", seed=0, **CHEAP)
     assert run.guarantee is not None
     assert run.guarantee.epsilon <= 4
@@ -419,6 +431,14 @@ def test_examples_as_the_privacy_unit(clients):
     assert str(run.guarantee) in repr(run)
     per_client = accounted(run, 2)
     assert per_client.epsilon > 2 * run.guarantee.epsilon  # a client holds eight examples or more
+    # Both are promised by the same run, each with its name.
+    assert run.beside == per_client
+    assert run.beside.unit == "client"
+    assert f"one example: {run.guarantee}" in repr(run)
+    assert f"one client: {run.beside}" in repr(run)
+    page = run.report(tmp_path / "page.html").read_text()
+    assert "replace one example, aggregate trust" in page
+    assert "replace one client, aggregate trust" in page
 
 
 def test_a_mechanism_for_more_clients_than_a_cohort_is_refused(clients):

@@ -14,6 +14,7 @@ from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.training import display
 from randquant.training.config import TrainConfig
+from randquant.training.configured import hidden_cohorts
 from randquant.training.data import features
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs import folder as run_folder
@@ -144,12 +145,14 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
 
 
 def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
-    guarantee = summary.guarantee
+    # Under model trust the server is as for the guarantee beside it.
+    guarantee, hidden = summary.beside or summary.guarantee, hidden_cohorts(config)
     if guarantee is None or guarantee.trust != "aggregate":
         return ", header included"
+    clients = config.cohort if hidden is None else hidden.summands("aggregate")
     plain = summary.bytes_as_codes
     beside = "" if plain is None else f"; {plain:,} bytes as plain codes"
-    return f": masked for a sum of {config.cohort:,}, header included, handshake not{beside}"
+    return f": masked for a sum of {clients:,}, header included, handshake not{beside}"
 
 
 def _certificate(config: TrainConfig) -> Certificate | None:

@@ -144,7 +144,8 @@ def train(
             without looking at the data (`docs/theory/weights.md`). None to count all alike.
         folder: where the run's files are kept. The same call with the same folder goes on from the
             last checkpoint, to the same bits; a folder of another run is refused. None for a
-            temporary folder, which disappears with the returned object.
+            temporary folder, which disappears with the returned object; of a run that is stopped it
+            stays, and the error says where.
         seed: a simulation seed, with which everything can be repeated, and the noise undone by
             whoever knows it. None to draw a secret key, which is kept in the folder only.
         baseline: also train the same run without privacy, for the report.
@@ -221,7 +222,8 @@ def _trained(
     try:
         return _in_folder(request, home, callbacks, baseline, progress, temporary=True)
     except BaseException:
-        shutil.rmtree(home, ignore_errors=True)
+        if not run_folder.has_sent(home):  # else it is all that is left of the run
+            shutil.rmtree(home, ignore_errors=True)
         raise
 
 
@@ -298,17 +300,22 @@ def _other(home: Path, names: Sequence[str]) -> ValueError:
 @contextlib.contextmanager
 def _advised(home: Path, temporary: bool) -> Iterator[None]:
     """Say how to go on when a run is stopped."""
-    how = (
-        "give folder= to be able to continue a run that was stopped"
-        if temporary
-        else f"what was sent is on record in {home}: the same call goes on from the last checkpoint"
-    )
+
+    def how() -> str:
+        if not run_folder.has_sent(home):
+            return "The run was stopped before its first round."
+        call = f"the same call with folder={str(home)!r}" if temporary else "the same call"
+        return (
+            f"The run was stopped; what was sent is on record in {home}: {call} goes on from the "
+            "last checkpoint."
+        )
+
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"The run was stopped; {how}.") from None
+        raise KeyboardInterrupt(how()) from None
     except Exception as error:
-        error.add_note(f"The run was stopped; {how}.")
+        error.add_note(how())
         raise
 
 

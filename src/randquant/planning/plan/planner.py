@@ -15,7 +15,6 @@ from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.layout import dimension_of
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
-from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import privunit
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
 from randquant.planning.plan.subsets import knee, parts
@@ -105,7 +104,7 @@ def plan(
         max_participations,
         sampling,
     )  # fmt: skip
-    chosen = _chosen(mechanisms, need.setting)
+    chosen = _chosen(mechanisms, need)
     multiplier = need.multiplier
     entries = []
     with reporting(progress):
@@ -136,9 +135,14 @@ def plan(
     )
 
 
-def _chosen(mechanisms: Sequence[str] | str | None, setting: UpdateSetting) -> list[str]:
+def _chosen(mechanisms: Sequence[str] | str | None, need: Need) -> list[str]:
+    setting = need.setting
     if mechanisms is None:
-        return quick_mechanisms(setting)
+        quick = quick_mechanisms(setting)
+        if need.cohorts is None or need.bits == 1:
+            return quick
+        # Hidden cohorts ask for bounds at thirty orders, each of seconds for many levels.
+        return [name for name in quick if all_mechanisms()[name].whole_update]
     named = [mechanisms] if isinstance(mechanisms, str) else mechanisms
     named = validate.listed("mechanisms", named)
     if len(named) == 1 and isinstance(named[0], str) and named[0] == "all":

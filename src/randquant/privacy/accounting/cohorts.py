@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -106,21 +107,11 @@ class HiddenCohorts:
         return Sampled(one, self._rate, rounds, self.draw, everybody, absent, self.models)
 
     def gaussian_multiplier(self, epsilon: float, delta: float, neighboring: Neighboring) -> float:
-        """About the noise multiplier of Gaussian noise that meets a target: where a search starts.
+        """About the least noise multiplier with which Gaussian noise on sums meets a target.
 
         Relative to the distance of updates under `replace_one`; infinite if none is found.
         """
-        low, high = 1e-3, 1e6
-        for _ in range(24):
-            middle = math.sqrt(low * high)
-            release = self.release(_Noise(middle), 1, self.rounds, neighboring)
-            assert release is not None
-            low, high = (
-                (low, middle)
-                if account([release], delta, quick=True).epsilon <= epsilon
-                else (middle, high)
-            )
-        return high if high < 1e5 else math.inf
+        return _least_multiplier(self, epsilon, delta, neighboring)
 
     @property
     def _rate(self) -> float:
@@ -143,3 +134,24 @@ class _Noise:
         apart = 2 if neighboring == "zero_out" else 1
         multiplier = self.multiplier * apart
         return GaussianRelease(multiplier, dimension, rounds, "central", neighboring)
+
+
+@functools.lru_cache(maxsize=64)
+def _least_multiplier(
+    cohorts: HiddenCohorts, epsilon: float, delta: float, neighboring: Neighboring
+) -> float:
+    """By bisection: roughly by Rényi divergences, which are above the truth, then as accounted."""
+
+    def enough(multiplier: float, quick: bool) -> bool:
+        release = cohorts.release(_Noise(multiplier), 1, cohorts.rounds, neighboring)
+        assert release is not None
+        return account([release], delta, quick=quick).epsilon <= epsilon
+
+    low, high = 1e-3, 1e6
+    for quick, steps in ((True, 20), (False, 9)):
+        for _ in range(steps):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if enough(middle, quick) else (middle, high)
+        if quick:
+            low = high / 2
+    return high if high < 1e5 else math.inf

@@ -30,6 +30,9 @@ Refusal = dp_accounting.PrivacyAccountant.CompositionErrorDetails
 LARGEST_GRID = 2**24
 """Most points of a composed privacy loss distribution: 128 MiB an array."""
 
+LESS, DELTAS = 8.0, 10
+"""How far below Rényi's a delta is looked for, on a logarithmic scale, and in how many steps."""
+
 _RELATIONS = {
     "replace_one": dp_accounting.NeighboringRelation.REPLACE_ONE,
     "zero_out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
@@ -146,7 +149,26 @@ class RdpAccountant(TheirRdpAccountant):
         return self._rdp + np.array(own)
 
     def get_delta_and_optimal_order(self, target_epsilon: float) -> tuple[float, float]:
-        """Return delta at an epsilon, and the order among `orders` that gave it."""
+        """Return a delta at an epsilon, and the order that gave it.
+
+        The least of those tried at which `account` states that epsilon or less; never more than
+        Rényi divergences give.
+        """
+        delta, order = self._delta_by_orders(target_epsilon)
+        if not self._releases or delta == 0:
+            return delta, order
+        low, high = math.log(delta) - LESS, math.log(delta)
+        for _ in range(DELTAS):
+            middle = (low + high) / 2
+            guarantee = self.guarantee(math.exp(middle))
+            # Whatever the search tries, what it returns is stated by `account`.
+            if guarantee.epsilon <= target_epsilon:
+                high, delta, order = middle, math.exp(middle), guarantee.order
+            else:
+                low = middle
+        return delta, order
+
+    def _delta_by_orders(self, target_epsilon: float) -> tuple[float, float]:
         distance = math.fsum(release.distance for release in self._releases)
         theirs = TheirRdpAccountant(self._orders.tolist(), self._neighboring_relation)
         theirs._rdp = self.rdp * (1 + 8 * UNIT)
