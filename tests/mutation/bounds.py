@@ -350,8 +350,8 @@ MUTANTS = [
      "distance = 2 * self.clip", "the distance of one coordinate", MECHANISM),
     ("aggregation/rotation.py", "hadamard(row, math.sqrt(size))",
      "hadamard(row, math.sqrt(size) * 0.999)", "norms grow", ("tests/aggregation/test_rotation.py",)),
-    ("aggregation/rotation.py", "return _hadamard(full * _signs(self.seed, self.size))",
-     "return _hadamard(full)", "no signs: a rotation that spreads little",
+    ("aggregation/rotation.py", "x, _signs(self.seed, self.size)[: self.dimension], out=",
+     "x, 1.0, out=", "no signs: a rotation that spreads little",
      ("tests/aggregation/test_rotation.py",)),
     # Planted by reviewers.
     ("privacy/certificates/coordinate.py",
