@@ -17,7 +17,7 @@ from randquant.aggregation.rank import RankMechanism, graded_rank
 from randquant.aggregation.spreading import GroupRotation
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.channels.keys import Key
-from randquant.mechanisms.design.ranks import gain, largest_gain, two_levels
+from randquant.mechanisms.design.ranks import gain, largest_gain, top_sum, two_levels
 from randquant.planning.limits import gaussian_multiplier, privunit
 from randquant.privacy.accounting.calibration import OutOfReach, calibrate
 
@@ -60,64 +60,40 @@ def certified() -> list[dict]:
     return rows
 
 
-def conditional_mean(mechanism: RankMechanism, rotation, x: np.ndarray) -> np.ndarray:
-    """The mean of a decoded unit vector given its rotation: no index is drawn."""
-    turned = rotation.forward(x)
-    table = mechanism.table(x.size)
-    weights = np.repeat(np.array(table.weights, dtype=np.float64), table.counts) / table.total
-    order = np.argsort(-np.abs(turned), kind="stable")
-    size = turned.size
-    difference = np.empty(size)
-    difference[order] = weights[:size] - weights[: size - 1 : -1]
-    return rotation.inverse(np.sign(turned) * difference) * mechanism.length(x.size)
-
-
-def spikes(dimension: int, count: int) -> np.ndarray:
-    x = np.zeros(dimension)
-    x[:count] = 1 / math.sqrt(count)
-    return x
-
-
 def bias() -> list[dict]:
-    """Relative bias along the worst updates found, with twice its standard error."""
+    """Relative bias along updates of equal spikes, at the first or at random coordinates.
+
+    No index is drawn: given a rotation, the mean of what two levels decode to, along the update, is
+    the sum of the largest magnitudes over its expectation.
+    """
     rows = []
-    for epsilon in (8.0, 1.6):
-        mechanism = RankMechanism(1.0, epsilon)
-        for dimension, passes, trials in ((8192, 1, 60), (8192, 2, 400), (8192, 3, 1500)):
-            for count in (1, 2, 3, 4, 6, 8, 16, 64, 1024, dimension):
-                x = spikes(dimension, count)
-                along = []
-                for group in range(trials if count <= 8 else trials // 4):
-                    rotation = Passes(dimension, group, passes)
-                    along.append(float(conditional_mean(mechanism, rotation, x) @ x) - 1)
-                error = 2 * float(np.std(along) / math.sqrt(len(along)))
-                setting = {"epsilon": epsilon, "dimension": dimension, "passes": passes}
-                rows.append({**setting, "spikes": count, "bias": np.mean(along), "error": error})
-                print(rows[-1], flush=True)
+    for size, passes, trials in SETTINGS:
+        cut = two_levels(size, 8.0).counts[0]
+        expected, generator = top_sum(size, cut), np.random.default_rng(0)
+        for count in (1, 2, 3, 4, 6, 8, 16, 64, 256, size):
+            for where in ("first", "random"):
+                sums = []
+                for _ in range(trials if count <= 8 else trials // 4):
+                    x = np.zeros(size)
+                    places = generator.permutation(size) if where == "random" else range(size)
+                    x[list(places)[:count]] = 1 / math.sqrt(count)
+                    for _ in range(passes):
+                        x *= 1.0 - 2.0 * generator.integers(0, 2, size)
+                        hadamard(x, math.sqrt(size))
+                    sums.append(float(np.partition(np.abs(x), size - cut)[size - cut :].sum()))
+                relative = np.array(sums) / expected - 1
+                setting = {"size": size, "passes": passes, "spikes": count, "where": where}
+                error = 2 * float(relative.std() / math.sqrt(len(sums)))
+                rows.append({**setting, "bias": float(relative.mean()), "two_errors": error})
+        worst = max(rows, key=lambda row: abs(row["bias"]) * (row["size"] == size)
+                    * (row["passes"] == passes))  # fmt: skip
+        print("worst", worst, flush=True)
     return rows
 
 
-class Passes:
-    """So many passes of signs and a transform."""
-
-    def __init__(self, size: int, group: int, passes: int) -> None:
-        generator = np.random.default_rng([size, group, passes])
-        self.signs = 1.0 - 2.0 * generator.integers(0, 2, (passes, size))
-        self.root = math.sqrt(size)
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        y = x.copy()
-        for signs in self.signs:
-            y *= signs
-            hadamard(y, self.root)
-        return y
-
-    def inverse(self, y: np.ndarray) -> np.ndarray:
-        x = y.copy()
-        for signs in self.signs[::-1]:
-            hadamard(x, self.root)
-            x *= signs
-        return x
+SETTINGS = ((256, 1, 200), (256, 2, 2000), (256, 3, 2000), (8192, 1, 50), (8192, 2, 600),
+            (8192, 3, 600))  # fmt: skip
+"""Coordinates, passes of signs and a transform, rotations tried."""
 
 
 def seconds(action, times: int) -> float:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, final
 
@@ -19,6 +19,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each, finite
+from randquant.aggregation.selection import place_of
 from randquant.aggregation.spreading import GroupRotation, spread_size
 from randquant.channels.keys import Key
 from randquant.mechanisms.design.ranks import LEAST, MOST, gain, graded, two_levels
@@ -51,7 +52,7 @@ class RankMechanism(MechanismDefaults):
         groups: how many groups of clients there are, each with a rotation of its own; a client's is
             drawn with its key, whatever its update, and stated in its payload.
         rotation_seed: public, the same for all clients and the server, and fixed before the updates
-            are known.
+            are known; of each round another one, see `in_round`.
 
     Guarantees:
         The bound of `release` holds for what is sent, whatever the rotation: rounding may only
@@ -106,6 +107,10 @@ class RankMechanism(MechanismDefaults):
         if self.order is None:
             return two_levels(size, self.epsilon, self.tuned_to)
         return graded(size, self.epsilon, self.order, self.tuned_to)
+
+    def in_round(self, seed: int) -> RankMechanism:
+        """The same mechanism with the rotations of a round."""
+        return replace(self, rotation_seed=seed)
 
     def rotation(self, dimension: int, group: int) -> GroupRotation:
         """The rotation of a group's updates."""
@@ -276,12 +281,7 @@ def index_at(vector: np.ndarray, rank: int) -> int:
         [3, 0, 2, 1]
     """
     size = vector.size
-    place = min(rank, 2 * size - 1 - rank)
-    magnitudes = np.abs(vector)
-    value = np.partition(magnitudes, size - 1 - place)[size - 1 - place]
-    # Selection alone would place equal magnitudes differently for different ranks.
-    above = int(np.count_nonzero(magnitudes > value))
-    at = int(np.flatnonzero(magnitudes == value)[place - above])
+    at = place_of(vector, min(rank, 2 * size - 1 - rank))
     negative = (vector[at] < 0) != (rank >= size)
     return at + size * int(negative)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 from scipy.special import ndtri
 
@@ -90,7 +91,7 @@ class GroupRotation:
         y = np.zeros(self.size)
         y[: self.dimension] = x
         for number in range(PASSES):
-            y *= self._signs(number)
+            _flip(y, self._words(number))
             hadamard(y, math.sqrt(self.size))
         return y
 
@@ -101,14 +102,12 @@ class GroupRotation:
         x = np.array(y, dtype=np.float64)
         for number in reversed(range(PASSES)):
             hadamard(x, math.sqrt(self.size))
-            x *= self._signs(number)
+            _flip(x, self._words(number))
         return x[: self.dimension]
 
-    def _signs(self, number: int) -> np.ndarray:
-        """(size,) float64 of ±1."""
-        words = self._key.fold_in(number).words(-(-self.size // 64))
-        bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")[: self.size]
-        return 1.0 - 2.0 * bits
+    def _words(self, number: int) -> np.ndarray:
+        """(size / 64,) uint64: a bit for each sign."""
+        return self._key.fold_in(number).words(self.size // 64)
 
     def _matrix(self) -> np.ndarray:
         """A uniformly distributed orthogonal matrix: of normal columns made orthonormal."""
@@ -117,3 +116,12 @@ class GroupRotation:
         # theory/rank.md, Proposition 7: signs of the diagonal make the factors unique.
         factor, triangle = np.linalg.qr(ndtri(uniform).reshape(self.size, self.size))
         return factor * np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
+
+
+@numba.njit(nogil=True, cache=True)
+def _flip(x: np.ndarray, words: np.ndarray) -> None:
+    """Negate x[64 w + b] in place where bit b of words[w] is set."""
+    for place, word in enumerate(words):
+        part = x[64 * place : 64 * place + 64]
+        for bit in range(64):
+            part[bit] *= 1.0 - 2.0 * np.float64((word >> np.uint64(bit)) & np.uint64(1))

@@ -30,6 +30,9 @@ from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.hidden import DRAWS, Draw
 from randquant.privacy.guarantee import Neighboring
 
+SCHEDULED = "rank"
+"""The mechanism that is planned for clients that take turns, too."""
+
 ALIKE = 1.01
 """Errors that differ by less than this factor count as equal."""
 
@@ -111,6 +114,8 @@ def plan(
         for done, name in enumerate(chosen):
             with step(name, done, len(chosen)):
                 entries.append(_entry(name, need, multiplier, near))
+        if max_participations is None and SCHEDULED in chosen:
+            entries += _once(need, multiplier, near)
         with step("limits", len(chosen), len(chosen)):
             limits = _limits(need, multiplier)
         best = _recommended(entries)
@@ -123,6 +128,8 @@ def plan(
         best = knee(best, found)
         asked = replace(need, coordinates=best.coordinates)
     verdict, advice = judge(asked, best, limits)
+    if best is not None and best.once is not None:
+        advice.append(_cost(need, best.once))
     rest = [name for name in protecting_mechanisms(need.setting) if name not in chosen]
     return Plan(
         need, entries, limits, verdict, advice, best, rest if mechanisms is None else (), found
@@ -226,6 +233,31 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
         baseline,
         remark,
         need.coordinates,
+    )
+
+
+def _once(need: Need, multiplier: float, near: float) -> list[Candidate]:
+    """The best mechanism for one participation, if clients take turns instead of coming again."""
+    cohort = need.population // need.rounds
+    if need.trust != "local" or need.participations == 1 or cohort == 0:
+        return []
+    # docs/theory/rank.md, Proposition 9.
+    turn = replace(need, cohort=cohort, participations=1)
+    entry = _entry(SCHEDULED, turn, turn.multiplier, near / math.sqrt(need.participations))
+    if entry.noise is None:
+        return []
+    noise = _noise(need, entry.noise.deviation, multiplier)
+    remark = f"each client in one round only, {cohort:,} a round"
+    return [replace(entry, noise=noise, once=cohort, remark=remark)]
+
+
+def _cost(need: Need, cohort: int) -> str:
+    return (
+        f"It takes {cohort:,} clients a round instead of {need.cohort:,}, each of them in one "
+        "round only, by a list that does not look at data (max_participations=1): all of epsilon "
+        "is spent there. Means of fewer clients vary more with who they are: that part of the "
+        f"variance is {need.cohort / cohort:.3g} times as large. Where every round needs all "
+        f"{need.cohort:,}, plan with max_participations={need.participations}."
     )
 
 

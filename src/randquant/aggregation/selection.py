@@ -1,0 +1,54 @@
+"""Which coordinate has a given rank by magnitude, without sorting them all."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+SORTED = 2**12
+"""Up to so many coordinates are sorted, which is faster there."""
+
+_BINS = 2**16  # by the first 16 bits of a float's magnitude: 32 to a power of two
+
+
+def place_of(vector: np.ndarray, place: int) -> int:
+    """Find the coordinate with so many magnitudes before its own.
+
+    Args:
+        vector: (D,) float64, finite.
+        place: 0 for the largest magnitude, to D - 1.
+
+    Returns:
+        Its index; equal magnitudes are in order of their indices, so that every coordinate has one
+        place.
+
+    Example:
+        >>> [place_of(np.array([2.0, -5.0, -2.0]), place) for place in range(3)]
+        [1, 0, 2]
+    """
+    magnitudes = np.abs(vector)
+    if vector.size <= SORTED:
+        return int(np.argsort(-magnitudes, kind="stable")[place])
+    indices, before = _in_bin(magnitudes.view(np.uint64), place)
+    order = np.argsort(-magnitudes[indices], kind="stable")
+    return int(indices[order[place - before]])
+
+
+@numba.njit(nogil=True, cache=True)
+def _in_bin(bits: np.ndarray, place: int) -> tuple[np.ndarray, int]:
+    """(indices, before): those whose bin holds the place, and how many magnitudes are in larger."""
+    shift = np.uint64(47)  # of floats that are not negative, the order is that of their bits
+    counts = np.zeros(_BINS, dtype=np.int64)
+    for word in bits:
+        counts[word >> shift] += 1
+    at, before = _BINS - 1, 0
+    while before + counts[at] <= place:
+        before += counts[at]
+        at -= 1
+    indices = np.empty(counts[at], dtype=np.int64)
+    found = 0
+    for index in range(bits.size):
+        if bits[index] >> shift == np.uint64(at):
+            indices[found] = index
+            found += 1
+    return indices, before

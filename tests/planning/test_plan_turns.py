@@ -1,0 +1,44 @@
+"""Under local trust a plan lets clients take turns where that has the least error."""
+
+import pytest
+
+from randquant.planning.plan import plan
+from randquant.privacy.accounting.accountant import account
+
+ASKED = (100, 600, 600, 6, 8.0, 1e-6)
+
+
+@pytest.fixture(scope="module")
+def turns():
+    return plan(*ASKED, trust="local", mechanisms=["rank"])
+
+
+def test_clients_that_take_turns_have_the_error_of_one_participation(turns):
+    first, second = turns.entries
+    assert (first.once, second.once) == (100, None)
+    assert first.noise.relative <= 0.29
+    assert second.noise.relative > 2 * first.noise.relative
+    assert turns.recommended is first
+    # All clients send once, not six times.
+    assert (first.bytes_run, second.bytes_run) == (600 * 6, 3600 * 6)
+
+
+def test_their_guarantee_is_that_of_one_round_and_of_no_more(turns):
+    mechanism = turns.mechanism
+    once = account([mechanism.release(100, 1)], 1e-6)
+    assert once == turns.recommended.guarantee
+    assert once.epsilon <= 8
+    assert account([mechanism.release(100, 6)], 1e-6).epsilon > 40
+
+
+def test_the_advice_says_what_turns_cost(turns):
+    advice = turns.advice[-1]
+    assert "It takes 100 clients a round instead of 600" in advice
+    assert "6 times as large" in advice
+    assert "plan with max_participations=6" in advice
+
+
+def test_who_needs_every_client_in_every_round_gets_no_turns():
+    asked = plan(*ASKED, trust="local", mechanisms=["rank"], max_participations=6)
+    assert [entry.once for entry in asked.entries] == [None]
+    assert "instead of" not in " ".join(asked.advice)
