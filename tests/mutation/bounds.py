@@ -8,6 +8,7 @@ MOMENTS = ("tests/privacy/test_bit_moments.py",)
 BITS = ("tests/privacy/test_bits.py",)
 STEPS = ("tests/privacy/test_martingale.py",)
 WHOLE = ("tests/privacy/test_sum_curvature_steep.py", "tests/privacy/test_sum_curvature.py")
+KINDS = ("tests/privacy/test_classes.py",)
 EDGES = ("tests/privacy/test_rounding.py",)
 NOISE = ("tests/mechanisms/test_noise.py",)
 ADDITIVE = ("tests/aggregation/test_additive.py",)
@@ -208,18 +209,37 @@ MUTANTS = [
      "one outcome stands for all that are left out", EDGES),
     (SUMS + "kappa_blanket.py", "noises = Noises(blanket, 8 - log_least / math.log(2))",
      "noises = Noises(blanket, 8.0)", "laws trimmed where they count", WHOLE),
-    (SUMS + "reachable.py", "others = Powers(places[vertex]).of(clients - 1).mass",
-     "others = Powers(places[vertex]).of(clients - 2).mass",
+    (SUMS + "reachable.py", "Powers(places[vertex]).of(clients - 1).mass",
+     "Powers(places[vertex]).of(clients - 2).mass",
      "an attack with one of the others away", WHOLE),
-    (SUMS + "reachable.py", "/ (inputs[second] - inputs[first]) ** 2", "/ (inputs[second] - inputs[first])",
+    (SUMS + "reachable.py", "/ (points[second] - points[first]) ** 2", "/ (points[second] - points[first])",
      "squared distance in wrong units", WHOLE),
-    (SUMS + "reachable.py", "return best * (1 - 64 * UNIT), witness",
-     "return 1.01 * best * (1 - 64 * UNIT), witness", "a lower end that is not attained", WHOLE),
-    (SUMS + "reachable.py", "laws[second], keep, -1.0, error, order, 1, grid)",
-     "laws[second], keep, 1e9, error, order, 1, grid)",
+    (SUMS + "reachable.py", "return best * (1 - 256 * UNIT), witness",
+     "return 1.01 * best * (1 - 256 * UNIT), witness", "a lower end that is not attained", WHOLE),
+    (SUMS + "reachable.py", "pair[1], keep, -1.0, error, order, 1, grid)",
+     "pair[1], keep, 1e9, error, order, 1, grid)",
      "differences raised where they are to be lowered", WHOLE),
     (SUMS + "reachable.py", "    return 0.0, witness\n", "    return math.inf, witness\n",
      "a sum taken for infinite where one client is", WHOLE),
+    # Blocks of others, few kinds of them, and all pairs on a grid.
+    (SUMS + "blanket.py", "others - self.apart * (self.block - 1)", "others",
+     "a block of others that is not whole counts", KINDS),
+    (SUMS + "blocks.py", "np.min([_shares(law, bells[:1], 0.0)", "np.max([_shares(law, bells[:1], 0.0)",
+     "the share of the best block stands for all", KINDS),
+    (SUMS + "blocks.py", "each @ (found / over)", "each @ found * 1.01",
+     "a bell that is not under the law", KINDS),
+    (SUMS + "classes.py", "share = min(_share(row, rows[at]) for row in rows)",
+     "share = max(_share(row, rows[at]) for row in rows)", "one row's share stands for all", KINDS),
+    (SUMS + "classes.py", "if self.mirrored and counts < counts[::-1]:",
+     "if counts < counts[::-1]:", "half of the arrangements, of a channel that is lopsided", KINDS),
+    (SUMS + "classes.py", "others - len(self.powers) * (self.block - 1)", "others",
+     "others that are in no whole block count", KINDS),
+    (SUMS + "pairs.py", "mixed[i, j] = max(mixed[i, j], total / way)", "mixed[i, j] = total / way",
+     "the way's last corner stands for all", KINDS),
+    (SUMS + "pairs.py", "g *= 0.5 * order", "g *= 0.45 * order", "curvature of close inputs too small",
+     KINDS),
+    (SUMS + "pairs.py", "max(abs(i - j) - 1, 0) / FINER", "abs(i - j) / FINER",
+     "boxes that touch are taken to be apart", KINDS),
     # Whole updates: curvature of one client.
     (CURVATURE,
      "change += 2.5 * self.error * np.sum(ends, axis=0) / self.denominator",

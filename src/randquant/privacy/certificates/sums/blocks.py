@@ -21,26 +21,36 @@ FITS = 240
 MOST = 8
 """Clients in a block, at most."""
 
-VARIANCE, REACH = 0.95, 3.5
-"""Variance of the noise, over the least of a block; and deviations to which it reaches."""
+ONE, TWO = (0.95,), (0.9, 0.3)
+"""Variances of bells over the least of a block: of one bell, and of two for high orders."""
+
+REACH, TAKEN = 3.5, 0.95
+"""Deviations to which a bell reaches; share of the first bell that leaves room for another."""
 
 SPARE = 1e-13
 """More than the relative error of a block's law, of what is fitted under it, and of `even`."""
 
 
 @functools.lru_cache(maxsize=256)
-def block_blankets(channel: Channel) -> tuple[Blanket, ...]:
-    """Blankets of blocks: for blocks of any clients, and for blocks of clients at one vertex."""
+def block_blankets(channel: Channel, two: bool = False) -> tuple[Blanket, ...]:
+    """Blankets of blocks: for blocks of any clients, and for blocks of clients at one vertex.
+
+    Args:
+        channel: the channel of every client.
+        two: whether a second bell is fitted under what the first leaves, so that hardly a block
+            hides nothing: at high orders that is what counts.
+    """
     rows = np.unique(channel.weights, axis=0) / channel.denominator
     rows = even(rows[np.argsort(rows @ np.arange(channel.levels), kind="stable")])
     if channel.levels > LARGE or len(rows) > FITS:
         return ()
     # theory/sums.md, Proposition 13: all multisets of vertices, or those of one vertex.
     sizes = [size for size in range(2, MOST + 1) if len(_multisets(rows, size)) <= FITS]
-    found = [_fitted(channel, rows, _multisets(rows, size), 1) for size in sizes[-1:]]
+    bells = TWO if two else ONE
+    found = [_fitted(channel, rows, _multisets(rows, size), 1, bells) for size in sizes[-1:]]
     if sizes[-1:] != [MOST]:
         pure = [(vertex,) * MOST for vertex in range(len(rows))]
-        found.append(_fitted(channel, rows, pure, len(rows)))
+        found.append(_fitted(channel, rows, pure, len(rows), bells))
     return tuple(blanket for blanket in found if blanket is not None)
 
 
@@ -64,42 +74,67 @@ def _multisets(rows: np.ndarray, size: int) -> list[tuple[int, ...]]:
 
 
 def _fitted(
-    channel: Channel, rows: np.ndarray, blocks: list[tuple[int, ...]], kinds: int
+    channel: Channel,
+    rows: np.ndarray,
+    blocks: list[tuple[int, ...]],
+    kinds: int,
+    variances: tuple[float, ...],
 ) -> Blanket | None:
-    """A blanket of one shape for these blocks; None if they have none of it in common."""
+    """A blanket of bells for these blocks; None if they have none in common."""
     size, place = len(blocks[0]), np.arange(channel.levels)
     # Of normal noise, what has least variance is under the rest: less still leaves room.
-    variance = VARIANCE * size * float((rows @ place**2 - (rows @ place) ** 2).min())
-    reach = max(int(REACH * math.sqrt(variance)), 1)
-    if 2 * reach > size * (channel.levels - 1):
-        return None
-    bell = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * variance))
+    least = size * float((rows @ place**2 - (rows @ place) ** 2).min())
     # A shape is whatever its integers say.
-    shape = np.ceil(bell * 2**SHAPE_BITS).astype(np.int64)
-    laws = (functools.reduce(np.convolve, rows[list(block)]) for block in blocks)
-    share = int(min(_share(law, shape / shape.sum()) for law in laws) * channel.denominator)
-    return Blanket((shape,), (share,), channel.denominator, size, kinds) if share > 0 else None
+    shapes = [_bell(share * least) for share in variances]
+    if max(len(shape) for shape in shapes) > size * (channel.levels - 1) + 1:
+        return None
+    bells = [shape / shape.sum() for shape in shapes]
+    laws = [functools.reduce(np.convolve, rows[list(block)]) for block in blocks]
+    shares = np.min([_shares(law, bells[:1], 0.0) for law in laws], axis=0)
+    if len(bells) > 1:
+        # theory/sums.md, Proposition 13: of each bell what all laws have at once.
+        shares = np.min([_shares(law, bells, TAKEN * shares[0]) for law in laws], axis=0)
+    weights = [int(share * channel.denominator) for share in shares.tolist()]
+    if min(weights) <= 0:
+        return None
+    return Blanket(tuple(shapes), tuple(weights), channel.denominator, size, kinds)
 
 
-def _share(law: np.ndarray, bell: np.ndarray) -> float:
-    """How much of a bell, at all places together, is under a law; rounded down."""
+def _bell(variance: float) -> np.ndarray:
+    reach = max(int(REACH * math.sqrt(variance)), 1)
+    bell = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * variance))
+    return np.ceil(bell * 2**SHAPE_BITS).astype(np.int64)
+
+
+def _shares(law: np.ndarray, bells: list[np.ndarray], first: float) -> np.ndarray:
+    """How much of each bell, at all places together, is under a law at once; rounded down.
+
+    Args:
+        law: (L,) probabilities.
+        bells: the shapes, each with a sum of 1.
+        first: how much of the first there shall be; of the last there is as much as can be.
+    """
     from scipy.optimize import linprog
 
-    cover = np.zeros((len(law), len(law) - len(bell) + 1))
-    for start in range(cover.shape[1]):
-        cover[start : start + len(bell), start] = bell
     if law.min() <= 0:
-        return 0.0
+        return np.zeros(len(bells))
+    counts = [len(law) - len(bell) + 1 for bell in bells]
+    each = np.repeat(np.eye(len(bells)), counts, axis=1)
+    cover = np.zeros((len(law), sum(counts)))
+    columns = iter(cover.T)
+    for bell, count in zip(bells, counts, strict=True):
+        for start in range(count):
+            next(columns)[start : start + len(bell)] = bell
     # Relative to the law, as a solver's tolerance is absolute.
     cover /= law[:, None]
     solution = linprog(
-        -np.ones(cover.shape[1]), A_ub=cover, b_ub=np.ones(len(law)), bounds=(0, None),
-        method="highs",
+        -each[-1], A_ub=np.concatenate([cover, -each[:1]]),
+        b_ub=np.append(np.ones(len(law)), -first), bounds=(0, None), method="highs",
     )  # fmt: skip
     if solution.x is None:
-        return 0.0
+        return np.zeros(len(bells))
     # theory/sums.md, Proposition 13: whatever was found is scaled down until it fits.
     found = np.maximum(solution.x, 0.0)
     over = np.maximum(cover @ found, 1.0)
     over = np.array([over[column > 0].max() for column in cover.T])
-    return float((found / over).sum()) * (1 - 4 * SPARE)
+    return each @ (found / over) * (1 - 4 * SPARE)

@@ -34,7 +34,7 @@ LONGEST = 2**14
 GROUPS = 10
 """Into how many groups the number of those is cut that send what a class sends."""
 
-WORK = 1.2e8
+WORK = 5e7
 """Curvatures of one outcome that a bound may take to compute, about."""
 
 COARSE = 10

@@ -6,6 +6,7 @@ Derivation: `docs/theory/vector-sums.md`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.sums.blanket import Blanket
 from randquant.privacy.certificates.sums.blanket_draws import Noises, draws
+from randquant.privacy.certificates.sums.blocks import block_blankets
 from randquant.privacy.certificates.sums.bounds import blankets
 from randquant.privacy.certificates.sums.classes import by_classes
 from randquant.privacy.certificates.sums.pairs import all_pairs
@@ -34,8 +36,8 @@ itself loses more."""
 FINE, COARSE = {1: 120, 2: 48, 3: 14}, {1: 45, 2: 10, 3: 5}
 """Into how many parts the counts of each shape are cut, by how many shapes there are."""
 
-CLOSE = 1.1
-"""A bound so near what is attained is not improved on."""
+CLOSE, LOOSE = 1.1, 1.25
+"""A bound so near what is attained is not improved on: by blankets, and by those of two bells."""
 
 LOW = 4.0
 """Orders to which counts are cut finely: beyond, outcomes are few enough to search pairs."""
@@ -57,17 +59,26 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     upper = min(alone.upper, by_classes(channel, clients, order, lower))
     if upper <= CLOSE * lower:
         return between(lower, witness, upper, alone)
-    known = [_Sum(channel, clients, order, blanket, lower) for blanket in _known(channel)]
-    known.sort(key=lambda found: found.least)
-    for found in known:
-        if found.least < upper:
-            upper = min(upper, found.bound(upper))
+    upper = _least(channel, clients, order, (Blanket.of(channel), *blankets(channel)), lower, upper)
+    if upper > LOOSE * lower:
+        upper = _least(channel, clients, order, block_blankets(channel, two=True), lower, upper)
     return between(lower, witness, upper, alone)
 
 
-def _known(channel: Channel) -> list[Blanket]:
-    several = (Blanket.of(channel), *blankets(channel))
-    return [each for each in several if each.beta > 0]
+def _least(
+    channel: Channel,
+    clients: int,
+    order: float,
+    several: Iterable[Blanket],
+    attained: float,
+    upper: float,
+) -> float:
+    """The least bound of several blankets, and of one that is known."""
+    known = [_Sum(channel, clients, order, each, attained) for each in several if each.beta > 0]
+    for found in sorted(known, key=lambda found: found.least):
+        if found.least < upper:
+            upper = min(upper, found.bound(upper))
+    return upper
 
 
 class _Sum:

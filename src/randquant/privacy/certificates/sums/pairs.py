@@ -26,8 +26,8 @@ REACH, TERMS = 32.0, 9
 LEAST_PARTS, FEW_PARTS, MOST_PARTS = 6, 20, 96
 """Parts between the ends of the inputs: at least, at least where it can be afforded, at most."""
 
-WORK = 1.2e8
-"""Curvatures of one outcome that may be computed before the grid is made coarser."""
+CHEAP, WORK = 1.2e7, 1.2e8
+"""Curvatures of one outcome that may be computed: for a finer grid than need be, and at most."""
 
 
 class PairGrid:
@@ -51,7 +51,8 @@ class PairGrid:
         # How fine it is decides how tight the bound is, not whether it holds: a first step loses a
         # quarter of (order - 1)·S·h^2 over parts^2, relatively, far pairs more.
         parts = math.sqrt((order - 1) * curvature * reach**2 / (2 * LOOSE))
-        parts = min(max(parts, FEW_PARTS), MOST_PARTS, max(math.sqrt(WORK / outcomes), LEAST_PARTS))
+        parts = min(max(parts, FEW_PARTS, math.sqrt(CHEAP / outcomes)), MOST_PARTS)
+        parts = min(parts, max(math.sqrt(WORK / outcomes), LEAST_PARTS))
         # A power of two: positions in a cell are exact.
         counts = [
             2 ** max(round(math.log2(max(parts * width / reach, 1.0))), 0)

@@ -17,8 +17,14 @@ from randquant.privacy.certificates.sums.chain_kernel import curvatures
 from randquant.privacy.certificates.sums.rounding import LOG_PRECISE, largest_ratio, ratios, slack
 from randquant.privacy.divergence import UNIT
 
-SOME = 9
-"""Vertices, evenly spread, of which all pairs are tried, besides the neighbours."""
+SOME = 16
+"""Parts into which the way from end to end is cut, about, and vertices that others are put at."""
+
+TRIED = 4
+"""Most promising pairs of inputs, and vertices of the others, that are evaluated with a proof."""
+
+LEAST = 1e-280
+"""Probabilities below it are not looked at."""
 
 Reached = tuple[float, tuple[float, float]]
 """A divergence over squared distance, and the pair of inputs that has it."""
@@ -41,29 +47,62 @@ def reached(channel: Channel, clients: int, order: float) -> Reached:
     # Codes that are never sent keep their places: places add up.
     places = np.zeros((len(rows), channel.levels))
     places[:, channel.weights.any(axis=0)] = rows
+    points, own = _points(channel, inputs)
+    # Any others give a lower end: they are all put at one vertex.
+    some = np.unique(np.linspace(0, len(rows) - 1, SOME + 1).round().astype(int)).tolist()
+    others = {vertex: Powers(places[vertex]).of(clients - 1).mass for vertex in some}
+    candidates = []
+    for vertex, noise in others.items():
+        laws = np.stack([np.convolve(row, noise) for row in own])
+        candidates += [(*found, vertex) for found in _promising(laws, points, order)]
+    candidates.sort(key=lambda found: -found[0])
     best, witness = 0.0, (float(inputs[0]), float(inputs[0]))
-    grid, last = np.empty((2, 2)), len(rows) - 1
-    some = np.unique(np.linspace(0, last, SOME).round().astype(int)).tolist()
-    pairs = sorted({*itertools.combinations(some, 2), *itertools.pairwise(range(last + 1))})
-    # Any others give a lower end: the ends, the middle and the least noise are the likely worst.
-    codes = np.arange(channel.levels)
-    quietest = int((places @ codes**2 - (places @ codes) ** 2).argmin())
-    for vertex in sorted({0, last // 2, last, quietest}):
-        others = Powers(places[vertex]).of(clients - 1).mass
-        laws = [np.convolve(row, others) for row in places]
-        for first, second in pairs:
-            # Leaving outcomes out, lowering d and cutting powers all make S smaller.
-            curvatures(laws[first], laws[second], keep, -1.0, error, order, 1, grid)
-            over = ratios(grid * part, order) / (inputs[second] - inputs[first]) ** 2
-            # In a cell the curvature at one input is approached; further apart two are needed.
-            if second - first > 1:
-                np.fill_diagonal(over, 0.0)
-            i, j = np.unravel_index(int(over.argmax()), over.shape)
-            if over[i, j] > best:
-                ends = (float(inputs[first]), float(inputs[second]))
-                best, witness = float(over[i, j]), (ends[i], ends[j])
-    # log1p, quotients and the square of a width: below 32 of 64 units.
-    return best * (1 - 64 * UNIT), witness
+    grid = np.empty((2, 2))
+    for _, first, second, vertex in candidates[:TRIED]:
+        pair = [np.convolve(own[at], others[vertex]) for at in (first, second)]
+        # Leaving outcomes out, lowering d and cutting powers all make S smaller.
+        curvatures(pair[0], pair[1], keep, -1.0, error, order, 1, grid)
+        over = ratios(grid * part, order) / (points[second] - points[first]) ** 2
+        # In a cell the curvature at one input is approached; further apart two are needed.
+        if np.any((points[first] < inputs) & (inputs < points[second])):
+            np.fill_diagonal(over, 0.0)
+        i, j = np.unravel_index(int(over.argmax()), over.shape)
+        if over[i, j] > best:
+            ends = (float(points[first]), float(points[second]))
+            best, witness = float(over[i, j]), (ends[i], ends[j])
+    # log1p, quotients and the square of a width: below 32 units; an input between vertices is off
+    # by 1 unit of itself, a distance of a part or more by 64, its square by 128.
+    return best * (1 - 256 * UNIT), witness
+
+
+def _points(channel: Channel, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs to try, all vertices among them, and their rows: of exact integers."""
+    reach = inputs[-1] - inputs[0]
+    parts = np.maximum(SOME * np.diff(inputs) / reach, 1.0)
+    # Powers of two: the encoder's dither has these positions exactly.
+    counts = (2 ** np.log2(parts).round()).astype(int)
+    cells = zip(inputs[:-1], inputs[1:], counts.tolist(), strict=True)
+    points = [np.linspace(left, right, count, endpoint=False) for left, right, count in cells]
+    points = np.append(np.concatenate(points), inputs[-1])
+    mixed = [channel.mix(float(at)) for at in points]
+    return points, np.stack([np.asarray(row, dtype=np.float64) / total for row, total in mixed])
+
+
+def _promising(laws: np.ndarray, points: np.ndarray, order: float) -> list[tuple[float, int, int]]:
+    """Pairs of points with the largest ratios, in float64: (ratio, first, second)."""
+    laws = laws[:, laws.min(axis=0) > LEAST]
+    if not laws.size:
+        return []
+    top = laws.max(axis=0)
+    relative = np.log(laws / top)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        moments = (np.exp(order * relative) * top) @ np.exp((1 - order) * relative).T
+        square = (points[:, None] - points) ** 2
+        ratio = np.log(moments) / ((order - 1) * np.where(square > 0, square, np.inf))
+    ratio = np.nan_to_num(np.maximum(ratio, ratio.T), posinf=0.0)
+    where = [np.unravel_index(int(at), ratio.shape) for at in np.argsort(-ratio, axis=None)]
+    pairs = [(int(i), int(j)) for i, j in where[: 4 * TRIED] if i < j]
+    return [(float(ratio[i, j]), i, j) for i, j in pairs[:TRIED]]
 
 
 def endless(channel: Channel, witness: tuple[float, float]) -> Reached:
