@@ -56,14 +56,15 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     """
     lower, witness = reached(channel, clients, order)
     # theory/vector-sums.md, Propositions 4 and 19: each bounds the curvature, the least counts.
-    upper, few = alone.upper, len(channel.inputs) <= FEW
-    if few:
+    upper, vertices = alone.upper, len(channel.inputs)
+    if 2 < vertices <= FEW:
         upper = min(upper, by_classes(channel, clients, order, lower))
     if upper > CLOSE * lower:
         several = (Blanket.of(channel), *blankets(channel))
         upper = _least(channel, clients, order, several, lower, upper)
-    # More vertices are only stood for, which takes long and is mostly less close.
-    if not few and upper > CLOSE * lower:
+    # More vertices are only stood for, which takes long and is mostly less close; two are tried
+    # in all arrangements by `between_ends`, and blankets are as close beyond its largest sums.
+    if vertices > FEW and upper > CLOSE * lower:
         upper = min(upper, by_classes(channel, clients, order, lower))
     if upper > LOOSE * lower:
         upper = _least(channel, clients, order, block_blankets(channel, two=True), lower, upper)
