@@ -128,7 +128,7 @@ def test_commands_of_the_docs_run(command, capsys, tmp_path, monkeypatch):
 
 def test_every_output_of_the_docs_is_of_a_command_that_is_run():
     assert OUTPUTS.keys() <= set(SHORT)
-    assert len(OUTPUTS) == 6
+    assert len(OUTPUTS) == 7
 
 
 @pytest.mark.slow
@@ -524,6 +524,20 @@ def test_the_figures_of_secure_sums_are_the_measured_ones():
             figures = [f"{value[name]:,}" for value in (ten, all_others)]
         cells = [f"{figure} {unit}".strip() for figure in figures]
         assert f"| {row} | {cells[0]} | {cells[1]} |" in page
+
+
+def test_the_load_of_secure_sums_is_the_measured_one():
+    page, found = (ROOT / "docs" / "secure-aggregation.md").read_text(), result("secagg_load")
+    cases = [case for case in found["cases"].values() if case["code_bits"] == 1]
+    assert len(cases) >= 6
+    for case in cases:
+        assert case["exact"]
+        row = (
+            f"| {case['clients']:,} | {100 * case['loss']:g} % | {case['in_sum']:,} "
+            f"| {1e3 * case['client_seconds']:.0f} ms | {case['server_seconds']:.2g} s "
+            f"| {case['peak_mb']:.0f} MB |"
+        )
+        assert row in page
 
 
 def test_the_bytes_of_secure_sums_are_the_counted_ones(monkeypatch):

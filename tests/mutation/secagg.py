@@ -216,7 +216,7 @@ MUTANTS = [
     (DEALING, "    committed = SCALAR_BYTES + COMMITMENT_BYTES * kind",
      "    committed = SCALAR_BYTES", "right shares of keys are called wrong", UNIT),
     (DEALING, "        if len(message) != wanted:", "        if len(message) < wanted:",
-     "more commitments than neighbours", UNIT),
+     "more commitments than neighbours", SHARES),
     (UNMASKING, "                if not fits(self.terms, client, n, kind, share, proof):",
      "                if False:", "one wrong share stops a round", UNIT),
     (UNMASKING, "                if not fits(self.terms, client, n, kind, share, proof):",
