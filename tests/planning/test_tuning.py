@@ -13,7 +13,7 @@ from randquant.mechanisms.minimum_variance import mvu
 from randquant.mechanisms.tuning import CoordinateTarget, UpdateSetting
 from randquant.planning.tuning import coordinate
 from randquant.planning.tuning.coordinate import tune_coordinate
-from randquant.planning.tuning.update import tune_update
+from randquant.planning.tuning.update import tune_update, update_family
 from randquant.privacy.certificates.file import channel_record
 
 SETTING = UpdateSetting(dimension=100, cohort=20, bits=1, trust="aggregate")
@@ -144,3 +144,12 @@ def test_the_users_cache_folder(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache.folder().as_posix() == "/somewhere/randquant"
+
+
+def test_a_generous_target_does_not_search_where_channels_cannot_be_made():
+    """Near the least noise that 62 bits allow a programme takes seconds, and beyond it fails."""
+    setting = UpdateSetting(dimension=22, cohort=20, bits=2, trust="local")
+    found = tune_update("optimal", setting, 1000.0, 1e-5, 5, deviation=0.03).calibration
+    assert found.noise == update_family("optimal", setting).reach[0]
+    assert found.guarantee.epsilon <= 1000
+    assert found.calls <= 4

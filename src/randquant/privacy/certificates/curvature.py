@@ -140,8 +140,12 @@ class CellLines:
 
     def slopes(self) -> np.ndarray:
         """(V-1, m): the slope of each cell, rounded up."""
-        cells, begin = np.arange(len(self.inputs) - 1), np.zeros(len(self.inputs) - 1)
-        return self.chords(np.stack([cells, cells], axis=1), begin, begin + 1)[1]
+        change = np.abs(np.diff(self.weights, axis=0)) / self.denominator
+        if self.error > 0:
+            # theory/vector.md, Proposition 10, as in `chords`, which counts both ends twice.
+            ends = self.weights[:-1] + self.weights[1:]
+            change += 5 * self.error * ends / self.denominator
+        return change / self.widths[:, None] * (1 + 8 * UNIT)
 
     def exact(self, x: float) -> tuple[np.ndarray, int]:
         """The row at x in exact integers, and their sum; no rounded dither."""

@@ -16,7 +16,7 @@ from randquant.privacy.certificates.sums.blanket import Blanket
 from randquant.privacy.certificates.sums.blanket_draws import Noises, draws
 from randquant.privacy.certificates.sums.blocks import block_blankets
 from randquant.privacy.certificates.sums.bounds import blankets
-from randquant.privacy.certificates.sums.classes import by_classes
+from randquant.privacy.certificates.sums.classes import FEW, by_classes
 from randquant.privacy.certificates.sums.pairs import all_pairs
 from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rounding import (
@@ -56,10 +56,16 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     """
     lower, witness = reached(channel, clients, order)
     # theory/vector-sums.md, Propositions 4 and 19: each bounds the curvature, the least counts.
-    upper = min(alone.upper, by_classes(channel, clients, order, lower))
-    if upper <= CLOSE * lower:
-        return between(lower, witness, upper, alone)
-    upper = _least(channel, clients, order, (Blanket.of(channel), *blankets(channel)), lower, upper)
+    upper, vertices = alone.upper, len(channel.inputs)
+    if 2 < vertices <= FEW:
+        upper = min(upper, by_classes(channel, clients, order, lower))
+    if upper > CLOSE * lower:
+        several = (Blanket.of(channel), *blankets(channel))
+        upper = _least(channel, clients, order, several, lower, upper)
+    # More vertices are only stood for, which takes long and is mostly less close; two are tried
+    # in all arrangements by `between_ends`, and blankets are as close beyond its largest sums.
+    if vertices > FEW and upper > CLOSE * lower:
+        upper = min(upper, by_classes(channel, clients, order, lower))
     if upper > LOOSE * lower:
         upper = _least(channel, clients, order, block_blankets(channel, two=True), lower, upper)
     return between(lower, witness, upper, alone)

@@ -73,9 +73,16 @@ def _even(exponents):
 def _convolve_even(first, second, out):
     if first.shape[0] > second.shape[0]:
         first, second = second, first
-    length = second.shape[0]
+    length, whole = second.shape[0], first.shape[0] - first.shape[0] % 4
     out[: first.shape[0] + length - 1] = 0.0
-    for i in range(first.shape[0]):
+    padded = np.zeros(length + 6)
+    padded[3 : length + 3] = second
+    for i in range(0, whole, 4):  # four factors at a time pass over memory once
+        a, b, c, d = first[i], first[i + 1], first[i + 2], first[i + 3]
+        part = out[i : i + length + 3]
+        for j in range(length + 3):
+            part[j] += a * padded[j + 3] + b * padded[j + 2] + c * padded[j + 1] + d * padded[j]
+    for i in range(whole, first.shape[0]):
         factor = first[i]
         part = out[i : i + length]
         for j in range(length):
