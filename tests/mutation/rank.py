@@ -163,8 +163,8 @@ MUTANTS = [
     ),
     (
         "aggregation/spreading.py",
-        "factor * np.where(np.diagonal(triangle) < 0, -1.0, 1.0)",
-        "factor",
+        "sign = 1.0 if normal[0] >= 0 else -1.0",
+        "sign = 1.0",
         "a rotation that is not uniformly distributed",
         SPREAD,
     ),
