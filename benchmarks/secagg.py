@@ -1,19 +1,28 @@
-"""Cost of a secure sum, one core: python benchmarks/secagg.py [traffic]
+"""Cost of a secure sum, one core: python benchmarks/secagg.py [traffic | load [CLIENTS ...]]
 
 40 clients, 1,000,000 coordinates, 16 codes (10 bits per coordinate). Three clients drop out after
 sharing. Each shares masks with 10 others, or with all. Times are of computation only: nothing is
 sent. With `traffic` it counts the bytes of messages instead, in a sum of 40 clients without
 dropouts and 1,000 coordinates of one bit each (6 bits per coordinate of the sum).
+
+With `load` it sums 100,000 coordinates of 100, 300 and 1,000 clients that all share masks with each
+other, codes of 1 and 4 bits, where every client is lost in each of the five steps with probability
+0, 1 or 5 %: seconds of one core, as the processor counts them, and the largest memory of a process
+that plays the server and all clients. Sums are compared with those of the codes.
 """
 
+import itertools
+import json
 import os
+import resource
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
-from results import save
+from results import FOLDER, save
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
@@ -23,18 +32,20 @@ from randquant.aggregation.secagg.terms import Terms
 from randquant.channels.wire import upload
 
 CLIENTS, DIMENSION, LOST = 40, 1_000_000, 3
+LOAD, COORDINATES, CODE_BITS, LOSSES = (100, 300, 1000), 100_000, (1, 4), (0.0, 0.01, 0.05)
 
 
 class Clock:
     """Seconds by step, one entry per call."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.spent: dict[str, list[float]] = {}
+        self.now = now
 
     def __call__(self, name, work, *arguments, **options):
-        start = time.perf_counter()
+        start = self.now()
         result = work(*arguments, **options)
-        self.spent.setdefault(name, []).append(time.perf_counter() - start)
+        self.spent.setdefault(name, []).append(self.now() - start)
         return result
 
 
@@ -66,7 +77,13 @@ def one_round(mechanism: ChannelMechanism, update: np.ndarray, degree: int, cloc
     return size
 
 
-def traffic(clients: int, size: int, bits: int, degree: int) -> dict[str, int]:
+def traffic(
+    clients: int,
+    size: int,
+    bits: int,
+    degree: int,
+    codes: Callable[[int], np.ndarray] | None = None,
+) -> dict[str, int]:
     """Bytes that one client sends and receives in each step of a sum without dropouts.
 
     Only the protocol's own messages are counted, with 8 bytes for each client's number; the
@@ -76,7 +93,9 @@ def traffic(clients: int, size: int, bits: int, degree: int) -> dict[str, int]:
         clients: how many there are.
         size, bits: of the vector that is summed.
         degree: neighbours of a client.
+        codes: a client's vector, (size,) unsigned; None for zeros.
     """
+    codes = codes or (lambda client: np.zeros(size, dtype=np.uint32))
     terms = Terms(os.urandom(16), tuple(range(clients)), size, bits, clients, degree)
     parties = {c: Client(terms, c) for c in terms.clients}
     server, counted = Server(terms), {}
@@ -89,16 +108,19 @@ def traffic(clients: int, size: int, bits: int, degree: int) -> dict[str, int]:
     adverts = count("advertise, down", server.introduce(adverts))
     shares = count("share, up", {c: parties[c].share(a) for c, a in adverts.items()})
     sealed = count("share, down", server.forward(shares))
-    codes = np.zeros(size, dtype=np.uint32)
-    vectors = count("masked vector, up", {c: parties[c].mask(codes, s) for c, s in sealed.items()})
-    for c, vector in vectors.items():
-        server.add(c, vector)
+    vectors, wanted = {}, np.zeros(size, dtype=np.uint64)
+    for c, inbox in sealed.items():
+        vectors[c] = parties[c].mask(own := codes(c), inbox)
+        server.add(c, vectors[c])
+        wanted += own
+    count("masked vector, up", vectors)
     survivors = server.close()
     count("survivors, down", dict.fromkeys(survivors, survivors))
     tags = count("confirm, up", {c: parties[c].confirm(survivors) for c in survivors})
     relayed = count("confirm, down", server.relay(tags))
     revealed = count("reveal, up", {c: parties[c].reveal(t) for c, t in relayed.items()})
-    assert not server.unmask(revealed).any(), "the sum is not that of the codes"
+    total = server.unmask(revealed)
+    assert np.array_equal(total, wanted % 2**bits), "the sum is not that of the codes"
     return counted
 
 
@@ -147,7 +169,63 @@ def measured_traffic(degree: int) -> dict[str, int]:
     return {**counted, **{f"handshake, {way}": n for way, n in handshake(counted).items()}}
 
 
-if __name__ == "__main__" and "traffic" in sys.argv:
+def loaded(clients: int, code_bits: int, loss: float, dimension: int = COORDINATES) -> dict:
+    """One sum where clients are lost at random: seconds of each side, and whether it is exact."""
+    draw, clock = np.random.default_rng(clients), Clock(time.process_time)
+    bits = upload.sum_bits(2**code_bits, clients)
+    terms = Terms(os.urandom(16), tuple(range(clients)), dimension, bits, clients // 2, clients - 1)
+
+    def stay(messages: Mapping[int, object]) -> dict:
+        return {c: message for c, message in messages.items() if draw.random() >= loss}
+
+    def each(step: str, inboxes: Mapping[int, object]) -> dict:
+        return {c: clock(step, getattr(parties[c], step), m) for c, m in stay(inboxes).items()}
+
+    parties = {c: clock("make keys", Client, terms, c) for c in terms.clients}
+    server = Server(terms)
+    adverts = {c: clock("advertise", parties[c].advertise) for c in stay(parties)}
+    inboxes = clock("server: introduce", server.introduce, adverts)
+    inboxes = clock("server: check and forward", server.forward, each("share", inboxes))
+    wanted = np.zeros(dimension, dtype=np.uint32)
+    for c, inbox in stay(inboxes).items():
+        codes = draw.integers(0, 2**code_bits, dimension, dtype=np.uint8)
+        clock("server: add", server.add, c, clock("mask", parties[c].mask, codes, inbox))
+        wanted += codes
+    survivors = clock("server: add", server.close)
+    tags = each("confirm", dict.fromkeys(survivors, survivors))
+    shown = each("reveal", clock("server: relay", server.relay, tags))
+    total = clock("server: unmask", server.unmask, shown, 2**code_bits - 1)
+    steps = {name: sum(spent) for name, spent in clock.spent.items()}
+    ours = {name: statistics.median(s) for name, s in clock.spent.items() if "server" not in name}
+    return {
+        "clients": clients, "code_bits": code_bits, "loss": loss,
+        "exact": bool((total == wanted).all()),
+        "shared": len(inboxes), "in_sum": len(survivors), "answered": len(shown),
+        "client_seconds": sum(ours.values()),
+        "server_seconds": sum(s for name, s in steps.items() if name.startswith("server")),
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "client_steps": ours,
+        "server_steps": {name: s for name, s in steps.items() if name.startswith("server")},
+    }  # fmt: skip
+
+
+def load(counts: tuple[int, ...]) -> None:
+    """Measure every case in a process of its own; cases that were measured before stay."""
+    saved = FOLDER / "secagg_load.json"
+    cases = json.loads(saved.read_text())["cases"] if saved.exists() else {}
+    for clients, code_bits, loss in itertools.product(counts, CODE_BITS, LOSSES):
+        case = [sys.executable, __file__, "case", str(clients), str(code_bits), str(loss)]
+        row = json.loads(subprocess.run(case, check=True, capture_output=True).stdout)
+        cases[f"{clients} clients, {code_bits} bits, loss {loss}"] = row
+        print({name: row[name] for name in list(row)[:-2]}, flush=True)
+        save("secagg_load", {"dimension": COORDINATES, "cases": cases})
+
+
+if __name__ == "__main__" and "case" in sys.argv:
+    print(json.dumps(loaded(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))))
+elif __name__ == "__main__" and "load" in sys.argv:
+    load(tuple(map(int, sys.argv[2:])) or LOAD)
+elif __name__ == "__main__" and "traffic" in sys.argv:
     found = {f"{degree} neighbours": measured_traffic(degree) for degree in (10, CLIENTS - 1)}
     for name, counted in found.items():
         print(name, *(f"{step}: {size:,}" for step, size in counted.items()), sep="\n    ")

@@ -80,6 +80,7 @@ def _calls() -> Iterator[Call]:
 
     yield call("rqm", rq.rqm, clip=1.5, margin=1.5, levels=4, keep=0.4)
     yield call("stochastic_rounding", rq.stochastic_rounding, clip=1.0, levels=4, margin=0.5)
+    yield call("sparse_ternary", mechanisms.sparse_ternary, clip=1.0, margin=9.0, rate=0.25)
     yield call("pbm", rq.pbm, clip=1.0, theta=0.2, trials=3, inputs=5)
     yield call("qmgeo", rq.qmgeo, clip=1.0, levels=4, p=0.3, mixing=0.1)
     yield call("erm", rq.erm, clip=1.0, bins=[-2.0, 0.0, 2.0], gamma=0.2)

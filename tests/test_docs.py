@@ -542,6 +542,20 @@ def test_the_bytes_of_secure_sums_are_the_counted_ones(monkeypatch):
     assert secagg.measured_traffic(10) == ten
 
 
+def test_the_bytes_of_a_subset_are_the_counted_ones():
+    page, found = (ROOT / "docs" / "secure-aggregation.md").read_text(), result("wire")
+    whole = found["all_coordinates"]
+    figures = [found["secagg_plus"], found["floats"], whole["any_sum"], whole["narrow"]]
+    for codes in (found["one_bit"], found["ternary"]):
+        figures += [codes["masked_vector_up"], codes["other_steps_up"]]
+        assert codes["all_up"] <= 160_000
+        assert codes["wrap_probability_of_a_round"] <= 1e-8
+        assert codes["epsilon"] <= 8
+    for figure in figures:
+        assert f" | {figure:,} |" in page
+    assert found["ternary"]["deviation"] <= 1.005 * found["one_bit"]["deviation"]
+
+
 def test_the_performance_page_is_what_was_measured():
     spec = importlib.util.spec_from_file_location(
         "performance_page", ROOT / "benchmarks" / "performance_page.py"

@@ -22,7 +22,7 @@ from randquant.planning.tuning.coordinate import tune_coordinate
 from randquant.planning.tuning.update import protecting_mechanisms, tune_update
 
 CHANNELS = ["rqm", "pbm", "erm", "optm", "qmgeo", "mvu", "imvu", "optimal", "channel-file",
-            "stochastic-rounding"]  # fmt: skip
+            "stochastic-rounding", "sparse-ternary"]  # fmt: skip
 WHOLE = ["clipped-sgd", "gaussian", "local-gaussian", "sign-sgd", "discrete-gaussian", "skellam",
          "binomial", "graded-rank", "rank"]  # fmt: skip
 MODULE = """

@@ -73,6 +73,24 @@ def test_rings_fall_apart_no_more_often_than_stated(count, neighbours, colluders
     assert graphs._split(count, colluders, count - 1, lost) == 0
 
 
+@pytest.mark.parametrize("clients", [2, 3, 4, 7, 10])
+def test_where_all_are_neighbours_the_failure_is_exact(clients):
+    """By all sets of clients that stay; half are lost in each step."""
+    graph, kept = Losses(step=0.5)._graph(clients, clients - 1), Fraction(1, 32)
+    failed = sum(
+        math.comb(clients, size) * kept**size * (1 - kept) ** (clients - size)
+        for size in range(clients + 1)
+        if (size - 1 if size else 0) < graph.threshold  # one that stays has so many others
+    )
+    assert failed <= graph.failure <= failed * (1 + 1e-15)
+
+
+def test_colluders_take_more_neighbours():
+    alone, hundred = Losses(0.0).graph(1000), Losses(0.0, colluders=100).graph(1000)
+    assert (alone.neighbours, hundred.neighbours) == (6, 36)
+    assert 0 < hundred.exposure <= 2.0**-40 < Losses(0.0, colluders=100)._graph(1000, 30).exposure
+
+
 @pytest.mark.parametrize("clients", [2, 7, 20, 100, 1000])
 @pytest.mark.parametrize("step", [0.0, 0.01, 0.05])
 @pytest.mark.parametrize("part", [0, 0.1])

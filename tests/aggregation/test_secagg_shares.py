@@ -202,6 +202,37 @@ def test_a_dealing_that_is_changed_anywhere_is_refused():
             checked(*wrong, found)
 
 
+@pytest.mark.parametrize("kind", [SEED, KEY])
+def test_shares_of_another_secret_than_the_advertised_one_are_refused(kind):
+    """Of one polynomial, with values that belong to it: only the public key tells."""
+    terms, advert, secrets, _, _ = dealt()
+    others = tuple(s + 1 if k == kind else s for k, s in enumerate(secrets))
+    found, _ = dealing.deal(terms, 0, advert, others, bytes(32))
+    with pytest.raises(ProtocolError, match="shares of one secret"):
+        checked(terms, 0, advert, found)
+
+
+def test_the_challenge_depends_on_both_keys():
+    terms, advert, _, found, _ = dealt()
+    others = [dataclasses.replace(advert, **{key: group.base(7)}) for key in ("seed", "masking")]
+    facts = [group.base(5), group.base(6)], found.commitments
+    assert len({dealing._challenge(terms, 0, each, *facts) for each in (advert, *others)}) == 3
+
+
+@pytest.mark.parametrize("change", [lambda m: m[:-1], lambda m: m + b"x", lambda m: m + m[-64:]])
+def test_a_dealing_has_one_length(change):
+    _, _, _, found, _ = dealt()
+    with pytest.raises(ProtocolError, match="commitments in 800 bytes"):
+        Dealing.from_bytes(change(found.to_bytes()), 7)
+
+
+def test_a_commitment_is_to_a_share_and_to_its_blind():
+    """Their sum alone would let a dealer choose the share once it knows the challenge."""
+    made = {sharing.commitment(b"c", *each) for each in ((5, 7), (6, 6), (7, 5), (5, 8), (6, 7))}
+    assert len(made | {sharing.commitment(b"d", 5, 7)}) == 6
+    assert {len(each) for each in made} == {16}
+
+
 @pytest.mark.parametrize("value", [0, ORDER, 2**256 - 1])
 @pytest.mark.parametrize("place", [0, 3])
 def test_values_are_numbers_in_one_spelling(value, place):

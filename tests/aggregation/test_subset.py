@@ -15,6 +15,7 @@ from scipy import stats
 import randquant as rq
 from randquant.aggregation import subset as module
 from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.rotation import Rotation
 from randquant.aggregation.subset import Projection, Subset
@@ -187,18 +188,17 @@ def test_an_example_may_change_all_that_is_sent():
 @pytest.mark.parametrize("k", [1, 3, 8])
 def test_over_all_subsets_the_mean_is_the_update_and_the_error_what_is_stated(k, monkeypatch):
     """Every subset once: exact. No update here is long enough to be clipped again."""
-    some = Projection(6, 1.0, coordinates=k, subset_seed=0)
-    x = updates(1, 6, 0.9 * some.norm_sent)[0]
+    some = Projection(8, 1.0, coordinates=k, subset_seed=0)
+    x = updates(1, 8, 0.9 * some.norm_sent)[0]
     found = []
     for chosen in itertools.combinations(range(8), k):
         monkeypatch.setattr(module, "_indices", lambda *_, chosen=chosen: np.array(chosen))
         found.append(some.inverse(some.forward(x)))
     assert np.abs(np.mean(found, axis=0) - x).max() < 1e-6
-    rotated = np.mean([np.sum(each**2) for each in found]) - x @ x
-    left_out = 6 / 8 * (8 / k - 1) * float(x @ x)  # 6 of 8 coordinates are rotated back
-    if k == 8:
-        assert abs(rotated) < 1e-6
-    assert rotated <= 1.5 * left_out + 1e-6
+    square = float(np.mean([np.sum((each - x) ** 2) for each in found]))
+    omitted = some.error(CoordinateError(0.0)).omitted
+    assert abs(square / float(x @ x) - (8 / k - 1)) < 1e-5
+    assert abs(8 * omitted - (8 / k - 1)) < 1e-12
 
 
 def squared_errors(mechanism, x, rounds):

@@ -109,10 +109,9 @@ def test_nothing_takes_no_body_and_less_is_refused():
 
 
 def test_every_registered_baseline_says_its_bytes():
-    own = {"clip_norm": 1.0, "noise_multiplier": 2.0}
-    for name in (name for name, each in all_mechanisms().items() if each.whole_update):
-        parameters = {"clip_norm": 1.0} if name == "clipped-sgd" else own
-        mechanism = update_mechanism(name, parameters, cohort=3)
+    whole = {name: each for name, each in all_mechanisms().items() if each.whole_update}
+    for name, each in whole.items():
+        mechanism = update_mechanism(name, each.example or {"clip_norm": 1.0}, cohort=3)
         payload = mechanism.encode(np.zeros(100, dtype=np.float32), rq.Key.generate())
         # Integer noise is sent modulo 2**bits already: masks take no more.
         assert mechanism.upload_bytes(100) == len(payload)
@@ -133,5 +132,5 @@ def test_a_round_counts_what_travels():
         mechanism = ChannelMechanism(BIT, trust, 12 if trust == "aggregate" else 1)
         with ThreadPoolExecutor(1) as pool:
             collect = collector(learner, mechanism, pool, 1)
-            found = collect(range(12), rq.Key.from_seed(0))
+            found = collect(range(12), rq.Key.from_seed(0), 0)
         assert found.bytes_up == 12 * each

@@ -377,9 +377,9 @@ MUTANTS = [
     ("aggregation/rotation.py", "1.0 - 2.0 * bits", "1.0 - 0.0 * bits", "no signs", ROTATION),
     (
         "aggregation/rotation.py",
-        "_hadamard(full * _signs(self.seed, self.size))",
-        "_hadamard(full) * _signs(self.seed, self.size)",
-        "signs after the transform",
+        "return _hadamard(full)\n",
+        "return _hadamard(full) * _signs(self.seed, self.size)\n",
+        "signs again after the transform",
         ROTATION,
     ),
     ("aggregation/rotation.py", "signs.setflags(write=False)", "pass", "shared signs", ROTATION),
@@ -392,8 +392,8 @@ MUTANTS = [
     ),
     (
         "aggregation/rotation.py",
-        'np.array(x, dtype=np.float64, order="C")',
-        'np.asarray(x, dtype=np.float64, order="C")',
+        'np.array(y, dtype=np.float64, order="C")',
+        'np.asarray(y, dtype=np.float64, order="C")',
         "the argument is changed in place",
         ROTATION,
     ),

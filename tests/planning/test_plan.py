@@ -27,7 +27,7 @@ FEW = ["stochastic-rounding", "imvu", "optm", "skellam", "binomial"]
 @pytest.fixture(scope="module")
 def small():
     """A target that is in reach with ease: many clients, few parameters."""
-    return plan(650, 1000, 1000, 50, 8.0, 1e-5, bits=16, mechanisms=FEW)
+    return plan(650, 200, 200, 50, 8.0, 1e-5, bits=16, mechanisms=FEW)
 
 
 @pytest.fixture(scope="module")

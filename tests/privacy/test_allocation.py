@@ -8,11 +8,13 @@ import pytest
 from scipy.special import ndtr
 
 import randquant as rq
+from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.allocated import Allocated
-from randquant.privacy.accounting.composition.allocation import Allocation
+from randquant.privacy.accounting.composition.allocation import Allocation, _split
 from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.composition.rule import compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
+from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.guarantee import Neighboring
 
 DELTA = 1e-5
@@ -37,6 +39,14 @@ def two_rounds(apart, epsilon, present):
     over = float(WEIGHTS @ excess(apart, 2 * ratio - term(apart, Z))) / 2  # E max(0, S - ratio)
     # max(0, 1 - gS) = 1 - gS + g max(0, S - 1/g), and S has mean 1.
     return over if present else 1 - 1 / ratio + over / ratio
+
+
+@pytest.mark.parametrize("apart", [0.1, 3.0])
+def test_beyond_the_last_cell_is_what_rounding_may_hide_there(apart):
+    """Propositions 20 and 21: 256 units of 1 + apart, although the terms' law ends before it."""
+    far = math.ceil(float(term(apart, 45.0)) / 1e3)
+    last = _split(apart, 1e3 * far / 8, 8, 1)[-1]
+    assert 255 * 2.0**-53 * (1 + apart) < last < 600 * 2.0**-53 * (1 + apart)
 
 
 def divergence(loss, epsilon):
@@ -134,6 +144,14 @@ def test_a_drawn_run_costs_about_what_independent_rounds_of_its_rate_do(multipli
     assert rq.account([release] * 2, DELTA).epsilon > epsilon * 1.1
 
 
+@pytest.mark.parametrize(("times", "total", "block"), [(2, 3, 1), (10, 1009, 100), (7, 7, 1)])
+def test_blocks_are_no_longer_than_fit_into_the_run(times, total, block):
+    """Proposition 19: rounds that are left over hide nothing."""
+    worlds = Allocated(one_round(0.5), times, total).worlds
+    assert worlds is not None
+    assert (worlds[0].rounds, worlds[1]) == (block, times)
+
+
 def test_without_a_proof_the_rounds_of_the_client_count():
     full = rq.account([rq.GaussianRelease(2.0, 10, 5)], DELTA).epsilon
     replaced = rq.account([Allocated(one_round(2.0, "replace_one"), 5, 100)], DELTA)
@@ -169,3 +187,44 @@ def test_extremes_stay_bounds(apart, rounds):
     assert epsilon >= 0
     if apart > 1:
         assert epsilon > apart**2 / 2 - math.log(rounds)
+
+
+def both_worlds(apart, epsilon):
+    """Exact divergence of one of two rounds: the client's update against the opposite one."""
+    x, step = np.linspace(-9, 9, 601, retstep=True)
+    one = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    there, other = (np.exp(-((x - s) ** 2) / 2) / math.sqrt(2 * math.pi) for s in (apart, -apart))
+    first, second = (np.outer(law, one) / 2 + np.outer(one, law) / 2 for law in (there, other))
+    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum() * step**2)
+
+
+@pytest.mark.parametrize("apart", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("delta", [1e-5, 1e-2])
+def test_another_update_in_secret_rounds_is_hidden_as_stated(apart, delta):
+    """Proposition 25 against the integral; it may not be far above what is true."""
+    replaced, absent = (
+        rq.GaussianRelease(m, 3, 1, neighboring=n)
+        for m, n in ((0.5 / apart, "replace_one"), (1 / apart, "zero_out"))
+    )
+    stated = rq.account([Allocated(replaced, 1, 2, absent=absent)], delta).epsilon
+    assert both_worlds(apart, stated) <= delta
+    assert both_worlds(apart, 0.55 * stated) > delta
+    seen = rq.account([Allocated(replaced, 1, 2)], delta).epsilon
+    assert stated <= seen * (1 + 1e-9)
+    assert seen == pytest.approx(gaussian_epsilon(2 * apart, delta), rel=1e-6)
+
+
+def test_updates_exchanged_in_few_of_many_rounds_gain_most_of_what_zeros_gain():
+    replaced = rq.GaussianRelease(2.0, 3, 1)
+    absent = rq.GaussianRelease(4.0, 3, 1, neighboring="zero_out")
+    exchanged = rq.account([Allocated(replaced, 10, 100, absent=absent)], DELTA).epsilon
+    zeros = rq.account([Allocated(absent, 10, 100)], DELTA).epsilon
+    assert 2 * zeros < exchanged < 2.3 * zeros
+    assert exchanged < 0.3 * rq.account([Allocated(replaced, 10, 100)], DELTA).epsilon
+
+
+def test_what_is_sent_while_absent_is_only_close_to_its_law_too():
+    """Where all send, codes of the absent are drawn from tables as well."""
+    noise = NoiseRelease(Skellam(100.0), 20, 1000, 8, 1, "zero_out")
+    release = Allocated(noise, 2, 50, hidden=True)
+    assert release.distance >= 50 * noise.distance > 0

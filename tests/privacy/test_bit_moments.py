@@ -1,5 +1,6 @@
 """One coordinate of sums of bits: every arrangement of the bits, in fractions."""
 
+import dataclasses
 import itertools
 import math
 
@@ -12,6 +13,7 @@ from whole import row, summed
 import randquant as rq
 from randquant.privacy.certificates.sums import bit_moments
 from randquant.privacy.certificates.sums.bit_moments import by_bits
+from randquant.privacy.certificates.sums.bits import Bits
 
 SMALL = rq.pbm(clip=1.0, theta=0.25, trials=2, inputs=5)
 LOPSIDED = rq.Channel(
@@ -90,6 +92,21 @@ def test_rows_that_are_binomial_only_nearly_are_paid_for(moved):
     for order in (1.5, 4.0):
         worst = of_vertices(channel, 1, order, "replace_one")
         assert worst <= by_bits(channel, 1, order, "replace_one", 1e3) < math.inf
+
+
+@pytest.mark.parametrize("order", [1.5, 4.0])
+def test_what_nearly_binomial_rows_cost_is_what_the_theory_says(monkeypatch, order):
+    """Proposition 12: M is at most (1 - eta)^(1 - 2 order) times as large."""
+    exactly = Bits.of(SMALL)
+    assert exactly is not None
+    found = []
+    for error in (0.0, 1e-7):
+        nearly = dataclasses.replace(exactly, error=error)
+        monkeypatch.setattr(bit_moments.Bits, "of", lambda _, nearly=nearly: nearly)
+        found.append(float(by_bits(SMALL, 3, order, "replace_one", 1e3)))
+    eta = math.expm1(4 * math.log1p(1e-7))
+    cost = -(2 * order - 1) * math.log1p(-eta)
+    assert found[1] - found[0] == pytest.approx(cost, rel=1e-6, abs=0)
 
 
 @pytest.mark.parametrize("order", [2.0, 8.0])

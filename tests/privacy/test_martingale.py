@@ -351,6 +351,10 @@ def test_the_energy_is_that_of_order_two():
             close = max(close, loss)
     assert close <= steps.energy <= close * 1.01
     assert steps.largest == pytest.approx(steps.energy, rel=1e-6)
+    short = VectorRelease(channel, 0.3, 1, 1, "aggregate", cohort=clients).steps
+    assert short is not None  # the only step of one coordinate is the largest, if it is short too
+    assert short.largest == pytest.approx(short.energy, rel=1e-6)
+    assert short.energy == pytest.approx(0.3**2 * steps.energy, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -412,6 +416,8 @@ def test_two_codes_are_one_bit_however_bent():
     assert straight.energy >= ends.energy * (1 - 1e-8)
     assert bent.energy == pytest.approx(1.44 * ends.energy, rel=1e-6, abs=0)
     assert back.energy == pytest.approx(16 * ends.energy, rel=1e-6, abs=0)
+    turned = steps(inputs, [0.55, 0.6, 0.5, 0.6, 0.4])
+    assert turned.energy == pytest.approx(back.energy, rel=1e-12, abs=0)
     assert bent.apart == pytest.approx(ends.apart, rel=1e-6, abs=0)
     jump = np.array([-0.1, -0.05, -0.05, 0.05, 0.1])
     assert steps(jump, [0.4, 0.45, 0.5, 0.55, 0.6]) is None

@@ -12,10 +12,12 @@ from scipy.special import ndtr
 
 import randquant as rq
 from randquant.mechanisms.noise.laws import Skellam
+from randquant.privacy.accounting.composition import rule
 from randquant.privacy.accounting.composition.fourier import by_fourier
 from randquant.privacy.accounting.composition.loss import best_tilt
-from randquant.privacy.accounting.composition.mixture import Mixture
+from randquant.privacy.accounting.composition.mixture import Mixture, _log_relative
 from randquant.privacy.accounting.composition.rule import compose_worlds
+from randquant.privacy.accounting.gaussian import gaussian_epsilon
 from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.accounting.sampled import Sampled
 from randquant.privacy.guarantee import Neighboring
@@ -84,6 +86,22 @@ def test_a_round_is_above_the_exact_curve_and_close_to_it(make, rate, apart):
             over = np.maximum(loss.losses - epsilon, 0.0)
             found = float(loss.masses @ -np.expm1(-over)) + loss.infinite
             assert exact <= found <= exact * (1 + 3e-4) + DELTA / 1e6
+
+
+@pytest.mark.parametrize(("rate", "shift"), [(0.02, 2.5), (0.6, -1.3)])
+def test_the_margin_of_a_log_ratio_is_that_of_the_theory(rate, shift):
+    """Proposition 17: 32 units of the logarithm, and of 1 and the exponent where it is far off."""
+    x = np.linspace(-9.0, 9.0, 61)
+    found, error = _log_relative(rate, shift, x)
+    for at, value, margin in zip(x, found, error, strict=True):
+        with mpmath.workdps(40):
+            s = mpmath.mpf(shift)
+            change = rate * mpmath.expm1(s * (mpmath.mpf(at) - s / 2))
+            exact = mpmath.log1p(change)
+        assert abs(value - exact) <= margin
+        size = abs(shift * (at - shift / 2))
+        stated = 32 * abs(value) + (2 * size if abs(change) <= 0.5 else 32 * (1 + size))
+        assert margin == pytest.approx(2.0**-53 * stated, rel=1e-9, abs=0)
 
 
 def two_rounds(mixture, way, epsilon):
@@ -204,6 +222,44 @@ def test_epsilon_is_between_dp_accountings_bounds_within_three_percent(make, rat
         for side in (False, True)
     )
     assert lower <= epsilon <= 1.03 * upper
+
+
+@pytest.mark.parametrize(("make", "shifts"), [
+    (Mixture.of_absence, lambda c: (c, 0.0)), (between, lambda c: (c, -c)),
+])  # fmt: skip
+@pytest.mark.parametrize(("rate", "apart", "plain"), [(0.02, 1.0, 0.5), (0.4, 0.6, 0.2)])
+def test_a_round_with_plain_noise_is_within_a_thousandth_of_the_integral(
+    make, shifts, rate, apart, plain
+):
+    """Proposition 24, on a grid of the plane: the round's noise and the plain one."""
+    x, step = np.linspace(-9, 10, 761, retstep=True)
+    normal = {s: np.exp(-((x - s) ** 2) / 2) / math.sqrt(2 * math.pi) for s in (0.0, plain)}
+    worlds = [
+        (1 - rate) * normal[0.0] + rate * np.exp(-((x - s) ** 2) / 2) / math.sqrt(2 * math.pi)
+        for s in shifts(apart)
+    ]
+    loss = make(rate, apart).losses(1, DELTA)[0]
+    both = rule._with_noise(loss, 1, DELTA, plain**2)
+    for epsilon in (-0.5, 0.1, 0.9):
+        first, second = np.outer(worlds[0], normal[plain]), np.outer(worlds[1], normal[0.0])
+        exact = float(np.maximum(first - math.exp(epsilon) * second, 0).sum()) * step**2
+        over = np.maximum(both.losses - epsilon, 0.0)
+        found = float(both.masses @ -np.expm1(-over)) + both.infinite
+        assert exact * (1 - 1e-4) <= found <= exact * (1 + 1e-3) + DELTA / 1e6
+
+
+def test_plain_releases_and_hidden_cohorts_are_composed_together():
+    zeroed = rq.GaussianRelease(1.0, 10, 1, neighboring="zero_out")
+    plain = rq.GaussianRelease(5.0, 10, 5, neighboring="zero_out")
+    for hidden in (Sampled(zeroed, 0.01, 1000), rq.Allocated(zeroed, 10, 1000)):
+        apart, both = (rq.account(each, DELTA).epsilon for each in ([hidden], [hidden, plain]))
+        assert apart < both < rq.account([hidden, plain], DELTA, quick=True).epsilon / 1.05
+        # Twice half of the noise is the noise.
+        halves = [dataclasses.replace(plain, noise_multiplier=5 * math.sqrt(2))] * 2
+        assert rq.account([*halves, hidden], DELTA).epsilon == pytest.approx(both, rel=1e-6)
+    # Rounds in which everybody takes part are plain noise themselves.
+    sure = rq.account([Sampled(zeroed, 1.0, 2), plain], DELTA).epsilon
+    assert sure == pytest.approx(gaussian_epsilon(math.sqrt(2 + 0.2), DELTA), rel=2e-3)
 
 
 def test_both_directions_of_absence_count():

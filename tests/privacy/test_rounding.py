@@ -376,6 +376,21 @@ def test_differences_are_raised_and_lowered_by_what_rounding_may_have_done(order
         assert found[1, 1] == pytest.approx(order / 2 * (steep**2 / second).sum(), rel=1e-12, abs=0)
 
 
+def test_a_bound_of_whole_updates_raises_differences_and_a_lower_end_lowers_them(monkeypatch):
+    """Proposition 9, with laws of which no more than five digits were known."""
+    error, channel = 1e-5, rq.stochastic_rounding(clip=1.0, levels=2, margin=2.0)
+    monkeypatch.setattr(two_ended, "rounding", lambda *_: error)
+    search = two_ended._Ends(channel, 6, 2.0, two_ended.LOOSE)
+    found, worst = search.run(kappa(channel, 2.0)), {}
+    for sign in (1.0, -1.0):
+        grid = np.empty((2, 2))
+        for laws in search._neighbours():
+            curvatures(*laws, 1e-250, sign, error, 2.0, 1, grid)
+            worst[sign] = max(worst.get(sign, 0.0), float(grid.diagonal().max()) / search.width**2)
+    assert found.upper >= worst[1.0] * (1 + search.slack)
+    assert found.lower <= worst[-1.0]
+
+
 def test_slack_covers_laws_within_their_error():
     """Of r, within twice the error, and of the row it is over: G changes by at most the order."""
     for order in (1.1, 2.0, 50.0):
@@ -457,6 +472,35 @@ def test_outcomes_that_are_not_looked_at_are_paid_for(order):
         share *= slope**2 / ((order - 1) * (p - q) ** 2)
         assert share[left].sum() <= faint
         assert (p**order * q ** (1 - order))[left].sum() <= missing
+    assert faint <= 1e-3
+
+
+def test_what_is_likely_and_tells_nothing_still_counts_for_a_moment():
+    """Of a moment less 1, no more than that share is left out for inputs a cell apart."""
+    rows = np.array([[0.5, 0.3, 0.2 - 1e-9, 1e-9], [0.5, 0.2, 0.3 - 1e-9, 1e-9]])
+    lines = independent.CellLines(np.array([-1.0, 1.0]), rows, 1, 0.0)
+    kept, faint, missing = independent._thinned(lines, 2.0, 1e-3)
+    assert kept.shape[1] == 3
+    assert faint <= 1e-3
+    assert 1e-9 <= missing <= 1e-3 * (2.0 - 1) * 2.0**2
+
+
+def test_a_search_over_groups_is_told_all_that_was_left_out(monkeypatch):
+    groups, thinned = [], independent._thinned
+
+    def spied(few, *rest):
+        kept, faint, _ = thinned(few, *rest)
+        groups.append(few)
+        return kept, faint, 0.25
+
+    monkeypatch.setattr(independent, "_thinned", spied)
+    found = independent._Sum(SKEWED, 9, 2.0, independent.Blanket.of(SKEWED), 0.1)
+    assert len(groups) > 1
+    assert found.together.missing >= 0.25 * len(groups) + found.rest
+    entries = len(groups) * 9 * SKEWED.levels
+    _, loss = margins.largest_ratio(found.rows)
+    least = margins.log_keep(entries, loss, 2.0)
+    assert found.rest >= margins.left_out(entries, least, loss, 2.0) > 0
 
 
 # --- Lines whose weights are within an error. ---

@@ -40,7 +40,7 @@ REFUSED = {
     "epsilon text": ({"epsilon": "8"}, TypeError, "Expected epsilon to be a number, got '8'"),
     "no epsilon": ({"epsilon": None}, ValueError, "Expected epsilon, or a mechanism of your own"),
     "no clip_norm": ({"clip_norm": None}, ValueError, "Expected clip_norm, or a mechanism of your"),
-    "trust": ({"trust": "central"}, ValueError, "Expected trust to be one of aggregate, local; go"),
+    "trust": ({"trust": "central"}, ValueError, "Expected trust to be one of aggregate, local, m"),
     "folder": ({"folder": 3}, TypeError, "Expected folder to be the path"),
     "on_round": ({"on_round": 3}, TypeError, "Expected on_round to be a function"),
     "one on_round": ({"on_round": [print, 3]}, TypeError, "Expected on_round to be a function"),

@@ -124,6 +124,8 @@ def test_a_round_that_calls_nobody_more_often_costs_nothing():
 def test_the_ledger_is_quick_below_its_limit_and_exact_above():
     mechanism = mechanism_of(a_config(*MECHANISMS[0][:2]))
     exact = [account([mechanism.release(650, k)], 1e-5) for k in range(4)]
+    with pytest.raises(TypeError):
+        Ledger(mechanism, 650, 1e-5)  # type: ignore[misc]  # delta, or the limit?
     free = Ledger(mechanism, 650, delta=1e-5)
     tight = Ledger(mechanism, 650, delta=1e-5, limit=exact[2].epsilon)
     for k in range(4):

@@ -56,12 +56,15 @@ class Rotation:
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Rotate vectors (..., d) to (..., size), float64."""
         full = np.zeros((*x.shape[:-1], self.size))
-        full[..., : self.dimension] = x
-        return _hadamard(full * _signs(self.seed, self.size))
+        np.multiply(
+            x, _signs(self.seed, self.size)[: self.dimension], out=full[..., : self.dimension]
+        )
+        return _hadamard(full)
 
     def inverse(self, y: np.ndarray) -> np.ndarray:
         """Rotate vectors (..., size) back to (..., d), float64, without the padding."""
-        return (_hadamard(y) * _signs(self.seed, self.size))[..., : self.dimension]
+        full = _hadamard(np.array(y, dtype=np.float64, order="C"))[..., : self.dimension]
+        return full * _signs(self.seed, self.size)[: self.dimension]
 
 
 @functools.lru_cache(maxsize=8)
@@ -75,9 +78,8 @@ def _signs(seed: int, size: int) -> np.ndarray:
 
 
 def _hadamard(x: np.ndarray) -> np.ndarray:
-    """Orthonormal Walsh-Hadamard transform along the last axis, (..., power of two)."""
-    result = np.array(x, dtype=np.float64, order="C")
-    size = result.shape[-1]
-    for row in result.reshape(-1, size):
+    """Orthonormal Walsh-Hadamard transform along the last axis, (..., power of two), in place."""
+    size = x.shape[-1]
+    for row in x.reshape(-1, size):
         hadamard(row, math.sqrt(size))
-    return result
+    return x

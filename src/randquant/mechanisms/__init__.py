@@ -11,6 +11,7 @@ from randquant.mechanisms.poisson_binomial import pbm
 from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
 from randquant.mechanisms.record import MechanismRecord
 from randquant.mechanisms.registry import build, channel_mechanisms, register, unregister
+from randquant.mechanisms.silent_codes import sparse_ternary
 from randquant.mechanisms.truncated_geometric import qmgeo
 from randquant.mechanisms.tuning import (
     CoordinateFamily,
@@ -36,6 +37,7 @@ __all__ = [
     "qmgeo",
     "register",
     "rqm",
+    "sparse_ternary",
     "stochastic_rounding",
     "two_bins",
     "unregister",

@@ -70,8 +70,13 @@ class Target:
         return Need(
             self.dimension, self.population, self.cohort, self.rounds, self.bits, self.trust,
             self.clip_norm, self.epsilon, self.delta, self.neighboring, self.participations,
-            coordinates=self.coordinates, cohorts=self.cohorts,
+            coordinates=self.coordinates, cohorts=self.cohorts, mean_norm=self._mean_norm,
         )  # fmt: skip
+
+    @property
+    def _mean_norm(self) -> float | None:
+        """0: where a subset is asked for, the verdict is on the noise, not on what is left out."""
+        return None if self.coordinates is None else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ def choose(target: Target) -> Calibrated:
         target.dimension, target.population, target.cohort, target.rounds, target.epsilon,
         target.delta, bits=target.bits, trust=target.trust, clip_norm=target.clip_norm,
         neighboring=target.neighboring, sampling="fixed" if hidden is None else hidden.draw,
-        coordinates=target.coordinates,
+        coordinates=target.coordinates, mean_norm=target._mean_norm,
         max_participations=max(target.participations, target.balanced) if hidden is None else None,
     )  # fmt: skip
     if found.recommended is None:

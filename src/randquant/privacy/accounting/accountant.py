@@ -211,25 +211,30 @@ def _renyi_may_help(
 
 
 def _by_worlds(releases: Sequence[Release], delta: float) -> tuple[float, float]:
-    """(epsilon, order) where the same worlds dominate parts of every release; else infinity."""
-    worlds, parts = _only_worlds(releases)
-    if worlds is None:
+    """(epsilon, order) of the same worlds many times, with Gaussian noise or not; else infinity."""
+    known = [release.worlds for release in releases]
+    plain = [r.squared_mu for r, each in zip(releases, known, strict=True) if each is None]
+    worlds, parts = _only_worlds(known)
+    if worlds is None or None in plain:
         return math.inf, math.inf
-    # theory/sampling.md, Propositions 15 and 19.
-    return compose_worlds(worlds, parts, delta)
+    # theory/sampling.md, Propositions 15, 19 and 24.
+    noise = rounded_up(math.fsum(square for square in plain if square is not None))
+    return compose_worlds(worlds, parts, delta, noise)
 
 
 def _attained(releases: Sequence[Release], delta: float) -> float:
     """Lower end of epsilon, if the same worlds dominate parts of every release; else 0."""
-    worlds, parts = _only_worlds(releases)
-    return 0.0 if worlds is None else attained_epsilon(worlds, parts, delta)
-
-
-def _only_worlds(releases: Sequence[Release]) -> tuple[Worlds | None, int]:
-    """The worlds that dominate parts of every release, and how many parts; None if they differ."""
     known = [release.worlds for release in releases]
-    first, *others = {each and each[0] for each in known}
-    return (None, 0) if others else (first, sum(each[1] for each in known if each))
+    worlds, parts = _only_worlds(known)
+    return 0.0 if worlds is None or None in known else attained_epsilon(worlds, parts, delta)
+
+
+def _only_worlds(known: Sequence[tuple[Worlds, int] | None]) -> tuple[Worlds | None, int]:
+    """The only worlds that dominate parts of releases, and how many parts; None if they differ."""
+    found = [each for each in known if each is not None]
+    if len({worlds for worlds, _ in found}) != 1:
+        return None, 0
+    return found[0][0], sum(parts for _, parts in found)
 
 
 def _by_renyi(

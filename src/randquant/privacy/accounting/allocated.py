@@ -11,6 +11,7 @@ from randquant._internal import validate
 from randquant.privacy.accounting.composition.allocation import Allocation
 from randquant.privacy.accounting.hidden import (
     HiddenRelease,
+    check_absent,
     check_one_round,
     check_unseen,
     distance_of,
@@ -32,6 +33,7 @@ class Allocated(HiddenRelease):
             update of zeros.
         runs: how many runs, each with its own draw.
         models: the adversary sees the published models only, see `Sampled`.
+        absent: for a `replace_one` release, the same one for `zero_out` neighbours.
 
     It may be claimed if
 
@@ -43,9 +45,10 @@ class Allocated(HiddenRelease):
     - what is published is a sum, or a sum over a public number: the size of a round's cohort is
       random, and not divided by.
 
-    For `zero_out` neighbours and Gaussian noise, or noise that it dominates (`squared_mu`), the
-    worst pair of worlds is composed. For other releases and for `replace_one` the bound is that of
-    `participations` rounds that everybody sees: nothing is amplified.
+    For `zero_out` neighbours and Gaussian noise, or noise that dominates what it hides
+    (`squared_mu`), the worst pair of worlds is composed. For `replace_one` and the same noise,
+    given `absent`, both worlds are compared with one without the client. For other releases the
+    bound is that of `participations` rounds that everybody sees: nothing is amplified.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind, or the adversary
@@ -67,6 +70,7 @@ class Allocated(HiddenRelease):
     hidden: bool = False
     runs: int = 1
     models: bool = False
+    absent: Release | None = None
 
     def __post_init__(self) -> None:
         validate.whole("total", self.total, low=1, high=2**53)
@@ -76,6 +80,7 @@ class Allocated(HiddenRelease):
         check_one_round("release", self.release)
         # theory/sampling.md, Proposition 18: as for independent rounds, nobody may see who is in.
         check_unseen(self.release, "drawn", self.hidden, self.models)
+        check_absent(self.absent, self.release, "poisson")
 
     @property
     def rounds(self) -> int:
@@ -110,11 +115,12 @@ class Allocated(HiddenRelease):
     @property
     def worlds(self) -> tuple[Allocation, int] | None:
         """Of Gaussian noise and absence: as many blocks of rounds as there are participations."""
-        apart = distance_of(self.release)
-        if apart is None or self.neighboring != "zero_out" or not self.participations:
+        through = self.neighboring == "replace_one"
+        apart = distance_of(self.absent if through else self.release)
+        if apart is None or not self.participations:
             return None
-        # theory/sampling.md, Proposition 19.
-        block = Allocation(apart, self.total // self.participations)
+        # theory/sampling.md, Propositions 19 and 25.
+        block = Allocation(apart, self.total // self.participations, through)
         return block, self.participations * self.runs
 
     def repeated(self, times: int) -> Allocated:

@@ -92,16 +92,17 @@ class HiddenCohorts:
         one = mechanism.release(dimension, 1, neighboring)
         if one is None:
             return None
-        everybody = self.all_send(one.trust)
+        everybody, absent = self.all_send(one.trust), None
+        if (self.draw == "fixed") == (neighboring == "zero_out"):
+            # Absence is a stand-in, or zeros.
+            other: Neighboring = "replace_one" if neighboring == "zero_out" else "zero_out"
+            absent = mechanism.release(dimension, 1, other)
         if self.draw == "drawn":
             # theory/sampling.md, Proposition 19: what is seen of a run is seen of the whole run.
             runs = self.counted(rounds)
-            return Allocated(one, self.participations, self.rounds, everybody, runs, self.models)
-        absent = None
-        if (self.draw, neighboring) == ("fixed", "zero_out"):
-            absent = mechanism.release(dimension, 1, "replace_one")
-        elif (self.draw, neighboring) == ("poisson", "replace_one"):
-            absent = mechanism.release(dimension, 1, "zero_out")
+            return Allocated(
+                one, self.participations, self.rounds, everybody, runs, self.models, absent
+            )
         return Sampled(one, self._rate, rounds, self.draw, everybody, absent, self.models)
 
     def gaussian_multiplier(self, epsilon: float, delta: float, neighboring: Neighboring) -> float:

@@ -100,3 +100,25 @@ def check_unseen(release: Release, draw: Draw, hidden: bool, models: bool) -> No
             "that sees who takes part gains nothing from sampling; account for the rounds that "
             "the client takes part in, or let every client send (hidden=True, poisson)."
         )
+
+
+def check_absent(absent: Release | None, release: Release, scheme: Draw) -> None:
+    """Refuse a release that is not between a client and its absence."""
+    zeroed = release.neighboring == "zero_out"
+    if absent is None:
+        if zeroed and scheme == "fixed":
+            raise ValueError(
+                "Expected absent for a zero_out release and cohorts of a fixed size, got none: "
+                "where a client is left out another takes its place, so give the same release for "
+                "replace_one neighbours."
+            )
+        return
+    check_one_round("absent", absent)
+    fits = zeroed == (scheme == "fixed") and absent.neighboring != release.neighboring
+    if not fits or absent.trust != release.trust:
+        raise ValueError(
+            "Expected absent under the release's own trust, zero_out for a replace_one release "
+            "that is sampled by poisson, or replace_one for a zero_out release of a fixed size; "
+            f"got {absent.neighboring} under {absent.trust} trust for a {release.neighboring} "
+            f"release under {release.trust} trust that is sampled by {scheme}."
+        )

@@ -15,6 +15,7 @@ from randquant.privacy.accounting.amplification import amplified
 from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.hidden import (
     HiddenRelease,
+    check_absent,
     check_one_round,
     check_unseen,
     distance_of,
@@ -79,7 +80,7 @@ class Sampled(HiddenRelease):
         validate.choice("scheme", self.scheme, ("poisson", "fixed"))
         check_one_round("release", self.release)
         check_unseen(self.release, self.scheme, self.hidden, self.models)
-        _check_absent(self.absent, self.release, self.scheme)
+        check_absent(self.absent, self.release, self.scheme)
 
     @classmethod
     def of_cohort(cls, release: Release, population: int, cohort: int, rounds: int) -> Sampled:
@@ -167,24 +168,3 @@ def _of_one_round(
         return amplified(absent.renyi, rate, order, "replace_one")
     curve = None if absent is None else absent.renyi
     return amplified(release.renyi, rate, order, release.neighboring, curve)
-
-
-def _check_absent(absent: Release | None, release: Release, scheme: Scheme) -> None:
-    zeroed = release.neighboring == "zero_out"
-    if absent is None:
-        if zeroed and scheme == "fixed":
-            raise ValueError(
-                "Expected absent for a zero_out release and cohorts of a fixed size, got none: "
-                "where a client is left out another takes its place, so give the same release for "
-                "replace_one neighbours."
-            )
-        return
-    check_one_round("absent", absent)
-    fits = zeroed == (scheme == "fixed") and absent.neighboring != release.neighboring
-    if not fits or absent.trust != release.trust:
-        raise ValueError(
-            "Expected absent under the release's own trust, zero_out for a replace_one release "
-            "that is sampled by poisson, or replace_one for a zero_out release of a fixed size; "
-            f"got {absent.neighboring} under {absent.trust} trust for a {release.neighboring} "
-            f"release under {release.trust} trust that is sampled by {scheme}."
-        )

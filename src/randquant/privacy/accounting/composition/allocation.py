@@ -39,10 +39,13 @@ class Allocation:
     Attributes:
         apart: distance of the client's update from zero, at most, in standard deviations.
         rounds: of the block, at least 1.
+        through: whether the client is in both worlds: the ways are from one of them to a world
+            without it, and from there to the other.
     """
 
     apart: float
     rounds: int
+    through: bool = False
 
     def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
         """The loss of one of so many blocks, rounded up: the client is there first, or second."""

@@ -42,6 +42,11 @@ class Mixture:
     rate: float
     ways: tuple[tuple[Shifts, Shifts], ...]
 
+    @property
+    def through(self) -> bool:
+        """No: the two worlds are compared at once."""
+        return False
+
     @classmethod
     def of_absence(cls, rate: float, apart: float) -> Mixture:
         """The client, at most so far from zero, is in the first world only, or in the second."""
@@ -52,8 +57,9 @@ class Mixture:
     @classmethod
     def of_zeros(cls, rate: float, apart: float) -> Mixture:
         """The client is in both worlds, with zeros in one; absence is as far from zeros."""
-        worlds = (2 * apart, apart), (apart, 0.0)
-        return cls(rate, (worlds, worlds[::-1]))
+        there, back = (2 * apart, apart), (apart, 0.0)
+        ways = (there, back), (back, there)
+        return cls(rate, ways)
 
     @classmethod
     def of_exchange(cls, rate: float, shifts: Shifts) -> Mixture:

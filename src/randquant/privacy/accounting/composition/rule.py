@@ -15,13 +15,14 @@ import numpy as np
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair, strongest_pairs
-from randquant.privacy.accounting.composition.fourier import by_fourier
+from randquant.privacy.accounting.composition.fourier import by_fourier, joined
 from randquant.privacy.accounting.composition.loss import (
     PrivacyLoss,
     Worlds,
     best_tilt,
     crossing,
 )
+from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.composition.normal import by_mean, by_normal
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.divergence import UNIT, hockey_stick
@@ -32,6 +33,9 @@ FOURIER_UP_TO = 2**17
 
 NORMAL_FROM = 2**9
 """Fewest releases for which the normal approximation is tried."""
+
+JOINED = 2**14
+"""Cells of the loss of a round together with its share of plain Gaussian noise."""
 
 GENTLE = (0.5, 4.0, 32.0)
 """Tilts that are tried where a larger one may put all mass on the largest loss."""
@@ -120,27 +124,50 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
     return Composition(Interval(lower, upper), 1 + tilt)
 
 
-def compose_worlds(worlds: Worlds, parts: int, delta: float) -> tuple[float, float]:
+def compose_worlds(
+    worlds: Worlds, parts: int, delta: float, plain: float = 0.0
+) -> tuple[float, float]:
     """Bound epsilon of many parts of a run that are each dominated by the same worlds.
 
     Args:
         worlds: what dominates each part, whatever happened before it.
         parts: how many, at least 1.
         delta: in (0, 1).
+        plain: squared distance over variance of Gaussian noise that dominates all else in the run.
 
     Returns:
         (epsilon, order): an upper bound, infinite where this method has none, and the Rényi order
         about which it was computed.
 
     Example:
-        >>> from randquant.privacy.accounting.composition.mixture import Mixture
         >>> compose_worlds(Mixture.of_absence(0.01, 1.0), 1000, 1e-5)[0] < 1.9
         True
     """
     if parts > TILTED_UP_TO:
         return math.inf, math.inf
-    # theory/sampling.md, Proposition 15: every way in which the run may be attacked.
-    return max(_attacked(loss, parts, delta) for loss in worlds.losses(parts, delta))
+    if not worlds.through:
+        # theory/sampling.md, Proposition 15: every way in which the run may be attacked.
+        losses = [_with_noise(loss, parts, delta, plain) for loss in worlds.losses(parts, delta)]
+        return max(_attacked(loss, parts, delta) for loss in losses)
+    # theory/sampling.md, Proposition 25: delta/2 for the way to the third world, and for the way
+    # from there what e^epsilon times it leaves of the other half.
+    there = _with_noise(worlds.losses(parts, delta / 2)[0], parts, delta / 2, plain)
+    epsilon, order = _attacked(there, parts, delta / 2)
+    left = delta / 2 * math.exp(-min(epsilon, 700.0)) * (1 - 2.0**-40)
+    if left < 1e-290:
+        return math.inf, math.inf
+    rest, _ = _attacked(worlds.losses(parts, left)[1], parts, left)
+    return (epsilon + rest) * (1 + 4 * UNIT), order
+
+
+def _with_noise(loss: PrivacyLoss, parts: int, delta: float, plain: float) -> PrivacyLoss:
+    """The loss of a part together with its share of plain Gaussian noise."""
+    if plain == 0:
+        return loss
+    # theory/sampling.md, Proposition 24: a share rounded up, and noise that is always there.
+    share = math.sqrt(plain / parts) * (1 + 8 * UNIT)
+    (noise,) = Mixture.of_exchange(1.0, (share, 0.0)).losses(parts, delta)
+    return joined(loss, noise, JOINED)
 
 
 def attained_epsilon(worlds: Worlds, parts: int, delta: float) -> float:

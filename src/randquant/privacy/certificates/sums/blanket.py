@@ -35,11 +35,15 @@ class Blanket:
         shapes: integers (w,) each, in units of their sum.
         shares: whole numbers, one for each shape.
         denominator: the channel's.
+        block: how many clients draw together; their law is that of the sum of their codes.
+        apart: how many kinds of clients are never in one block.
     """
 
     shapes: tuple[np.ndarray, ...]
     shares: tuple[int, ...]
     denominator: int
+    block: int = 1
+    apart: int = 1
 
     @staticmethod
     def of(channel: Channel) -> Blanket:
@@ -53,6 +57,11 @@ class Blanket:
     def beta(self) -> float:
         """The probability that a client draws from some shape; within 1 unit."""
         return sum(self.shares) / self.denominator
+
+    def drawing(self, others: int) -> int:
+        """How many whole blocks there are of so many others, at least."""
+        # theory/sums.md, Proposition 13: of each kind of clients all but block - 1 are in one.
+        return max(-(-(others - self.apart * (self.block - 1)) // self.block), 0)
 
     def law(self, shape: int, floor: float = KEEP_ALL) -> Law:
         """The law of one draw from a shape."""

@@ -12,6 +12,7 @@ from randquant._internal.progress import report
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.blanket import Blanket, shifted_blankets
 from randquant.privacy.certificates.sums.blanket_draws import FEW, Noises, draws
+from randquant.privacy.certificates.sums.blocks import block_blankets
 from randquant.privacy.certificates.sums.law import KEEP_ALL, Law
 from randquant.privacy.certificates.sums.mixture import add_trimmed, mixed, table
 from randquant.privacy.certificates.sums.rows import Rows
@@ -55,7 +56,7 @@ def by_blanket(channel: Channel, rows: Rows, others: int, order: float, log_sing
     for blanket in known[-1:] if others > 2 * FEW else known:
         noises = Noises(blanket, floor)
         # e^-60 below the sum's own moment: what is treated coarsely there does not show.
-        groups = draws(blanket, others, 60 + log_single)
+        groups = draws(blanket, blanket.drawing(others), 60 + log_single)
         laws = [noises.of(counts) for counts, _ in groups]
         log_masses = np.array([log_mass for _, log_mass in groups])
         best = min(best, mixed(rows, laws, log_masses, log_single, order))
@@ -65,7 +66,7 @@ def by_blanket(channel: Channel, rows: Rows, others: int, order: float, log_sing
 @lru_cache(maxsize=256)
 def blankets(channel: Channel) -> tuple[Blanket, ...]:
     """The blankets that sums of a channel are bounded by."""
-    return (*shifted_blankets(channel),)
+    return (*block_blankets(channel), *shifted_blankets(channel))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.sums.blanket import Blanket
 from randquant.privacy.certificates.sums.blanket_draws import Noises, draws
 from randquant.privacy.certificates.sums.bounds import blankets
+from randquant.privacy.certificates.sums.classes import by_classes
+from randquant.privacy.certificates.sums.pairs import all_pairs
 from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rounding import (
     between,
@@ -22,15 +24,18 @@ from randquant.privacy.certificates.sums.rounding import (
     left_out,
     log_keep,
 )
-from randquant.privacy.certificates.vector import BoxSearch, Kappa
+from randquant.privacy.certificates.vector import Kappa
 from randquant.privacy.divergence import UNIT
 
 TOLERANCE = 2.0**-6
 """Boxes whose bound exceeds the best pair by less than this share are not searched on: the method
 itself loses more."""
 
-FINE, COARSE = {1: 90, 2: 48, 3: 14}, {1: 45, 2: 10, 3: 5}
+FINE, COARSE = {1: 120, 2: 48, 3: 14}, {1: 45, 2: 10, 3: 5}
 """Into how many parts the counts of each shape are cut, by how many shapes there are."""
+
+CLOSE = 1.1
+"""A bound so near what is attained is not improved on."""
 
 LOW = 4.0
 """Orders to which counts are cut finely: beyond, outcomes are few enough to search pairs."""
@@ -48,19 +53,21 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
         alone: the curvature of one client's code.
     """
     lower, witness = reached(channel, clients, order)
-    # theory/vector-sums.md, Proposition 4: each blanket bounds the curvature, the least counts.
+    # theory/vector-sums.md, Propositions 4 and 19: each bounds the curvature, the least counts.
+    upper = min(alone.upper, by_classes(channel, clients, order, lower))
+    if upper <= CLOSE * lower:
+        return between(lower, witness, upper, alone)
     known = [_Sum(channel, clients, order, blanket, lower) for blanket in _known(channel)]
-    known.sort(key=lambda found: found.close)
-    # Where the closest has many outcomes its search ends early: one shape has fewer.
-    single = [found for found in known if found.shapes == 1]
-    upper = math.inf
-    for found in dict.fromkeys([*known[:1], *single[:1]]):
-        upper = min(upper, found.bound(min(alone.upper, upper)))
+    known.sort(key=lambda found: found.least)
+    for found in known:
+        if found.least < upper:
+            upper = min(upper, found.bound(upper))
     return between(lower, witness, upper, alone)
 
 
 def _known(channel: Channel) -> list[Blanket]:
-    return [each for each in (Blanket.of(channel), *blankets(channel)) if each.beta > 0]
+    several = (Blanket.of(channel), *blankets(channel))
+    return [each for each in several if each.beta > 0]
 
 
 class _Sum:
@@ -68,13 +75,13 @@ class _Sum:
 
     Attributes:
         close: what pairs within a cell approach; infinite where float64 does not hold what counts.
-        shapes: how many shapes are drawn from.
+        least: no bound from these laws is below it, but for rounding.
     """
 
     def __init__(
         self, channel: Channel, clients: int, order: float, blanket: Blanket, attained: float
     ):
-        self.order, self.close, self.shapes = order, math.inf, len(blanket.shares)
+        self.order, self.close, self.least = order, math.inf, math.inf
         lines = CellLines.of(channel)
         used = channel.weights.any(axis=0)
         self.inputs, self.rows = lines.inputs, lines.weights / lines.denominator
@@ -82,7 +89,9 @@ class _Sum:
         places = np.zeros((len(self.rows), channel.levels))
         places[:, used] = self.rows
         _, loss = largest_ratio(self.rows)
-        groups = draws(blanket, clients - 1, 60 + order * loss, FINE if order <= LOW else COARSE)
+        self.loss = loss
+        parts = FINE if order <= LOW or blanket.block > 1 else COARSE
+        groups = draws(blanket, blanket.drawing(clients - 1), 60 + order * loss, parts)
         length = len(groups) * clients * channel.levels
         log_least = log_keep(length, loss, order)
         # theory/vector-sums.md, Proposition 12: what is trimmed counts as left out.
@@ -112,6 +121,10 @@ class _Sum:
         # theory/vector-sums.md, Proposition 4: outcomes (group, sum) in place of codes.
         self.together = CellLines(self.inputs, joint, 1, error, self.rest + missing)
         self.close = self.together.close(order)
+        square = (self.inputs[:, None] - self.inputs) ** 2
+        square[square == 0] = math.inf
+        far = float((self.together.divergences(order)[0] / square).max())
+        self.least = max(self.close, far)
 
     def bound(self, enough: float) -> float:
         """Upper bound; infinite where it would be above `enough`."""
@@ -120,8 +133,7 @@ class _Sum:
         # theory/vector-sums.md, Proposition 5; the search only where that is loose.
         bound = self.together.curvature(self.order, enough=enough)
         if bound > self.close * (1 + TOLERANCE):
-            search = BoxSearch(self.together, self.order, self.close, TOLERANCE)
-            bound = min(bound, float(search.run()))
+            bound = min(bound, all_pairs(self.together, self.order, self.loss))
         # theory/vector-sums.md, Proposition 10: outcomes left out, times the largest |d|/P squared.
         slopes = np.abs(np.diff(self.rows, axis=0)) / np.diff(self.inputs)[:, None]
         steepest = float((slopes / self.rows.min(axis=0)).max())

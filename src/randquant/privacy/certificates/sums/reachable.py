@@ -45,8 +45,10 @@ def reached(channel: Channel, clients: int, order: float) -> Reached:
     grid, last = np.empty((2, 2)), len(rows) - 1
     some = np.unique(np.linspace(0, last, SOME).round().astype(int)).tolist()
     pairs = sorted({*itertools.combinations(some, 2), *itertools.pairwise(range(last + 1))})
-    # Any others give a lower end: the ends and the middle are the likely worst.
-    for vertex in sorted({0, last // 2, last}):
+    # Any others give a lower end: the ends, the middle and the least noise are the likely worst.
+    codes = np.arange(channel.levels)
+    quietest = int((places @ codes**2 - (places @ codes) ** 2).argmin())
+    for vertex in sorted({0, last // 2, last, quietest}):
         others = Powers(places[vertex]).of(clients - 1).mass
         laws = [np.convolve(row, others) for row in places]
         for first, second in pairs:

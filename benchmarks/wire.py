@@ -1,0 +1,138 @@
+"""Bytes of a client and round: python benchmarks/wire.py
+
+1,200,000 parameters, 1,000 clients a round, 100 rounds at epsilon 8 of 10,000 clients, 10
+neighbours; 131,072 coordinates are sent, in one-bit and in sparse ternary codes. Every message of
+the secure sum is made by a client and read by the server, the codes are those of the planned
+mechanism, and the sum is checked against that of the codes. Only the protocol's own messages are
+counted, with 8 bytes for each client's number, and the seed of the coordinates. Flower's SecAgg+ is
+run by its own functions, among a client and its neighbours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+
+import numpy as np
+from results import save
+from secagg import _bytes, handshake, traffic
+
+import randquant as rq
+from randquant.aggregation.modulus import wrap_probability
+from randquant.aggregation.secagg.draw import PART_BYTES, Draw
+from randquant.channels.wire import upload
+
+DIMENSION, CLIENTS, POPULATION, ROUNDS, NEIGHBOURS = 1_200_000, 1_000, 10_000, 100, 10
+COORDINATES = 2**17
+
+
+def planned(name: str, coordinates: int | None):
+    """The calibrated mechanism that sends so many coordinates."""
+    return rq.plan(
+        DIMENSION, population=POPULATION, cohort=CLIENTS, rounds=ROUNDS, epsilon=8.0, bits=2,
+        mechanisms=[name], coordinates=coordinates,
+    )  # fmt: skip
+
+
+def seed_bytes() -> tuple[int, int, int]:
+    """(seed, bytes up, bytes down) of a round's seed, of all clients' real messages."""
+    draw, parts = Draw(b"benchmark"), {c: os.urandom(PART_BYTES) for c in range(CLIENTS)}
+    for client, part in parts.items():
+        draw.add(client, part)
+    seed, proofs = draw.close()
+    return seed, PART_BYTES, len(draw.commitment) + max(map(len, proofs.values()))
+
+
+def measured(name: str, coordinates: int) -> dict[str, object]:
+    """One whole round with real codes of one update, which all clients send: the worst case."""
+    plan = planned(name, coordinates)
+    seed, up, down = seed_bytes()
+    mechanism, channel = plan.mechanism.in_round(seed), plan.mechanism.channel
+    draw = np.random.default_rng(0).normal(size=DIMENSION)
+    update = (draw / np.linalg.norm(draw)).astype(np.float32)
+    sent = mechanism.projection(DIMENSION).forward(update)
+    bits = mechanism.sum_bits(DIMENSION, CLIENTS)
+    counted = traffic(
+        CLIENTS, sent.size, bits, NEIGHBOURS,
+        lambda client: rq.encode(channel, sent, rq.Key.from_seed(client)),
+    )  # fmt: skip
+    other = handshake(counted)
+    assert counted["masked vector, up"] == mechanism.upload_bytes(DIMENSION, CLIENTS)
+    deviation = mechanism.clip_norm / math.sqrt(mechanism.projection(DIMENSION).rotated)
+    return {
+        "epsilon": plan.entries[0].guarantee.epsilon,
+        "deviation": plan.entries[0].noise.deviation,
+        "coordinates": coordinates,
+        "bits": bits,
+        "wrap_probability_of_a_round": wrap_probability(
+            channel, CLIENTS, coordinates, bits, deviation
+        ),
+        "masked_vector_up": counted["masked vector, up"],
+        "other_steps_up": other["up"] + up,
+        "other_steps_down": other["down"] + down,
+        "all_up": counted["masked vector, up"] + other["up"] + up,
+    }
+
+
+def whole() -> dict[str, int]:
+    """Masked vectors of all rotated coordinates: in any sum's modulus, and in the narrow one."""
+    mechanism = planned("stochastic-rounding", None).mechanism
+    size = mechanism.size(DIMENSION)
+    return {
+        "any_sum": upload.masked(size, upload.sum_bits(2, CLIENTS)),
+        "narrow": mechanism.upload_bytes(DIMENSION, CLIENTS),
+    }
+
+
+def secagg_plus() -> int:
+    """Bytes up of a client of Flower's SecAgg+ with its defaults, by its own functions."""
+    from flwr.app import ConfigRecord
+    from flwr.common import ndarrays_to_parameters
+    from flwr.common.secure_aggregation.secaggplus_constants import Key
+
+    plus = importlib.import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
+    ring = range(1, NEIGHBOURS + 2)  # shares go to a client itself too
+    states, sent = {n: plus.SecAggPlusState(nid=n) for n in ring}, 0
+    terms = {
+        Key.SAMPLE_NUMBER: CLIENTS, Key.SHARE_NUMBER: len(ring), Key.THRESHOLD: 7,
+        Key.CLIPPING_RANGE: 8.0, Key.TARGET_RANGE: 2**22, Key.MOD_RANGE: 2**32,
+        Key.MAX_WEIGHT: 1000.0,
+    }  # fmt: skip
+    keys = {n: plus._setup(state, ConfigRecord(terms)) for n, state in states.items()}
+    pairs = {str(n): [k[Key.PUBLIC_KEY_1], k[Key.PUBLIC_KEY_2]] for n, k in keys.items()}
+    dealt = {n: plus._share_keys(state, ConfigRecord(pairs)) for n, state in states.items()}
+    to_first = [
+        (n, text)
+        for n, shares in dealt.items()
+        for to, text in zip(shares[Key.DESTINATION_LIST], shares[Key.CIPHERTEXT_LIST], strict=True)
+        if to == 1
+    ]
+    inbox = {
+        Key.SOURCE_LIST: [n for n, _ in to_first],
+        Key.CIPHERTEXT_LIST: [t for _, t in to_first],
+    }
+    update = ndarrays_to_parameters([np.zeros(DIMENSION, dtype=np.float32)])
+    masked = plus._collect_masked_vectors(states[1], ConfigRecord(inbox), 1, update)
+    active = {Key.ACTIVE_NODE_ID_LIST: list(ring), Key.DEAD_NODE_ID_LIST: []}
+    shares = plus._unmask(states[1], ConfigRecord(active))
+    for message in (keys[1], dealt[1], masked, shares):
+        sent += sum(_bytes(field) for field in message.values())
+    return sent
+
+
+if __name__ == "__main__":
+    figures = {
+        "floats": upload.floats(DIMENSION),
+        "secagg_plus": secagg_plus(),
+        "all_coordinates": whole(),
+        "one_bit": measured("stochastic-rounding", COORDINATES),
+        "ternary": measured("sparse-ternary", COORDINATES),
+    }
+    for name, value in figures.items():
+        print(f"{name:18} {value}")
+    most = max(figures[name]["all_up"] for name in ("one_bit", "ternary"))
+    print(
+        f"at most 160,000 bytes a client and round: {most:,} {'yes' if most <= 160_000 else 'NO'}"
+    )
+    save("wire", {"dimension": DIMENSION, "clients": CLIENTS, "rounds": ROUNDS, **figures})

@@ -1,0 +1,194 @@
+"""Every arrangement of the others, where a few of the vertices stand for all.
+
+Derivation: `docs/theory/vector-sums.md`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant._internal.progress import report
+from randquant.channels.channel import Channel
+from randquant.privacy.certificates.curvature import CellLines
+from randquant.privacy.certificates.sums.binomial import LogBinomial
+from randquant.privacy.certificates.sums.blocks import SPARE, even
+from randquant.privacy.certificates.sums.chain import ChainLaw, Powers, rounding
+from randquant.privacy.certificates.sums.pairs import PairGrid
+from randquant.privacy.certificates.sums.rounding import fits, largest_ratio, left_out, log_keep
+from randquant.privacy.divergence import UNIT
+
+FEW = 4
+"""Vertices that stand for all, at most."""
+
+MOST = 2500
+"""Arrangements that are tried, at most."""
+
+LONGEST = 2**14
+"""Length of a sum's law, at most."""
+
+GROUPS = 10
+"""Into how many groups the number of those is cut that send what a class sends."""
+
+WORK = 1.2e8
+"""Curvatures of one outcome that a bound may take to compute, about."""
+
+COARSE = 10
+"""Points of a grid that arrangements are weighed against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Rows, mixes of which are under every row but for a share of it.
+
+    Attributes:
+        rows: (J, m) probabilities.
+        share: a whole number over the channel's denominator: so much of each row, at least.
+    """
+
+    rows: np.ndarray
+    share: int
+
+    @staticmethod
+    def of(channel: Channel, clients: int) -> Classes | None:
+        """All vertices if that can be afforded; else the ends and what is between them."""
+        rows = np.unique(channel.weights, axis=0) / channel.denominator
+        rows = even(rows[np.argsort(rows @ np.arange(channel.levels), kind="stable")])
+        # Few vertices are put in blocks, where arrangements are too many; more are not.
+        several = math.comb(clients + len(rows) - 2, clients - 1)
+        if len(rows) <= FEW or several <= MOST:
+            return Classes(rows, channel.denominator)
+        at = np.linspace(0, len(rows) - 1, FEW - 1).round().astype(int)
+        share = min(_share(row, rows[at]) for row in rows)
+        return Classes(rows[at], int(share * channel.denominator)) if share > 0.5 else None
+
+
+def _share(row: np.ndarray, classes: np.ndarray) -> float:
+    """How much of a row is a mix of others; rounded down."""
+    from scipy.optimize import linprog
+
+    some = row > 0
+    ratios = (classes[:, some] / row[some]).T
+    solution = linprog(
+        -np.ones(len(classes)), A_ub=ratios, b_ub=np.ones(len(ratios)), bounds=(0, None)
+    )
+    if solution.x is None or (classes[:, ~some] > 0).any():
+        return 0.0
+    # theory/vector-sums.md, Proposition 19: whatever was found is scaled down until it fits.
+    found = np.maximum(solution.x, 0.0)
+    return float(found.sum() / max((ratios @ found).max(), 1.0)) * (1 - 2**6 * UNIT)
+
+
+def by_classes(channel: Channel, clients: int, order: float, attained: float) -> float:
+    """Bound a sum's curvature by trying every arrangement of the others; infinite if it cannot.
+
+    Args:
+        channel: a channel whose curvature is finite.
+        clients, order: as in `kappa_sum`.
+        attained: at most what the bound will be.
+    """
+    if clients * (channel.levels - 1) > LONGEST:
+        return math.inf
+    classes = Classes.of(channel, clients)
+    if classes is None:
+        return math.inf
+    search = _Search(channel, clients, order, attained, classes)
+    return search.run() if search.fits else math.inf
+
+
+class _Search:
+    def __init__(
+        self, channel: Channel, clients: int, order: float, attained: float, classes: Classes
+    ):
+        self.clients, self.order = clients, order
+        lines = CellLines.of(channel)
+        rows = lines.weights / lines.denominator
+        self.inputs, codes = lines.inputs, np.arange(channel.levels)
+        # Codes that are never sent keep their places: places add up.
+        self.places = np.zeros((len(rows), channel.levels))
+        self.places[:, channel.weights.any(axis=0)] = rows
+        _, self.loss = largest_ratio(rows)
+        # Twice, as in `reached`; and what `even` changes.
+        self.error = 2 * rounding(clients, channel.levels) + 2 * clients * SPARE
+        length = clients * (channel.levels - 1) + 1
+        self.log_keep = log_keep(length, self.loss, order)
+        self.fits = fits(self.log_keep, self.error, self.loss, order)
+        # theory/vector-sums.md, Proposition 10: what outcomes that are skipped may add.
+        self.rest = left_out(length, self.log_keep, self.loss, order) if self.fits else math.inf
+        self.powers = [Powers(row) for row in classes.rows]
+        # theory/vector-sums.md, Proposition 19: the client's rows must be turned round as well.
+        self.mirrored = np.array_equal(classes.rows, classes.rows[::-1, ::-1])
+        self.mirrored &= np.array_equal(self.inputs, -self.inputs[::-1])
+        turned = even(self.places)
+        self.mirrored &= np.array_equal(turned, turned[::-1, ::-1])
+        self.groups = [(clients - 1, clients - 1, 0.0)]
+        if classes.share < channel.denominator:
+            depth = 60 + order * self.loss
+            drawn = LogBinomial.of(clients - 1, classes.share, channel.denominator, depth)
+            self.groups = drawn.groups(GROUPS)
+        spread = float((self.places @ codes**2 - (self.places @ codes) ** 2).max())
+        outcomes = min(length, 20 * math.sqrt(clients * spread) + 20) * len(self.groups)
+        # The blocks are as small as can be afforded, and then the grid as fine.
+        self.block = 1
+        most = min(MOST, WORK / (outcomes * COARSE**2))
+        while self._count(clients - 1) > most and self._depth(clients - 1):
+            self.block += 1
+        arrangements = self._count(clients - 1)
+        self.grid = PairGrid(self.inputs, order, attained, outcomes * arrangements)
+
+    def _depth(self, others: int) -> int:
+        """How many whole blocks there are, at least."""
+        # theory/sums.md, Proposition 2.
+        return max(-(-(others - len(self.powers) * (self.block - 1)) // self.block), 0)
+
+    def _count(self, others: int) -> float:
+        kinds = len(self.powers)
+        several = math.comb(self._depth(others) + kinds - 1, kinds - 1)
+        return several / 2 if self.mirrored else several
+
+    def run(self) -> float:
+        """The bound: of each group of counts the worst arrangement, pair by pair."""
+        curvature, moments = np.zeros(1), np.zeros(1)
+        for least, _, log_mass in self.groups:
+            # The mass is exp of a logarithm that is rounded up: 64 units and 2 of that.
+            mass = math.exp(log_mass) * (1 + (64 + 2 * abs(log_mass)) * UNIT)
+            worst = [np.zeros(1), np.zeros(1)]
+            for done, law in enumerate(self._laws(least)):
+                if done % 64 == 0:
+                    report("how the others are spread", done, 0)
+                lines = self._lines(law)
+                found = self.grid.evaluate(lines, self.loss)
+                worst = [np.maximum(one, two) for one, two in zip(worst, found, strict=True)]
+            if self.mirrored:
+                turned = worst[0][::-1, ::-1, ::-1], worst[1][::-1, ::-1]
+                worst = [np.maximum(one, two) for one, two in zip(worst, turned, strict=True)]
+            # theory/vector-sums.md, Proposition 19: a mean over how many send what a class does.
+            curvature, moments = curvature + mass * worst[0], moments + mass * worst[1]
+        # theory/vector-sums.md, Proposition 10: the square of the largest relative change.
+        slopes = np.abs(np.diff(self.places, axis=0)) / np.diff(self.inputs)[:, None]
+        used = self.places.max(axis=0) > 0
+        steepest = float((slopes[:, used] / self.places[:, used].min(axis=0)).max())
+        total = self.grid.bound(curvature * (1 + 2**6 * UNIT), moments * (1 + 2**6 * UNIT))
+        return (total + self.rest * steepest**2 * len(self.groups)) * (1 + 16 * UNIT)
+
+    def _lines(self, law: ChainLaw) -> CellLines:
+        joint = np.stack([np.convolve(row, law.mass) for row in self.places])
+        joint = joint[:, joint.max(axis=0) >= math.exp(self.log_keep)]
+        return CellLines(self.inputs, joint, 1, self.error, self.rest)
+
+    def _laws(self, others: int) -> Iterator[ChainLaw]:
+        """Laws of the others' sum, of as many as there are in whole blocks in any arrangement."""
+        kinds, depth = len(self.powers), self._depth(others)
+        for cuts in itertools.combinations(range(depth + kinds - 1), kinds - 1):
+            ends = [-1, *cuts, depth + kinds - 1]
+            counts = [self.block * (b - a - 1) for a, b in itertools.pairwise(ends)]
+            if self.mirrored and counts < counts[::-1]:
+                continue
+            law = Powers(np.ones(1)).of(0)
+            for powers, count in zip(self.powers, counts, strict=True):
+                law = law.convolve(powers.of(count))
+            yield law
