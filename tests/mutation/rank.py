@@ -23,13 +23,6 @@ MUTANTS = [
     ),
     (
         "privacy/certificates/rank.py",
-        "self._weight(first), self._weight(ranks - end)",
-        "self._weight(first), self._weight(ranks - 1 - first)",
-        "the mirrored rank of the end of a level, where levels overlap",
-        TABLE,
-    ),
-    (
-        "privacy/certificates/rank.py",
         "return (there, absent), (absent, there)",
         "return ((there, absent),)",
         "zero_out in one direction only",
