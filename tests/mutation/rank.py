@@ -86,9 +86,9 @@ MUTANTS = [
     ),
     (
         "aggregation/rank.py",
-        'np.searchsorted(ends, units, side="right")',
-        'np.searchsorted(ends, units, side="left")',
-        "a sampler that is off by one rank at the end of a level",
+        "units = units.astype(np.int64)",
+        "units = (units + 1).astype(np.int64)",
+        "a sampler that is off by one unit",
         HERE,
     ),
     (
