@@ -110,7 +110,7 @@ MUTANTS = [
         'np.argsort(-magnitudes, kind="stable")[place]',
         "np.argpartition(-magnitudes, place)[place]",
         "equal magnitudes get one index for several ranks",
-        HERE,
+        ("tests/aggregation/test_selection.py",),
     ),
     (
         "aggregation/rank.py",
