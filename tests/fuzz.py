@@ -297,6 +297,7 @@ def _read_reproduction(data: bytes, folder: Path) -> None:
 OFFERS = [
     Offer(ChannelMechanism(CHANNELS[0]), DIMENSION),
     Offer(VectorMechanism(CHANNELS[1], 1.0, "aggregate", 40, rotation_seed=7), DIMENSION),
+    Offer(VectorMechanism(CHANNELS[1], 1.0, coordinates=3), DIMENSION),
 ]
 
 
@@ -307,11 +308,12 @@ def _offers() -> list[bytes]:
 def _read_offer(data: bytes, _folder: Path) -> None:
     offer = Offer.from_text(data.decode(errors="replace"))
     said, mechanism = json.loads(data), offer.mechanism
-    assert offer.dimension == said["dimension"] <= offer.size, "another dimension"
+    assert offer.dimension == said["dimension"], "another dimension"
+    assert offer.size == said["coordinates"] if offer.drawn else offer.size >= offer.dimension
     assert list(offer.parts) == said["parts"], "other parts"
     assert offer.buffers == said["buffers"], "other buffers"
     assert mechanism.channel.fingerprint.hex() == said["channel"]["fingerprint"], "another channel"
-    for name in ("trust", "cohort", "clip_norm", "norm", "rotation_seed"):
+    for name in ("trust", "cohort", "clip_norm", "norm", "rotation_seed", "coordinates"):
         if name in said:
             assert getattr(mechanism, name) == said[name], f"another {name}"
     assert Offer.from_text(offer.to_text()) == offer, "no way back"
@@ -323,7 +325,7 @@ def _accountant() -> RunAccountant:
 
 def _account() -> RunAccountant:
     found = _accountant()
-    for offer, count in zip(OFFERS, (3, 2), strict=True):
+    for offer, count in zip(OFFERS, (3, 2, 1), strict=True):
         found.compose(RoundEvent(offer, frozenset({OWN})), count)
     return found
 

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from chance import counts_fit
+from secure_sums import Round, terms_of
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
@@ -22,6 +23,7 @@ SKEWED = Channel(
     np.array([[6, 1, 1], [5, 1, 2], [4, 2, 2], [4, 1, 3]]), 8
 )  # fmt: skip
 """With a jump, and a middle that is not the mean."""
+WIDE = rq.pbm(1.5, 0.1, 99, inputs=5)
 CHANNELS = [
     rq.stochastic_rounding(clip=0.5, levels=2, margin=1.5),
     rq.stochastic_rounding(clip=1.0, levels=4, margin=0.0),
@@ -201,3 +203,21 @@ def test_lines_lie_above_the_logarithms_at_every_input(channel):
             logs = np.log(row(channel, x) @ np.exp(sign * np.outer(codes, tilts[0, 0, chosen])))
             lines = slopes[:, side, chosen] * x + heights[:, side, chosen]
             assert np.all(logs <= lines + 1e-12)
+
+
+@pytest.mark.parametrize("mechanism", [
+    ChannelMechanism(WIDE, "aggregate", 9),
+    VectorMechanism(WIDE, 1.0, "aggregate", 9, coordinates=13).in_round(7),
+], ids=("channel", "subset"))  # fmt: skip
+def test_a_secure_sum_in_the_narrow_modulus_is_the_plain_one_bit_for_bit(mechanism):
+    clients, dimension = 9, 40
+    bits = mechanism.sum_bits(dimension, clients)
+    assert bits < upload.sum_bits(100, clients)
+    updates = np.random.default_rng(3).normal(0, 0.2, (clients, dimension)).astype(np.float32)
+    payloads = mechanism.encode_many(updates, [rq.Key.from_seed(c) for c in range(clients)])
+    size = mechanism.size(dimension)
+    codes = dict(enumerate(wire.unpack(mechanism.coding, payload, size) for payload in payloads))
+    total = Round(terms_of(clients, size, bits), codes).total()
+    assert int(total.max()) < 2**bits
+    mean = mechanism.decode(total.astype(np.int64), clients, dimension)
+    assert np.array_equal(mean, mechanism.mean(payloads))

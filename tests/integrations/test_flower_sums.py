@@ -190,7 +190,7 @@ def terms_of(message, **changes):
         (lambda m: m.content[HEAD].update(offer="{"), "offer of this package"),
         (lambda m: m.content[HEAD].update(terms="[]"), "terms of a secure sum"),
         (lambda m: terms_of(m, least=2), "a cohort of at most 2"),
-        (lambda m: terms_of(m, bits=1), "bits enough"),
+        (lambda m: terms_of(m, bits=1), "it would wrap around"),
         (lambda m: terms_of(m, clients=[1, 2, 3, 9]), "one of the sum's clients"),
     ],
 )

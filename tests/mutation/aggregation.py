@@ -7,11 +7,40 @@ ROTATION = ("tests/aggregation/test_rotation.py",)
 LIMITS = ("tests/planning/test_limits.py",)
 COHORTS = ("tests/training/test_participation.py",)
 ROUND = ("tests/training/test_algorithm.py", "tests/training/test_cohort.py")
+SILENT = ("tests/mechanisms/test_silent_codes.py",)
 MODULUS = ("tests/aggregation/test_modulus.py",)
 STEP = ("tests/training/test_optimizer.py",)
 LEDGER = ("tests/privacy/test_ledger.py", "tests/training/test_client.py")
 
 MUTANTS = [
+    (
+        "mechanisms/silent_codes.py",
+        "[far[::-1], np.full(2, 1 - far.sum()), far]",
+        "[far, np.full(2, 1 - far.sum()), far[::-1]]",
+        "far levels of the other sign",
+        SILENT,
+    ),
+    (
+        "mechanisms/silent_codes.py",
+        "max(HEARD / setting.cohort, 4 / t**2)",
+        "HEARD / setting.cohort",
+        "codes that are nearly impossible at the clip",
+        SILENT,
+    ),
+    (
+        "mechanisms/silent_codes.py",
+        "setting.clip * (t / math.sqrt(rate) - 1)",
+        "setting.clip * (t / rate - 1)",
+        "more noise than two levels have",
+        SILENT,
+    ),
+    (
+        "mechanisms/silent_codes.py",
+        "low=clip / reach,",
+        "low=0,",
+        "a rate at which a probability is negative",
+        SILENT,
+    ),
     # How narrow a sum may be ---------------------------------------------------------------------
     (
         "aggregation/modulus.py",

@@ -69,7 +69,7 @@ def _updates(setting: UpdateSetting) -> UpdateFamily:
         raise ValueError(f"is for sums of {FEWEST} clients or more: two levels are as narrow")
 
     def parameters(t: float) -> dict[str, Any]:
-        # At least 4/t^2: at ±clip the rarer code keeps a quarter of the likelier one's chance.
+        # At least 4/t^2: at ±clip the rarer outer code is sent a third as often as the other.
         rate = six_digits(min(max(HEARD / setting.cohort, 4 / t**2), 1.0))
         margin = setting.clip * (t / math.sqrt(rate) - 1)
         return {"clip": setting.clip, "margin": six_digits(margin), "rate": rate}

@@ -309,7 +309,10 @@ class QuantizeMod:
                 f"without those that may collude, got {offer.mechanism.cohort}."
             )
         if terms.bits < offer.bits(len(terms.clients)):
-            raise ProtocolError("Expected bits enough for the sum of all clients' codes.")
+            raise ProtocolError(
+                f"Expected a modulus of {offer.bits(len(terms.clients))} bits or more for a sum "
+                f"over {len(terms.clients)} clients, got {terms.bits}: it would wrap around."
+            )
         if all_neighbours and terms.neighbours < others:
             raise ProtocolError(
                 f"Expected all {others} others as neighbours, got {terms.neighbours}: with fewer, "
