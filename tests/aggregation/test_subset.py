@@ -201,8 +201,8 @@ def test_over_all_subsets_the_mean_is_the_update_and_the_error_what_is_stated(k,
     assert abs(8 * omitted - (8 / k - 1)) < 1e-12
 
 
-def squared_errors(mechanism, x, rounds):
-    """Of the decoded mean, one number a round, each round with a subset of its own."""
+def errors_of(mechanism, x, rounds):
+    """Of the decoded mean, one row a round, each round with a subset of its own."""
     found = []
     for number in range(rounds):
         now, keys = mechanism.in_round(number), [ROOT.fold_in(number, c) for c in range(len(x))]
@@ -214,7 +214,7 @@ def squared_errors(mechanism, x, rounds):
 @pytest.mark.parametrize("mechanism", [sending(100), skellam(100)], ids=["bits", "skellam"])
 def test_a_mean_is_unbiased_over_subsets_and_codes_with_the_error_expected(mechanism):
     x = updates(4, 200, 0.3)  # shorter than sqrt(100/256), whatever the subset
-    errors = squared_errors(mechanism, x, 120)
+    errors = errors_of(mechanism, x, 120)
     direction = x.mean(axis=0) / np.linalg.norm(x.mean(axis=0))
 
     def centred(sample):  # a normal limit; false alarm 1e-6
@@ -230,6 +230,18 @@ def test_a_mean_is_unbiased_over_subsets_and_codes_with_the_error_expected(mecha
     if mechanism.channel is None:  # little noise: a mean scaled by k/D is noticed
         shrunk = errors @ direction - (1 - (100 / 256) ** 2) * length
         assert not centred(shrunk)
+
+
+@pytest.mark.parametrize("k", [100, None])
+def test_the_length_of_the_mean_is_measured_on_released_means(k):
+    mechanism, x = skellam(k, 0.1), updates(4, 200, 0.3)
+    length = float(np.linalg.norm(x.mean(axis=0)))
+    means = errors_of(mechanism, x, 60) + x.mean(axis=0)
+    error = dataclasses.replace(mechanism.expected_error(200), gain=1.0)
+    assert error.mean_norm(means, 4) == pytest.approx(length, rel=0.1)
+    assert error.mean_norm([np.zeros(200)], 4) == 0
+    with pytest.raises(ValueError, match=r"^Expected a decoded mean of at least one round"):
+        error.mean_norm([], 4)
 
 
 def test_the_gain_of_updates_at_the_threshold():

@@ -93,8 +93,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/releases.py",
-        "whole = self.clip_norm if self.whole_norm is None else self.whole_norm",
-        "whole = self.clip_norm",
+        "min(self.clip_norm, self.whole_norm * share(self.examples))",
+        "self.clip_norm * share(self.examples)",
         "one example changes a k-th part only",
         SUBSET,
     ),

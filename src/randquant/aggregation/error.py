@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +74,32 @@ class CoordinateError:
         noise = (self.variance / cohort + added + self.bias) / self.gain**2
         length = self.longest if mean_norm is None else mean_norm
         return math.sqrt(noise + self.omitted * length**2)
+
+    def mean_norm(self, means: Sequence[np.ndarray], cohort: int) -> float:
+        """Estimate the length of a mean of clipped updates from means that were decoded.
+
+        It costs no privacy: these means have been released.
+
+        Args:
+            means: (d,) floats each, decoded means of rounds of the same mechanism.
+            cohort: how many clients' updates are in each.
+
+        Returns:
+            Root mean square of the length over these rounds, of which the expected errors are
+            subtracted; 0 if nothing is seen above the noise.
+
+        Example:
+            >>> CoordinateError(variance=16.0).mean_norm([np.array([3.0, 4.0, 3.0])], cohort=16)
+            5.5677...
+        """
+        listed = [np.asarray(mean, dtype=np.float64) for mean in validate.listed("means", means)]
+        if not listed:
+            raise ValueError("Expected a decoded mean of at least one round, got none.")
+        # theory/subsets.md, Proposition 4: E|decoded/g|^2 = |m|^2 + d·(noise + omitted·|m|^2).
+        seen = float(np.mean([mean @ mean for mean in listed])) / self.gain**2
+        dimension = listed[0].size
+        noise = dimension * self.deviation(cohort, 0.0) ** 2
+        return math.sqrt(max(seen - noise, 0.0) / (1 + dimension * self.omitted))
 
 
 def coordinate_clipping(threshold: float) -> float:

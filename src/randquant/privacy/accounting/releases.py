@@ -201,8 +201,9 @@ class VectorRelease(ReleaseDefaults):
         worlds = 2 if self.neighboring == "replace_one" else 1
         # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16, of a
         # part theory/subsets.md, Proposition 5: what an example changes may all be in that part.
-        whole = self.clip_norm if self.whole_norm is None else self.whole_norm
-        return worlds * min(self.clip_norm, whole * share(self.examples))
+        if self.whole_norm is None:
+            return worlds * self.clip_norm * share(self.examples)
+        return worlds * min(self.clip_norm, self.whole_norm * share(self.examples))
 
     def _kappa(self, order: float) -> float:
         return kappa_sum(self.channel, self.cohort, order).upper
