@@ -1,7 +1,8 @@
 """A whole update by its rank, beside its peers: python benchmarks/rank.py [PART ...]
 
-Parts: certified (error over Gaussian noise at equal guarantee), bias (of rotations that are not
-uniformly distributed), speed, peers, use (digits). Without a name: all, in some minutes.
+Parts: means (of digits' pixels), training (digits), certified (error over Gaussian noise at equal
+guarantee), peers, bias (of rotations that are not uniformly distributed), speed. Without a name:
+all, in some minutes.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ import sys
 import time
 
 import numpy as np
+import torch
 from results import save
+from sklearn.datasets import load_digits
 
+from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.rank import RankMechanism, graded_rank
 from randquant.aggregation.spreading import GroupRotation
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.channels.keys import Key
 from randquant.mechanisms.design.ranks import gain, largest_gain, top_sum, two_levels
 from randquant.planning.limits import gaussian_multiplier, privunit
+from randquant.planning.plan import plan
+from randquant.planning.plan.record import built
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.calibration import OutOfReach, calibrate
+from randquant.training.federated import train
 
 DELTA = 1e-6
 
@@ -145,7 +153,72 @@ def peers() -> list[dict]:
     return rows
 
 
-PARTS = {"certified": certified, "peers": peers, "bias": bias, "speed": speed}
+def means(clients: int = 100_000) -> list[dict]:
+    """Mean of 64 pixels over clients that hold one image each, drawn from digits'."""
+    images = load_digits().data / 16 - 0.3
+    clip_norm = float(np.linalg.norm(images, axis=1).max())
+    updates = images[np.random.default_rng(0).integers(0, len(images), clients)].astype(np.float32)
+    rows, truth = [], updates.mean(axis=0, dtype=np.float64)
+    multiplier = gaussian_multiplier(8.0, DELTA, 1)
+    for mechanism in (
+        RankMechanism(clip_norm, 7.999),
+        LocalGaussian(clip_norm, multiplier * 1.0001),
+        calibrated_bits(64, clip_norm),
+    ):
+        root, total = Key.from_seed(5), np.zeros(64)
+        for start in range(0, clients, 10_000):
+            keys = [root.fold_in(c) for c in range(start, start + 10_000)]
+            payloads = mechanism.encode_many(updates[start : start + 10_000], keys)
+            total += np.asarray(mechanism.mean(payloads, 64), dtype=np.float64)
+        error = total / (clients / 10_000) - truth
+        epsilon = account([mechanism.release(64, 1)], DELTA).epsilon
+        rows.append({"mechanism": type(mechanism).__name__, "clients": clients, "epsilon": epsilon,
+                     "error": float(np.sqrt(np.mean(error**2))),
+                     "expected": mechanism.expected_error(64).deviation(clients),
+                     "bytes": mechanism.upload_bytes(64)})  # fmt: skip
+        print(rows[-1], flush=True)
+    return rows
+
+
+def calibrated_bits(dimension: int, clip_norm: float):
+    """One bit a coordinate at epsilon 8, once."""
+    asked = plan(dimension, 1000, 1000, 1, 8.0, DELTA, bits=1, trust="local", clip_norm=clip_norm,
+                 mechanisms=["stochastic-rounding"])  # fmt: skip
+    return asked.mechanism
+
+
+def training(seeds: int = 3) -> list[dict]:
+    """Digits' 650 parameters, 2,000 clients of 8 images each, in one of 20 rounds each."""
+    pixels, digits = load_digits(return_X_y=True)
+    pixels, digits = torch.tensor(pixels / 16).float(), torch.tensor(digits)
+    rows = []
+    for seed in range(seeds):
+        generator = np.random.default_rng(seed)
+        held = [generator.integers(0, 1500, 8) for _ in range(2000)]
+        clients = [(pixels[k], digits[k]) for k in held]
+        test = pixels[1500:], digits[1500:]
+        for name in ("rank", "local-gaussian", "stochastic-rounding"):
+            asked = plan(650, 2000, 100, 20, 8.0, 1e-5, bits=1, trust="local", clip_norm=0.5,
+                         mechanisms=[name])  # fmt: skip
+            run = train(
+                torch.nn.Linear(64, 10), clients, test=test, mechanism=built(asked.entries[0],
+                asked.need), rounds=20, cohort=100, max_participations=1, clip_norm=0.5,
+                seed=seed, progress=False,
+            )  # fmt: skip
+            rows.append({"mechanism": name, "seed": seed, "accuracy": run.summary.accuracy,
+                         "epsilon": run.guarantee.epsilon, "bytes": run.upload_bytes})  # fmt: skip
+            print(rows[-1], flush=True)
+    return rows
+
+
+PARTS = {
+    "means": means,
+    "training": training,
+    "certified": certified,
+    "peers": peers,
+    "bias": bias,
+    "speed": speed,
+}
 
 
 if __name__ == "__main__":

@@ -220,7 +220,7 @@ def test_clipping_norms_and_magnitudes_at_the_ends_of_floats():
 def test_an_index_of_two_million_coordinates_is_three_bytes():
     mechanism = RankMechanism(1.0, 8.0)
     assert mechanism.form(2**21).of_index == 3
-    assert mechanism.upload_bytes(2**21) == 3 + 2 + 2
+    assert mechanism.upload_bytes(2**21) == 3 + 3 + 2
 
 
 def test_a_payload_is_checked():
@@ -292,3 +292,21 @@ def test_hits_in_the_direction_of_the_update_are_as_often_as_the_gain_says():
         mean = mechanism.mean([mechanism.encode(update, key("gain", client))], 2)
         hits.append(float(mean @ update))
     assert mean_is(np.array(hits), 1.0, 2 * mechanism.length(2))
+
+
+def test_what_a_group_has_in_common_is_in_the_expected_error():
+    """Many clients of few rotations, beside the error that does not average out."""
+    update = np.full(20, 20**-0.5)
+    mechanism = RankMechanism(1.0, 6.0, groups=40)
+    expected = mechanism.expected_error(20).deviation(4000)
+    alone = RankMechanism(1.0, 6.0).expected_error(20).deviation(4000)
+    assert expected > 5 * alone
+    errors = []
+    for seed in range(6):
+        now = mechanism.in_round(seed)
+        payloads = [now.encode(update, key("common", seed, c)) for c in range(400)]
+        errors.append(now.mean(payloads, 20) - update)
+    found = float(np.mean(np.square(errors)))
+    wanted = mechanism.expected_error(20).deviation(400) ** 2
+    # 120 squares, in groups that are nearly independent: their mean is within a half of its own.
+    assert 0.5 * wanted < found < 1.5 * wanted

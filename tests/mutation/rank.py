@@ -23,13 +23,6 @@ MUTANTS = [
     ),
     (
         "privacy/certificates/rank.py",
-        "self._weight(first), self._weight(ranks - end)",
-        "self._weight(first), self._weight(ranks - 1 - first)",
-        "the mirrored rank of the end of a level, where levels overlap",
-        TABLE,
-    ),
-    (
-        "privacy/certificates/rank.py",
         "return (there, absent), (absent, there)",
         "return ((there, absent),)",
         "zero_out in one direction only",
@@ -93,9 +86,9 @@ MUTANTS = [
     ),
     (
         "aggregation/rank.py",
-        'np.searchsorted(ends, units, side="right")',
-        'np.searchsorted(ends, units, side="left")',
-        "a sampler that is off by one rank at the end of a level",
+        "units = units.astype(np.int64)",
+        "units = (units + 1).astype(np.int64)",
+        "a sampler that is off by one unit",
         HERE,
     ),
     (
@@ -117,7 +110,7 @@ MUTANTS = [
         'np.argsort(-magnitudes, kind="stable")[place]',
         "np.argpartition(-magnitudes, place)[place]",
         "equal magnitudes get one index for several ranks",
-        HERE,
+        ("tests/aggregation/test_selection.py",),
     ),
     (
         "aggregation/rank.py",
@@ -163,8 +156,8 @@ MUTANTS = [
     ),
     (
         "aggregation/spreading.py",
-        "factor * np.where(np.diagonal(triangle) < 0, -1.0, 1.0)",
-        "factor",
+        "sign = 1.0 if normal[0] >= 0 else -1.0",
+        "sign = 1.0",
         "a rotation that is not uniformly distributed",
         SPREAD,
     ),

@@ -17,12 +17,13 @@ from typing import Any, final
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.defaults import MechanismDefaults
+from randquant.aggregation.defaults import MechanismDefaults, error_of
+from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.payloads import each, finite
 from randquant.aggregation.selection import place_of
 from randquant.aggregation.spreading import GroupRotation, spread_size
 from randquant.channels.keys import Key
-from randquant.mechanisms.design.ranks import LEAST, MOST, gain, graded, two_levels
+from randquant.mechanisms.design.ranks import LEAST, MOST, gain, graded, shared, two_levels
 from randquant.mechanisms.record import CLIP_NORM, MechanismRecord
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, six_digits
 from randquant.privacy.accounting.ranks import RankRelease
@@ -32,7 +33,7 @@ from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 CHECK = 2
 """Bytes of a payload that tell its table, dimension and rotations from others."""
 
-GROUPS = 2**16
+GROUPS = 2**24
 """Default number of groups."""
 
 
@@ -74,7 +75,7 @@ class RankMechanism(MechanismDefaults):
         >>> update, root = np.full(5, 0.1, dtype=np.float32), Key.from_seed(0)
         >>> payloads = [mechanism.encode(update, root.fold_in(client)) for client in range(2)]
         >>> mechanism.mean(payloads, 5).shape, len(payloads[0])
-        ((5,), 5)
+        ((5,), 6)
     """
 
     clip_norm: float
@@ -172,6 +173,15 @@ class RankMechanism(MechanismDefaults):
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Unbiased; every decoded update has the same norm, in any direction."""
         return x, np.maximum(self.length(dimension) ** 2 / self.size(dimension) - x**2, 0.0)
+
+    def expected_error(self, dimension: int) -> CoordinateError:
+        """As `UpdateMechanism.expected_error`, of clients whose updates are equal: the worst case.
+
+        What the clients of one group have in common does not average out.
+        """
+        error = error_of(self, dimension)
+        together = error.variance * shared(self.table(dimension)) / self.groups
+        return replace(error, bias=error.bias + together)
 
     def record(self) -> dict[str, Any]:
         """All arguments."""

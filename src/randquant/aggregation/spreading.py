@@ -87,7 +87,9 @@ class GroupRotation:
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Rotate a vector (d,) to (size,), float64."""
         if self.size <= UNIFORM_UP_TO:
-            return self._matrix() @ x
+            y = np.array(x, dtype=np.float64)
+            _reflect(y, self._normals(), -1)
+            return y
         y = np.zeros(self.size)
         y[: self.dimension] = x
         for number in range(PASSES):
@@ -98,7 +100,9 @@ class GroupRotation:
     def inverse(self, y: np.ndarray) -> np.ndarray:
         """Rotate a vector (size,) back to (d,), float64, without the padding."""
         if self.size <= UNIFORM_UP_TO:
-            return y @ self._matrix()
+            x = np.array(y, dtype=np.float64)
+            _reflect(x, self._normals(), 1)
+            return x
         x = np.array(y, dtype=np.float64)
         for number in reversed(range(PASSES)):
             hadamard(x, math.sqrt(self.size))
@@ -109,13 +113,10 @@ class GroupRotation:
         """(size / 64,) uint64: a bit for each sign."""
         return self._key.fold_in(number).words(self.size // 64)
 
-    def _matrix(self) -> np.ndarray:
-        """A uniformly distributed orthogonal matrix: of normal columns made orthonormal."""
-        words = self._key.words(self.size**2)
-        uniform = ((words >> np.uint64(12)) + 0.5) * 2.0**-52
-        # theory/rank.md, Proposition 7: signs of the diagonal make the factors unique.
-        factor, triangle = np.linalg.qr(ndtri(uniform).reshape(self.size, self.size))
-        return factor * np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
+    def _normals(self) -> np.ndarray:
+        """(size (size + 1) / 2,) normal numbers: a direction of each dimension down to one."""
+        words = self._key.words(self.size * (self.size + 1) // 2)
+        return ndtri(((words >> np.uint64(12)) + 0.5) * 2.0**-52)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -125,3 +126,24 @@ def _flip(x: np.ndarray, words: np.ndarray) -> None:
         part = x[64 * place : 64 * place + 64]
         for bit in range(64):
             part[bit] *= 1.0 - 2.0 * np.float64((word >> np.uint64(bit)) & np.uint64(1))
+
+
+@numba.njit(nogil=True, cache=True)
+def _reflect(x: np.ndarray, normals: np.ndarray, step: int) -> None:
+    """Reflect what is left of x from each place on, from the first (1) or the last place (-1) on.
+
+    The reflection takes the place's axis to a random direction: theory/rank.md, Proposition 7.
+    """
+    size = x.size
+    for turn in range(size):
+        place = turn if step > 0 else size - 1 - turn
+        left = size - place
+        part = x[place:]
+        # The directions of `left` dimensions come after those of fewer.
+        normal = normals[left * (left - 1) // 2 : left * (left + 1) // 2].copy()
+        length = math.sqrt((normal * normal).sum())
+        sign = 1.0 if normal[0] >= 0 else -1.0
+        normal[0] += sign * length
+        along = 2.0 * (normal * part).sum() / (normal * normal).sum()
+        for j in range(left):
+            part[j] = sign * (along * normal[j] - part[j])

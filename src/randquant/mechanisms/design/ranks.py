@@ -7,6 +7,7 @@ average, `gain` times that vector. Derivation: `docs/theory/rank.md`.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -81,6 +82,29 @@ def gain(table: RankTable) -> float:
     return math.fsum(step * part for step, part in zip(steps, sums, strict=True)) / table.total
 
 
+def shared(table: RankTable) -> float:
+    """How much of a client's squared error does not average out over clients of one rotation.
+
+    It is the share for clients that all have one update, of the largest norm.
+
+    Example:
+        >>> shared(RankTable((1, 1), (3, 1)))  # one coordinate: a rotation is a sign, known to all
+        0.0
+    """
+    ends, size = table.starts[1:], table.size
+    square = 0
+    cuts = sorted({end for end in ends if end < size} | {2 * size - e for e in ends if e > size})
+    for first, end in itertools.pairwise([0, *cuts, size]):
+        weights = [
+            table.weights[next(at for at, e in enumerate(ends) if rank < e)]
+            for rank in (first, 2 * size - 1 - first)
+        ]
+        square += (end - first) * (weights[0] - weights[1]) ** 2
+    # theory/rank.md, Proposition 8.
+    known = gain(table) ** 2
+    return max((square / table.total**2 - known) / (1 - known), 0.0)
+
+
 @functools.lru_cache(maxsize=64)
 def two_levels(size: int, epsilon: float, neighboring: Neighboring = "replace_one") -> RankTable:
     """The table with the largest gain for one participation, which has two levels.
@@ -102,7 +126,7 @@ def two_levels(size: int, epsilon: float, neighboring: Neighboring = "replace_on
     Example:
         >>> table = two_levels(1024, 8.0)
         >>> table.counts, round(gain(table) * 32, 3)
-        ((4, 2044), 2.726)
+        ((7, 2041), 2.721)
     """
     size, epsilon = _checked(size, epsilon)
     if neighboring == "zero_out":
@@ -157,7 +181,7 @@ def graded(
     Example:
         >>> table = graded(1024, 1.0, 4.0)
         >>> len(table.counts), table.weights[0] <= math.e * table.weights[-1]
-        (47, True)
+        (44, True)
     """
     size, epsilon = _checked(size, epsilon)
     order = validate.real("order", order, above=1, high=1e3)
