@@ -69,7 +69,7 @@ def test_a_sum_counts_how_the_others_are_spread(seen):
     channel = rq.stochastic_rounding(0.123, 2, margin=0.7)
     kappa_sum(channel, 300, 2.5)
     assert shares(seen, "the others")[0] == (0, 150)
-    assert len(shares(seen, "the others")) == 3
+    assert shares(seen, "the others")[-1] == (147, 150)  # three arrangements at a time
     del seen[:]
     certify_sum(rq.rqm(clip=1.5, margin=1.5, levels=4, keep=0.37), 4, 2.0)
     found = shares(seen, "spread, %")

@@ -113,7 +113,7 @@ def test_a_round_decodes_the_weighted_sum_over_the_number_of_clients():
     with ThreadPoolExecutor(1) as pool:
         for mechanism in (ClippedSGD(1e30), ChannelMechanism(channel)):
             collect = collector(learner(Local(weighting=weighting)), mechanism, pool, 1)
-            found.append(collect([0, 2, 3], Key.from_seed(0)))
+            found.append(collect([0, 2, 3], Key.from_seed(0), 0))
     assert np.abs(found[0].mean - expected / 3).max() < 1e-6
     assert found[1].bytes_up == 3 * ChannelMechanism(channel).upload_bytes(8)
 

@@ -152,6 +152,8 @@ def read(name: str, hint: Any, *texts: str) -> Any:
     Example:
         >>> read("--bins", list[float], "-2,0,2"), read("--levels", int | None, "16")
         ([-2.0, 0.0, 2.0], 16)
+        >>> read("--seed", int | None, "none") is None
+        True
     """
     text, alternatives = texts[0], leaves(hint)
     numeric = {int, float} & {kind for leaf in alternatives for kind in (leaf, *get_args(leaf))}
@@ -163,8 +165,9 @@ def read(name: str, hint: Any, *texts: str) -> Any:
         value = [read_one(part) for part in _listed(name, text).split(",")]
     else:
         value = [read_one(each) for each in texts] if len(texts) > 1 else read_one(text)
+    given = "null" if numeric and value == "none" else value  # as msgspec says it
     with refusing(name, hint, value):
-        return msgspec.convert(value, hint, strict=False)
+        return msgspec.convert(given, hint, strict=False)
 
 
 @contextlib.contextmanager

@@ -74,8 +74,9 @@ def _of_channel(
 ) -> UpdateMechanism:
     """The channel on every coordinate, after clipping the norm if there is a threshold."""
     if trust is not None and str(trust):
-        validate.choice("trust", trust, ("local", "aggregate", "model"))
-    server: Trust = "aggregate" if trust in ("aggregate", "model") else "local"
+        validate.choice("trust", trust, (*record.trusts, "model"))
+    summed = trust in ("aggregate", "model") or "local" not in record.trusts
+    server: Trust = "aggregate" if summed else "local"
     channel, clients = build(record.name, parameters), 1 if cohort is None else cohort
     validate.whole("cohort", clients, low=1)
     clients = clients if server == "aggregate" else 1

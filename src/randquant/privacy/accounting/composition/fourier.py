@@ -62,7 +62,8 @@ def joined(first: PrivacyLoss, second: PrivacyLoss, cells: int) -> PrivacyLoss:
 
     Example:
         >>> one = PrivacyLoss(np.array([0.0, 1.0]), np.array([0.5, 0.5]), 0.0, upward=True)
-        >>> float(joined(one, one, 4).losses.max())
+        >>> both = joined(one, one, 4)
+        >>> float(both.losses[both.masses > 0].max())
         2.0
     """
     span = max(float(np.ptp(first.losses)), float(np.ptp(second.losses)), 1e-12)

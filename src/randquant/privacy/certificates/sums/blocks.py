@@ -84,6 +84,8 @@ def _fitted(
     size, place = len(blocks[0]), np.arange(channel.levels)
     # Of normal noise, what has least variance is under the rest: less still leaves room.
     least = size * float((rows @ place**2 - (rows @ place) ** 2).min())
+    if least <= 0:
+        return None  # some row is always the same code
     # A shape is whatever its integers say.
     shapes = [_bell(share * least) for share in variances]
     if max(len(shape) for shape in shapes) > size * (channel.levels - 1) + 1:
