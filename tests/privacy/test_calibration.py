@@ -233,7 +233,8 @@ def test_a_calibration_never_exceeds_its_target(epsilon, delta, rounds, dimensio
 def test_every_family_meets_a_target(trust):
     """But OPTM, which has none, and QMGeo, whose least epsilon is far above."""
     for name in protecting_mechanisms(UpdateSetting(50, 5, 2, trust)):
-        setting = UpdateSetting(50, 5, 10 if name in NOISES else 2, trust)
+        cohort = 100 if name == "sparse-ternary" else 5
+        setting = UpdateSetting(50, cohort, 10 if name in NOISES else 2, trust)
         if name == "optm":
             with pytest.raises(ValueError, match="one coordinate"):
                 update_family(name, setting)

@@ -258,11 +258,13 @@ def test_a_target_is_met_by_the_amplified_epsilon(draw):
     x = torch.randn(30, 4, 6, generator=torch.Generator().manual_seed(0))
     clients = [(part, (part[:, 0] > 0).long()) for part in x]
     found = rq.train(
-        torch.nn.Linear(6, 2), clients, epsilon=30, rounds=4, cohort=15, trust="model",
+        torch.nn.Linear(6, 2), clients, epsilon=3, rounds=4, cohort=15, trust="model",
         sampling=draw, seed=2,
     )  # fmt: skip
     assert found.guarantee.trust == "model"
-    assert found.guarantee.epsilon <= 30 < found.beside.epsilon
+    assert 2.9 < found.guarantee.epsilon <= 3
+    # Of one-bit sums with k of T rounds drawn, nothing better than the drawn rounds is known.
+    assert found.beside.epsilon > 3 or draw == "drawn"
     assert "model trust, hidden cohorts" in repr(found)
 
 

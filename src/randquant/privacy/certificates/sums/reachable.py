@@ -9,6 +9,7 @@ import itertools
 import math
 
 import numpy as np
+from scipy.special import logsumexp
 
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.curvature import CellLines
@@ -97,8 +98,12 @@ def _promising(laws: np.ndarray, points: np.ndarray, order: float) -> list[tuple
     relative = np.log(laws / top)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         moments = (np.exp(order * relative) * top) @ np.exp((1 - order) * relative).T
-        square = (points[:, None] - points) ** 2
-        ratio = np.log(moments) / ((order - 1) * np.where(square > 0, square, np.inf))
+        log_moments = np.log(moments)
+    # Powers beyond float64, of high orders: one pair after the other.
+    for i, j in np.argwhere(~np.isfinite(log_moments)):
+        log_moments[i, j] = logsumexp(order * relative[i] + (1 - order) * relative[j], b=top)
+    square = (points[:, None] - points) ** 2
+    ratio = log_moments / ((order - 1) * np.where(square > 0, square, np.inf))
     ratio = np.nan_to_num(np.maximum(ratio, ratio.T), posinf=0.0)
     where = [np.unravel_index(int(at), ratio.shape) for at in np.argsort(-ratio, axis=None)]
     pairs = [(int(i), int(j)) for i, j in where[: 4 * TRIED] if i < j]
