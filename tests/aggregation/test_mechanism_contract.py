@@ -35,8 +35,12 @@ WHOLE = {
 def built():
     """Every registered mechanism in every way that it is applied to whole updates."""
     for name, parameters in CHANNELS.items():
-        yield name, update_mechanism(name, parameters)
-        yield f"{name}, as a whole", update_mechanism(name, parameters, clip_norm=1.0)
+        cohort = None if "local" in EXAMPLES[name].trusts else CLIENTS
+        yield name, update_mechanism(name, parameters, cohort=cohort)
+        yield (
+            f"{name}, as a whole",
+            update_mechanism(name, parameters, cohort=cohort, clip_norm=1.0),
+        )
     for trust in ("local", "aggregate"):
         options = {"trust": trust, "cohort": CLIENTS if trust == "aggregate" else None}
         bits = CHANNELS["stochastic-rounding"]
