@@ -98,7 +98,7 @@ def test_there_is_no_cycle_of_modules():
 def test_faces_only_re_export():
     """A docstring, imports, `__all__`; the package's own face also knows what is slow to import."""
     faces = [name for name, path in FILES.items() if path.stem == "__init__"]
-    for name, node in ((name, node) for name in faces for node in TREES[name].body):
+    for name, node in ((face, node) for face in faces for node in TREES[face].body):
         plain = isinstance(node, ast.Import | ast.ImportFrom)
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         exported = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
