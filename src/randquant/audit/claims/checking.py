@@ -75,9 +75,9 @@ class ClaimCheck:
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """Whether the stated epsilon is true as configured, by neighbours; empty if none is."""
-        if self.claim.epsilon is None:
+        if (stated := self.claim.epsilon) is None:
             return {}
-        return {each: self.readings[0].verdict(self.claim.epsilon, each) for each in NEIGHBORINGS}
+        return {each: self.readings[0].verdict(stated, each) for each in NEIGHBORINGS}
 
     @property
     def saving(self) -> tuple[tuple[str, ...], ...]:
@@ -85,8 +85,10 @@ class ClaimCheck:
 
         Each may hold the neighbours it is true for, last; empty where none makes it true.
         """
-        stated, found = self.claim.epsilon, []
-        for reading in self.readings if stated is not None else ():
+        found: list[tuple[tuple[str, ...], list[Neighboring]]] = []
+        if (stated := self.claim.epsilon) is None:
+            return ()
+        for reading in self.readings:
             true = [each for each in NEIGHBORINGS if reading.verdict(stated, each) == "true"]
             if true and not any(set(kept) <= set(reading.assumptions) for kept, _ in found):
                 found.append((reading.assumptions, true))

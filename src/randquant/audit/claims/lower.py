@@ -130,8 +130,8 @@ def _epsilons(
 ) -> np.ndarray:
     """log((P(S > t) - delta) / Q(S > t)) for each threshold t, lowered."""
     # theory/claims.md, Proposition 3: what the binomial leaves out counts for Q, and not for P.
-    above = logsumexp(log_ndtr(first - at[:, None]), axis=1, b=mass)
-    other = logsumexp(log_ndtr(second - at[:, None]), axis=1, b=mass)
+    above = np.asarray(logsumexp(log_ndtr(first - at[:, None]), axis=1, b=mass))
+    other = np.asarray(logsumexp(log_ndtr(second - at[:, None]), axis=1, b=mass))
     other = np.logaddexp(other, math.log(2 * TAIL)) if mass.size > 1 else other
     slack = 4 * SLACK * (1 + np.abs(above) + np.abs(other))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
