@@ -20,8 +20,9 @@ from randquant.privacy.accounting.accountant import (
     account_at,
 )
 from randquant.privacy.accounting.composition.rule import compose
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.release import ReleaseDefaults
-from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, NoiseRelease
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 # The true epsilon at delta = 1e-5 of this many releases at the one pair (clip, -clip).

@@ -11,10 +11,10 @@ import pytest
 import randquant as rq
 from randquant.mechanisms.noise.laws import Binomial, Skellam
 from randquant.privacy.accounting.accountant import ORDERS, account
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.releases import (
     ChannelRelease,
     GaussianRelease,
-    NoiseRelease,
     VectorRelease,
 )
 
