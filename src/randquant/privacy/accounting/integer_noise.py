@@ -69,7 +69,7 @@ class NoiseRelease(ReleaseDefaults):
     def renyi(self, order: float) -> float:
         """Sum of the divergences of all rounds (`shift_divergence`)."""
         order = validate.renyi_order(order)
-        if self.rounds == 0:
+        if self.rounds == 0:  # also at order infinity, where shifts cost infinitely much
             return 0.0
         curvature = _curvature(self.noise, self.cohort)
         spread = self.noise.spread(self.cohort)
@@ -82,7 +82,7 @@ class NoiseRelease(ReleaseDefaults):
         """Squared distance of all rounds times that of a unit step, `step_square`."""
         # theory/gaussian.md, Proposition 4; `rounded_up` pays for both products.
         step = step_square(_curvature(self.noise, self.cohort))
-        if math.isinf(step):
+        if math.isinf(step):  # a law too narrow to compare
             return None
         return rounded_up(self.rounds * self.squared_distance * step)
 

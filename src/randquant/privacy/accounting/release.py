@@ -6,7 +6,7 @@ from typing import Protocol
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.attacks import Attack
+from randquant.privacy.accounting.attacks import RunAttack
 from randquant.privacy.accounting.composition.loss import Worlds
 from randquant.privacy.accounting.martingale import Steps
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
@@ -91,7 +91,7 @@ class Release(Protocol):
         ...
 
     @property
-    def attacks(self) -> tuple[tuple[Attack, int], ...]:
+    def attacks(self) -> tuple[tuple[RunAttack, int], ...]:
         """Attacks on parts of the run, each with how many parts it is repeated in; for `lower`."""
         ...
 
@@ -171,7 +171,7 @@ class ReleaseDefaults:
         return None
 
     @property
-    def attacks(self) -> tuple[tuple[Attack, int], ...]:
+    def attacks(self) -> tuple[tuple[RunAttack, int], ...]:
         """None is known."""
         return ()
 
