@@ -98,6 +98,11 @@ class RankRelease(ReleaseDefaults):
         # theory/composition.md, Proposition 1: dominating pairs compose, also adaptively.
         return RankWorlds(self.table, self.neighboring), self.rounds
 
+    @property
+    def attacks(self) -> tuple[tuple[RankWorlds, int], ...]:
+        """An update and its negative, or zero, in each round."""
+        return ((RankWorlds(self.table, self.neighboring), self.rounds),)
+
     def zeroed(self) -> RankRelease:
         """The same release for `zero_out` neighbours."""
         return replace(self, neighboring="zero_out")
