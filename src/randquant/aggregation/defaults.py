@@ -144,6 +144,16 @@ class MechanismDefaults(ABC):
         check_seed(seed)
         return self
 
+    def adapted(
+        self: UpdateMechanism, squares: Sequence[float], dimension: int, clients: int
+    ) -> UpdateMechanism:
+        """The same in each round."""
+        return self
+
+    def noted(self, squares: Sequence[float], mean: np.ndarray, clients: int) -> tuple[float, ...]:
+        """Nothing."""
+        return ()
+
     def size(self, dimension: int) -> int:
         """One number for each coordinate."""
         return dimension
