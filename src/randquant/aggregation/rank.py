@@ -54,6 +54,8 @@ class RankMechanism(MechanismDefaults):
             drawn with its key, whatever its update, and stated in its payload.
         rotation_seed: public, the same for all clients and the server, and fixed before the updates
             are known; of each round another one, see `in_round`.
+        client: number of the client whose updates these are, see `of_client`: its group follows
+            from that and `rotation_seed`, and payloads of other groups are refused.
 
     Guarantees:
         The bound of `release` holds for what is sent, whatever the rotation: rounding may only
@@ -84,6 +86,7 @@ class RankMechanism(MechanismDefaults):
     tuned_to: Neighboring = "replace_one"
     groups: int = GROUPS
     rotation_seed: int = 0
+    client: int | None = None
 
     cohort = 1
     channel = None
@@ -96,6 +99,8 @@ class RankMechanism(MechanismDefaults):
         validate.choice("tuned_to", self.tuned_to, NEIGHBORINGS)
         validate.whole("groups", self.groups, low=1, high=2**32)
         validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+        if self.client is not None:
+            validate.whole("client", self.client, low=0, high=2**64 - 1)
 
     @property
     def trust(self) -> Trust:
@@ -113,6 +118,20 @@ class RankMechanism(MechanismDefaults):
         """The same mechanism with the rotations of a round."""
         return replace(self, rotation_seed=seed)
 
+    def of_client(self, number: int) -> RankMechanism:
+        """With the one group that this client has in a round."""
+        return replace(self, client=number)
+
+    def group(self, key: Key) -> int:
+        """The client's group: by its number and the seed, or else drawn with its key."""
+        if self.client is not None:
+            key = Key.from_seed(self.rotation_seed).fold_in("client", self.client)
+        return int(draw_below(self.groups, key.fold_in("group"))[0])
+
+    def check(self, payload: bytes, dimension: int) -> None:
+        """As payloads say, and that it is of the client's own group."""
+        self._read(payload, dimension)
+
     def rotation(self, dimension: int, group: int) -> GroupRotation:
         """The rotation of a group's updates."""
         return GroupRotation(dimension, self.rotation_seed, group)
@@ -126,7 +145,7 @@ class RankMechanism(MechanismDefaults):
         form = self.form(vector.size)
         direction, norm = _direction(finite(vector).astype(np.float64))
         key.claim()
-        group = int(draw_below(self.groups, key.fold_in("group"))[0])
+        group = self.group(key)
         # theory/rank.md, Proposition 3: any probability is covered, also a rounded one.
         sent = min(norm / self.clip_norm, 1.0)
         if int(key.fold_in("length").words(1)[0]) >= int(sent * 2.0**64):
@@ -137,13 +156,13 @@ class RankMechanism(MechanismDefaults):
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Add up each group's signed coordinates, and rotate each group's sum back."""
-        form = self.form(dimension)
+        size = self.size(dimension)
         read: list[tuple[int, int]] = []
-        each(payloads, lambda payload: read.append(form.read(payload)))
+        each(payloads, lambda payload: read.append(self._read(payload, dimension)))
         total = np.zeros(dimension)
         for group, members in groupby(sorted(read), key=lambda pair: pair[0]):
             rotation = self.rotation(dimension, group)
-            total += rotation.inverse(_signed(form.size, (index for _, index in members)))
+            total += rotation.inverse(_signed(size, (index for _, index in members)))
         return (total * (self.length(dimension) / len(payloads))).astype(np.float32)
 
     def size(self, dimension: int) -> int:
@@ -184,12 +203,25 @@ class RankMechanism(MechanismDefaults):
         return replace(error, bias=error.bias + together)
 
     def record(self) -> dict[str, Any]:
-        """All arguments."""
-        return {"mechanism": "rank", **asdict(self)}
+        """All arguments; the client's number only where there is one."""
+        given = {name: value for name, value in asdict(self).items() if name != "client"}
+        own = {} if self.client is None else {"client": self.client}
+        return {"mechanism": "rank", **given, **own}
 
     def form(self, dimension: int) -> RankForm:
         """How payloads of updates of this dimension are put together."""
-        return _form(self, dimension)
+        return _form(replace(self, client=None), dimension)
+
+    def _read(self, payload: bytes, dimension: int) -> tuple[int, int]:
+        """(group, index) of a payload, or ValueError."""
+        group, index = self.form(dimension).read(payload)
+        # Whoever chose a group after seeing its rotations could push the mean in a direction.
+        if self.client is not None and group != (own := self.group(Key.from_seed(0))):
+            raise ValueError(
+                f"Expected group {own}, which client {self.client} has in this round, got {group}: "
+                "a client does not choose its rotation."
+            )
+        return group, index
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +401,7 @@ RECORDS = (
         update=_family,
         trusts=("local",),
         whole_update=True,
+        run_settings=("client",),
     ),
     MechanismRecord(
         "graded-rank",
