@@ -2,8 +2,8 @@
 
 Parts: means (of digits' pixels), training (digits), certified (error over Gaussian noise at equal
 guarantee), peers (the same of PrivUnit, RRSC and one bit), sampled (errors of the real samplers),
-bias (of rotations that are not uniformly distributed), speed. Without a name: all, in some minutes.
-Each part replaces its own rows of results/rank.json.
+bias (of rotations that are not uniformly distributed: the worst update found), speed. Without a
+name: all, in some minutes. Each part replaces its own rows of results/rank.json.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from local_peers import PrivUnit, RotatedSimplex
 from results import FOLDER, save
+from rotation_bias import search
 from sklearn.datasets import load_digits
 
 from randquant.aggregation.baselines import LocalGaussian
@@ -26,7 +27,7 @@ from randquant.aggregation.rank import RankMechanism, graded_rank
 from randquant.aggregation.spreading import GroupRotation
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.channels.keys import Key
-from randquant.mechanisms.design.ranks import gain, largest_gain, top_sum, two_levels
+from randquant.mechanisms.design.ranks import gain, largest_gain, two_levels
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan import plan
 from randquant.planning.plan.record import built
@@ -76,42 +77,6 @@ def certified() -> list[dict]:
         rows.append({"dimension": 2**exponent, "rank": relative, "bytes": sent, "dual": bound})
         print(rows[-1], flush=True)
     return rows
-
-
-def bias() -> list[dict]:
-    """Relative bias along updates of equal spikes, at the first or at random coordinates.
-
-    No index is drawn: given a rotation, the mean of what two levels decode to, along the update, is
-    the sum of the largest magnitudes over its expectation.
-    """
-    rows = []
-    for size, passes, trials in SETTINGS:
-        cut = two_levels(size, 8.0).counts[0]
-        expected, generator = top_sum(size, cut), np.random.default_rng(0)
-        for count in (1, 2, 3, 4, 6, 8, 16, 64, 256, size):
-            for where in ("first", "random"):
-                sums = []
-                for _ in range(trials if count <= 8 else trials // 4):
-                    x = np.zeros(size)
-                    places = generator.permutation(size) if where == "random" else range(size)
-                    x[list(places)[:count]] = 1 / math.sqrt(count)
-                    for _ in range(passes):
-                        x *= 1.0 - 2.0 * generator.integers(0, 2, size)
-                        hadamard(x, math.sqrt(size))
-                    sums.append(float(np.partition(np.abs(x), size - cut)[size - cut :].sum()))
-                relative = np.array(sums) / expected - 1
-                setting = {"size": size, "passes": passes, "spikes": count, "where": where}
-                error = 2 * float(relative.std() / math.sqrt(len(sums)))
-                rows.append({**setting, "bias": float(relative.mean()), "two_errors": error})
-        worst = max(rows, key=lambda row: abs(row["bias"]) * (row["size"] == size)
-                    * (row["passes"] == passes))  # fmt: skip
-        print("worst", worst, flush=True)
-    return rows
-
-
-SETTINGS = ((256, 1, 200), (256, 2, 2000), (256, 3, 2000), (8192, 1, 50), (8192, 2, 600),
-            (8192, 3, 600))  # fmt: skip
-"""Coordinates, passes of signs and a transform, rotations tried."""
 
 
 def seconds(action, times: int) -> float:
@@ -286,7 +251,7 @@ PARTS = {
     "certified": certified,
     "peers": peers,
     "sampled": sampled,
-    "bias": bias,
+    "bias": search,
     "speed": speed,
 }
 
