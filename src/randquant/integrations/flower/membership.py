@@ -54,8 +54,8 @@ class Membership:
             return self.offer.mechanism
         if not self.commitment:
             raise ProtocolError(
-                "Expected a seed of the coordinates that the server and this client have drawn "
-                "together, got none."
+                "Expected a seed of the coordinates or rotations that the server and this client "
+                "have drawn together, got none."
             )
         seed = draw.proved(self.session, self.commitment, number, self.part, proof)
         return self.offer.mechanism.in_round(seed)

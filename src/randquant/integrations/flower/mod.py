@@ -148,7 +148,7 @@ class QuantizeMod:
             if offer.buffers == "frozen":
                 layout.check_frozen(old, new)
             update = layout.update(old, new)
-            payload = mechanism.encode(update, Key.generate())
+            payload = mechanism.of_client(context.node_id).encode(update, Key.generate())
         except Exception as error:
             return _refusal(message, NOTHING, error)
         finally:  # whatever the train function did to the content
@@ -156,12 +156,13 @@ class QuantizeMod:
                 context.state.pop(SUM, None)
             if account is not None:
                 context.state[SPENT] = account
-        codes = wire.unpack(messages.coding_of(mechanism), payload, offer.size)
         if client is None:
-            form = messages.upload_format(mechanism, head.session, context.node_id)
-            payload = wire.pack(form, codes)
+            payload = messages.addressed(
+                mechanism, payload, head.session, context.node_id, offer.size
+            )
         else:
             assert isinstance(inbox, ConfigRecord)
+            codes = wire.unpack(messages.coding_of(mechanism), payload, offer.size)
             payload = client.mask(codes, messages.read_inbox(RecordDict({messages.INBOX: inbox})))
             own.remember(context)
         record = messages.payload_record(payload, offer.size)
@@ -207,7 +208,7 @@ class QuantizeMod:
         if offer.drawn != bool(head.commitment):
             raise ProtocolError(
                 "Expected the server's commitment to its part of a seed exactly where an offer "
-                "sends a subset of the coordinates."
+                "needs one: for a subset of the coordinates, or rotations."
             )
         if len(head.commitment) not in (0, HASH_BYTES):
             raise ProtocolError(
@@ -248,6 +249,8 @@ class QuantizeMod:
             raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
+        if terms is not None and mechanism.coding is None:
+            raise ProtocolError("Expected no secure sum of an offer that sends no codes, got one.")
         if terms is not None:
             self._check_terms(offer, terms, context)
         accountant = ledger.accountant

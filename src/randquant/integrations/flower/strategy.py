@@ -135,7 +135,7 @@ class QuantizedStrategy(Strategy):
         self.parts, self.frozen = parts, frozen
         self.buffers: Buffers = buffers
         self.statistics, self.directory = statistics, directory
-        Offer(mechanism, 2**30)  # checks it; a subset is no larger
+        Offer(mechanism, 2**29)  # checks it; a subset is no larger
         self.strategy, self.mechanism = strategy, mechanism
         self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
         self.least = mechanism.cohort if least is None else least

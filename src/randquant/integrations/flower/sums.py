@@ -19,9 +19,7 @@ from flwr.serverapp import Grid
 from randquant.aggregation.secagg.draw import Draw
 from randquant.aggregation.secagg.server import Server
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
-from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import Head
 from randquant.integrations.flower.offer import Offer
@@ -83,7 +81,7 @@ class Bytes:
         return {
             "sent_bytes": max(self._sent.values(), default=0),
             "upload_bytes": self._upload,
-            "plain_bytes": upload.coded(self.offer.channel, self.offer.size),
+            "plain_bytes": self.offer.plain_bytes,
         }
 
 
@@ -120,9 +118,9 @@ class Link:
 
 @dataclass
 class PlainSum:
-    """A sum of codes that the server sees one by one.
+    """Payloads that the server sees one by one.
 
-    If the coordinates need a seed, it is drawn with the clients before they are asked to upload.
+    If the round needs a seed, it is drawn with the clients before they are asked to upload.
     """
 
     offer: Offer
@@ -164,14 +162,13 @@ class PlainSum:
         }
 
     def add(self, replies: Iterable[Message]) -> int:
-        """Unpack each payload, so that only codes of this client and round are averaged."""
+        """Check each payload, so that only those of this client and round are averaged."""
 
         def take(client: int, content: RecordDict) -> None:
-            form = messages.upload_format(self._mechanism, self._session, client)
-            codes = wire.unpack(form, messages.read_payload(content), self.offer.size)
-            padding = self.offer.size - self.offer.dimension
-            coding = messages.coding_of(self._mechanism)
-            self._payloads[client] = wire.pack(coding, codes, padding)
+            self._payloads[client] = messages.unaddressed(
+                self._mechanism, messages.read_payload(content), self._session, client,
+                self.offer.dimension,
+            )  # fmt: skip
 
         asked, counted = self.clients, self._bytes.counted(replies)
         known = _checked(counted, asked, messages.UPLOAD, self._session, take, self.refused)
