@@ -75,10 +75,9 @@ class Membership:
         context.state.pop(_name(self.session), None)
 
     @staticmethod
-    def keep(context: Context, *sessions: bytes) -> None:
-        """Delete what is stored of all rounds but these."""
-        kept = {_name(session) for session in sessions}
-        for name in [n for n in context.state if n.startswith(f"{SUM}.") and n not in kept]:
+    def forget_all(context: Context) -> None:
+        """Delete what is stored of all rounds."""
+        for name in [name for name in context.state if name.startswith(f"{SUM}.")]:
             del context.state[name]
 
     @staticmethod

@@ -142,7 +142,8 @@ class QuantizeMod:
         except Exception as error:
             return refusal(message, NOTHING, error)
         finally:  # whatever the train function did to the content
-            own.forget(context)
+            if not head.offer:  # a client is in this sum, and in the next one at most
+                Membership.forget_all(context)
             if account is not None:
                 context.state[SPENT] = account
         codes = wire.unpack(messages.coding_of(mechanism), payload, offer.size)
@@ -169,7 +170,7 @@ class QuantizeMod:
             own = self._advertise(head, ledger, context)
             # Not recorded: each request gets new keys, and a server may ask any number of times.
             answer = {} if own.client is None else {context.node_id: own.client.advertise()}
-            Membership.keep(context)  # a message of its own begins anew
+            Membership.forget_all(context)  # a message of its own begins anew
             own.remember(context)
             return reply(message, head, {messages.INBOX: messages.inbox_record(answer)}, own.part)
         own = Membership.recall(context, head.session)
@@ -207,7 +208,6 @@ class QuantizeMod:
                 raise ProtocolError(f"Expected {step!r} of the next sum, got another message.")
             if step == messages.ADVERTISE:
                 own = self._advertise(head, self._ledger(context), context)
-                Membership.keep(context, current)  # a client is in two sums at most
             else:
                 own = Membership.recall(context, head.session)
                 own.forget(context)
