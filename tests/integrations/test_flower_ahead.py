@@ -10,19 +10,26 @@ import pytest
 from flower_grid import InProcessGrid, client_app, over_the_wire
 from flower_rounds import (
     ANYTHING,
+    NOISY,
     exact,
     fedavg,
     mean_of,
+    model,
     mover,
+    noisy,
     run,
 )
 from flwr.app import RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from randquant.integrations.flower.ledger import SPENT
-from randquant.integrations.flower.membership import SUM
+from randquant.aggregation.vector import VectorMechanism
+from randquant.integrations.flower.accountant import RunAccountant
+from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
+from randquant.integrations.flower.membership import SUM, Membership
 from randquant.integrations.flower.messages import HEAD, INBOX, NEXT
-from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.flower.mod import QuantizeMod
+from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.privacy.accounting.accountant import account
 
 NODES = range(1, 6)
 NEXT_HEAD, NEXT_INBOX = NEXT[HEAD], NEXT[INBOX]
@@ -347,3 +354,99 @@ def test_a_second_start_begins_with_its_own_handshake():
     del grid.batches[:]
     run(strategy, grid, rounds=1)
     assert len(grid.batches) == 5
+
+
+def test_the_limit_of_a_client_counts_the_round_that_runs():
+    """A limit of exactly two answers: it is invited to no third, and two means are exact."""
+    mechanism = noisy()
+    two, three = (
+        account([mechanism.release(5, rounds, "replace_one")], 1e-5, quick=True).epsilon
+        for rounds in (2, 3)
+    )
+    assert two < three
+    grid = a_grid(mod=QuantizeMod(epsilon=(two + three) / 2))
+    with pytest.raises(RoundsFailed):
+        run(strategy_of(mechanism), grid, rounds=3)
+    found = refusals_of_next(grid)
+    assert len(found) == 5
+    assert all("within epsilon" in text for text in found)
+    assert sum(step == "upload" for step, *_ in grid.seen) == 2 * 5
+    assert len(grid.batches) == 5 + 3 + 1  # the last invites to a handshake of its own, in vain
+
+
+@pytest.mark.parametrize(
+    ("at", "name", "reason"),
+    [
+        ("confirm", NEXT_INBOX, None),
+        ("upload", INBOX, "do not unseal"),
+        ("reveal", INBOX, "neighbours to confirm the survivors, got 0"),
+    ],
+)
+def test_messages_of_one_sum_are_worth_nothing_in_the_other(at, name, reason):
+    """Keys, sealed shares, confirmations of sum t in the place of those of sum t + 1."""
+    kept, grid = {}, a_grid()
+
+    def swapped(message):
+        inbox = message.content[name]
+        inbox.update(kept.setdefault(message.metadata.dst_node_id, dict(inbox)))
+
+    changing(grid, at, swapped, following=True if reason is None else None)
+    if reason is None:  # the server sees that clients saw other keys, and begins anew
+        found = run(strategy_of(exact(cohort=3)), grid, rounds=3).arrays["w"].numpy()
+        np.testing.assert_allclose(found, 3 * mean_of(NODES), atol=1e-5)
+        assert len(grid.batches) == 5 + 3 + 5
+        return
+    with pytest.raises(RoundsFailed):
+        run(strategy_of(exact(cohort=3)), grid, rounds=3)
+    reasons = [reply.error.reason for *_, reply in grid.seen if reply.has_error()]
+    assert len(reasons) == 5
+    assert all(reason in text for text in reasons)
+
+
+def test_a_server_that_never_ends_a_sum_gains_nothing():
+    """It may go on to the next sum; a client that was charged for both reveals the second only."""
+    grid = a_grid(range(1, 8))
+    send, dropped = grid.send_and_receive, []
+
+    def skipping(messages, *, timeout=None):
+        sent = list(messages)
+        if sent and sent[0].content[HEAD]["step"] == "reveal" and not dropped:
+            dropped.extend(over_the_wire(message) for message in sent)
+            return []
+        return send(sent, timeout=timeout)
+
+    grid.send_and_receive = skipping
+    strategy = strategy_of(patience=2)
+    found = run(strategy, grid, rounds=2).arrays["w"].numpy()
+    np.testing.assert_allclose(found, mean_of(range(1, 8)), atol=1e-5)
+    for message in dropped:  # too late: the upload of the next sum has ended this one
+        message.metadata.__dict__["_message_id"] = "late"
+        reply = grid.app(message, grid.contexts[message.metadata.dst_node_id])
+        assert "the sum that this client is in" in reply.error.reason
+    assert all(spent == 2 for spent in map(answers_of, grid.contexts.values()))
+
+
+def answers_of(context):
+    ledger = ClientLedger(RunAccountant(1e-5), context)
+    with ledger.held():
+        return ledger.accountant.answers(OWN)
+
+
+def test_a_subset_of_the_coordinates_has_another_seed_in_each_round():
+    """The commitment, the parts and the proof travel a message earlier, and mean the same."""
+    mechanism = VectorMechanism(NOISY, 1.0, "aggregate", 3, coordinates=5)
+    grid, seeds = a_grid(), []
+    mechanism_of = Membership.mechanism
+
+    def noted(self, number, proof):
+        found = mechanism_of(self, number, proof)
+        seeds.append(found.subset_seed)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Membership, "mechanism", noted)
+        result = run(strategy_of(mechanism), grid, model(40), rounds=3)
+    assert [len(set(seeds[at : at + 5])) for at in (0, 5, 10)] == [1, 1, 1]
+    assert len(set(seeds)) == 3
+    assert len(grid.batches) == 2 + 3 * 3
+    assert [m["clients"] for m in result.train_metrics_clientapp.values()] == [5, 5, 5]
