@@ -107,7 +107,11 @@ class MixedRound(Round):
     def __init__(self, terms, *arguments, **options):
         super().__init__(terms, *arguments, **options)
         self.before, self.after = (
-            Round(dataclasses.replace(terms, session=os.urandom(8)), vectors_of(terms, seed=seed))
+            Round(
+                dataclasses.replace(terms, session=os.urandom(8)),
+                vectors_of(terms, seed=seed),
+                threshold=terms.threshold / terms.neighbours,
+            )
             for seed in (1, 2)
         )
 
@@ -116,9 +120,8 @@ class MixedRound(Round):
         if step == "advertise":
             assert before.closed() == set(self.terms.clients)
         if step == "share":
-            self.tags = {
-                c: before.clients[c].confirm(before.server.close()) for c in before.clients
-            }
+            survivors = before.server.close()
+            self.tags = {c: before.clients[c].confirm(survivors) for c in survivors}
         answers = super()._ask(step, inboxes, work)
         if step == "share":
             relayed = before.server.relay(self.tags)
