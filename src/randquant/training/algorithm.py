@@ -32,12 +32,14 @@ class State:
         parameters: (d,) float32, the global model.
         participations: (N,) int64, rounds that each client has taken part in.
         optimizer: the state of the server's optimiser.
+        squares: what the mechanism of the next round adapts to, from what was released.
     """
 
     round: int
     parameters: np.ndarray
     participations: np.ndarray
     optimizer: OptimizerState = field(default_factory=dict)
+    squares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +115,12 @@ def distributed_sgd(
         learner.load(state.parameters)
         number = state.round + 1
         seed = int(public.fold_in(number).words(1)[0])
-        collected = collect(cohort, key.fold_in(number), seed)
+        collected = collect(cohort, key.fold_in(number), seed, state.squares)
         parameters, stepped = _stepped(server, state, collected.mean)
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started
-        return State(state.round + 1, parameters, participations, stepped), Round(
+        return State(number, parameters, participations, stepped, collected.squares), Round(
             train_loss=float(collected.losses.mean()) if cohort else None,
             bytes_up=collected.bytes_up,
             seconds_gradient=min(collected.seconds_gradient, total),

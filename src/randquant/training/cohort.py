@@ -29,18 +29,20 @@ class Collected(NamedTuple):
         bytes_up: bytes that all clients send, under the trust in force; zeros of absent clients
             included where they must be sent.
         seconds_gradient: wall time of forward and backward passes, in seconds.
+        squares: what the next round's mechanism adapts to (`UpdateMechanism.noted`).
     """
 
     mean: np.ndarray
     losses: np.ndarray
     bytes_up: int
     seconds_gradient: float
+    squares: tuple[float, ...] = ()
 
 
 ZEROS_AT_ONCE = 16
 """Absent clients that are encoded together."""
 
-Collect = Callable[[Sequence[int], Key, int], Collected]
+Collect = Callable[[Sequence[int], Key, int, Sequence[float]], Collected]
 
 
 def collector(
@@ -52,7 +54,8 @@ def collector(
 ) -> Collect:
     """Return the function that collects a cohort's mean.
 
-    It is given the cohort, the round's key, and the round's public seed (`in_round`).
+    It is given the cohort, the round's key and public seed (`in_round`), and what the mechanism
+    adapts to (`adapted`).
 
     Args:
         learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
@@ -85,8 +88,11 @@ def collector(
         keys = [key.fold_in("client", client) for client in clients]
         return encoder.encode_many(updates, keys), losses, seconds
 
-    def by_payloads(cohort: Sequence[int], key: Key, seed: int) -> Collected:
-        groups, now = learner.groups(cohort, workers), mechanism.in_round(seed)
+    def by_payloads(
+        cohort: Sequence[int], key: Key, seed: int, squares: Sequence[float] = ()
+    ) -> Collected:
+        groups, clients = learner.groups(cohort, workers), len(cohort) or 1
+        now = mechanism.adapted(squares, learner.dimension, clients).in_round(seed)
         here = len(groups) == 1 or learner.on_gpu
         keys, encoders = [key] * len(groups), [now] * len(groups)
         if learner.one_thread and not learner.on_gpu:
@@ -107,8 +113,8 @@ def collector(
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
-        sent = senders * mechanism.upload_bytes(learner.dimension, senders or None)
-        return Collected(mean, losses, sent, seconds)
+        sent = senders * now.upload_bytes(learner.dimension, senders or None)
+        return Collected(mean, losses, sent, seconds, now.noted(squares, mean, clients))
 
     return by_payloads
 
@@ -136,6 +142,7 @@ def _on_gpu(
     cohort: Sequence[int],
     key: Key,
     seed: int,
+    squares: Sequence[float] = (),
 ) -> Collected:
     totals, losses, seconds = [], [], 0.0
     for clients in learner.groups(cohort, 1):
