@@ -12,7 +12,6 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Result, Strategy
 
 from randquant._internal import locks, validate
@@ -25,21 +24,13 @@ from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.eligible import EligibleGrid
 from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.planned import for_target
 from randquant.integrations.flower.sums import SESSION_BYTES, Link, PlainSum, SecureSum, Sum
 from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, parts_of
+from randquant.integrations.flower.wrapped import EXAMPLES, check_inner, check_nodes
 from randquant.privacy.guarantee import Neighboring
 
 STATE_FILE = "server.state"
-
-EXAMPLES = "num-examples"
-"""Flower's name for the weight of a client."""
-
-LOOK_AT_EACH = (
-    "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
-    "QFedAvg",
-)  # fmt: skip
-"""Strategies that need every client's update, which a private mean hides."""
-
 
 BYTES = (
     "randquant: in round %d a client sent %d bytes in all its messages, %d of them its update; as "
@@ -89,6 +80,7 @@ class QuantizedStrategy(Strategy):
             the clients' `randquant-directory`: a client whose keys are not signed is left out of a
             sum, which it could otherwise stop.
         patience: how many rounds in a row may fail before `start` raises RoundsFailed.
+        connect_timeout: seconds that `start` waits for the nodes that a round needs.
 
     Guarantees:
         The reported epsilon holds for every client, whatever fails: it counts all clients that were
@@ -127,8 +119,9 @@ class QuantizedStrategy(Strategy):
         statistics: Callable[[ArrayRecord], ArrayRecord] | None = None,
         directory: Mapping[int, bytes] | None = None,
         losses: Losses | None = None,
+        connect_timeout: float = 60.0,
     ) -> None:
-        _check_inner(strategy)
+        check_inner(strategy)
         validate.choice("buffers", buffers, BUFFERS)
         if statistics is not None and buffers != "server":
             raise ValueError(f"Expected buffers='server' with statistics, got buffers={buffers!r}.")
@@ -148,6 +141,8 @@ class QuantizedStrategy(Strategy):
             raise ValueError("Expected neighbours or losses, got both: losses choose them.")
         self.neighbours, self.losses, self.step_timeout = neighbours, losses, step_timeout
         self.patience = validate.whole("patience", patience, low=1)
+        self.connect_timeout = validate.real("connect_timeout", connect_timeout, low=0)
+        self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
         self.stopped = ""  # why training is over, once it is
         self._path = None if folder is None else Path(folder) / STATE_FILE
         self._done = 0  # rounds before this start
@@ -155,6 +150,8 @@ class QuantizedStrategy(Strategy):
         self._sum: Sum | None = None
         self._asked = 0
         self._base = ArrayRecord()
+
+    for_target = classmethod(for_target)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -251,7 +248,7 @@ class QuantizedStrategy(Strategy):
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
+        num_rounds: int | None = None,
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
@@ -259,7 +256,10 @@ class QuantizedStrategy(Strategy):
     ) -> Result:
         """Run the rounds that are not done yet, like Flower's `Strategy.start`.
 
+        Without num_rounds they are those of `for_target`, or 3.
+
         Raises:
+            TooFewNodes: fewer nodes are connected than a round needs; no client was asked.
             RoundsFailed: `patience` rounds in a row have failed.
             ValueError: the folder holds a run of another mechanism, model, or account.
             BlockingIOError: another process is training in the folder.
@@ -270,13 +270,15 @@ class QuantizedStrategy(Strategy):
                 stack.enter_context(locks.folder(self._path.parent))
             self._layout(initial_arrays)  # checks it
             arrays = self._restore(initial_arrays)
-            done = self._done
+            done, planned = self._done, self.rounds if num_rounds is None else num_rounds
+            if planned > done:
+                check_nodes(grid, self.strategy, self.needed, self.connect_timeout)
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
                 return evaluate_fn(number + done, model) if evaluate_fn else None
 
             result = super().start(
-                grid, arrays, max(num_rounds - done, 0), timeout, train_config, evaluate_config,
+                grid, arrays, max(planned - done, 0), timeout, train_config, evaluate_config,
                 evaluate if evaluate_fn else None,
             )  # fmt: skip
             if not result.arrays:
@@ -375,23 +377,3 @@ class QuantizedStrategy(Strategy):
         self._done = done
         log(INFO, "randquant: continuing after round %d.", self._done)
         return arrays
-
-
-def _check_inner(strategy: Strategy) -> None:
-    validate.kind("strategy", strategy, Strategy)
-    refused = tuple(getattr(strategies, name) for name in LOOK_AT_EACH if hasattr(strategies, name))
-    name = type(strategy).__name__
-    if isinstance(strategy, refused):
-        raise ValueError(
-            f"Expected a strategy that needs only the mean of updates, got {name}: it needs every "
-            "update, which the server does not see."
-        )
-    weighted = getattr(strategy, "weighted_by_key", EXAMPLES)
-    if weighted != EXAMPLES:
-        raise ValueError(
-            f"Expected a strategy in which clients have equal weights, got {name} weighted by "
-            f"{weighted!r}: a client's weight would tell the server how much data it has, and no "
-            "epsilon covers that. Leave weighted_by_key out: all clients count alike."
-        )
-    if isinstance(strategy, QuantizedStrategy) or name.startswith("DifferentialPrivacy"):
-        raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")
