@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from flwr.app import ArrayRecord
 from flwr.common import log
@@ -15,20 +14,24 @@ from randquant._internal.patterns import Patterns
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.secagg.terms import TWO_THIRDS, part_of
 from randquant.integrations.flower.updates import Buffers, Layout, parts_of
-from randquant.privacy.accounting.calibration import OutOfReach
 from randquant.privacy.guarantee import Neighboring
-from randquant.training.target import Calibrated, Target, choose
+from randquant.training.target import Target, choose
 
-if TYPE_CHECKING:
-    from randquant.integrations.flower.strategy import QuantizedStrategy
+
+class Wrapper(Protocol):
+    """What a strategy that is made for a target takes down."""
+
+    rounds: int
+    needed: int
+
+
+W = TypeVar("W", bound=Wrapper)
 
 MOST_DELTA = 1e-5
-LARGEST_COHORT = 2**20
-"""Where the search for a cohort that reaches the target ends."""
 
 
 def for_target(
-    cls: type[QuantizedStrategy],
+    cls: type[W],
     strategy: Strategy,
     *,
     epsilon: float,
@@ -48,7 +51,7 @@ def for_target(
     frozen: Patterns = None,
     buffers: Buffers = "refuse",
     **options: Any,
-) -> QuantizedStrategy:
+) -> W:
     """Wrap a strategy so that the whole run meets a target, before any client is asked.
 
     Args:
@@ -84,7 +87,7 @@ def for_target(
         Nothing depends on data.
 
     Raises:
-        OutOfReach: no noise of this cohort meets the target; the message says which cohort would.
+        OutOfReach: no noise meets the target; the message says what would be needed.
         ValueError, TypeError: the model has running statistics, or an argument is out of bounds.
         (`start` raises TooFewNodes before round 1 if the cohort is larger than the nodes there
         are.)
@@ -111,14 +114,15 @@ def for_target(
         _dimension(model, parts, frozen, buffers), population, summed, rounds, most,
         coordinates=coordinates,
     )  # fmt: skip
-    found = _chosen(target)
+    found = choose(target)
     if found.warning:
         log(WARNING, "randquant: %s", found.warning)
     mechanism = update_mechanism(
         found.mechanism, found.parameters, trust=trust, clip_norm=found.clip_norm,
         cohort=summed if trust == "aggregate" else None, coordinates=coordinates,
     )  # fmt: skip
-    made = cls(
+    make: Any = cls
+    made: W = make(
         strategy, mechanism, delta=delta, neighboring=neighboring, stop_at_epsilon=epsilon,
         parts=parts, frozen=frozen, buffers=buffers, **options,
     )  # fmt: skip
@@ -159,27 +163,3 @@ def _dimension(model: Any, parts: Patterns, frozen: Patterns, buffers: Buffers) 
     layout = Layout.of(arrays, parts_of(arrays, parts, frozen))
     layout.check_running(buffers)
     return layout.dimension
-
-
-def _chosen(target: Target) -> Calibrated:
-    """Calibrate to the target; if it is out of reach, say which cohort would reach it."""
-    try:
-        return choose(target)
-    except OutOfReach as error:
-        if target.trust == "local":
-            raise
-        raise OutOfReach(
-            f"{str(error).rstrip('.')}; {_enough(target)}.", error.nearest, None
-        ) from error
-
-
-def _enough(target: Target) -> str:
-    cohort = target.cohort
-    while (cohort := 2 * cohort) <= LARGEST_COHORT:
-        larger = max(cohort, target.population)
-        try:
-            choose(dataclasses.replace(target, cohort=cohort, population=larger))
-        except OutOfReach:
-            continue
-        return f"a cohort of {cohort} would do"
-    return f"no cohort of up to {LARGEST_COHORT:,} would do"

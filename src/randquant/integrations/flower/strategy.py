@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
 from logging import ERROR, INFO
@@ -23,6 +24,7 @@ from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.eligible import EligibleGrid
+from randquant.integrations.flower.history import RoundRow, page, write
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.planned import for_target
 from randquant.integrations.flower.sums import SESSION_BYTES, Link, PlainSum, SecureSum, Sum
@@ -30,12 +32,7 @@ from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, part
 from randquant.integrations.flower.wrapped import EXAMPLES, check_inner, check_nodes
 from randquant.privacy.guarantee import Neighboring
 
-STATE_FILE = "server.state"
-
-BYTES = (
-    "randquant: in round %d a client sent %d bytes in all its messages, %d of them its update; as "
-    "plain codes, which the server would see one by one, the update would be %d."
-)
+STATE_FILE, REPORT = "server.state", "report.html"
 
 
 class RoundsFailed(RuntimeError):
@@ -65,8 +62,8 @@ class QuantizedStrategy(Strategy):
         losses: what sums must withstand: chooses the number of neighbours, and logs it.
         step_timeout: seconds for each step of secure aggregation other than the upload.
         folder: folder for the model, the strategy's moments and the account, which are written
-            after every round and before clients are asked. A run started again with the same folder
-            continues.
+            after every round and before clients are asked, and for `report.html` at the end. A run
+            started again with the same folder continues.
         parts: patterns such as `head.*`: arrays whose names match one are trained, sent and
             counted; None for all of floating-point numbers. Running statistics never are.
         frozen: patterns of arrays that are left out.
@@ -145,10 +142,10 @@ class QuantizedStrategy(Strategy):
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
         self.stopped = ""  # why training is over, once it is
         self._path = None if folder is None else Path(folder) / STATE_FILE
-        self._done = 0  # rounds before this start
-        self._failures = 0
+        self._done = self._failures = self._asked = 0  # rounds before this start; in a row; clients
+        self.history: list[RoundRow] = []  # with failed rounds
         self._sum: Sum | None = None
-        self._asked = 0
+        self.history: list[RoundRow] = []  # failed rounds too
         self._base = ArrayRecord()
 
     for_target = classmethod(for_target)
@@ -157,7 +154,7 @@ class QuantizedStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the strategy choose clients, and set up the round with them."""
-        self._base, self._sum = arrays, None
+        self._base, self._sum, self._asked = arrays, None, 0
         number = server_round + self._done
         offer = self._offer(arrays)
         view = EligibleGrid(grid, offer, self.accountant)
@@ -214,11 +211,10 @@ class QuantizedStrategy(Strategy):
         if self.statistics is not None:
             layout.take_running(arrays, self.statistics(ArrayRecord(dict(arrays.items()))))
         self._failures = 0
+        sizes = current.measured()
+        row = self._note(number, self._asked - good, sizes)
         self._save(number, arrays)
-        epsilon = self.accountant.get_epsilon(self.accountant.delta)
-        own = {"clients": good, "dropped": self._asked - good, "epsilon": epsilon}
-        own |= current.measured()
-        log(INFO, BYTES, number, *current.measured().values())
+        own = {"clients": good, "dropped": row.dropped, "epsilon": row.epsilon, **sizes}
         return arrays, MetricRecord({**(metrics or {}), **own})
 
     def configure_evaluate(
@@ -287,6 +283,8 @@ class QuantizedStrategy(Strategy):
                          "evaluate_metrics_serverapp"):  # fmt: skip
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
             log(INFO, "randquant: %s", self.accountant.get_privacy_spent())
+            if self._path is not None:
+                self.report(self._path.with_name(REPORT), result)
             return result
 
     def _offer(self, arrays: ArrayRecord) -> Offer:
@@ -342,11 +340,32 @@ class QuantizedStrategy(Strategy):
         self._sum = None
         self._failures += 1
         log(ERROR, "randquant: round %d failed, the model is as before: %s", number, error)
+        self._note(number, self._asked, {}, str(error))
         if self._failures >= self.patience:
             raise RoundsFailed(
                 f"Expected a round to succeed, got {self._failures} failures in a row, the last: "
                 f"{error}"
             ) from error
+
+    def report(self, path: str | Path, result: Result | None = None) -> None:
+        """Write the run as one HTML page: epsilon, bytes and dropouts of every round.
+
+        Args:
+            path: of the file.
+            result: of `start`, for what the server measured after each round.
+        """
+        measured = {} if result is None else result.evaluate_metrics_serverapp
+        title = f"{type(self.strategy).__name__} with private updates"
+        guarantee = self.accountant.get_privacy_spent()
+        write(Path(path), page(title, self.history, guarantee, measured))
+
+    def _note(self, number: int, dropped: int, sizes: dict[str, int], why: str = "") -> RoundRow:
+        """Note in the history and the log what a round cost."""
+        epsilon = self.accountant.get_epsilon(self.accountant.delta)
+        row = RoundRow(number, epsilon, self._asked, dropped, **sizes, failed=why)
+        self.history.append(row)
+        log(INFO, "randquant: %s.", row.line())
+        return row
 
     def _save(self, rounds: int, arrays: ArrayRecord) -> None:
         if self._path is None:
@@ -356,12 +375,13 @@ class QuantizedStrategy(Strategy):
             "offer": self._offer(arrays).digest,
             "strategy": type(self.strategy).__name__,
             "accountant": self.accountant.state_dict(),
+            "history": [dataclasses.asdict(row) for row in self.history],
         }
         state.save(self._path, record, arrays, self.strategy)
 
     def _restore(self, initial: ArrayRecord) -> ArrayRecord:
         """The model to continue with: the folder's, if it has one."""
-        self._done, self._failures, self.stopped = 0, 0, ""
+        self._done, self._failures, self.stopped, self.history = 0, 0, "", []
         if self._path is None or not self._path.exists():
             return initial
         record, arrays = state.load(self._path, self.strategy)
@@ -375,5 +395,6 @@ class QuantizedStrategy(Strategy):
         done = validate.whole("rounds", record.get("rounds"), low=0)
         self.accountant.load_state_dict(record.get("accountant", {}))
         self._done = done
+        self.history = [RoundRow(**row) for row in record.get("history", [])]
         log(INFO, "randquant: continuing after round %d.", self._done)
         return arrays
