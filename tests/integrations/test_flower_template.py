@@ -32,7 +32,7 @@ def ran(tmp_path_factory):
     settings = f'folder="{home / "run"}" num-server-rounds=2 clients=5 cohort=5 dropouts=1'
     try:
         run = subprocess.run(
-            ["flwr", "run", ".", "--stream", "--run-config", settings,
+            ["flwr", "run", ".", "local", "--stream", "--run-config", settings,
              "--federation-config", f"num-supernodes={CLIENTS}"],
             cwd=home / "app", env=environment, capture_output=True, text=True, timeout=400,
         )  # fmt: skip

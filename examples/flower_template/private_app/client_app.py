@@ -9,8 +9,8 @@ from randquant.flower import QuantizeMod
 app = ClientApp()
 
 
-# The client's own limit, which no server can raise; a SuperNode may set another (`randquant-epsilon`
-# in its node-config) and should have a file for its account (`randquant-ledger`).
+# The client's own limit, which no server can raise. A SuperNode may set another in its node-config
+# (`randquant-epsilon`), and should have a file for its account (`randquant-ledger`).
 @app.train(mods=[QuantizeMod(epsilon=8.0, delta=1e-5)])
 def train(message: Message, context: Context) -> Message:
     """Return the trained model; the mod turns it into what may be sent."""
