@@ -25,6 +25,8 @@ def save(path: Path, state: State, identity: str) -> None:
         "optimizer": np.frombuffer(text.encode(), dtype=np.uint8),
         **arrays,
     }
+    if state.threshold is not None:
+        tensors["threshold"] = np.array([state.threshold])
     tensors["checksum"] = _checksum(tensors)
     write_atomic(path, safetensors.numpy.save(tensors))
 
@@ -51,9 +53,11 @@ def load(path: Path, identity: str) -> State | None:
         )
     text = bytes(tensors.get("optimizer", np.empty(0, np.uint8))).decode()  # none in version 0.1.0
     optimizer = from_tensors(tensors, text) if text else {}
+    threshold = float(tensors["threshold"][0]) if "threshold" in tensors else None
     return State(
-        int(tensors["round"][0]), tensors["parameters"], tensors["participations"], optimizer
-    )
+        int(tensors["round"][0]), tensors["parameters"], tensors["participations"], optimizer,
+        threshold,
+    )  # fmt: skip
 
 
 def _bytes(identity: str) -> np.ndarray:
