@@ -22,9 +22,9 @@ from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES
 from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms
 from randquant.channels import wire
 from randquant.channels.keys import Key
+from randquant.integrations.files import DamagedFile
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.files import DamagedFile
 from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
 from randquant.integrations.flower.membership import SUM, Membership, identity
 from randquant.integrations.flower.messages import Head
