@@ -18,7 +18,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 from randquant._internal import locks
 from randquant._internal.serialization import write_atomic
@@ -32,8 +32,10 @@ MAGIC = b"RQSPENT2"
 START = len(MAGIC) + 32
 STEP_BYTES = 16
 
+Kind = TypeVar("Kind", bound=Accountant)
 
-class AnswerLedger:
+
+class AnswerLedger(Generic[Kind]):
     """The account of one client, locked while it is read and changed.
 
     Args:
@@ -50,7 +52,7 @@ class AnswerLedger:
         recomputed.
     """
 
-    def __init__(self, accountant: Accountant, path: str | Path | None) -> None:
+    def __init__(self, accountant: Kind, path: str | Path | None) -> None:
         self.accountant = accountant
         # Links are resolved: otherwise replacing the file would separate two names of it.
         self._path = None if path is None else Path(path).resolve()
@@ -58,7 +60,7 @@ class AnswerLedger:
         self._written = 0
 
     @contextlib.contextmanager
-    def held(self, seen: int = 0) -> Iterator[None]:
+    def held(self, seen: int = 0) -> Iterator[Self]:
         """Lock and read the file; other processes of this client wait.
 
         Args:
@@ -68,13 +70,13 @@ class AnswerLedger:
             DamagedFile: it is damaged, or older than that.
         """
         if self._path is None:
-            yield
+            yield self
             return
         with locks.exclusive(self._path.with_name(self._path.name + ".lock"), wait=True):
             self._load(self._path.read_bytes() if self._path.exists() else None)
             if self._written < seen:
                 raise DamagedFile("Expected this client's newest account, got an older one.")
-            yield
+            yield self
 
     def first(self, session: bytes, step: str) -> bool:
         """Record a step of a session; false if it was taken before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from flwr.app import ConfigRecord, Context
 
@@ -18,7 +18,7 @@ SPENT = "randquant.spent"
 """Record in a client's state: its account if it has no file for it, else the file's version."""
 
 
-class ClientLedger(AnswerLedger):
+class ClientLedger(AnswerLedger[Accountant]):
     """The account of one client, locked while it is read and changed.
 
     Guarantees:
@@ -31,7 +31,7 @@ class ClientLedger(AnswerLedger):
         self._context = context
 
     @contextlib.contextmanager
-    def held(self, seen: int = 0) -> Iterator[None]:
+    def held(self, seen: int = 0) -> Iterator[Self]:
         """Lock and read the account; other processes of this client wait.
 
         Raises:
@@ -42,7 +42,7 @@ class ClientLedger(AnswerLedger):
         if self._path is None:
             self._load(known.get("account"))
         with super().held(max(seen, known.get("written", 0))):
-            yield
+            yield self
 
     def take(self, session: bytes, step: str) -> None:
         """Record a step of a sum; ProtocolError if it was taken before."""
