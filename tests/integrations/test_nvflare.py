@@ -114,7 +114,7 @@ def test_the_model_moves_by_the_mean_of_the_codes_and_by_nothing_else(tmp_path):
     server.tamper = lambda site, reply: answers.append(reply) or reply
     server.run()
     request = server.controller._request
-    mechanism, coding, _ = request.in_session(server.controller._session, "")
+    mechanism, _, _ = request.in_session(server.controller._session, "")
     assert {frozenset(from_shareable(each).data) for each in answers} == {frozenset({PAYLOAD})}
     mean = mechanism.mean([server.controller._payloads[site] for site in SITES], 14)
     assert np.array_equal(server.saved[0]["weight"].ravel(), np.float32(2.0 * mean[:12]))
@@ -201,7 +201,7 @@ def test_a_state_of_another_run_or_a_damaged_one_is_refused(tmp_path):
         Server(tmp_path, mechanism=other)
     path = tmp_path / "server" / "server.state"
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(ValueError, match="Expected the state of this run in .*Restore it"):
+    with pytest.raises(ValueError, match=r"Expected the state of this run in .*Restore it"):
         Server(tmp_path)
 
 
