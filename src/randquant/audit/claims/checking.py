@@ -89,7 +89,9 @@ class ClaimCheck:
         if (stated := self.claim.epsilon) is None:
             return ()
         for reading in self.readings:
-            true = [each for each in NEIGHBORINGS if reading.verdict(stated, each) == "true"]
+            true: list[Neighboring] = [
+                each for each in NEIGHBORINGS if reading.verdict(stated, each) == "true"
+            ]
             if true and not any(set(kept) <= set(reading.assumptions) for kept, _ in found):
                 found.append((reading.assumptions, true))
         return tuple(
