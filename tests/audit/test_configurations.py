@@ -139,6 +139,10 @@ def test_what_is_given_wins(tmp_path):
         ("a.py", "def", "Expected Python in"),
         ("b.py", "print(1)", "Expected the noise of a private mechanism"),
         ("c.py", "LocalDpMod(a, b, c, d)", "Expected clipping_norm, sensitivity"),
+        ("d.py", "LocalDpMod(1.0, 1.0, 0.0, 1e-5)", "Expected epsilon of LocalDpMod > 0"),
+        ("e.py", "LocalDpMod(1.0, 'x', 1.0, 1e-5)", "Expected sensitivity of LocalDpMod to be"),
+        ("f.json", {"history": [[1.0, 0.1]], "mechanism": "rdp"}, "Expected [noise multiplier"),
+        ("g.toml", "sigma = 1.0\nnum-supernodes = 'x'\ncohort-size = 3", "Expected population"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path, capsys, name, content, sentence):

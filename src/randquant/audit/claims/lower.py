@@ -14,6 +14,7 @@ from scipy.special import gammaln, log_ndtr, ndtr
 
 from randquant.privacy.accounting.composition.loss import PrivacyLoss
 from randquant.privacy.accounting.composition.rule import attained_epsilon
+from randquant.privacy.divergence import UNIT
 
 SLACK = 1e-9
 """Generous bound of the relative error of scipy's normal tails, their differences and logarithms,
@@ -59,13 +60,15 @@ def attained(pairs: Iterable[tuple[float, float]], rate: float, rounds: int, del
     if taken.size > LARGEST:
         return best
     root = math.sqrt(rounds)
+    # theory/claims.md, Proposition 3: of logarithms of factorials.
+    error = 16 * UNIT * float(gammaln(rounds + 1))
     for m, other in pairs:
         first, second = taken * (m / root), taken * (other / root)
         centre, spread = float(mass @ first), float(np.ptp(first)) + 40.0
         low, high = centre - spread, centre + spread
         for _ in range(PASSES):
             at = np.linspace(low, high, THRESHOLDS)
-            found = _epsilons(at, first, second, mass, delta)
+            found = _epsilons(at, first, second, mass, delta, error)
             place = int(found.argmax())
             best = max(best, float(found[place]))
             low, high = at[max(place - 2, 0)], at[min(place + 2, THRESHOLDS - 1)]
@@ -125,14 +128,19 @@ def attained_if_seen(
 
 
 def _epsilons(
-    at: np.ndarray, first: np.ndarray, second: np.ndarray, mass: np.ndarray, delta: float
+    at: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+    mass: np.ndarray,
+    delta: float,
+    error: float,
 ) -> np.ndarray:
     """log((P(S > t) - delta) / Q(S > t)) for each threshold t, lowered."""
     # theory/claims.md, Proposition 3: what the binomial leaves out counts for Q, and not for P.
     above = _log_mean(log_ndtr(first - at[:, None]), mass)
     other = _log_mean(log_ndtr(second - at[:, None]), mass)
     other = np.logaddexp(other, math.log(TAIL)) if mass.size > 1 else other
-    slack = 4 * SLACK * (1 + np.abs(above) + np.abs(other))
+    slack = 4 * SLACK * (1 + np.abs(above) + np.abs(other)) + error
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         left = above - slack + np.log1p(-np.exp(math.log(delta) - above + slack))
     return np.where(np.isnan(left), -np.inf, left) - other - slack
@@ -156,4 +164,4 @@ def _binomial(rate: float, rounds: int) -> tuple[np.ndarray, np.ndarray]:
         return taken, np.zeros(0)
     missed = rounds - taken
     ways = gammaln(rounds + 1) - gammaln(taken + 1) - gammaln(missed + 1)
-    return taken, np.exp(ways + taken * math.log(rate) + missed * math.log1p(-rate)) * (1 - SLACK)
+    return taken, np.exp(ways + taken * math.log(rate) + missed * math.log1p(-rate))
