@@ -141,6 +141,11 @@ def test_what_is_given_wins(tmp_path):
         ("c.py", "LocalDpMod(a, b, c, d)", "Expected clipping_norm, sensitivity"),
         ("d.py", "LocalDpMod(1.0, 1.0, 0.0, 1e-5)", "Expected epsilon of LocalDpMod > 0"),
         ("e.py", "LocalDpMod(1.0, 'x', 1.0, 1e-5)", "Expected sensitivity of LocalDpMod to be"),
+        (
+            "svt.json",
+            {"path": "nvflare.app_common.filters.SVTPrivacy", "args": {"epsilon": 0.5}},
+            "its epsilon=0.5 is for choosing coordinates, in one round; sending them adds 0.1 for",
+        ),
         ("f.json", {"history": [[1.0, 0.1]], "mechanism": "rdp"}, "Expected [noise multiplier"),
         ("g.toml", "sigma = 1.0\nnum-supernodes = 'x'\ncohort-size = 3", "Expected population"),
     ],

@@ -45,6 +45,7 @@ POSITIONS = {
     "DifferentialPrivacyServerSideFixedClipping": STRATEGY,
     "DifferentialPrivacyClientSideFixedClipping": STRATEGY,
     "GaussianMechanism": ("clipping_bound", "relative_noise_stddev"),
+    "SVTPrivacy": (),
     "make_private": (),
     "PLDPrivacyAccountant": (),
     "PRVPrivacyAccountant": (),
@@ -244,7 +245,19 @@ def _accountant(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
     return {**fields, "sampling": "poisson", "trust": "central"}, (note,) * (scale != 1)
 
 
+def _sparse(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """NVFlare's sparse vector technique: Laplace noise, for which nothing is proven here."""
+    chosen = arguments.get("epsilon", 0.1)
+    each = arguments.get("epsilon_release") or arguments.get("noise_var", 0.1)
+    whom = "in all" if arguments.get("epsilon_release") else "for each coordinate that is sent"
+    raise ValueError(
+        f"Expected Gaussian noise, got SVTPrivacy, which is not checked: its epsilon={chosen} is "
+        f"for choosing coordinates, in one round; sending them adds {each} {whom}."
+    )
+
+
 SPECIAL: dict[str, Special] = {
+    "SVTPrivacy": _sparse,
     "LocalDpMod": _local,
     "DifferentialPrivacyServerSideFixedClipping": _strategy,
     "DifferentialPrivacyClientSideFixedClipping": _strategy,
