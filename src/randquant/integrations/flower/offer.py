@@ -141,7 +141,7 @@ class Offer:
                 parts = record.pop("parts")
             if not isinstance(parts, list):
                 raise ValueError("its parts are not a list of names")
-            if "mechanism" in record or "channel" not in record:
+            if "mechanism" in record or record.keys().isdisjoint(("channel", "choices")):
                 raise ValueError("its fields are others")
             mechanism = from_record({**record, "mechanism": _kind(record)}, "in an offer")
             return cls(mechanism, dimension, tuple(parts), buffers)
@@ -159,4 +159,6 @@ class Offer:
 
 def _kind(fields: Mapping[str, Any]) -> str:
     """Which mechanism a record without its name is of."""
+    if "choices" in fields:
+        return "adaptive"
     return "vector" if "clip_norm" in fields else "coordinates"

@@ -12,7 +12,6 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Result, Strategy
 
 from randquant._internal import locks, validate
@@ -24,22 +23,13 @@ from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.eligible import EligibleGrid
+from randquant.integrations.flower.inner import EXAMPLES, check_inner
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.sums import SESSION_BYTES, Link, PlainSum, SecureSum, Sum
 from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, parts_of
 from randquant.privacy.guarantee import Neighboring
 
 STATE_FILE = "server.state"
-
-EXAMPLES = "num-examples"
-"""Flower's name for the weight of a client."""
-
-LOOK_AT_EACH = (
-    "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
-    "QFedAvg",
-)  # fmt: skip
-"""Strategies that need every client's update, which a private mean hides."""
-
 
 BYTES = (
     "randquant: in round %d a client sent %d bytes in all its messages, %d of them its update; as "
@@ -128,7 +118,7 @@ class QuantizedStrategy(Strategy):
         directory: Mapping[int, bytes] | None = None,
         losses: Losses | None = None,
     ) -> None:
-        _check_inner(strategy)
+        check_inner(strategy, QuantizedStrategy)
         validate.choice("buffers", buffers, BUFFERS)
         if statistics is not None and buffers != "server":
             raise ValueError(f"Expected buffers='server' with statistics, got buffers={buffers!r}.")
@@ -155,6 +145,7 @@ class QuantizedStrategy(Strategy):
         self._sum: Sum | None = None
         self._asked = 0
         self._base = ArrayRecord()
+        self._squares: tuple[float, ...] = ()  # what a mechanism adapts to, of what was released
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -176,6 +167,7 @@ class QuantizedStrategy(Strategy):
                     "Expected each client once in a round and within its epsilon, got others."
                 )
             kind = requests[0].metadata.message_type
+            offer = self._offer(arrays, len(chosen))  # at the same cost, whatever it adapts to
             self._sum = self._begin(offer, sorted(chosen), grid, kind, str(number))
             additions = self._sum.requests()
         except ValueError as error:
@@ -202,7 +194,8 @@ class QuantizedStrategy(Strategy):
         layout = self._layout(self._base)
         try:
             good = current.add(replies)
-            moved = layout.moved(self._base, current.mean())
+            mean = current.mean()
+            moved = layout.moved(self._base, mean)
         except ValueError as error:
             self._fail(number, error)
             return None, None
@@ -217,6 +210,7 @@ class QuantizedStrategy(Strategy):
         if self.statistics is not None:
             layout.take_running(arrays, self.statistics(ArrayRecord(dict(arrays.items()))))
         self._failures = 0
+        self._squares = current.offer.mechanism.noted(self._squares, mean, good)
         self._save(number, arrays)
         epsilon = self.accountant.get_epsilon(self.accountant.delta)
         own = {"clients": good, "dropped": self._asked - good, "epsilon": epsilon}
@@ -287,9 +281,12 @@ class QuantizedStrategy(Strategy):
             log(INFO, "randquant: %s", self.accountant.get_privacy_spent())
             return result
 
-    def _offer(self, arrays: ArrayRecord) -> Offer:
-        layout = self._layout(arrays)
-        return Offer(self.mechanism, layout.dimension, layout.parts, self.buffers)
+    def _offer(self, arrays: ArrayRecord, clients: int | None = None) -> Offer:
+        """The run's offer, or that of the next round of so many clients."""
+        layout, mechanism = self._layout(arrays), self.mechanism
+        if clients is not None:
+            mechanism = mechanism.adapted(self._squares, layout.dimension, clients)
+        return Offer(mechanism, layout.dimension, layout.parts, self.buffers)
 
     def _layout(self, arrays: ArrayRecord) -> Layout:
         """Which arrays are trained; ValueError if there are running statistics to refuse."""
@@ -354,12 +351,13 @@ class QuantizedStrategy(Strategy):
             "offer": self._offer(arrays).digest,
             "strategy": type(self.strategy).__name__,
             "accountant": self.accountant.state_dict(),
+            "squares": self._squares,
         }
         state.save(self._path, record, arrays, self.strategy)
 
     def _restore(self, initial: ArrayRecord) -> ArrayRecord:
         """The model to continue with: the folder's, if it has one."""
-        self._done, self._failures, self.stopped = 0, 0, ""
+        self._done, self._failures, self.stopped, self._squares = 0, 0, "", ()
         if self._path is None or not self._path.exists():
             return initial
         record, arrays = state.load(self._path, self.strategy)
@@ -372,26 +370,6 @@ class QuantizedStrategy(Strategy):
             )
         done = validate.whole("rounds", record.get("rounds"), low=0)
         self.accountant.load_state_dict(record.get("accountant", {}))
-        self._done = done
+        self._done, self._squares = done, tuple(record.get("squares", ()))
         log(INFO, "randquant: continuing after round %d.", self._done)
         return arrays
-
-
-def _check_inner(strategy: Strategy) -> None:
-    validate.kind("strategy", strategy, Strategy)
-    refused = tuple(getattr(strategies, name) for name in LOOK_AT_EACH if hasattr(strategies, name))
-    name = type(strategy).__name__
-    if isinstance(strategy, refused):
-        raise ValueError(
-            f"Expected a strategy that needs only the mean of updates, got {name}: it needs every "
-            "update, which the server does not see."
-        )
-    weighted = getattr(strategy, "weighted_by_key", EXAMPLES)
-    if weighted != EXAMPLES:
-        raise ValueError(
-            f"Expected a strategy in which clients have equal weights, got {name} weighted by "
-            f"{weighted!r}: a client's weight would tell the server how much data it has, and no "
-            "epsilon covers that. Leave weighted_by_key out: all clients count alike."
-        )
-    if isinstance(strategy, QuantizedStrategy) or name.startswith("DifferentialPrivacy"):
-        raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")

@@ -35,6 +35,7 @@ Result = TypeVar("Result")
 class Sum(Protocol):
     """The mean of one round's updates, in steps."""
 
+    offer: Offer
     refused: dict[int, str]
 
     def measured(self) -> dict[str, int]:
