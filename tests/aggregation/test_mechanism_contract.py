@@ -113,6 +113,23 @@ def test_a_payload_has_the_bytes_that_are_stated(mechanism):
         assert stated == len(payload)
 
 
+def test_a_payload_of_a_client_is_checked_and_decoded(mechanism):
+    own = mechanism.of_client(7)
+    payload = own.encode(UPDATES[0], Key.from_seed(0))
+    own.check(payload, DIMENSION)
+    for bad in (b"", payload[1:], payload + b"0"):
+        with pytest.raises(ValueError, match="Expected"):
+            own.check(bad, DIMENSION)
+    payloads = [
+        mechanism.of_client(client).encode(update, key)
+        for client, (update, key) in enumerate(zip(UPDATES, keys(), strict=True))
+    ]
+    assert np.isfinite(mechanism.mean(payloads, DIMENSION, Key.from_seed(9))).all()
+    assert own.release(DIMENSION, 4) == mechanism.release(DIMENSION, 4)
+    with pytest.raises(ValueError, match="Expected"):
+        mechanism.of_client(-1)
+
+
 def test_a_mean_is_one_of_vectors(mechanism):
     payloads = mechanism.encode_many(UPDATES, keys())
     mean = mechanism.mean(payloads, DIMENSION, Key.from_seed(9))
@@ -164,7 +181,9 @@ def test_what_else_a_release_answers(mechanism):
     multiplier = mechanism.record().get("noise_multiplier")
     assert release.gaussian_multiplier in (None, multiplier)
     assert release.zeroed() in (None, mechanism.release(DIMENSION, 1, "zero_out"))
-    if mechanism.channel is None:
+    if mechanism.record()["mechanism"] == "rank":
+        assert release.under("aggregate").under("local") == release
+    elif mechanism.channel is None:
         with pytest.raises(ValueError, match="release of codes"):
             release.under("local")
     else:

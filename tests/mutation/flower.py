@@ -3,7 +3,7 @@
 `before` occurs exactly once in its file. EQUIVALENT are those that change nothing that can be seen.
 """
 
-F, A = "integrations/flower", "aggregation"
+N, F, A = "integrations", "integrations/flower", "aggregation"
 
 
 def of(name: str, *tests: str) -> tuple[str, ...]:
@@ -14,44 +14,44 @@ def of(name: str, *tests: str) -> tuple[str, ...]:
 MUTANTS = [
     # ledger.py
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "        if name in self._taken:\n",
         "        if False:\n",
         "a step can be taken twice",
         of("integrations/test_flower_ledger", "adverts_are_free_and_make_nobody_forget"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "repr((session, step))",
         "repr(session)",
         "one step of a sum uses up all",
         of("integrations/test_flower_ledger", "a_step_costs_sixteen_bytes_and_is_kept_for_ever"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "repr((session, step))",
         "repr(step)",
         "a step of one sum uses up that of all",
         of("integrations/test_flower_ledger", "a_step_costs_sixteen_bytes_and_is_kept_for_ever"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "        self._written += 1\n",
         "",
         "an older account is not noticed",
         of("integrations/test_flower_ledger", "an_account_older_than_this_run_has_seen_is_refused"),
     ),
     (
-        f"{F}/ledger.py",
-        "if self._written < seen.get",
-        "if self._written > seen.get",
+        f"{N}/ledger.py",
+        "if self._written < seen:",
+        "if self._written > seen:",
         "an account that others have written since is refused",
         of("integrations/test_flower_ledger", "a_client_with_another_number_has_the_same_account"),
     ),
     (
-        f"{F}/ledger.py",
-        "        write_atomic(self._path, data)\n",
-        "        self._path.write_bytes(data)\n",
+        f"{N}/ledger.py",
+        "        write_atomic(self._path, self._to_bytes())\n",
+        "        self._path.write_bytes(self._to_bytes())\n",
         "a kill leaves half an account",
         of(
             "integrations/test_flower_ledger",
@@ -59,35 +59,35 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         '            if not set(state["clients"]) <= {str(OWN)}:\n',
         "            if False:\n",
         "an account of several clients is believed",
         of("integrations/test_flower_ledger", "an_account_of_something_else_is_refused"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "            if data[:START] != MAGIC + hashlib.sha256(body).digest():\n",
         "            if data[:8] != MAGIC:\n",
         "no checksum",
         of("integrations/test_flower_ledger", "no_changed_byte_or_digit_is_believed"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "            if len(body) != end + STEP_BYTES * len(taken):\n",
         "            if False:\n",
         "half a step, or one twice, is believed",
         of("integrations/test_flower_ledger", "a_step_that_is_deleted_doubled_or_moved_is_noticed"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "*self._taken])",
         "*list(self._taken)[-50:]])",
         "steps are forgotten after a hundred sums",
         of("integrations/test_flower_ledger", "a_step_costs_sixteen_bytes_and_is_kept_for_ever"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         (
             '        with locks.exclusive(self._path.with_name(self._path.name + ".lock"), '
             "wait=True):\n"
@@ -97,7 +97,7 @@ MUTANTS = [
         of("integrations/test_flower_messages", "an_account_is_held_by_one_process_at_a_time"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "            self.accountant.load_state_dict(state)\n",
         "            pass\n",
         "what was answered before is forgotten",
@@ -105,13 +105,13 @@ MUTANTS = [
     ),
     (
         f"{F}/ledger.py",
-        '        self._context.state[SPENT] = ConfigRecord({"written": self._written})\n',
-        "",
+        '            self._context.state[SPENT] = ConfigRecord({"written": self._written})\n',
+        "            pass\n",
         "a run does not know how new its account is",
         of("integrations/test_flower_ledger", "an_account_older_than_this_run_has_seen_is_refused"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "self._load(self._path.read_bytes() if self._path.exists() else None)",
         "self._load(None)",
         "the file is not read",
@@ -119,8 +119,8 @@ MUTANTS = [
     ),
     (
         f"{F}/ledger.py",
-        '            self._context.state[SPENT] = ConfigRecord({"account": data})\n',
-        "",
+        '            self._context.state[SPENT] = ConfigRecord({"account": self._to_bytes()})\n',
+        "            pass\n",
         "without a file nothing is counted",
         of("integrations/test_flower_ledger", "a_client_with_another_number_has_the_same_account"),
     ),
@@ -197,10 +197,9 @@ MUTANTS = [
     ),
     # mod.py
     (
-        f"{F}/mod.py",
-        "        except Exception as error:  # any error that a malicious message causes\n"
-        "            return _refusal(message, REFUSED, error)\n",
-        "        except ValueError as error:\n            return _refusal(message, str(error))\n",
+        f"{F}/answers.py",
+        "    return REFUSED, error\n",
+        "    return str(error), error\n",
         "raw errors, and texts of NumPy's",
         of(
             "integrations/test_flower_hostile",
@@ -208,9 +207,9 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/mod.py",
-        "            return _refusal(message, FILES, error)\n",
-        "            return _refusal(message, str(error), error)\n",
+        f"{F}/answers.py",
+        "        return FILES, error\n",
+        "        return str(error), error\n",
         "a server is told the names of files",
         of(
             "integrations/test_flower_limit",
@@ -219,8 +218,8 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "            return _refusal(message, NOTHING, error)\n",
-        "            return _refusal(message, str(error), error)\n",
+        "            return refusal(message, NOTHING, error)\n",
+        "            return refusal(message, str(error), error)\n",
         "a server is told what went wrong in training",
         of("integrations/test_flower_mod", "what_goes_wrong_in_training_stays_with_the_client"),
     ),
@@ -292,19 +291,61 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "            with ledger.held():\n                ledger.take(head.session, head.step)\n"
-        "                ledger.save()\n            del context",
-        "            with ledger.held():\n                ledger.take(head.session, head.step)\n"
-        "            del context",
+        "            ledger.save()\n        own.forget",
+        "        own.forget",
         "a step is not remembered",
         of("integrations/test_flower_ledger", "a_share_is_remembered_too"),
     ),
     (
         f"{F}/mod.py",
-        ("            del context.state[SUM]  # after a failed step the client has left the sum\n"),
+        "        own.forget(context)  # after a failed step the client has left the sum\n",
         "",
         "a part in a sum outlives it",
         of("integrations/test_flower_sums", "a_sum_is_forgotten_when_it_is_over"),
+    ),
+    (
+        f"{F}/mod.py",
+        "                ledger.take(Head.read(following).session, messages.SHARE)\n",
+        "                pass\n",
+        "shares of the next sum may be dealt again with an old state",
+        of(
+            "integrations/test_flower_ahead",
+            "a_step_of_two_sums_is_answered_once_whatever_old_state_comes_back",
+        ),
+    ),
+    (
+        f"{F}/mod.py",
+        "            if head.step != step or head.session == current:\n",
+        "            if head.step != step:\n",
+        "the next sum takes the place of the one that runs",
+        of(
+            "integrations/test_flower_ahead",
+            "terms_of_the_next_sum_are_refused_as_those_of_any",
+        ),
+    ),
+    (
+        f"{F}/mod.py",
+        "                Membership.forget_all(context)\n            if account",
+        "                own.forget(context)\n            if account",
+        "what a client keeps grows with the invitations",
+        of("integrations/test_flower_ahead", "what_a_client_keeps_is_of_two_sums_at_most"),
+    ),
+    (
+        f"{F}/mod.py",
+        "        if following is not None and head.step != messages.CONFIRM:\n",
+        "        if False:\n",
+        "a step of the next sum beside any message",
+        of(
+            "integrations/test_flower_ahead",
+            "the_next_sums_step_travels_with_no_other_message",
+        ),
+    ),
+    (
+        f"{F}/ahead.py",
+        "        self.last, self.prepared = last, None\n",
+        "        self.last = last\n",
+        "a run goes on with a handshake of the one before",
+        of("integrations/test_flower_ahead", "a_second_start_begins_with_its_own_handshake"),
     ),
     (
         f"{F}/mod.py",
@@ -384,7 +425,7 @@ MUTANTS = [
         of("integrations/test_flower_ledger", "a_refusal_beyond_the_limit_rounds_up_what_it_says"),
     ),
     (
-        f"{F}/mod.py",
+        f"{F}/answers.py",
         'told = "" if why is None else messages.logged(f" {why!r}")',
         'told = "" if why is None else f" {why!r}"',
         "a log of megabytes",
@@ -402,7 +443,7 @@ MUTANTS = [
     ),
     # accountant.py
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         '            if state["checksum"] != _checksum(told):\n',
         "            if False:\n",
         "a changed count is believed",
@@ -412,14 +453,14 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "                worst |= spent",
         "                worst = spent",
         "a newcomer inherits of one client only",
         of("integrations/test_flower_account", "a_newcomer_inherits_the_most_of_each_offer"),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "        spent[offers[place]] += validate",
         "        spent[offers[place]] = validate",
         "of former offers that are equal one count is lost",
@@ -429,21 +470,21 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         '            if len(set(state["offers"])) < len(state["offers"]):\n',
         "            if False:\n",
         "of an offer that comes twice one count is lost",
         of("integrations/test_flower_limit", "an_account_that_could_lose_a_count_is_refused"),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "        return not self._worst(after, self.delta) <= limit",
         "        return self._worst(after, self.delta) > 1.01 * limit",
         "a limit may be exceeded by a little",
         of("integrations/test_flower_ledger", "a_limit_is_not_exceeded_by_anything"),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "            self._spent.get(client, Counter()) + Counter({event.offer: count})\n",
         "            Counter({event.offer: count})\n",
         "answers before do not count",
@@ -453,21 +494,21 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         '"aggregate" if any(o.mechanism',
         '"aggregate" if all(o.mechanism',
         "codes that were seen count as a sum's trust",
         of("integrations/test_flower_account", "trust_is_that_of_all_clients"),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "        return max(epsilons, default=0.0)",
         "        return min(epsilons, default=0.0)",
         "the guarantee is that of the best off",
         of("integrations/test_flower_account", "the_accountant_composes_what_clients_answered"),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "        if not self.stable:\n",
         "        if self.stable:\n",
         "newcomers begin at zero",
@@ -586,7 +627,7 @@ MUTANTS = [
         of("integrations/test_flower_messages", "a_payload_is_one_array_of_our_type"),
     ),
     (
-        f"{F}/sums.py",
+        f"{F}/replies.py",
         (
             "        except Exception as error:  # any malformed reply: the round continues with the "
             "others\n"
@@ -596,7 +637,7 @@ MUTANTS = [
         of("integrations/test_flower_hostile", "any_error_of_a_reply_drops_that_reply_alone"),
     ),
     (
-        f"{F}/sums.py",
+        f"{F}/replies.py",
         "            text = messages.logged(error if isinstance(error, ValueError) else UNREADABLE)\n",
         "            text = str(error)\n",
         "a log of megabytes, from a client",

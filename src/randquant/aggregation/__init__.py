@@ -10,6 +10,7 @@ from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.rank import RankMechanism, graded_rank
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.saved import from_record, load, save
 from randquant.aggregation.sign_sgd import SignSGD
@@ -23,12 +24,14 @@ __all__ = [
     "ClippedSGD",
     "LocalGaussian",
     "MechanismDefaults",
+    "RankMechanism",
     "SignSGD",
     "StateLayout",
     "UpdateMechanism",
     "VectorMechanism",
     "all_mechanisms",
     "from_record",
+    "graded_rank",
     "load",
     "save",
     "update_mechanism",

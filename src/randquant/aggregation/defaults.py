@@ -154,6 +154,18 @@ class MechanismDefaults(ABC):
         """Nothing."""
         return ()
 
+    def of_client(self: UpdateMechanism, number: int) -> UpdateMechanism:
+        """The same for each client."""
+        validate.whole("number", number, low=0, high=2**64 - 1)
+        return self
+
+    def check(self: UpdateMechanism, payload: bytes, dimension: int) -> None:
+        """By unpacking its codes, or else by decoding it."""
+        if self.coding is not None:
+            wire.unpack(self.coding, payload, self.size(dimension))
+        else:
+            self.mean_vector([payload], dimension, Key.from_seed(0))
+
     def size(self, dimension: int) -> int:
         """One number for each coordinate."""
         return dimension

@@ -195,6 +195,28 @@ class UpdateMechanism(Protocol):
         """
         ...
 
+    def of_client(self, number: int) -> UpdateMechanism:
+        """The mechanism of one client, for the client and for a server that knows its number.
+
+        What a client could choose beside its update, such as a rotation, then follows from its
+        number and the round's seed. `mean` of the round's mechanism decodes its payloads.
+
+        Args:
+            number: public whole number below 2**64, another one for each client.
+
+        Raises:
+            ValueError, TypeError: it is no such number.
+        """
+        ...
+
+    def check(self, payload: bytes, dimension: int) -> None:
+        """Check one payload.
+
+        Raises:
+            ValueError: it is no payload of this mechanism, for updates of this dimension.
+        """
+        ...
+
     def size(self, dimension: int) -> int:
         """How many numbers an update of this dimension is sent as, padding included."""
         ...
