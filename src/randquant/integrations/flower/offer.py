@@ -84,7 +84,7 @@ class Offer:
     @property
     def plain_bytes(self) -> int:
         """Bytes of an update without masks, as the server would see it."""
-        if self.mechanism.coding is None:
+        if not self.coded:
             return self.mechanism.payload_bytes(self.dimension)
         return upload.coded(self.channel, self.size)
 
@@ -92,6 +92,11 @@ class Offer:
     def size(self) -> int:
         """Number of codes of an update."""
         return self.mechanism.size(self.dimension)
+
+    @property
+    def coded(self) -> bool:
+        """Whether updates are sent as codes; of a subset it is known before its seed is."""
+        return self.mechanism.in_round(0).coding is not None
 
     @property
     def drawn(self) -> bool:
@@ -119,7 +124,7 @@ class Offer:
 
     def _written(self) -> str:
         fields = self.mechanism.record()
-        if self.mechanism.channel is not None:
+        if "channel" in fields:
             kind = fields.pop("mechanism")  # told from the other fields
             if kind != _kind(fields):
                 raise TypeError(f"Expected a mechanism that can be offered, got {kind!r}.")
