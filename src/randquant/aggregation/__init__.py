@@ -3,6 +3,7 @@
 Training and deployment see only `UpdateMechanism`.
 """
 
+from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
@@ -16,6 +17,7 @@ from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 
 __all__ = [
+    "AdaptiveMechanism",
     "AdditiveMechanism",
     "CentralGaussian",
     "ChannelMechanism",

@@ -19,7 +19,13 @@ ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL = "advertise", "share", "upload", "con
 STEPS = (ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL)
 
 HEAD, INBOX, PAYLOAD = "randquant", "randquant.inbox", "randquant.payload"
-OURS = (HEAD, INBOX, PAYLOAD)
+NEXT = {HEAD: "randquant.next", INBOX: "randquant.next.inbox"}
+"""Names of the records of the next sum's step, beside those of a sum."""
+
+OURS = (HEAD, INBOX, PAYLOAD, *NEXT.values())
+
+REASON = "refused"
+"""In the place of a reply to the next sum's step: why this client is not in that sum."""
 
 STYPE = "randquant.payload.v1"
 """Type of payload arrays: Flower cannot read it as numbers, so nobody averages codes."""
@@ -114,6 +120,28 @@ def read_inbox(content: RecordDict) -> dict[int, bytes]:
     ):
         raise ProtocolError(f"Expected a record {INBOX!r} of bytes in the message, got none.")
     return {_number(client): bytes(message) for client, message in record.items()}  # type: ignore[arg-type]
+
+
+def as_next(records: Mapping[str, ConfigRecord]) -> dict[str, ConfigRecord]:
+    """Records of the next sum's step, as they travel with a message of a sum."""
+    return {NEXT[name]: record for name, record in records.items()}
+
+
+def next_of(content: RecordDict) -> RecordDict | None:
+    """Undo `as_next`; None if the message has none of these records."""
+    records = {name: content[other] for name, other in NEXT.items() if other in content}
+    return RecordDict(records) if records else None
+
+
+def next_of_reply(content: RecordDict) -> RecordDict:
+    """The records of the next sum's step in a client's reply; ProtocolError if it refuses."""
+    records = next_of(content)
+    if records is None:
+        raise ProtocolError("Expected a reply to the next sum's step too, got none.")
+    head = records.get(HEAD)
+    if isinstance(head, ConfigRecord) and isinstance(reason := head.get(REASON), str):
+        raise ProtocolError(reason)
+    return records
 
 
 def payload_record(payload: bytes, size: int) -> ArrayRecord:

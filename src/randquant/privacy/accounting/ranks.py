@@ -96,6 +96,11 @@ class RankRelease(ReleaseDefaults):
         # theory/composition.md, Proposition 1: dominating pairs compose, also adaptively.
         return RankWorlds(self.table, self.neighboring), self.rounds
 
+    @property
+    def attacks(self) -> tuple[tuple[RankWorlds, int], ...]:
+        """An update and its negative, or zero, in each round."""
+        return ((RankWorlds(self.table, self.neighboring), self.rounds),)
+
     def under(self, trust: Trust) -> RankRelease:
         """The same: the bound is of each index, whatever else the server sees."""
         return replace(self, trust=trust)
