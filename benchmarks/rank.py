@@ -3,8 +3,8 @@
 Parts: means (of digits' pixels), training (digits), certified (error over Gaussian noise at equal
 guarantee), peers (the same of PrivUnit, RRSC and one bit), sampled (errors of the real samplers),
 bias (of rotations that are not uniformly distributed: the worst update found), speed. Without a
-name: all, in some minutes. Each part stores its rows in results/rank.json; peers and bias keep the
-rows that are there: delete the file to measure all again.
+name: all, in some minutes. Each part stores its rows in results/rank.json; peers, bias and training
+keep the rows that are there: delete the file to measure all again.
 """
 
 from __future__ import annotations
@@ -224,17 +224,20 @@ def calibrated_bits(dimension: int, clip_norm: float):
     return asked.mechanism
 
 
-def training(seeds: int = 3) -> list[dict]:
+def training(seeds: int = 5) -> list[dict]:
     """Digits' 650 parameters, 2,000 clients of 8 images each, in one of 20 rounds each."""
     pixels, digits = load_digits(return_X_y=True)
     pixels, digits = torch.tensor(pixels / 16).float(), torch.tensor(digits)
-    rows = []
+    rows = stored("training")
+    done = {(row["mechanism"], row["seed"]) for row in rows}
     for seed in range(seeds):
         generator = np.random.default_rng(seed)
         held = [generator.integers(0, 1500, 8) for _ in range(2000)]
         clients = [(pixels[k], digits[k]) for k in held]
         test = pixels[1500:], digits[1500:]
         for name in ("rank", "local-gaussian", "stochastic-rounding"):
+            if (name, seed) in done:
+                continue
             asked = plan(650, 2000, 100, 20, 8.0, 1e-5, bits=1, trust="local", clip_norm=0.5,
                          mechanisms=[name])  # fmt: skip
             run = train(
@@ -245,6 +248,7 @@ def training(seeds: int = 3) -> list[dict]:
             rows.append({"mechanism": name, "seed": seed, "accuracy": run.summary.accuracy,
                          "epsilon": run.guarantee.epsilon, "bytes": run.upload_bytes})  # fmt: skip
             print(rows[-1], flush=True)
+            store("training", rows)
     return rows
 
 
