@@ -107,7 +107,7 @@ def distributed_sgd(
     def init() -> State:
         participations = np.zeros(population, dtype=np.int64)
         first = None if clip is None else mechanism.clip_norm
-        return State(0, learner.parameters(), participations, server.init(), first)
+        return State(0, learner.parameters(), participations, server.init(), threshold=first)
 
     collect = collector(learner, mechanism, pool, workers, hidden, clip)
     public = Key.from_seed(public_seed).fold_in("rounds")

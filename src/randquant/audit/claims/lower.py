@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import log_ndtr, logsumexp, ndtr
 from scipy.stats import binom
 
 from randquant.privacy.accounting.composition.loss import PrivacyLoss
-from randquant.privacy.accounting.composition.rule import attained_epsilon
+from randquant.privacy.accounting.composition.rule import reached_epsilon
 
 SLACK = 1e-9
 """Generous bound of the relative error of scipy's normal tails, their differences and logarithms,
@@ -55,7 +54,7 @@ def attained(pairs: Iterable[tuple[float, float]], rate: float, rounds: int, del
     pairs = list(pairs)
     best = 0.0
     if rate < 1 and rounds > 1 and max(map(abs, np.ravel(pairs))) <= FURTHEST:
-        best = attained_epsilon(_Cells(rate, tuple(pairs)), rounds, delta)
+        best = max(reached_epsilon(_in_cells(rate, *pair), rounds, delta) for pair in pairs)
     taken, mass = _binomial(rate, rounds)
     if taken.size > LARGEST:
         return best
@@ -73,36 +72,15 @@ def attained(pairs: Iterable[tuple[float, float]], rate: float, rounds: int, del
     return best
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """Worlds in which the adversary sees only in which cell each round's outcome lies."""
-
-    rate: float
-    pairs: tuple[tuple[float, float], ...]
-
-    @property
-    def through(self) -> bool:
-        """No: the two worlds are compared at once."""
-        return False
-
-    def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
-        """None is known: cells hide something."""
-        return ()
-
-    def attained(self) -> tuple[PrivacyLoss, ...]:
-        """The loss of each pair, rounded down."""
-        return tuple(self._loss(*pair) for pair in self.pairs)
-
-    def _loss(self, m: float, other: float) -> PrivacyLoss:
-        # theory/claims.md, Proposition 5.
-        x = np.linspace(min(m, other, 0.0) - 12, max(m, other, 0.0) + 12, CELLS + 1)
-        p, q = (
-            (1 - self.rate) * _masses(x) + self.rate * _masses(x - centre) for centre in (m, other)
-        )
-        kept = (p > 1e-280) & (q > 1e-280)
-        ratio = np.log(p[kept] / q[kept])
-        losses = ratio - 4 * SLACK * (1 + np.abs(ratio))
-        return PrivacyLoss(losses, p[kept] * (1 - 2 * SLACK), 0.0, upward=False)
+def _in_cells(rate: float, m: float, other: float) -> PrivacyLoss:
+    """The loss of a round, rounded down, if only the cell that the outcome lies in is seen."""
+    # theory/claims.md, Proposition 5.
+    x = np.linspace(min(m, other, 0.0) - 12, max(m, other, 0.0) + 12, CELLS + 1)
+    p, q = ((1 - rate) * _masses(x) + rate * _masses(x - centre) for centre in (m, other))
+    kept = (p > 1e-280) & (q > 1e-280)
+    ratio = np.log(p[kept] / q[kept])
+    losses = ratio - 4 * SLACK * (1 + np.abs(ratio))
+    return PrivacyLoss(losses, p[kept] * (1 - 2 * SLACK), 0.0, upward=False)
 
 
 def _masses(x: np.ndarray) -> np.ndarray:
