@@ -259,8 +259,8 @@ def stored(part: str) -> list[dict]:
 
 
 def store(part: str, rows: list[dict]) -> None:
-    kept = {name: rows for name in PARTS if (rows := stored(name))}
-    save("rank", {"delta": DELTA, **kept, part: rows})
+    others = {name: found for name in PARTS if (found := stored(name))}
+    save("rank", {"delta": DELTA, **others, part: rows})
 
 
 def bias() -> list[dict]:
