@@ -154,7 +154,8 @@ class QuantizedStrategy(Strategy):
         self.neighbours, self.losses, self.step_timeout = neighbours, losses, step_timeout
         self.patience = validate.whole("patience", patience, low=1)
         graph = neighbours if losses is None else losses
-        validate.choice("handshake", handshake, WAYS)
+        ways = WAYS if mechanism.trust == "aggregate" else ("apart",)  # others have no handshake
+        validate.choice("handshake", handshake, ways)
         self._handshakes = Handshakes(handshake, self.least, graph, directory)
         self.stopped = ""  # why training is over, once it is
         self._path = None if folder is None else Path(folder) / STATE_FILE
