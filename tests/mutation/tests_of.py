@@ -19,9 +19,9 @@ ACCOUNT = (
     "privacy/test_accountant.py::test_renyi_bounds_alone_are_converted_at_their_best_order",
     "privacy/test_accountant.py::test_the_bound_is_the_gaussians_true_epsilon",
     "privacy/test_accountant.py::test_an_infinite_certificate_stays_infinite",
-    "privacy/test_accountant.py::test_zero_out_has_no_lower_end_of_other_neighbours",
+    "privacy/test_accountant.py::test_zero_out_has_a_lower_end_of_its_own_neighbours",
     "privacy/test_accountant.py::test_every_release_of_a_channel_counts",
-    "privacy/test_rule.py::test_only_one_channel_under_local_trust_has_a_lower_end",
+    "privacy/test_rule.py::test_a_lower_end_is_of_one_channel_and_its_trust",
     "privacy/test_accountant.py",
     "privacy/test_gaussian.py",
     "privacy/test_releases_contract.py",
@@ -143,6 +143,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_accountant.py",
         "privacy/test_releases_contract.py",
     ),
+    "privacy/accounting/attacks.py": ("privacy/test_attacks.py",),
+    "privacy/accounting/integer_noise.py": (
+        "privacy/test_guarantee.py",
+        "privacy/test_releases.py",
+        "privacy/test_accountant.py",
+        "privacy/test_gaussian.py",
+        "privacy/test_releases_contract.py",
+    ),
     "privacy/accounting/releases.py": (
         "privacy/test_guarantee.py",
         "privacy/test_releases.py",
@@ -200,6 +208,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "channels/wire/kernel.py": ("channels/test_wire.py",),
     "channels/wire/payload.py": ("channels/test_wire.py",),
     "channels/wire/upload.py": ("channels/test_upload.py", "channels/test_wire.py"),
+    "integrations/ledger.py": (
+        "integrations/test_flower_messages.py",
+        "integrations/test_flower_ledger.py",
+    ),
+    "integrations/accountant.py": FLOWER,
     "integrations/flower/ledger.py": (
         "integrations/test_flower_messages.py",
         "integrations/test_flower_ledger.py",

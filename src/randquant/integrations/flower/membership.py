@@ -16,8 +16,8 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg import draw
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.files import DamagedFile
 from randquant.integrations.flower import messages
-from randquant.integrations.flower.files import DamagedFile
 from randquant.integrations.flower.messages import Head
 from randquant.integrations.flower.offer import Offer
 
@@ -54,8 +54,8 @@ class Membership:
             return self.offer.mechanism
         if not self.commitment:
             raise ProtocolError(
-                "Expected a seed of the coordinates that the server and this client have drawn "
-                "together, got none."
+                "Expected a seed of the coordinates or rotations that the server and this client "
+                "have drawn together, got none."
             )
         seed = draw.proved(self.session, self.commitment, number, self.part, proof)
         return self.offer.mechanism.in_round(seed)

@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.draw import LONGEST_PROOF
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.channels import wire
 from randquant.channels.wire.payload import Coding, Format
 from randquant.integrations.flower.offer import Offer
 
@@ -191,10 +192,35 @@ def read_offer(text: str) -> Offer:
 
 
 def coding_of(mechanism: UpdateMechanism) -> Coding:
-    """What the payloads of an offered mechanism say about their codes."""
+    """What the payloads of a mechanism that sends codes say about them."""
     coding = mechanism.coding
-    assert coding is not None  # Offer has checked that it sends codes
+    assert coding is not None
     return coding
+
+
+def addressed(
+    mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, size: int
+) -> bytes:
+    """A payload as it is sent without masks: codes say of which session and client they are.
+
+    Without codes it says itself of which round and client it is (`UpdateMechanism.of_client`).
+    """
+    if mechanism.coding is None:
+        return payload
+    codes = wire.unpack(mechanism.coding, payload, size)
+    return wire.pack(upload_format(mechanism, session, client), codes)
+
+
+def unaddressed(
+    mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, dimension: int
+) -> bytes:
+    """Undo `addressed`; ValueError if the payload is damaged, or of another session or client."""
+    if mechanism.coding is None:
+        mechanism.of_client(client).check(payload, dimension)
+        return payload
+    size = mechanism.size(dimension)
+    codes = wire.unpack(upload_format(mechanism, session, client), payload, size)
+    return wire.pack(mechanism.coding, codes, size - dimension)
 
 
 def upload_format(mechanism: UpdateMechanism, session: bytes, client: int) -> Format:

@@ -138,7 +138,7 @@ class QuantizeMod:
             if offer.buffers == "frozen":
                 layout.check_frozen(old, new)
             update = layout.update(old, new)
-            payload = mechanism.encode(update, Key.generate())
+            payload = mechanism.of_client(context.node_id).encode(update, Key.generate())
         except Exception as error:
             return refusal(message, NOTHING, error)
         finally:  # whatever the train function did to the content
@@ -146,12 +146,13 @@ class QuantizeMod:
                 Membership.forget_all(context)
             if account is not None:
                 context.state[SPENT] = account
-        codes = wire.unpack(messages.coding_of(mechanism), payload, offer.size)
         if client is None:
-            form = messages.upload_format(mechanism, head.session, context.node_id)
-            payload = wire.pack(form, codes)
+            payload = messages.addressed(
+                mechanism, payload, head.session, context.node_id, offer.size
+            )
         else:
             assert isinstance(inbox, ConfigRecord)
+            codes = wire.unpack(messages.coding_of(mechanism), payload, offer.size)
             payload = client.mask(codes, messages.read_inbox(RecordDict({messages.INBOX: inbox})))
             own.remember(context)
         records = {messages.PAYLOAD: messages.payload_record(payload, offer.size)}
@@ -200,7 +201,8 @@ class QuantizeMod:
     ) -> dict[str, ConfigRecord]:
         """The next sum's step, which travels with a message of the current one.
 
-        Neither sum depends on the other (theory/shares.md, Proposition 5). If it fails, this client has left the next sum, and stays in the current one.
+        Neither sum depends on the other (theory/shares.md, Proposition 5). If it fails, this client
+        has left the next sum, and stays in the current one.
         """
         try:
             head = Head.read(content)
@@ -239,7 +241,7 @@ class QuantizeMod:
         if offer.drawn != bool(head.commitment):
             raise ProtocolError(
                 "Expected the server's commitment to its part of a seed exactly where an offer "
-                "sends a subset of the coordinates."
+                "needs one: for a subset of the coordinates, or rotations."
             )
         if len(head.commitment) not in (0, HASH_BYTES):
             raise ProtocolError(
@@ -280,6 +282,8 @@ class QuantizeMod:
             raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
+        if terms is not None and mechanism.coding is None:
+            raise ProtocolError("Expected no secure sum of an offer that sends no codes, got one.")
         if terms is not None:
             self._check_terms(offer, terms, context)
         accountant = ledger.accountant

@@ -17,9 +17,7 @@ from flwr.common.serde import message_to_proto
 
 from randquant.aggregation.secagg.draw import Draw
 from randquant.aggregation.secagg.terms import ProtocolError
-from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.handshake import SESSION_BYTES, Handshake, request
 from randquant.integrations.flower.messages import Head
@@ -88,15 +86,15 @@ class Bytes:
         return {
             "sent_bytes": max(self._sent.values(), default=0),
             "upload_bytes": self._upload,
-            "plain_bytes": upload.coded(self.offer.channel, self.offer.size),
+            "plain_bytes": self.offer.plain_bytes,
         }
 
 
 @dataclass
 class PlainSum:
-    """A sum of codes that the server sees one by one.
+    """Payloads that the server sees one by one.
 
-    If the coordinates need a seed, it is drawn with the clients before they are asked to upload.
+    If the round needs a seed, it is drawn with the clients before they are asked to upload.
     """
 
     offer: Offer
@@ -143,14 +141,13 @@ class PlainSum:
         }
 
     def add(self, replies: Iterable[Message]) -> int:
-        """Unpack each payload, so that only codes of this client and round are averaged."""
+        """Check each payload, so that only those of this client and round are averaged."""
 
         def take(client: int, content: RecordDict) -> None:
-            form = messages.upload_format(self._mechanism, self._session, client)
-            codes = wire.unpack(form, messages.read_payload(content), self.offer.size)
-            padding = self.offer.size - self.offer.dimension
-            coding = messages.coding_of(self._mechanism)
-            self._payloads[client] = wire.pack(coding, codes, padding)
+            self._payloads[client] = messages.unaddressed(
+                self._mechanism, messages.read_payload(content), self._session, client,
+                self.offer.dimension,
+            )  # fmt: skip
 
         asked, counted = self.clients, self._bytes.counted(replies)
         known = checked(counted, asked, messages.UPLOAD, self._session, take, self.refused)
