@@ -282,7 +282,7 @@ class QuantizeMod:
             raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
-        if terms is not None and mechanism.coding is None:
+        if terms is not None and mechanism.channel is None:
             raise ProtocolError("Expected no secure sum of an offer that sends no codes, got one.")
         if terms is not None:
             self._check_terms(offer, terms, context)

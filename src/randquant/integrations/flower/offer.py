@@ -84,7 +84,7 @@ class Offer:
     @property
     def plain_bytes(self) -> int:
         """Bytes of an update without masks, as the server would see it."""
-        if self.mechanism.coding is None:
+        if self.mechanism.channel is None:
             return self.mechanism.payload_bytes(self.dimension)
         return upload.coded(self.channel, self.size)
 
