@@ -46,7 +46,7 @@ def deployed(tmp_path_factory):
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as script:
         try:
-            printed, _ = script.communicate(timeout=300)
+            printed, _ = script.communicate(timeout=600)  # on two loaded cores
         finally:  # it ends what it has started
             script.send_signal(signal.SIGTERM)
             script.wait(30)
