@@ -127,8 +127,8 @@ def train(
             model trust.
         clip_norm: L2 threshold of a client's update, or of an example's gradient.
         clip_quantile: let the threshold follow this quantile of the clients' norms, from clip_norm
-            on: 0.5 clips about half of the updates. Each client sends beside its update whether it was
-            clipped, in the same noisy sum and the same account; that costs the update 2 % more
+            on: 0.5 clips about half of the updates. Each client sends beside its update whether it
+            was clipped, in the same noisy sum and the same account; that costs the update 2 % more
             noise (`docs/theory/alongside.md`). None for clip_norm throughout.
         coordinates: how many coordinates of a rotated update are sent, a public random subset that
             is drawn anew in each round; None for all. A tenth of them costs a tenth of the bytes at
@@ -192,10 +192,8 @@ def train(
         >>> run.guarantee.epsilon <= 8, run.upload_bytes, run.model
         (True, 152, Linear(in_features=40, out_features=2, bias=True))
     """
-    problem = problem_of(
-        model, clients, loss=loss, test=test, parts=parts, frozen=frozen, buffers=buffers,
-        columns=columns, public=public,
-    )  # fmt: skip
+    problem = problem_of(model, clients, loss=loss, test=test, parts=parts, frozen=frozen,
+                         buffers=buffers, columns=columns, public=public)  # fmt: skip
     rounds, everyone = validate.whole("rounds", rounds, low=1), len(problem.clients)
     config = TrainConfig(
         dataset=OWN, model=OWN, mechanism="", population=everyone, rounds=rounds, delta=delta,
