@@ -39,8 +39,8 @@ def test_one_more_coordinate_is_accounted_and_the_rest_is_as_without():
         prepare(config, key),
     )
     assert moving.sent == plain.sent + 1 == 651
-    guarantees = [prepared.schedule.guarantee(4, 4) for prepared in (plain, moving)]
-    assert [g.releases for g in guarantees if g is not None] == [4 * 650, 4 * 651]
+    releases = [prepared.schedule.ledger.release(4) for prepared in (plain, moving)]
+    assert [each.releases for each in releases if each is not None] == [4 * 650, 4 * 651]
     assert moving.mechanism == plain.mechanism
 
 
