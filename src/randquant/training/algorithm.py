@@ -34,6 +34,7 @@ class State:
         participations: (N,) int64, rounds that each client has taken part in.
         optimizer: the state of the server's optimiser.
         threshold: that clients clip to in the next round, if it follows a quantile; else None.
+        squares: what the mechanism of the next round adapts to, from what was released.
     """
 
     round: int
@@ -41,6 +42,7 @@ class State:
     participations: np.ndarray
     optimizer: OptimizerState = field(default_factory=dict)
     threshold: float | None = None
+    squares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +123,14 @@ def distributed_sgd(
         learner.load(state.parameters)
         number = state.round + 1
         seed = int(public.fold_in(number).words(1)[0])
-        collected = collect(cohort, key.fold_in(number), seed, state.threshold)
+        collected = collect(cohort, key.fold_in(number), seed, state.squares, state.threshold)
         parameters, stepped = _stepped(server, state, collected.mean)
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started
-        after = State(number, parameters, participations, stepped, collected.threshold)
+        after = State(
+            number, parameters, participations, stepped, collected.threshold, collected.squares
+        )
         return after, Round(
             train_loss=float(collected.losses.mean()) if cohort else None,
             bytes_up=collected.bytes_up,

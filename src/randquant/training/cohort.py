@@ -31,6 +31,7 @@ class Collected(NamedTuple):
             included where they must be sent.
         seconds_gradient: wall time of forward and backward passes, in seconds.
         threshold: that clients clip to in the next round, if it follows a quantile; else None.
+        squares: what the next round's mechanism adapts to (`UpdateMechanism.noted`).
     """
 
     mean: np.ndarray
@@ -38,12 +39,13 @@ class Collected(NamedTuple):
     bytes_up: int
     seconds_gradient: float
     threshold: float | None = None
+    squares: tuple[float, ...] = ()
 
 
 ZEROS_AT_ONCE = 16
 """Absent clients that are encoded together."""
 
-Collect = Callable[[Sequence[int], Key, int, float | None], Collected]
+Collect = Callable[[Sequence[int], Key, int, Sequence[float], float | None], Collected]
 
 
 def collector(
@@ -56,8 +58,8 @@ def collector(
 ) -> Collect:
     """Return the function that collects a cohort's mean.
 
-    It is given the cohort, the round's key, the round's public seed (`in_round`), and the threshold
-    that clients clip to, if it follows a quantile.
+    It is given the cohort, the round's key and public seed (`in_round`), what the mechanism
+    adapts to (`adapted`), and the threshold that clients clip to, if it follows a quantile.
 
     Args:
         learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
@@ -95,9 +97,14 @@ def collector(
         return encoder.encode_many(updates, keys), losses, seconds
 
     def by_payloads(
-        cohort: Sequence[int], key: Key, seed: int, threshold: float | None = None
+        cohort: Sequence[int],
+        key: Key,
+        seed: int,
+        squares: Sequence[float] = (),
+        threshold: float | None = None,
     ) -> Collected:
-        groups, now = learner.groups(cohort, workers), mechanism.in_round(seed)
+        groups, clients = learner.groups(cohort, workers), len(cohort) or 1
+        now = mechanism.adapted(squares, size, clients).in_round(seed)
         here = len(groups) == 1 or learner.on_gpu
         shared = ([key] * len(groups), [now] * len(groups), [threshold] * len(groups))
         if learner.one_thread and not learner.on_gpu:
@@ -115,13 +122,14 @@ def collector(
         if filled is not None:
             # theory/sampling.md, Proposition 22: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
+        noted = now.noted(squares, mean, clients)
         if clip is not None and threshold is not None:
             mean, threshold = clip.parted(mean, threshold)
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
-        sent = senders * mechanism.upload_bytes(size, senders or None)
-        return Collected(mean, losses, sent, seconds, threshold)
+        sent = senders * now.upload_bytes(size, senders or None)
+        return Collected(mean, losses, sent, seconds, threshold, noted)
 
     return by_payloads
 
@@ -149,6 +157,7 @@ def _on_gpu(
     cohort: Sequence[int],
     key: Key,
     seed: int,
+    squares: Sequence[float] = (),
     threshold: float | None = None,
 ) -> Collected:
     totals, losses, seconds = [], [], 0.0

@@ -41,10 +41,12 @@ class TrainConfig:
     JSON Schema and `check_config` are read from here. Bounds and groups are in the annotations.
 
     Attributes:
-        dataset: digits, breast-cancer, mnist, fashion-mnist, emnist, cifar-100, femnist, or
-            module:function or FILE.py:function, which returns clients or (clients, test).
-        model: softmax, mlp, mlp32, wide, cnn (with data of your own also the number of classes, as
-            in mlp-10), or module:function or FILE.py:function, which returns a torch nn.Module.
+        dataset: digits, breast-cancer, mnist, fashion-mnist, emnist, cifar-100, femnist,
+            shakespeare, shakespeare-last, or module:function or FILE.py:function, which returns
+            clients or (clients, test).
+        model: softmax, mlp, mlp32, wide, cnn, or for text lstm, lstm-last, transformer (with data
+            of your own also the number of classes, as in mlp-10), or module:function or
+            FILE.py:function, which returns a torch nn.Module.
         mechanism: what protects an update.
         parameters: the mechanism's parameters, by name.
         data_dir: folder of the data files; digits and breast-cancer need none.

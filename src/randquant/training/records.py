@@ -95,7 +95,8 @@ class RunSummary:
         accuracy, loss: of the final model on test data; None without test data, accuracy also
             where the task is no classification.
         dimension: coordinates of an update.
-        bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`.
+        bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`;
+            on average where rounds differ, because the mechanism adapts.
         bits_per_coordinate: the same in bits, per coordinate, header included.
         participations: how many rounds the most-called client took part in.
         guarantee: of the whole run; None without privacy.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Mapping
 from logging import ERROR, INFO
 from pathlib import Path
@@ -20,14 +19,16 @@ from randquant._internal.disk import make_folder
 from randquant._internal.patterns import Patterns
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.graphs import Losses
-from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.ahead import WAYS, Handshakes, Way, fewest
 from randquant.integrations.flower.eligible import EligibleGrid
 from randquant.integrations.flower.history import RoundRow, page, write
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.planned import for_target
-from randquant.integrations.flower.sums import SESSION_BYTES, Link, PlainSum, SecureSum, Sum
+from randquant.integrations.flower.replies import Link
+from randquant.integrations.flower.sums import PlainSum, SecureSum, Sum
 from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, parts_of
 from randquant.integrations.flower.wrapped import EXAMPLES, check_inner, check_nodes
 from randquant.privacy.guarantee import Neighboring
@@ -78,6 +79,9 @@ class QuantizedStrategy(Strategy):
             sum, which it could otherwise stop.
         patience: how many rounds in a row may fail before `start` raises RoundsFailed.
         connect_timeout: seconds that `start` waits for the nodes that a round needs.
+        handshake: `apart`: a secure sum takes five messages, one after the other. `ahead`: from the
+            second round on three, since a round's handshake travels with the messages of the round
+            before, when its clients are chosen.
 
     Guarantees:
         The reported epsilon holds for every client, whatever fails: it counts all clients that were
@@ -117,6 +121,7 @@ class QuantizedStrategy(Strategy):
         directory: Mapping[int, bytes] | None = None,
         losses: Losses | None = None,
         connect_timeout: float = 60.0,
+        handshake: Way = "apart",
     ) -> None:
         check_inner(strategy)
         validate.choice("buffers", buffers, BUFFERS)
@@ -125,7 +130,7 @@ class QuantizedStrategy(Strategy):
         self.parts, self.frozen = parts, frozen
         self.buffers: Buffers = buffers
         self.statistics, self.directory = statistics, directory
-        Offer(mechanism, 2**30)  # checks it; a subset is no larger
+        Offer(mechanism, 2**29)  # checks it; a subset is no larger
         self.strategy, self.mechanism = strategy, mechanism
         self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
         self.least = mechanism.cohort if least is None else least
@@ -140,12 +145,14 @@ class QuantizedStrategy(Strategy):
         self.patience = validate.whole("patience", patience, low=1)
         self.connect_timeout = validate.real("connect_timeout", connect_timeout, low=0)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
+        graph = neighbours if losses is None else losses
+        validate.choice("handshake", handshake, WAYS)
+        self._handshakes = Handshakes(handshake, self.least, graph, directory)
         self.stopped = ""  # why training is over, once it is
         self._path = None if folder is None else Path(folder) / STATE_FILE
         self._done = self._failures = self._asked = 0  # rounds before this start; in a row; clients
         self.history: list[RoundRow] = []  # with failed rounds
         self._sum: Sum | None = None
-        self.history: list[RoundRow] = []  # failed rounds too
         self._base = ArrayRecord()
 
     for_target = classmethod(for_target)
@@ -165,20 +172,30 @@ class QuantizedStrategy(Strategy):
             return []
         chosen = frozenset(request.metadata.dst_node_id for request in requests)
         try:
-            if len(chosen) < len(requests) or not chosen <= set(view.get_node_ids()):
+            connected = set(view.get_node_ids())
+            if len(chosen) < len(requests) or not chosen <= connected:
                 raise ProtocolError(
                     "Expected each client once in a round and within its epsilon, got others."
                 )
-            kind = requests[0].metadata.message_type
-            self._sum = self._begin(offer, sorted(chosen), grid, kind, str(number))
+            link = Link(grid, self.step_timeout, requests[0].metadata.message_type, str(number))
+            if self.mechanism.trust == "local":
+                self._sum = PlainSum(offer, sorted(chosen), link)
+            else:
+                requests, own = self._handshakes.of_round(requests, offer, connected)
+                self._sum = SecureSum(own, link)
             additions = self._sum.requests()
         except ValueError as error:
             self._fail(number, error)
             return []
-        self.accountant.compose(RoundEvent(offer, frozenset(additions)))
+        asked = frozenset(request.metadata.dst_node_id for request in requests)
+        self.accountant.compose(RoundEvent(offer, asked.intersection(additions)))
         self._asked = len(requests)
         self._save(number - 1, arrays)  # once asked, a client may send whatever happens here
-        sent = []
+        self._sum.ahead = self._handshakes.prepare(
+            self.strategy, number + 1, offer, arrays, config, view
+        )
+        additions, others = self._sum.joined(additions)
+        sent = link.messages(others)
         for request in requests:
             if (client := request.metadata.dst_node_id) in additions:
                 request.content = RecordDict({**request.content, **additions[client]})
@@ -200,6 +217,8 @@ class QuantizedStrategy(Strategy):
         except ValueError as error:
             self._fail(number, error)
             return None, None
+        finally:
+            self._handshakes.prepared = current.ahead
         answer = next(reply for reply in replies if not reply.has_error())
         equal = MetricRecord({EXAMPLES: 1.0})  # nothing of what clients' replies say about weights
         answer.content = RecordDict({"arrays": moved, "metrics": equal})
@@ -269,6 +288,7 @@ class QuantizedStrategy(Strategy):
             done, planned = self._done, self.rounds if num_rounds is None else num_rounds
             if planned > done:
                 check_nodes(grid, self.strategy, self.needed, self.connect_timeout)
+            self._handshakes.start(planned)
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
                 return evaluate_fn(number + done, model) if evaluate_fn else None
@@ -297,37 +317,10 @@ class QuantizedStrategy(Strategy):
         layout.check_running(self.buffers)
         return layout
 
-    def _begin(self, offer: Offer, clients: list[int], grid: Grid, kind: str, group: str) -> Sum:
-        link = Link(grid, self.step_timeout, kind, group)
-        if self.mechanism.trust == "local":
-            return PlainSum(offer, clients, link)
-        if len(clients) < self.least:
-            raise ProtocolError(
-                f"Expected {self.least} clients or more in the round, got {len(clients)}: let the "
-                "strategy select more, or lower the mechanism's cohort."
-            )
-        terms = Terms(
-            os.urandom(SESSION_BYTES), tuple(clients), offer.size, offer.bits(len(clients)),
-            self.least, self._degree(len(clients)),
-        )  # fmt: skip
-        return SecureSum(offer, terms, link, self.directory)
-
-    def _degree(self, clients: int) -> int:
-        """How many neighbours a client has; ValueError if not even all others suffice."""
-        others = clients - 1
-        if self.losses is None:
-            return others if self.neighbours is None else min(self.neighbours, others)
-        graph = self.losses.graph(clients)
-        log(INFO, "randquant: neighbours of a client in the secure sum: %s.", graph.reason)
-        return graph.neighbours
-
     def _exhausted(self, view: EligibleGrid, number: int) -> bool:
         """Whether too few clients may still take part."""
-        wanted = [self.least] + [
-            getattr(self.strategy, name, 0) for name in ("min_available_nodes", "min_train_nodes")
-        ]
         left, spent = len(list(view.get_node_ids())), len(view.exhausted)
-        if spent and left < max(wanted):
+        if spent and left < fewest(self.strategy, self.least):
             self.stopped = (
                 f"before round {number}: epsilon of {spent} clients would have exceeded "
                 f"{self.accountant.max_epsilon}, and {left} others are too few"

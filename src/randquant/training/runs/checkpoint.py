@@ -22,6 +22,7 @@ def save(path: Path, state: State, identity: str) -> None:
         "participations": state.participations,
         "round": np.array([state.round], dtype=np.int64),
         "identity": _bytes(identity),
+        **({"squares": np.array(state.squares)} if state.squares else {}),
         "optimizer": np.frombuffer(text.encode(), dtype=np.uint8),
         **arrays,
     }
@@ -54,9 +55,10 @@ def load(path: Path, identity: str) -> State | None:
     text = bytes(tensors.get("optimizer", np.empty(0, np.uint8))).decode()  # none in version 0.1.0
     optimizer = from_tensors(tensors, text) if text else {}
     threshold = float(tensors["threshold"][0]) if "threshold" in tensors else None
+    squares = tensors.get("squares", np.empty(0)).tolist()  # of mechanisms that adapt
     return State(
         int(tensors["round"][0]), tensors["parameters"], tensors["participations"], optimizer,
-        threshold,
+        threshold, tuple(squares),
     )  # fmt: skip
 
 

@@ -378,6 +378,8 @@ def _summary(
     participations = int(state.participations.max())
     guarantee = prepared.schedule.guarantee(state.round, participations)
     last = metrics[-1]  # the last round is always evaluated
+    if config.sampling == "fixed" and config.trust != "model":  # rounds differ if it adapts
+        upload = -(-sum(m.bytes_up for m in metrics) // (len(metrics) * config.cohort))
     return RunSummary(
         accuracy=last.accuracy,
         loss=last.loss,
