@@ -208,6 +208,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "channels/wire/kernel.py": ("channels/test_wire.py",),
     "channels/wire/payload.py": ("channels/test_wire.py",),
     "channels/wire/upload.py": ("channels/test_upload.py", "channels/test_wire.py"),
+    "integrations/ledger.py": (
+        "integrations/test_flower_messages.py",
+        "integrations/test_flower_ledger.py",
+    ),
+    "integrations/accountant.py": FLOWER,
     "integrations/flower/ledger.py": (
         "integrations/test_flower_messages.py",
         "integrations/test_flower_ledger.py",

@@ -33,16 +33,16 @@ class State:
         parameters: (d,) float32, the global model.
         participations: (N,) int64, rounds that each client has taken part in.
         optimizer: the state of the server's optimiser.
-        threshold: that clients clip to in the next round, if it follows a quantile; else None.
         squares: what the mechanism of the next round adapts to, from what was released.
+        threshold: that clients clip to in the next round, if it follows a quantile; else None.
     """
 
     round: int
     parameters: np.ndarray
     participations: np.ndarray
     optimizer: OptimizerState = field(default_factory=dict)
-    threshold: float | None = None
     squares: tuple[float, ...] = ()
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def distributed_sgd(
     def init() -> State:
         participations = np.zeros(population, dtype=np.int64)
         first = None if clip is None else mechanism.clip_norm
-        return State(0, learner.parameters(), participations, server.init(), first)
+        return State(0, learner.parameters(), participations, server.init(), threshold=first)
 
     collect = collector(learner, mechanism, pool, workers, hidden, clip)
     public = Key.from_seed(public_seed).fold_in("rounds")
@@ -128,10 +128,8 @@ def distributed_sgd(
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started
-        after = State(
-            number, parameters, participations, stepped, collected.threshold, collected.squares
-        )
-        return after, Round(
+        adapted = collected.squares, collected.threshold
+        return State(number, parameters, participations, stepped, *adapted), Round(
             train_loss=float(collected.losses.mean()) if cohort else None,
             bytes_up=collected.bytes_up,
             seconds_gradient=min(collected.seconds_gradient, total),

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,16 +30,16 @@ class Collected(NamedTuple):
         bytes_up: bytes that all clients send, under the trust in force; zeros of absent clients
             included where they must be sent.
         seconds_gradient: wall time of forward and backward passes, in seconds.
-        threshold: that clients clip to in the next round, if it follows a quantile; else None.
         squares: what the next round's mechanism adapts to (`UpdateMechanism.noted`).
+        threshold: that clients clip to in the next round, if it follows a quantile; else None.
     """
 
     mean: np.ndarray
     losses: np.ndarray
     bytes_up: int
     seconds_gradient: float
-    threshold: float | None = None
     squares: tuple[float, ...] = ()
+    threshold: float | None = None
 
 
 ZEROS_AT_ONCE = 16
@@ -58,8 +58,8 @@ def collector(
 ) -> Collect:
     """Return the function that collects a cohort's mean.
 
-    It is given the cohort, the round's key and public seed (`in_round`), what the mechanism
-    adapts to (`adapted`), and the threshold that clients clip to, if it follows a quantile.
+    It is given the cohort, the round's key and public seed (`in_round`), what the mechanism adapts
+    to (`adapted`), and the threshold that clients clip to, if it follows a quantile.
 
     Args:
         learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
@@ -106,13 +106,7 @@ def collector(
         groups, clients = learner.groups(cohort, workers), len(cohort) or 1
         now = mechanism.adapted(squares, size, clients).in_round(seed)
         here = len(groups) == 1 or learner.on_gpu
-        shared = ([key] * len(groups), [now] * len(groups), [threshold] * len(groups))
-        if learner.one_thread and not learner.on_gpu:
-            # On a thread of the pool, whose torch has no threads of its own.
-            each = zip(groups, *shared, strict=True)
-            replies = [pool.submit(upload, *work).result() for work in each]
-        else:
-            replies = list((map if here else pool.map)(upload, groups, *shared))
+        replies = _replies(learner, pool, here, upload, [(g, key, now, threshold) for g in groups])
         payloads = [payload for reply in replies for payload in reply[0]]
         senders = len(cohort)
         if filled is not None:
@@ -122,16 +116,26 @@ def collector(
         if filled is not None:
             # theory/sampling.md, Proposition 22: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
-        noted = now.noted(squares, mean, clients)
+        squares = now.noted(squares, mean, clients)
         if clip is not None and threshold is not None:
             mean, threshold = clip.parted(mean, threshold)
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
         sent = senders * now.upload_bytes(size, senders or None)
-        return Collected(mean, losses, sent, seconds, threshold, noted)
+        return Collected(mean, losses, sent, seconds, squares, threshold)
 
     return by_payloads
+
+
+def _replies(
+    learner: Learner, pool: Executor, here: bool, upload: Callable[..., Any], work: Sequence[Any]
+) -> list[Any]:
+    """What groups of clients upload, in order; on threads of the pool unless it is to be `here`."""
+    if learner.one_thread and not learner.on_gpu:
+        # On a thread of the pool, whose torch has no threads of its own.
+        return [pool.submit(upload, *each).result() for each in work]
+    return list(map(upload, *zip(*work)) if here else pool.map(upload, *zip(*work)))
 
 
 def _zeros(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import log_ndtr, logsumexp, ndtr
@@ -55,8 +54,7 @@ def attained(pairs: Iterable[tuple[float, float]], rate: float, rounds: int, del
     pairs = list(pairs)
     best = 0.0
     if rate < 1 and rounds > 1 and max(map(abs, np.ravel(pairs))) <= FURTHEST:
-        losses = _Cells(rate, tuple(pairs)).attained()
-        best = max((reached_epsilon(loss, rounds, delta) for loss in losses), default=0.0)
+        best = max(reached_epsilon(_in_cells(rate, *pair), rounds, delta) for pair in pairs)
     taken, mass = _binomial(rate, rounds)
     if taken.size > LARGEST:
         return best
@@ -74,36 +72,15 @@ def attained(pairs: Iterable[tuple[float, float]], rate: float, rounds: int, del
     return best
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """Worlds in which the adversary sees only in which cell each round's outcome lies."""
-
-    rate: float
-    pairs: tuple[tuple[float, float], ...]
-
-    @property
-    def through(self) -> bool:
-        """No: the two worlds are compared at once."""
-        return False
-
-    def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
-        """None is known: cells hide something."""
-        return ()
-
-    def attained(self) -> tuple[PrivacyLoss, ...]:
-        """The loss of each pair, rounded down."""
-        return tuple(self._loss(*pair) for pair in self.pairs)
-
-    def _loss(self, m: float, other: float) -> PrivacyLoss:
-        # theory/claims.md, Proposition 5.
-        x = np.linspace(min(m, other, 0.0) - 12, max(m, other, 0.0) + 12, CELLS + 1)
-        p, q = (
-            (1 - self.rate) * _masses(x) + self.rate * _masses(x - centre) for centre in (m, other)
-        )
-        kept = (p > 1e-280) & (q > 1e-280)
-        ratio = np.log(p[kept] / q[kept])
-        losses = ratio - 4 * SLACK * (1 + np.abs(ratio))
-        return PrivacyLoss(losses, p[kept] * (1 - 2 * SLACK), 0.0, upward=False)
+def _in_cells(rate: float, m: float, other: float) -> PrivacyLoss:
+    """The loss of a round, rounded down, if only the cell that the outcome lies in is seen."""
+    # theory/claims.md, Proposition 5.
+    x = np.linspace(min(m, other, 0.0) - 12, max(m, other, 0.0) + 12, CELLS + 1)
+    p, q = ((1 - rate) * _masses(x) + rate * _masses(x - centre) for centre in (m, other))
+    kept = (p > 1e-280) & (q > 1e-280)
+    ratio = np.log(p[kept] / q[kept])
+    losses = ratio - 4 * SLACK * (1 + np.abs(ratio))
+    return PrivacyLoss(losses, p[kept] * (1 - 2 * SLACK), 0.0, upward=False)
 
 
 def _masses(x: np.ndarray) -> np.ndarray:

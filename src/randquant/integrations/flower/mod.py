@@ -201,7 +201,8 @@ class QuantizeMod:
     ) -> dict[str, ConfigRecord]:
         """The next sum's step, which travels with a message of the current one.
 
-        Neither sum depends on the other (theory/shares.md, Proposition 5). If it fails, this client has left the next sum, and stays in the current one.
+        Neither sum depends on the other (theory/shares.md, Proposition 5). If it fails, this client
+        has left the next sum, and stays in the current one.
         """
         try:
             head = Head.read(content)

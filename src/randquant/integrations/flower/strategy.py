@@ -78,10 +78,10 @@ class QuantizedStrategy(Strategy):
             the clients' `randquant-directory`: a client whose keys are not signed is left out of a
             sum, which it could otherwise stop.
         patience: how many rounds in a row may fail before `start` raises RoundsFailed.
-        connect_timeout: seconds that `start` waits for the nodes that a round needs.
         handshake: `apart`: a secure sum takes five messages, one after the other. `ahead`: from the
             second round on three, since a round's handshake travels with the messages of the round
             before, when its clients are chosen.
+        connect_timeout: seconds that `start` waits for the nodes that a round needs.
 
     Guarantees:
         The reported epsilon holds for every client, whatever fails: it counts all clients that were
@@ -120,8 +120,8 @@ class QuantizedStrategy(Strategy):
         statistics: Callable[[ArrayRecord], ArrayRecord] | None = None,
         directory: Mapping[int, bytes] | None = None,
         losses: Losses | None = None,
-        connect_timeout: float = 60.0,
         handshake: Way = "apart",
+        connect_timeout: float = 60.0,
     ) -> None:
         check_inner(strategy)
         validate.choice("buffers", buffers, BUFFERS)
@@ -143,11 +143,11 @@ class QuantizedStrategy(Strategy):
             raise ValueError("Expected neighbours or losses, got both: losses choose them.")
         self.neighbours, self.losses, self.step_timeout = neighbours, losses, step_timeout
         self.patience = validate.whole("patience", patience, low=1)
-        self.connect_timeout = validate.real("connect_timeout", connect_timeout, low=0)
-        self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
         graph = neighbours if losses is None else losses
         validate.choice("handshake", handshake, WAYS)
         self._handshakes = Handshakes(handshake, self.least, graph, directory)
+        self.connect_timeout = validate.real("connect_timeout", connect_timeout, low=0)
+        self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
         self.stopped = ""  # why training is over, once it is
         self._path = None if folder is None else Path(folder) / STATE_FILE
         self._done = self._failures = self._asked = 0  # rounds before this start; in a row; clients

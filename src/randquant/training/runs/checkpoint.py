@@ -54,11 +54,11 @@ def load(path: Path, identity: str) -> State | None:
         )
     text = bytes(tensors.get("optimizer", np.empty(0, np.uint8))).decode()  # none in version 0.1.0
     optimizer = from_tensors(tensors, text) if text else {}
-    threshold = float(tensors["threshold"][0]) if "threshold" in tensors else None
     squares = tensors.get("squares", np.empty(0)).tolist()  # of mechanisms that adapt
+    threshold = float(tensors["threshold"][0]) if "threshold" in tensors else None
     return State(
         int(tensors["round"][0]), tensors["parameters"], tensors["participations"], optimizer,
-        threshold, tuple(squares),
+        tuple(squares), threshold,
     )  # fmt: skip
 
 
