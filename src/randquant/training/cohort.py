@@ -135,7 +135,7 @@ def _replies(
     if learner.one_thread and not learner.on_gpu:
         # On a thread of the pool, whose torch has no threads of its own.
         return [pool.submit(upload, *each).result() for each in work]
-    return list(map(upload, *zip(*work)) if here else pool.map(upload, *zip(*work)))
+    return list((map if here else pool.map)(lambda each: upload(*each), work))
 
 
 def _zeros(
