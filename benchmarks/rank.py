@@ -1,19 +1,25 @@
 """A whole update by its rank, beside its peers: python benchmarks/rank.py [PART ...]
 
 Parts: means (of digits' pixels), training (digits), certified (error over Gaussian noise at equal
-guarantee), peers, bias (of rotations that are not uniformly distributed), speed. Without a name:
-all, in some minutes.
+guarantee), peers (the same of PrivUnit, RRSC and one bit), sampled (errors of the real samplers),
+bias (of rotations that are not uniformly distributed: the worst update found), speed. Without a
+name: all, in some minutes. Each part replaces its own rows of results/rank.json.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 import math
 import sys
 import time
 
 import numpy as np
 import torch
-from results import save
+from local_peers import PrivUnit, RotatedSimplex
+from results import FOLDER, save
+from rotation_bias import search
 from sklearn.datasets import load_digits
 
 from randquant.aggregation.baselines import LocalGaussian
@@ -21,8 +27,8 @@ from randquant.aggregation.rank import RankMechanism, graded_rank
 from randquant.aggregation.spreading import GroupRotation
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.channels.keys import Key
-from randquant.mechanisms.design.ranks import gain, largest_gain, top_sum, two_levels
-from randquant.planning.limits import gaussian_multiplier, privunit
+from randquant.mechanisms.design.ranks import gain, largest_gain, two_levels
+from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan import plan
 from randquant.planning.plan.record import built
 from randquant.privacy.accounting.accountant import account
@@ -32,13 +38,18 @@ from randquant.training.federated import train
 DELTA = 1e-6
 
 
+STARTS: dict[tuple[str, float, int], float] = {}
+"""What was found for another dimension, which hardly differs."""
+
+
 def calibrated(name: str, dimension: int, epsilon: float, rounds: int):
     """(error over Gaussian noise, epsilon's ends, bytes) with the same table in each round."""
     build = {"rank": RankMechanism, "graded-rank": graded_rank}[name]
     found = calibrate(
         lambda t: build(1.0, 1 / t), epsilon, DELTA, dimension, rounds,
-        start=rounds / epsilon, reach=(0.034, 1e5),
+        start=STARTS.get((name, epsilon, rounds), rounds / epsilon), reach=(0.034, 1e5),
     )  # fmt: skip
+    STARTS[name, epsilon, rounds] = found.noise
     noise = found.mechanism.expected_error(dimension).deviation(1)
     relative = noise / (2 * gaussian_multiplier(epsilon, DELTA, rounds))
     return relative, found.guarantee, found.mechanism.upload_bytes(dimension)
@@ -66,42 +77,6 @@ def certified() -> list[dict]:
         rows.append({"dimension": 2**exponent, "rank": relative, "bytes": sent, "dual": bound})
         print(rows[-1], flush=True)
     return rows
-
-
-def bias() -> list[dict]:
-    """Relative bias along updates of equal spikes, at the first or at random coordinates.
-
-    No index is drawn: given a rotation, the mean of what two levels decode to, along the update, is
-    the sum of the largest magnitudes over its expectation.
-    """
-    rows = []
-    for size, passes, trials in SETTINGS:
-        cut = two_levels(size, 8.0).counts[0]
-        expected, generator = top_sum(size, cut), np.random.default_rng(0)
-        for count in (1, 2, 3, 4, 6, 8, 16, 64, 256, size):
-            for where in ("first", "random"):
-                sums = []
-                for _ in range(trials if count <= 8 else trials // 4):
-                    x = np.zeros(size)
-                    places = generator.permutation(size) if where == "random" else range(size)
-                    x[list(places)[:count]] = 1 / math.sqrt(count)
-                    for _ in range(passes):
-                        x *= 1.0 - 2.0 * generator.integers(0, 2, size)
-                        hadamard(x, math.sqrt(size))
-                    sums.append(float(np.partition(np.abs(x), size - cut)[size - cut :].sum()))
-                relative = np.array(sums) / expected - 1
-                setting = {"size": size, "passes": passes, "spikes": count, "where": where}
-                error = 2 * float(relative.std() / math.sqrt(len(sums)))
-                rows.append({**setting, "bias": float(relative.mean()), "two_errors": error})
-        worst = max(rows, key=lambda row: abs(row["bias"]) * (row["size"] == size)
-                    * (row["passes"] == passes))  # fmt: skip
-        print("worst", worst, flush=True)
-    return rows
-
-
-SETTINGS = ((256, 1, 200), (256, 2, 2000), (256, 3, 2000), (8192, 1, 50), (8192, 2, 600),
-            (8192, 3, 600))  # fmt: skip
-"""Coordinates, passes of signs and a transform, rotations tried."""
 
 
 def seconds(action, times: int) -> float:
@@ -138,17 +113,76 @@ def speed() -> list[dict]:
 
 
 def peers() -> list[dict]:
-    """PrivUnit at the same pure epsilon, once each."""
+    """Error over Gaussian noise at equal certified guarantee, the same mechanism in each round."""
     rows = []
-    for epsilon in (1.0, 2.0, 4.0, 8.0):
-        for exponent in (10, 13, 17, 21):
-            size = 2**exponent
-            ours = 1 / (gain(two_levels(size, epsilon)) * math.sqrt(size))
-            other = privunit(size, epsilon).deviation
-            gaussian = 2 * gaussian_multiplier(epsilon, DELTA, 1)
-            rows.append({"epsilon": epsilon, "dimension": size, "rank": ours / gaussian,
-                         "privunit": other / gaussian, "bytes rank": RankMechanism(1.0, epsilon)
-                         .upload_bytes(size), "bytes privunit": 4 * size})  # fmt: skip
+    for epsilon, exponent in itertools.product((1.0, 2.0, 4.0, 8.0), (10, 13, 17, 21)):
+        size = 2**exponent
+        # In several rounds errors depend on the dimension even less than in one.
+        for rounds in (1, 5, 20, 200) if exponent == 13 else (1,):
+            row = {"epsilon": epsilon, "dimension": size, "rounds": rounds}
+            for name in PEERS:
+                row[name] = of_peer(name, size, epsilon, rounds)
+            for name in ("rank", "graded-rank"):
+                with contextlib.suppress(OutOfReach):
+                    relative, found, sent = calibrated(name, size, epsilon, rounds)
+                    row[name] = of(relative, found.epsilon, sent)
+            asked = plan(size, 1000, 1000, rounds, epsilon, DELTA, bits=1, trust="local",
+                         mechanisms=["local-gaussian", "stochastic-rounding"],
+                         max_participations=rounds)  # fmt: skip
+            for entry in asked.entries:
+                row[entry.mechanism] = of(
+                    entry.noise.relative, entry.guarantee.epsilon, entry.bytes_up
+                )
+            rows.append(row)
+            print(row, flush=True)
+    return rows
+
+
+PEERS = {"privunit": PrivUnit, "rrsc": RotatedSimplex}
+
+
+def of(relative: float, epsilon: float, sent: int) -> dict:
+    return {"error": relative, "epsilon": epsilon, "bytes": sent}
+
+
+def of_peer(name: str, size: int, epsilon: float, rounds: int) -> dict:
+    """A peer calibrated like a mechanism of ours, with the error of its own formula."""
+    build = PEERS[name]
+    found = calibrate(
+        lambda t: build(size, 1 / t), epsilon, DELTA, size, rounds,
+        start=STARTS.get((name, epsilon, rounds), rounds / epsilon), reach=(0.034, 1e5),
+    )  # fmt: skip
+    STARTS[name, epsilon, rounds] = found.noise
+    peer = found.mechanism
+    gaussian = 2 * gaussian_multiplier(epsilon, DELTA, rounds)
+    relative = 1 / (peer.gain * math.sqrt(size)) / gaussian
+    return of(relative, found.guarantee.epsilon, peer.bytes)
+
+
+def sampled(clients: int = 2000, epsilon: float = 8.0) -> list[dict]:
+    """Means of equal updates from each real sampler, once each, beside what its formula says."""
+    rows = []
+    for size, times in ((64, clients), (8192, clients // 10)):
+        update = np.random.default_rng(size).normal(size=size)
+        update /= np.linalg.norm(update)
+        noise = gaussian_multiplier(epsilon, DELTA, 1)
+        means, sent = {}, {}
+        for name, build in PEERS.items():
+            peer = build(size, epsilon)
+            means[name] = sum(peer.decoded(update, c) for c in range(times)) / times
+            sent[name] = (peer.bytes, math.sqrt((peer.gain**-2 - 1) / size))
+        for mechanism in (RankMechanism(1.0, epsilon), LocalGaussian(1.0, noise * 1.0001),
+                          calibrated_bits(size, 1.0)):  # fmt: skip
+            name = type(mechanism).__name__
+            keys = [Key.from_seed(c) for c in range(times)]
+            payloads = [mechanism.encode(update, key) for key in keys]
+            means[name] = np.asarray(mechanism.mean(payloads, size), dtype=np.float64)
+            expected = mechanism.expected_error(size).deviation(1)
+            sent[name] = (mechanism.upload_bytes(size), expected)
+        for name, mean in means.items():
+            measured = float(np.sqrt(np.mean((mean - update) ** 2) * times))
+            rows.append({"mechanism": name, "dimension": size, "clients": times, "error": measured,
+                         "expected": sent[name][1], "bytes": sent[name][0]})  # fmt: skip
             print(rows[-1], flush=True)
     return rows
 
@@ -216,17 +250,21 @@ PARTS = {
     "training": training,
     "certified": certified,
     "peers": peers,
-    "bias": bias,
+    "sampled": sampled,
+    "bias": search,
     "speed": speed,
 }
 
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or list(PARTS)
-    measured = {}
+    unknown = [part for part in chosen if part not in PARTS]
+    if unknown:
+        raise SystemExit(f"Expected parts among {', '.join(PARTS)}, got {unknown[0]}.")
     for part in chosen:
-        if part not in PARTS:
-            raise SystemExit(f"Expected one of {', '.join(PARTS)}, got {part}.")
-        measured[part] = PARTS[part]()
-    if not sys.argv[1:]:
-        save("rank", {"delta": DELTA, **measured})
+        rows = PARTS[part]()
+        # Read again: the parts take minutes, and another run may have stored its own.
+        path = FOLDER / "rank.json"
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        kept = {name: kept[name] for name in PARTS if name in kept}
+        save("rank", {"delta": DELTA, **kept, part: rows})

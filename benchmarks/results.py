@@ -11,14 +11,18 @@ from randquant.cli.commands.bench import machine
 FOLDER = Path(__file__).parent / "results"
 
 
-def save(name: str, measured: dict) -> None:
-    commit = subprocess.run(
+def commit() -> str:
+    """The commit that is measured."""
+    return subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         capture_output=True,
         text=True,
         cwd=FOLDER.parent,
     ).stdout.strip()
+
+
+def save(name: str, measured: dict) -> None:
     FOLDER.mkdir(exist_ok=True)
-    record = {"benchmark": name, "commit": commit, "machine": machine(), **to_json(measured)}
+    record = {"benchmark": name, "commit": commit(), "machine": machine(), **to_json(measured)}
     write_json(FOLDER / f"{name}.json", record)
     print(f"wrote benchmarks/results/{name}.json")

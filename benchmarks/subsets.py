@@ -1,28 +1,41 @@
-"""Accuracy against bytes at one epsilon: python benchmarks/subsets.py DATA [--seeds 0 1]
+"""Accuracy against bytes at one epsilon: python benchmarks/subsets.py DATA [--ways 65 --seeds 0 1]
 
 An MLP of 50,890 parameters on Fashion-MNIST (the files in DATA), 3,400 clients, 1,000 a round,
 epsilon 8 at delta 1e-5 for a client's whole participation: one bit for each coordinate of the
-rotated update, or for a random subset of them, drawn anew in each round. Also the time to encode.
+rotated update, or for a random subset of them, drawn anew in each round; beside 32-bit floats
+without privacy and with Gaussian noise on their exact sum. Five seeds.
+
+A run takes a minute. Each one's row is written when it ends, with its commit, and only what is
+missing is run. Without DATA the table of the rows is printed, and the time to encode is measured.
 """
 
+from __future__ import annotations
+
 import argparse
+import json
+import statistics
 import time
 
 import numpy as np
 import torch
-from results import save
+from results import FOLDER, commit, save
+from wire import secagg_plus
 
 import randquant as rq
-from randquant.aggregation.baselines import ClippedSGD
+from randquant.aggregation.baselines import CentralGaussian, ClippedSGD
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
+from randquant.planning.limits import gaussian_multiplier
 from randquant.training import models
 from randquant.training.data import datasets
 
-POPULATION, COHORT, EPSILON, DELTA = 3400, 1000, 8.0, 1e-5
-DIMENSION, ROTATED = 50_890, 65_536
-SENT = (None, ROTATED // 4, ROTATED // 11, ROTATED // 50)
-"""Coordinates sent; a little less than a tenth of them, so that headers fit too."""
+POPULATION, COHORT, EPSILON, DELTA, ROUNDS = 3400, 1000, 8.0, 1e-5, 30
+DIMENSION, ROTATED, SEEDS = 50_890, 65_536, range(5)
+SENT = (ROTATED // 11, ROTATED, ROTATED // 50, ROTATED // 1000, ROTATED // 200, ROTATED // 4)
+"""Coordinates sent; a little less than a tenth of them first, so that headers fit too."""
+
+WAYS = (SENT[0], "gaussian", *SENT[1:4], "no privacy", *SENT[4:])
+"""How updates are sent, in the order in which they are run."""
 
 
 def federated(data_dir: str) -> tuple[list, tuple]:
@@ -33,22 +46,36 @@ def federated(data_dir: str) -> tuple[list, tuple]:
     return clients, (dataset.test_features, dataset.test_labels)
 
 
-def trained(clients: list, test: tuple, rounds: int, seed: int, **how: object) -> dict:
+def how(way: str | int) -> dict:
+    """What `train` is asked for."""
+    if way == "no privacy":
+        return {"mechanism": ClippedSGD(clip_norm=1.0)}
+    if way == "gaussian":
+        participations = -(-ROUNDS * COHORT // POPULATION)
+        noise = (1 + 1e-9) * gaussian_multiplier(EPSILON, DELTA, participations)
+        return {"mechanism": CentralGaussian(None, noise, clip_norm=1.0), "epsilon": EPSILON}
+    return {"epsilon": EPSILON, "coordinates": None if way == ROTATED else way}
+
+
+def trained(clients: list, test: tuple, way: str | int, seed: int) -> dict:
     """One run, in figures."""
     started = time.process_time()
     model = models.build("mlp", (28, 28), 10, seed)
     run = rq.train(
-        model, clients, test=test, delta=DELTA, rounds=rounds, cohort=COHORT, seed=seed,
-        threads=1, progress=False, **how,
+        model, clients, test=test, delta=DELTA, rounds=ROUNDS, cohort=COHORT, seed=seed,
+        threads=1, progress=False, **how(way),
     )  # fmt: skip
+    assert len(run.history) == ROUNDS
     with torch.no_grad():
         right = run.model(torch.as_tensor(test[0])).argmax(1) == torch.as_tensor(test[1])
     return {
+        "sent": way,
         "seed": seed,
         "accuracy": float(right.float().mean()),
         "upload_bytes": run.upload_bytes,
         "epsilon": None if run.guarantee is None else run.guarantee.epsilon,
         "processor_seconds": time.process_time() - started,
+        "commit": commit(),
     }
 
 
@@ -57,43 +84,65 @@ def encoding_seconds() -> dict[str, float]:
     bits = {"clip": 0.015625, "levels": 2, "margin": 0.1}
     update = np.random.default_rng(0).normal(size=DIMENSION).astype(np.float32)
     found = {}
-    for count in SENT:
+    for count in sorted(SENT, reverse=True):
         mechanism = update_mechanism(
             "stochastic-rounding", bits, trust="aggregate", cohort=COHORT, clip_norm=1.0,
-            coordinates=count,
+            coordinates=None if count == ROTATED else count,
         ).in_round(1)  # fmt: skip
         times = []
         for client in range(22):
             started = time.process_time()
             mechanism.encode(update, Key.from_seed(client))
             times.append(time.process_time() - started)
-        found[str(count or ROTATED)] = float(np.median(times[1:]))
+        found[str(count)] = float(np.median(times[1:]))
     return found
 
 
+def show(rows: list[dict]) -> None:
+    """Bytes and accuracy of every way, with mean and standard deviation over its seeds."""
+    for way in WAYS:
+        runs = [row for row in rows if row["sent"] == way]
+        if not runs:
+            continue
+        each = [100 * row["accuracy"] for row in runs]
+        spread = statistics.stdev(each) if len(each) > 1 else float("nan")
+        sent = runs[0]["upload_bytes"]
+        print(
+            f"{way!s:>10} {sent:8,} bytes {8 * sent / DIMENSION:7.4f} bits a coordinate "
+            f"{statistics.mean(each):.2f} % ± {spread:.2f}, {len(runs)} seeds"
+        )
+
+
 def main() -> None:
-    """Train with every number of coordinates, and print a line for each run."""
+    """Run what is missing, in the order of WAYS, and print a line for each run."""
     asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("data")
-    asked.add_argument("--seeds", type=int, nargs="+", default=[0])
-    asked.add_argument("--rounds", type=int, default=30)
-    given = asked.parse_args()
-    encoding = encoding_seconds()
-    print("seconds to encode an update:", encoding, flush=True)
-    clients, test = federated(given.data)
-    rows = []
-    for seed in given.seeds:
-        for count in SENT:
-            found = trained(
-                clients, test, given.rounds, seed, epsilon=EPSILON, coordinates=count
-            )  # fmt: skip
-            rows.append({"coordinates": count or ROTATED, **found})
+    asked.add_argument("data", nargs="?")
+    asked.add_argument("--ways", nargs="+", default=[str(way) for way in WAYS])
+    asked.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    given, path = asked.parse_args(), FOLDER / "subsets.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
+    rows = record.get("runs", [])
+    done = {(row["sent"], row["seed"]) for row in rows}
+    wanted = [(way, seed) for way in WAYS for seed in given.seeds if str(way) in given.ways]
+    figures = {
+        "rounds": ROUNDS,
+        "secagg_plus_bytes": secagg_plus(DIMENSION),
+        "encoding_seconds": record.get("encoding_seconds"),
+    }
+    if given.data is None:
+        figures["encoding_seconds"] = encoding_seconds()
+        save("subsets", {**figures, "runs": rows})
+    else:
+        data = federated(given.data)
+        for way, seed in wanted:
+            if (way, seed) in done:
+                continue
+            rows.append(trained(*data, way, seed))
             print(rows[-1], flush=True)
-        plain = ClippedSGD(clip_norm=1.0)
-        found = trained(clients, test, given.rounds, seed, epsilon=None, mechanism=plain)
-        rows.append({"coordinates": None, **found})
-        print(rows[-1], flush=True)
-    save("subsets", {"rounds": given.rounds, "runs": rows, "encoding_seconds": encoding})
+            save("subsets", {**figures, "runs": rows})
+    show(rows)
+    print(f"SecAgg+ of Flower: {figures['secagg_plus_bytes']:,} bytes")
+    print("seconds to encode an update:", figures["encoding_seconds"])
 
 
 if __name__ == "__main__":

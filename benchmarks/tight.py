@@ -16,7 +16,8 @@ from scipy.special import ive
 from randquant.planning.plan.planner import plan
 from randquant.privacy.accounting import accountant
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
-from randquant.privacy.accounting.releases import NoiseRelease, VectorRelease
+from randquant.privacy.accounting.integer_noise import NoiseRelease
+from randquant.privacy.accounting.releases import VectorRelease
 from randquant.privacy.certificates.sums.chain import Powers
 from randquant.privacy.certificates.vector import squared_distance
 

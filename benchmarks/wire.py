@@ -85,7 +85,7 @@ def whole() -> dict[str, int]:
     }
 
 
-def secagg_plus() -> int:
+def secagg_plus(dimension: int = DIMENSION) -> int:
     """Bytes up of a client of Flower's SecAgg+ with its defaults, by its own functions."""
     from flwr.app import ConfigRecord
     from flwr.common import ndarrays_to_parameters
@@ -112,7 +112,7 @@ def secagg_plus() -> int:
         Key.SOURCE_LIST: [n for n, _ in to_first],
         Key.CIPHERTEXT_LIST: [t for _, t in to_first],
     }
-    update = ndarrays_to_parameters([np.zeros(DIMENSION, dtype=np.float32)])
+    update = ndarrays_to_parameters([np.zeros(dimension, dtype=np.float32)])
     masked = plus._collect_masked_vectors(states[1], ConfigRecord(inbox), 1, update)
     active = {Key.ACTIVE_NODE_ID_LIST: list(ring), Key.DEAD_NODE_ID_LIST: []}
     shares = plus._unmask(states[1], ConfigRecord(active))

@@ -27,9 +27,10 @@ from randquant.aggregation import secagg
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations import flower
 from randquant.integrations.flower.accountant import RunAccountant
+from randquant.integrations.flower.answers import FILES, NOTHING, REFUSED
 from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
-from randquant.integrations.flower.mod import FILES, NOTHING, REFUSED, QuantizeMod
+from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
 
 NODE = 1

@@ -12,6 +12,7 @@ from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.saved import load, save
 from randquant.aggregation.vector import VectorMechanism
+from randquant.audit.claims.checking import ClaimCheck, check
 from randquant.audit.pipeline import Audit, audit
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import decode, encode
@@ -49,6 +50,7 @@ __all__ = [
     "Channel",
     "ChannelMechanism",
     "ChannelRelease",
+    "ClaimCheck",
     "Comparison",
     "GaussianRelease",
     "Guarantee",
@@ -71,6 +73,7 @@ __all__ = [
     "certify_metric",
     "certify_pair",
     "certify_sum",
+    "check",
     "compare",
     "decode",
     "design",  # pyright: ignore[reportUnsupportedDunderAll]

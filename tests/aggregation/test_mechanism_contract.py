@@ -10,6 +10,7 @@ import pytest
 
 import randquant as rq
 from randquant._internal.serialization import to_json
+from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.defaults import MechanismDefaults
@@ -54,6 +55,11 @@ def built():
         "bits of some coordinates",
         update_mechanism("stochastic-rounding", bits, **some).in_round(7),
     )
+    choices = [
+        update_mechanism("stochastic-rounding", bits, **{**some, "coordinates": k})
+        for k in (None, SOME)
+    ]
+    yield "all or some coordinates", AdaptiveMechanism(tuple(choices)).in_round(7)
     for name, parameters in WHOLE.items():
         yield name, update_mechanism(name, parameters)
         if "coordinates" in EXAMPLES[name].run_settings:
@@ -107,6 +113,23 @@ def test_a_payload_has_the_bytes_that_are_stated(mechanism):
         assert stated == len(payload)
 
 
+def test_a_payload_of_a_client_is_checked_and_decoded(mechanism):
+    own = mechanism.of_client(7)
+    payload = own.encode(UPDATES[0], Key.from_seed(0))
+    own.check(payload, DIMENSION)
+    for bad in (b"", payload[1:], payload + b"0"):
+        with pytest.raises(ValueError, match="Expected"):
+            own.check(bad, DIMENSION)
+    payloads = [
+        mechanism.of_client(client).encode(update, key)
+        for client, (update, key) in enumerate(zip(UPDATES, keys(), strict=True))
+    ]
+    assert np.isfinite(mechanism.mean(payloads, DIMENSION, Key.from_seed(9))).all()
+    assert own.release(DIMENSION, 4) == mechanism.release(DIMENSION, 4)
+    with pytest.raises(ValueError, match="Expected"):
+        mechanism.of_client(-1)
+
+
 def test_a_mean_is_one_of_vectors(mechanism):
     payloads = mechanism.encode_many(UPDATES, keys())
     mean = mechanism.mean(payloads, DIMENSION, Key.from_seed(9))
@@ -158,7 +181,9 @@ def test_what_else_a_release_answers(mechanism):
     multiplier = mechanism.record().get("noise_multiplier")
     assert release.gaussian_multiplier in (None, multiplier)
     assert release.zeroed() in (None, mechanism.release(DIMENSION, 1, "zero_out"))
-    if mechanism.channel is None:
+    if mechanism.record()["mechanism"] == "rank":
+        assert release.under("aggregate").under("local") == release
+    elif mechanism.channel is None:
         with pytest.raises(ValueError, match="release of codes"):
             release.under("local")
     else:
@@ -170,7 +195,8 @@ def test_one_example_changes_less_or_nothing_is_known(mechanism):
     release = mechanism.release(DIMENSION, 1)
     if release is None:
         return
-    vector = mechanism.record()["mechanism"] == "vector" and mechanism.norm == "l2"
+    kind = mechanism.record()["mechanism"]
+    vector = kind == "adaptive" or (kind == "vector" and mechanism.norm == "l2")
     if not vector and release.gaussian_multiplier is None:
         with pytest.raises(ValueError, match=r"in L2|norm='l2'"):
             release.of_one_example(100)
@@ -224,7 +250,8 @@ def test_a_channel_is_certified_again_when_a_record_is_read(mechanism):
     if mechanism.channel is None:
         return
     record = json.loads(json.dumps(to_json(mechanism.record())))
-    record["channel"]["certificate"]["epsilon"] = {"lower": 0.0, "upper": 1e-9}
+    last = record.get("choices", [record])[-1]
+    last["channel"]["certificate"]["epsilon"] = {"lower": 0.0, "upper": 1e-9}
     with pytest.raises(ValueError, match="to be certified at epsilon"):
         from_record(record)
 

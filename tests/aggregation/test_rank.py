@@ -8,7 +8,8 @@ import pytest
 
 from randquant.aggregation import rank as module
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.rank import RankMechanism, draw_below, graded_rank, index_at, ranks_of
+from randquant.aggregation.rank import RankMechanism, graded_rank
+from randquant.aggregation.ranking import draw_below, index_at, ranks_of
 from randquant.channels.keys import Key
 from randquant.mechanisms.design.ranks import gain
 from randquant.planning.limits import gaussian_multiplier
@@ -203,6 +204,23 @@ def test_groups_are_drawn_whatever_the_update_is():
         assert groups == again
 
 
+def test_a_client_with_a_number_has_one_group_in_a_round():
+    """Whatever its update and key; uniformly over clients, and another one in the next round."""
+    mechanism = RankMechanism(1.0, 2.0, groups=4)
+    form, update = mechanism.form(2), np.array([1.0, 0.0])
+    clients = [mechanism.of_client(client) for client in range(2500)]
+    groups = [(own.group(key(0)), own.in_round(1).group(key(0))) for own in clients]
+    assert fits(np.array(groups) @ [4, 1], np.full(16, 1 / 16))
+    for own, (group, _) in list(zip(clients, groups, strict=True))[:20]:
+        payloads = [own.encode(sign * update, key(int(sign))) for sign in (1.0, 0.0)]
+        assert [form.read(payload)[0] for payload in payloads] == [group, group]
+        own.check(payloads[0], 2)
+        planted = payloads[0][:2] + bytes([(group + 1) % 4]) + payloads[0][3:]
+        with pytest.raises(ValueError, match=f"which client {own.client} has in this round, got"):
+            own.check(planted, 2)
+        assert mechanism.mean([planted], 2).shape == (2,)  # it does not know whose it is
+
+
 def test_clipping_norms_and_magnitudes_at_the_ends_of_floats():
     for scale in (1e-30, 1e30):
         mechanism = RankMechanism(scale, 3.0)
@@ -246,6 +264,7 @@ def test_a_payload_is_checked():
         ((1.0, 1.0, 1.0), "order > 1"), ((1.0, 1.0, None, "both"), "tuned_to"),
         ((1.0, 1.0, None, "zero_out", 0), "groups"),
         ((1.0, 1.0, None, "zero_out", 1, -1), "rotation_seed"),
+        ((1.0, 1.0, None, "zero_out", 1, 0, 2**64), "client"),
     ],
 )  # fmt: skip
 def test_parameters_out_of_bounds_are_refused(arguments, sentence):

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 import time
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from secure_sums import STEPS, Round, terms_of, vectors_of, wanted
+from secure_sums import STEPS, MixedRound, Round, terms_of, vectors_of, wanted
 
 from randquant.aggregation.secagg import crypto, group, masks, messages, sharing
 from randquant.aggregation.secagg.client import Client
@@ -27,6 +28,20 @@ from randquant.aggregation.secagg.messages import (
 from randquant.aggregation.secagg.server import Server
 from randquant.aggregation.secagg.terms import ProtocolError, Terms, part_of
 from randquant.channels import wire
+
+
+@pytest.fixture(
+    autouse=True,
+    scope="module",
+    params=[Round, pytest.param(MixedRound, marks=pytest.mark.slow)],
+    ids=["alone", "mixed"],
+)
+def _each_way(request):
+    """Every attack on a sum alone, and on one that is mixed with the sums before and after it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "Round", request.param)
+        yield
+
 
 GENERATOR = bytes([0x58, *[0x66] * 31])  # of RFC 8032
 

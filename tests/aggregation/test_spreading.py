@@ -1,9 +1,15 @@
 """Rotations of groups: orthogonal, independent, and uniform where updates are short."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from randquant.aggregation.spreading import GroupRotation, spread_size
+from randquant.aggregation.walsh_hadamard import hadamard
+from randquant.mechanisms.design.ranks import top_sum, two_levels
 from tests.chance import fits, mean_is
 
 
@@ -47,3 +53,75 @@ def test_long_vectors_are_spread():
 def test_arguments_out_of_bounds_are_refused(arguments):
     with pytest.raises(ValueError, match="Expected"):
         GroupRotation(*arguments)
+
+
+# What theory/rank.md, Proposition 11, says of signs and Hadamard transforms ---------------------
+
+
+def every_rotation(x, passes):
+    """The vectors that x is rotated to by all choices of signs."""
+    found = [np.asarray(x, dtype=np.float64)]
+    choices = list(itertools.product((1.0, -1.0), repeat=len(x)))
+    for _ in range(passes):
+        turned = []
+        for vector, signs in itertools.product(found, choices):
+            turned.append(vector * signs)
+            hadamard(turned[-1], math.sqrt(len(x)))
+        found = turned
+    return np.array(found)
+
+
+@pytest.mark.parametrize("x", [[1.0, 0, 0, 0], [0.6, 0, 0.8, 0], [0.1, -0.5, 0.7, 0.5]], ids=str)
+def test_fourth_moments_approach_those_of_uniform_rotations(x):
+    """By all signs of two passes, exactly; the deviation shrinks by -2/D a pass."""
+    x = np.array(x) / np.linalg.norm(x)
+    start, uniform = np.sum(x**4), 3 / 6
+    for passes in (1, 2):
+        fourth = np.mean(np.sum(every_rotation(x, passes) ** 4, axis=1))
+        expected = uniform + (-0.5) ** passes * (start - uniform)
+        assert fourth == pytest.approx(expected, rel=1e-12, abs=0)
+
+
+def excess(threshold):
+    """E (|g| - threshold)_+^3 of a normal g."""
+    density = math.exp(-(threshold**2) / 2) / math.sqrt(2 * math.pi)
+    tail = float(ndtr(-threshold))
+    return 2 * ((threshold**2 + 2) * density - (threshold**3 + 3 * threshold) * tail)
+
+
+def test_signs_exceed_a_threshold_by_no_more_than_normal_numbers():
+    """The third power of the excess, by all signs of up to eight numbers."""
+    generator = np.random.default_rng(0)
+    for count, threshold in itertools.product((1, 2, 3, 8), (0.0, 0.5, 0.99, 1.4, 2.0, 2.7)):
+        signs = np.array(list(itertools.product((1.0, -1.0), repeat=count)))
+        for y in (np.ones(count), generator.normal(size=count), 0.5 ** np.arange(count)):
+            sums = signs @ (y / np.linalg.norm(y))
+            found = np.mean(np.maximum(np.abs(sums) - threshold, 0) ** 3)
+            assert found <= excess(threshold) * (1 + 1e-12)
+
+
+def longest(size, epsilon):
+    """U / S_k: how much longer than an update a mean may be."""
+    count = two_levels(size, epsilon).counts[0]
+    thresholds = np.arange(0, 4, 0.01)
+    sums = [count * t + count ** (2 / 3) * (size * excess(t)) ** (1 / 3) for t in thresholds]
+    return min(min(sums) / math.sqrt(size), math.sqrt(count)) / top_sum(size, count)
+
+
+def test_a_mean_is_never_much_longer_than_its_updates():
+    """The figures of the theory, and that no update and number of passes exceeds them."""
+    figures = [math.ceil(1000 * longest(2**13, epsilon)) for epsilon in (1.0, 2.0, 4.0, 8.0)]
+    assert figures == [1128, 1122, 1084, 1044]
+    size, bound = 256, longest(256, 8.0)
+    count = two_levels(size, 8.0).counts[0]
+    generator = np.random.default_rng(1)
+    for spikes, passes in itertools.product((1, 2, 4, 5, 256), (1, 2, 3)):
+        sums = []
+        for _ in range(60):
+            x = np.zeros(size)
+            x[:spikes] = spikes**-0.5
+            for _ in range(passes):
+                x *= generator.choice((-1.0, 1.0), size)
+                hadamard(x, 16.0)
+            sums.append(np.sort(np.abs(x))[size - count :].sum() / top_sum(size, count))
+        assert np.mean(sums) < bound

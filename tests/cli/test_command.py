@@ -54,6 +54,7 @@ LINES = [
     "plan --dimension 64 --population 9 --cohort 9 --rounds 2 --epsilon 8 --mechanisms gaussian",
     "reproduce --list",
     "reproduce rqm-fig8",
+    "check --clip-norm 1 --sigma 2 --epsilon 3",
     "schema",
     "schema sweep",
 ]

@@ -30,6 +30,7 @@ from fuzz_flower import FILES_OF_ARRAYS, MOD, NODE, counted, sentences, train
 import randquant as rq
 from randquant.integrations.flower import arrays, messages, sums
 from randquant.integrations.flower import mod as mod_module
+from randquant.integrations.flower.answers import FILES, REFUSED
 from randquant.integrations.flower.messages import (
     HEAD,
     INBOX,
@@ -37,8 +38,8 @@ from randquant.integrations.flower.messages import (
     LONGEST_TEXT,
     PAYLOAD,
 )
-from randquant.integrations.flower.mod import FILES, REFUSED
 from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.replies import checked
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 
 OFFER = Offer(noisy("local"), 5)
@@ -372,7 +373,7 @@ def test_what_others_write_cannot_pass_for_lines_of_ours(caplog):
 
     refused = {}
     replies = [at(node, FORGED) for node in (2, 9)]
-    sums._checked(replies, {2}, "upload", b"s", lambda *_: None, refused)
+    checked(replies, {2}, "upload", b"s", lambda *_: None, refused)
     message = an_upload()
     message.content["arrays"]["\nWARNING: randquant: it lies"] = Array(np.zeros(1, dtype=int))
     caplog.set_level(logging.INFO, logger="flwr")

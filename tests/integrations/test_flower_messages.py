@@ -26,12 +26,14 @@ from flower_rounds import (
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
-from randquant.integrations.flower import arrays, sums
+from randquant.integrations.flower import arrays
 from randquant.integrations.flower.accountant import RunAccountant
+from randquant.integrations.flower.answers import NOTHING
 from randquant.integrations.flower.ledger import ClientLedger
 from randquant.integrations.flower.messages import HEAD, PAYLOAD, Head, payload_record, read_payload
-from randquant.integrations.flower.mod import NOTHING, QuantizeMod
+from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.replies import checked
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 from randquant.privacy.accounting.accountant import account
 
@@ -136,7 +138,7 @@ def test_a_reply_of_another_step_or_round_is_not_taken():
     for node, (step, session) in heads.items():
         request = Message(RecordDict(), dst_node_id=node, message_type="train")
         replies.append(Message(RecordDict({HEAD: Head(step, session).record()}), reply_to=request))
-    known = sums._checked(replies, heads, "upload", b"s", lambda *one: taken.append(one), refused)
+    known = checked(replies, heads, "upload", b"s", lambda *one: taken.append(one), refused)
     assert known == {1}
     assert [client for client, _ in taken] == [1]
     assert set(refused) == {2, 3}

@@ -15,7 +15,7 @@ from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laws import NOISES, Binomial, DiscreteGaussian, Skellam
 from randquant.mechanisms.noise.table import BITS, CumulativeTable
 from randquant.privacy.accounting.accountant import _by_renyi, account
-from randquant.privacy.accounting.releases import NoiseRelease
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.certificates.noise import shift_divergence
 
 ROOT = Key.from_seed(0)

@@ -522,6 +522,28 @@ MUTANTS = [
         "releases of the largest only",
         (),
     ),
+    # attacks.py
+    (
+        "privacy/accounting/attacks.py",
+        ".of(clients - 1).mass",
+        ".of(max(clients - 2, 0)).mass",
+        "attack: one other too few",
+        (),
+    ),
+    (
+        "privacy/accounting/attacks.py",
+        "INSIDE = 1 - 2.0**-20",
+        "INSIDE = 1 + 2.0**-20",
+        "attack: updates too long",
+        (),
+    ),
+    (
+        "privacy/accounting/attacks.py",
+        'far, -far if neighboring == "replace_one" else 0.0',
+        "far, -far",
+        "attack: zeros are the opposite update",
+        (),
+    ),
     # releases.py
     (
         "privacy/accounting/releases.py",
@@ -650,28 +672,28 @@ MUTANTS = [
         (),
     ),
     (
-        "privacy/accounting/releases.py",
+        "privacy/accounting/integer_noise.py",
         "return rounded_up(self.releases * self.noise.distance(self.cohort))",
         "return rounded_up(self.rounds * self.noise.distance(self.cohort))",
         "noise: distance of one coordinate",
         (),
     ),
     (
-        "privacy/accounting/releases.py",
+        "privacy/accounting/integer_noise.py",
         "return rounded_up(self.releases * self.noise.distance(self.cohort))",
         "return 0.0",
         "noise: distance forgotten",
         (),
     ),
     (
-        "privacy/accounting/releases.py",
+        "privacy/accounting/integer_noise.py",
         "curvature = _curvature(self.noise, self.cohort)",
         "curvature = _curvature(self.noise, self.cohort + 1)",
         "noise: one client too many",
         (),
     ),
     (
-        "privacy/accounting/releases.py",
+        "privacy/accounting/integer_noise.py",
         "per_round = shift_divergence(curvature, spread, self.squared_distance, order)\n        return rounded_up(self.rounds * per_round)",
         "per_round = shift_divergence(curvature, spread, self.squared_distance, order)\n        return rounded_up(per_round)",
         "noise: rounds forgotten",

@@ -622,7 +622,7 @@ MUTANTS = [
     ),
     (
         "training/algorithm.py",
-        "collect(cohort, key.fold_in(number), seed)",
+        "collect(cohort, key.fold_in(number), seed, state.squares)",
         "collect(cohort, key, seed)",
         "rounds share keys",
         ROUND,
@@ -728,8 +728,8 @@ MUTANTS = [
     ),
     (
         "training/cohort.py",
-        "        sent = senders * mechanism",
-        "        sent = mechanism",
+        "        sent = senders * now",
+        "        sent = now",
         "one client's bytes",
         ROUND,
     ),

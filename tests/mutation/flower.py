@@ -197,10 +197,9 @@ MUTANTS = [
     ),
     # mod.py
     (
-        f"{F}/mod.py",
-        "        except Exception as error:  # any error that a malicious message causes\n"
-        "            return _refusal(message, REFUSED, error)\n",
-        "        except ValueError as error:\n            return _refusal(message, str(error))\n",
+        f"{F}/answers.py",
+        "    return REFUSED, error\n",
+        "    return str(error), error\n",
         "raw errors, and texts of NumPy's",
         of(
             "integrations/test_flower_hostile",
@@ -208,9 +207,9 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/mod.py",
-        "            return _refusal(message, FILES, error)\n",
-        "            return _refusal(message, str(error), error)\n",
+        f"{F}/answers.py",
+        "        return FILES, error\n",
+        "        return str(error), error\n",
         "a server is told the names of files",
         of(
             "integrations/test_flower_limit",
@@ -219,8 +218,8 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "            return _refusal(message, NOTHING, error)\n",
-        "            return _refusal(message, str(error), error)\n",
+        "            return refusal(message, NOTHING, error)\n",
+        "            return refusal(message, str(error), error)\n",
         "a server is told what went wrong in training",
         of("integrations/test_flower_mod", "what_goes_wrong_in_training_stays_with_the_client"),
     ),
@@ -292,19 +291,61 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "            with ledger.held():\n                ledger.take(head.session, head.step)\n"
-        "                ledger.save()\n            del context",
-        "            with ledger.held():\n                ledger.take(head.session, head.step)\n"
-        "            del context",
+        "            ledger.save()\n        own.forget",
+        "        own.forget",
         "a step is not remembered",
         of("integrations/test_flower_ledger", "a_share_is_remembered_too"),
     ),
     (
         f"{F}/mod.py",
-        ("            del context.state[SUM]  # after a failed step the client has left the sum\n"),
+        "        own.forget(context)  # after a failed step the client has left the sum\n",
         "",
         "a part in a sum outlives it",
         of("integrations/test_flower_sums", "a_sum_is_forgotten_when_it_is_over"),
+    ),
+    (
+        f"{F}/mod.py",
+        "                ledger.take(Head.read(following).session, messages.SHARE)\n",
+        "                pass\n",
+        "shares of the next sum may be dealt again with an old state",
+        of(
+            "integrations/test_flower_ahead",
+            "a_step_of_two_sums_is_answered_once_whatever_old_state_comes_back",
+        ),
+    ),
+    (
+        f"{F}/mod.py",
+        "            if head.step != step or head.session == current:\n",
+        "            if head.step != step:\n",
+        "the next sum takes the place of the one that runs",
+        of(
+            "integrations/test_flower_ahead",
+            "terms_of_the_next_sum_are_refused_as_those_of_any",
+        ),
+    ),
+    (
+        f"{F}/mod.py",
+        "                Membership.forget_all(context)\n            if account",
+        "                own.forget(context)\n            if account",
+        "what a client keeps grows with the invitations",
+        of("integrations/test_flower_ahead", "what_a_client_keeps_is_of_two_sums_at_most"),
+    ),
+    (
+        f"{F}/mod.py",
+        "        if following is not None and head.step != messages.CONFIRM:\n",
+        "        if False:\n",
+        "a step of the next sum beside any message",
+        of(
+            "integrations/test_flower_ahead",
+            "the_next_sums_step_travels_with_no_other_message",
+        ),
+    ),
+    (
+        f"{F}/ahead.py",
+        "        self.last, self.prepared = last, None\n",
+        "        self.last = last\n",
+        "a run goes on with a handshake of the one before",
+        of("integrations/test_flower_ahead", "a_second_start_begins_with_its_own_handshake"),
     ),
     (
         f"{F}/mod.py",
@@ -384,7 +425,7 @@ MUTANTS = [
         of("integrations/test_flower_ledger", "a_refusal_beyond_the_limit_rounds_up_what_it_says"),
     ),
     (
-        f"{F}/mod.py",
+        f"{F}/answers.py",
         'told = "" if why is None else messages.logged(f" {why!r}")',
         'told = "" if why is None else f" {why!r}"',
         "a log of megabytes",
@@ -586,7 +627,7 @@ MUTANTS = [
         of("integrations/test_flower_messages", "a_payload_is_one_array_of_our_type"),
     ),
     (
-        f"{F}/sums.py",
+        f"{F}/replies.py",
         (
             "        except Exception as error:  # any malformed reply: the round continues with the "
             "others\n"
@@ -596,7 +637,7 @@ MUTANTS = [
         of("integrations/test_flower_hostile", "any_error_of_a_reply_drops_that_reply_alone"),
     ),
     (
-        f"{F}/sums.py",
+        f"{F}/replies.py",
         "            text = messages.logged(error if isinstance(error, ValueError) else UNREADABLE)\n",
         "            text = str(error)\n",
         "a log of megabytes, from a client",

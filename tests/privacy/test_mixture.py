@@ -18,7 +18,7 @@ from randquant.privacy.accounting.composition.loss import best_tilt
 from randquant.privacy.accounting.composition.mixture import Mixture, _log_relative
 from randquant.privacy.accounting.composition.rule import compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
-from randquant.privacy.accounting.releases import NoiseRelease
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.sampled import Sampled
 from randquant.privacy.guarantee import Neighboring
 

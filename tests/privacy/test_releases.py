@@ -12,11 +12,11 @@ import pytest
 import randquant as rq
 from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.examples import of_one_example
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.accounting.releases import (
     ChannelRelease,
     GaussianRelease,
-    NoiseRelease,
     VectorRelease,
 )
 from randquant.privacy.certificates.noise import shift_divergence

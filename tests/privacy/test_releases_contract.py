@@ -11,10 +11,10 @@ import pytest
 import randquant as rq
 from randquant.mechanisms.noise.laws import Binomial, Skellam
 from randquant.privacy.accounting.accountant import ORDERS, account
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.releases import (
     ChannelRelease,
     GaussianRelease,
-    NoiseRelease,
     VectorRelease,
 )
 
@@ -64,9 +64,10 @@ def zeroed(make, rounds: int = 3):
 
 
 def test_every_kind_of_release_has_a_line():
-    module = sys.modules[ChannelRelease.__module__]
+    modules = [sys.modules[kind.__module__] for kind in (ChannelRelease, NoiseRelease)]
     public = {
         value
+        for module in modules
         for name, value in vars(module).items()
         if isinstance(value, type) and dataclasses.is_dataclass(value)
         and hasattr(value, "renyi") and value.__module__ == module.__name__

@@ -23,10 +23,10 @@ from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
 from randquant.privacy.accounting import releases
 from randquant.privacy.accounting.examples import of_one_example
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.releases import (
     ChannelRelease,
     GaussianRelease,
-    NoiseRelease,
     VectorRelease,
 )
 from randquant.privacy.certificates.curvature import CellLines, log_curvature

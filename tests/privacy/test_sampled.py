@@ -19,8 +19,9 @@ from randquant.privacy.accounting.amplification import (
     _log_tilt,
     amplified,
 )
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.release import ReleaseDefaults
-from randquant.privacy.accounting.releases import NoiseRelease, VectorRelease
+from randquant.privacy.accounting.releases import VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
 
 SHIFTS = (0, 1, 2, 3, 4, 6, 8, 12)

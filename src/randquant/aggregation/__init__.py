@@ -3,30 +3,35 @@
 Training and deployment see only `UpdateMechanism`.
 """
 
+from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.rank import RankMechanism, graded_rank
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.saved import from_record, load, save
 from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 
 __all__ = [
+    "AdaptiveMechanism",
     "AdditiveMechanism",
     "CentralGaussian",
     "ChannelMechanism",
     "ClippedSGD",
     "LocalGaussian",
     "MechanismDefaults",
+    "RankMechanism",
     "SignSGD",
     "StateLayout",
     "UpdateMechanism",
     "VectorMechanism",
     "all_mechanisms",
     "from_record",
+    "graded_rank",
     "load",
     "save",
     "update_mechanism",

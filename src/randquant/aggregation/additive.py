@@ -32,8 +32,8 @@ from randquant.channels.wire import upload
 from randquant.mechanisms.noise.laws import NOISES
 from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
+from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.release import Release
-from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.certificates.noise import Noise
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust
 

@@ -144,6 +144,28 @@ class MechanismDefaults(ABC):
         check_seed(seed)
         return self
 
+    def adapted(
+        self: UpdateMechanism, squares: Sequence[float], dimension: int, clients: int
+    ) -> UpdateMechanism:
+        """The same in each round."""
+        return self
+
+    def noted(self, squares: Sequence[float], mean: np.ndarray, clients: int) -> tuple[float, ...]:
+        """Nothing."""
+        return ()
+
+    def of_client(self: UpdateMechanism, number: int) -> UpdateMechanism:
+        """The same for each client."""
+        validate.whole("number", number, low=0, high=2**64 - 1)
+        return self
+
+    def check(self: UpdateMechanism, payload: bytes, dimension: int) -> None:
+        """By unpacking its codes, or else by decoding it."""
+        if self.coding is not None:
+            wire.unpack(self.coding, payload, self.size(dimension))
+        else:
+            self.mean_vector([payload], dimension, Key.from_seed(0))
+
     def size(self, dimension: int) -> int:
         """One number for each coordinate."""
         return dimension

@@ -75,6 +75,25 @@ class CoordinateError:
         length = self.longest if mean_norm is None else mean_norm
         return math.sqrt(noise + self.omitted * length**2)
 
+    def squared_length(self, mean: np.ndarray, cohort: int) -> float:
+        """Estimate the squared length of a mean of clipped updates from the mean that was decoded.
+
+        It costs no privacy: that mean has been released.
+
+        Args:
+            mean: (d,) floats, the decoded mean of a round.
+            cohort: how many clients' updates are in it.
+
+        Returns:
+            The decoded mean's, of which the expected errors are subtracted; negative where there is
+            less than expected, so that estimates of several rounds average.
+        """
+        decoded = np.asarray(mean, dtype=np.float64)
+        # theory/subsets.md, Proposition 4: E|decoded/g|^2 = |m|^2 + d·(noise + omitted·|m|^2).
+        seen = float(decoded @ decoded) / self.gain**2
+        noise = decoded.size * self.deviation(cohort, 0.0) ** 2
+        return (seen - noise) / (1 + decoded.size * self.omitted)
+
     def mean_norm(self, means: Sequence[np.ndarray], cohort: int) -> float:
         """Estimate the length of a mean of clipped updates from means that were decoded.
 
@@ -92,14 +111,10 @@ class CoordinateError:
             >>> CoordinateError(variance=16.0).mean_norm([np.array([3.0, 4.0, 3.0])], cohort=16)
             5.5677...
         """
-        listed = [np.asarray(mean, dtype=np.float64) for mean in validate.listed("means", means)]
-        if not listed:
+        squares = [self.squared_length(mean, cohort) for mean in validate.listed("means", means)]
+        if not squares:
             raise ValueError("Expected a decoded mean of at least one round, got none.")
-        # theory/subsets.md, Proposition 4: E|decoded/g|^2 = |m|^2 + d·(noise + omitted·|m|^2).
-        seen = float(np.mean([mean @ mean for mean in listed])) / self.gain**2
-        dimension = listed[0].size
-        noise = dimension * self.deviation(cohort, 0.0) ** 2
-        return math.sqrt(max(seen - noise, 0.0) / (1 + dimension * self.omitted))
+        return math.sqrt(max(math.fsum(squares) / len(squares), 0.0))
 
 
 def coordinate_clipping(threshold: float) -> float:

@@ -175,6 +175,48 @@ class UpdateMechanism(Protocol):
         """
         ...
 
+    def adapted(self, squares: Sequence[float], dimension: int, clients: int) -> UpdateMechanism:
+        """The mechanism of the next round, by what earlier rounds have released.
+
+        Args:
+            squares: what `noted` made of their decoded means.
+            dimension: coordinates of an update.
+            clients: how many send one.
+
+        Guarantees:
+            The guarantee holds for any squares: `release` is the same.
+        """
+        ...
+
+    def noted(self, squares: Sequence[float], mean: np.ndarray, clients: int) -> tuple[float, ...]:
+        """What later rounds adapt to: `squares` with what is added by this round's decoded mean.
+
+        It costs no privacy, as the mean has been released.
+        """
+        ...
+
+    def of_client(self, number: int) -> UpdateMechanism:
+        """The mechanism of one client, for the client and for a server that knows its number.
+
+        What a client could choose beside its update, such as a rotation, then follows from its
+        number and the round's seed. `mean` of the round's mechanism decodes its payloads.
+
+        Args:
+            number: public whole number below 2**64, another one for each client.
+
+        Raises:
+            ValueError, TypeError: it is no such number.
+        """
+        ...
+
+    def check(self, payload: bytes, dimension: int) -> None:
+        """Check one payload.
+
+        Raises:
+            ValueError: it is no payload of this mechanism, for updates of this dimension.
+        """
+        ...
+
     def size(self, dimension: int) -> int:
         """How many numbers an update of this dimension is sent as, padding included."""
         ...

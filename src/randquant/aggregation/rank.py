@@ -20,7 +20,7 @@ from randquant._internal import validate
 from randquant.aggregation.defaults import MechanismDefaults, error_of
 from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.payloads import each, finite
-from randquant.aggregation.selection import place_of
+from randquant.aggregation.ranking import draw_below, index_at, ranks_of
 from randquant.aggregation.spreading import GroupRotation, spread_size
 from randquant.channels.keys import Key
 from randquant.mechanisms.design.ranks import LEAST, MOST, gain, graded, shared, two_levels
@@ -54,6 +54,8 @@ class RankMechanism(MechanismDefaults):
             drawn with its key, whatever its update, and stated in its payload.
         rotation_seed: public, the same for all clients and the server, and fixed before the updates
             are known; of each round another one, see `in_round`.
+        client: number of the client whose updates these are, see `of_client`: its group follows
+            from that and `rotation_seed`, and payloads of other groups are refused.
 
     Guarantees:
         The bound of `release` holds for what is sent, whatever the rotation: rounding may only
@@ -84,6 +86,7 @@ class RankMechanism(MechanismDefaults):
     tuned_to: Neighboring = "replace_one"
     groups: int = GROUPS
     rotation_seed: int = 0
+    client: int | None = None
 
     cohort = 1
     channel = None
@@ -96,6 +99,8 @@ class RankMechanism(MechanismDefaults):
         validate.choice("tuned_to", self.tuned_to, NEIGHBORINGS)
         validate.whole("groups", self.groups, low=1, high=2**32)
         validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+        if self.client is not None:
+            validate.whole("client", self.client, low=0, high=2**64 - 1)
 
     @property
     def trust(self) -> Trust:
@@ -113,6 +118,20 @@ class RankMechanism(MechanismDefaults):
         """The same mechanism with the rotations of a round."""
         return replace(self, rotation_seed=seed)
 
+    def of_client(self, number: int) -> RankMechanism:
+        """With the one group that this client has in a round."""
+        return replace(self, client=number)
+
+    def group(self, key: Key) -> int:
+        """The client's group: by its number and the seed, or else drawn with its key."""
+        if self.client is not None:
+            key = Key.from_seed(self.rotation_seed).fold_in("client", self.client)
+        return int(draw_below(self.groups, key.fold_in("group"))[0])
+
+    def check(self, payload: bytes, dimension: int) -> None:
+        """As payloads say, and that it is of the client's own group."""
+        self._read(payload, dimension)
+
     def rotation(self, dimension: int, group: int) -> GroupRotation:
         """The rotation of a group's updates."""
         return GroupRotation(dimension, self.rotation_seed, group)
@@ -126,7 +145,7 @@ class RankMechanism(MechanismDefaults):
         form = self.form(vector.size)
         direction, norm = _direction(finite(vector).astype(np.float64))
         key.claim()
-        group = int(draw_below(self.groups, key.fold_in("group"))[0])
+        group = self.group(key)
         # theory/rank.md, Proposition 3: any probability is covered, also a rounded one.
         sent = min(norm / self.clip_norm, 1.0)
         if int(key.fold_in("length").words(1)[0]) >= int(sent * 2.0**64):
@@ -137,13 +156,13 @@ class RankMechanism(MechanismDefaults):
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Add up each group's signed coordinates, and rotate each group's sum back."""
-        form = self.form(dimension)
+        size = self.size(dimension)
         read: list[tuple[int, int]] = []
-        each(payloads, lambda payload: read.append(form.read(payload)))
+        each(payloads, lambda payload: read.append(self._read(payload, dimension)))
         total = np.zeros(dimension)
         for group, members in groupby(sorted(read), key=lambda pair: pair[0]):
             rotation = self.rotation(dimension, group)
-            total += rotation.inverse(_signed(form.size, (index for _, index in members)))
+            total += rotation.inverse(_signed(size, (index for _, index in members)))
         return (total * (self.length(dimension) / len(payloads))).astype(np.float32)
 
     def size(self, dimension: int) -> int:
@@ -184,12 +203,25 @@ class RankMechanism(MechanismDefaults):
         return replace(error, bias=error.bias + together)
 
     def record(self) -> dict[str, Any]:
-        """All arguments."""
-        return {"mechanism": "rank", **asdict(self)}
+        """All arguments; the client's number only where there is one."""
+        given = {name: value for name, value in asdict(self).items() if name != "client"}
+        own = {} if self.client is None else {"client": self.client}
+        return {"mechanism": "rank", **given, **own}
 
     def form(self, dimension: int) -> RankForm:
         """How payloads of updates of this dimension are put together."""
-        return _form(self, dimension)
+        return _form(replace(self, client=None), dimension)
+
+    def _read(self, payload: bytes, dimension: int) -> tuple[int, int]:
+        """(group, index) of a payload, or ValueError."""
+        group, index = self.form(dimension).read(payload)
+        # Whoever chose a group after seeing its rotations could push the mean in a direction.
+        if self.client is not None and group != (own := self.group(Key.from_seed(0))):
+            raise ValueError(
+                f"Expected group {own}, which client {self.client} has in this round, got {group}: "
+                "a client does not choose its rotation."
+            )
+        return group, index
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,59 +275,6 @@ class RankForm:
         return group, index
 
 
-def draw_below(limit: int, key: Key, count: int = 1) -> np.ndarray:
-    """Draw whole numbers below a limit of at most 2**62, exactly uniformly: (count,) uint64.
-
-    Example:
-        >>> draw_below(1, Key.from_seed(0), 2)
-        array([0, 0], dtype=uint64)
-    """
-    # theory/rank.md, Proposition 2: beyond the largest multiple of the limit words are redrawn.
-    last = np.uint64(2**64 // limit * limit - 1)
-    kept, start = np.empty(0, dtype=np.uint64), 0
-    while kept.size < count:
-        asked = count + count % 2  # a cipher block holds two words
-        words = key.words(asked, start)
-        kept, start = np.concatenate([kept, words[words <= last]]), start + asked
-    return kept[:count] % np.uint64(limit)
-
-
-def ranks_of(table: RankTable, units: np.ndarray) -> np.ndarray:
-    """Map units below the table's total to ranks, 0 the best: as many units as the rank weighs.
-
-    Example:
-        >>> ranks_of(RankTable((1, 3), (5, 1)), np.arange(8))
-        array([0, 0, 0, 0, 0, 1, 2, 3])
-    """
-    weights = np.array(table.weights, dtype=np.int64)
-    ends = np.cumsum(np.array(table.counts, dtype=np.int64) * weights)
-    units = units.astype(np.int64)
-    level = np.searchsorted(ends, units, side="right")
-    before = units - (ends - np.array(table.counts) * weights)[level]
-    return np.array(table.starts)[level] + before // weights[level]
-
-
-def index_at(vector: np.ndarray, rank: int) -> int:
-    """Find which index has a rank among the coordinates of a vector and their negatives.
-
-    Args:
-        vector: (D,) float64, finite.
-        rank: 0 to 2D - 1; 0 is the largest.
-
-    Returns:
-        j for coordinate j, D + j for its negative. Equal magnitudes are in order of j, and 0 is
-        positive: every index has exactly one rank.
-
-    Example:
-        >>> [index_at(np.array([1.0, -3.0]), rank) for rank in range(4)]
-        [3, 0, 2, 1]
-    """
-    size = vector.size
-    at = place_of(vector, min(rank, 2 * size - 1 - rank))
-    negative = (vector[at] < 0) != (rank >= size)
-    return at + size * int(negative)
-
-
 def _direction(vector: np.ndarray) -> tuple[np.ndarray, float]:
     """(a multiple of the vector, its norm), without overflow."""
     largest = float(np.abs(vector).max(initial=0.0))
@@ -338,6 +317,15 @@ def _family(setting: UpdateSetting, **shape: float) -> UpdateFamily:
 GRADED_ORDER = 4.0
 """The order whose tables are good from about ten participations on."""
 
+ZERO_OUT_ORDER = 2.0
+"""The same for tables that are tuned to `zero_out`."""
+
+
+def _graded_family(setting: UpdateSetting) -> UpdateFamily:
+    if setting.neighboring == "replace_one":
+        return _family(setting, order=GRADED_ORDER)
+    return _family(setting, order=ZERO_OUT_ORDER)
+
 
 def graded_rank(
     clip_norm: float,
@@ -369,13 +357,14 @@ RECORDS = (
         update=_family,
         trusts=("local",),
         whole_update=True,
+        run_settings=("client",),
     ),
     MechanismRecord(
         "graded-rank",
         graded_rank,
         HELP,
         example={"clip_norm": 1.0, "epsilon": 2.0},
-        update=functools.partial(_family, order=GRADED_ORDER),
+        update=_graded_family,
         trusts=("local",),
         whole_update=True,
     ),

@@ -10,6 +10,7 @@ from typing import Any
 
 from randquant._internal import files, validate
 from randquant._internal.serialization import write_json
+from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
@@ -18,12 +19,13 @@ from randquant.privacy.certificates.file import channel_from_record
 
 FORMAT = "randquant mechanism, version 1"
 
-OF_CHANNELS: dict[str, Callable[..., UpdateMechanism]] = {
+OF_OTHERS: dict[str, Callable[..., UpdateMechanism]] = {
+    "adaptive": AdaptiveMechanism,
     "coordinates": ChannelMechanism,
     "vector": VectorMechanism,
 }
-"""Mechanisms that apply a channel, by a record's field `mechanism`. All other mechanisms have
-their name in the registry there."""
+"""Mechanisms that apply a channel, or others, by a record's field `mechanism`. All other mechanisms
+have their name in the registry there."""
 
 
 def from_record(record: Mapping[str, Any], where: str = "in a record") -> UpdateMechanism:
@@ -48,11 +50,14 @@ def from_record(record: Mapping[str, Any], where: str = "in a record") -> Update
     fields = dict(record)
     known = all_mechanisms().items()
     whole = {name: record.constructor for name, record in known if record.whole_update}
-    kinds = {**OF_CHANNELS, **whole}
+    kinds = {**OF_OTHERS, **whole}
     kind = validate.choice("mechanism", fields.pop("mechanism", None), kinds)
     _check_fields(kinds[kind], fields)
     if "channel" in fields:
         fields["channel"], _ = channel_from_record(fields["channel"], where)
+    if "choices" in fields:
+        listed = validate.listed("choices", fields["choices"])
+        fields["choices"] = tuple(from_record(each, where) for each in listed)
     return kinds[kind](**fields)
 
 

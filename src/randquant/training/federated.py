@@ -63,7 +63,8 @@ def train(
     sampling: Draw = "fixed",
     max_participations: int | None = None,
     clip_norm: float = DEFAULT_CLIP_NORM,
-    coordinates: int | None = None,
+    clip_quantile: float | None = None,
+    coordinates: int | Literal["auto"] | None = None,
     local_epochs: int | None = None,
     batch: int | None = None,
     local_learning_rate: float | None = None,
@@ -125,9 +126,15 @@ def train(
             be, so that all take part equally often. As many as `rounds` for no cap. None under
             model trust.
         clip_norm: L2 threshold of a client's update, or of an example's gradient.
+        clip_quantile: let the threshold follow this quantile of the clients' norms, from clip_norm
+            on: 0.5 clips about half of the updates. Each client sends beside its update whether it
+            was clipped, in the same noisy sum and the same account; that costs the update 2 % more
+            noise (`docs/theory/alongside.md`). None for clip_norm throughout.
         coordinates: how many coordinates of a rotated update are sent, a public random subset that
             is drawn anew in each round; None for all. A tenth of them costs a tenth of the bytes at
             the same epsilon, and little accuracy where noise rules (`docs/theory/subsets.md`).
+            `auto`: in each round as few as the means released so far allow (`AdaptiveMechanism`);
+            every round counts as the costliest choice.
         local_epochs, batch: passes over a client's data in a round, LOCAL_EPOCHS by default, and
             samples of a step (None for all of the client's).
         local_learning_rate: step size of local SGD; LOCAL_RATE by default. 0 to send one gradient
@@ -199,22 +206,24 @@ def train(
         evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
         threads=threads, trust=trust, clip_norm=clip_norm, neighboring=neighboring,
         stop_at_epsilon=_limit(epsilon), max_participations=max_participations, sampling=sampling,
-        batch=batch, local_epochs=_epochs(local_epochs, unit, local_learning_rate),
-        local_learning_rate=_local(unit, local_learning_rate), unit=unit, coordinates=coordinates,
-        loss=_named(loss), problem=problem.digest, parts=_tuple(parts), frozen=_tuple(frozen),
-        buffers=buffers, most_examples=most_examples, checkpoint_every=checkpoint_every,
+        batch=batch, local_epochs=_epochs(local_epochs, unit, local_learning_rate), unit=unit,
+        local_learning_rate=_local(unit, local_learning_rate), loss=_named(loss), buffers=buffers,
+        parts=_tuple(parts), frozen=_tuple(frozen), most_examples=most_examples,
+        problem=problem.digest, coordinates=_number(coordinates), checkpoint_every=checkpoint_every,
+        clip_quantile=clip_quantile,
     )  # fmt: skip
-    request = TrainingRequest(problem, config, mechanism, bits, server_optimizer)
-    return _trained(request, folder, _callbacks(on_round), baseline, progress)
+    asked = mechanism, bits, server_optimizer, coordinates == "auto"
+    return _trained(TrainingRequest(problem, config, *asked), folder, on_round, baseline, progress)
 
 
 def _trained(
     request: TrainingRequest,
     folder: str | Path | None,
-    callbacks: Sequence[OnRound],
+    on_round: OnRound | Sequence[OnRound] | None,
     baseline: bool,
     progress: bool,
 ) -> Run:
+    callbacks = _callbacks(on_round)
     if folder is not None:
         home = validate.path("folder", folder)
         return _in_folder(request, home, callbacks, baseline, progress)
@@ -363,6 +372,11 @@ def _epochs(given: int | None, unit: str, rate: float | None) -> int:
 def _named(loss: Loss) -> str:
     name = getattr(loss, "__name__", type(loss).__name__)
     return name if getattr(F, name, None) is loss else f"{loss.__module__}:{name}"
+
+
+def _number(coordinates: int | Literal["auto"] | None) -> int | None:
+    """How many coordinates the configuration has on record: none if the mechanism says so."""
+    return None if coordinates == "auto" else coordinates
 
 
 def _tuple(patterns: Sequence[str] | None) -> tuple[str, ...] | None:

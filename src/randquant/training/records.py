@@ -34,6 +34,7 @@ class RoundMetrics:
         delta, neighboring: of that epsilon; they may change when a run is resumed.
         mean: SHA-256 of the decoded mean, in hexadecimal: what the server learned. Empty if nobody
             took part, and in files that older versions wrote.
+        threshold: that clients clipped to, if it follows a quantile.
     """
 
     round: int
@@ -49,6 +50,7 @@ class RoundMetrics:
     delta: float | None = None
     neighboring: Neighboring | None = None
     mean: str = ""
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ class RunSummary:
         accuracy, loss: of the final model on test data; None without test data, accuracy also
             where the task is no classification.
         dimension: coordinates of an update.
-        bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`.
+        bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`;
+            on average where rounds differ, because the mechanism adapts.
         bits_per_coordinate: the same in bits, per coordinate, header included.
         participations: how many rounds the most-called client took part in.
         guarantee: of the whole run; None without privacy.

@@ -12,13 +12,13 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.configured import OWN, hidden_cohorts, record_of
+from randquant.training.configured import OWN, beside, hidden_cohorts, record_of
 from randquant.training.local import Local
 from randquant.training.optimizer import MakeOptimizer
 from randquant.training.problem import Problem
 from randquant.training.runs.setup import Given, server_step
 from randquant.training.schedule import most_participations
-from randquant.training.target import Target, choose
+from randquant.training.target import Target, choose, choose_adaptive
 
 DEFAULT_CLIP_NORM = 1.0
 """`clip_norm` of `randquant.train`, where it is left out."""
@@ -34,6 +34,7 @@ class TrainingRequest:
         mechanism: one's own; None to calibrate one to the target.
         bits: most bits of a code.
         server_optimizer: the name of a class in torch.optim, or what makes an optimiser.
+        adaptive: whether each round sends as many coordinates as the released means call for.
     """
 
     problem: Problem
@@ -41,6 +42,7 @@ class TrainingRequest:
     mechanism: UpdateMechanism | None
     bits: int
     server_optimizer: str | MakeOptimizer
+    adaptive: bool = False
 
     @property
     def given(self) -> Given:
@@ -52,16 +54,14 @@ class TrainingRequest:
         """The configuration with its mechanism and optimiser; the key determines the cohorts."""
         config = self._capped()
         if self.mechanism is not None:
-            _check_own(config, self.mechanism)
-            config = dataclasses.replace(
-                config, mechanism=OWN, parameters=record_of(self.mechanism),
-                trust="model" if config.trust == "model" else self.mechanism.trust,
-                clip_norm=self.mechanism.clip_norm,
-            )  # fmt: skip
+            _check_own(config, self.mechanism, self.adaptive)
+            config = _with_own(config, self.mechanism)
         check_config(config)
         config = _with_optimizer(config, self)
         if self.mechanism is not None:
             return config
+        if self.adaptive:
+            return _with_own(config, choose_adaptive(self._target(config, key)))
         chosen = choose(self._target(config, key))
         if chosen.warning:
             warnings.warn(chosen.warning, UserWarning, stacklevel=6)
@@ -95,12 +95,21 @@ class TrainingRequest:
             examples = Learner(self.problem, Local(config.batch)).examples
         return Target(
             config.stop_at_epsilon, config.delta, config.neighboring, self.bits, trust,
-            config.clip_norm, self.problem.dimension, config.population, config.cohort,
-            config.rounds, most, examples, hidden, config.coordinates,
+            config.clip_norm, self.problem.dimension + beside(config), config.population,
+            config.cohort, config.rounds, most, examples, hidden, config.coordinates,
         )  # fmt: skip
 
 
-def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
+def _with_own(config: TrainConfig, mechanism: UpdateMechanism) -> TrainConfig:
+    """The configuration with a mechanism that it has on record."""
+    return dataclasses.replace(
+        config, mechanism=OWN, parameters=record_of(mechanism),
+        trust="model" if config.trust == "model" else mechanism.trust,
+        clip_norm=mechanism.clip_norm,
+    )  # fmt: skip
+
+
+def _check_own(config: TrainConfig, mechanism: UpdateMechanism, adaptive: bool) -> None:
     """Refuse what is no mechanism, and settings that it would not keep to."""
     wanted = "a mechanism for whole updates, such as randquant.plan(...).mechanism"
     validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
@@ -109,10 +118,11 @@ def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
             f"Expected a mechanism of local trust with trust='local', got one of "
             f"{mechanism.trust} trust: leave trust out, or plan with trust='local'."
         )
-    if config.coordinates is not None:
+    if config.coordinates is not None or adaptive:
+        number = "auto" if adaptive else config.coordinates
         raise ValueError(
-            f"Expected no coordinates with a mechanism of your own, got {config.coordinates}: give "
-            "them to the mechanism, as VectorMechanism(..., coordinates=...)."
+            f"Expected no coordinates with a mechanism of your own, got {number}: give them to the "
+            "mechanism, as VectorMechanism(..., coordinates=...)."
         )
     if config.clip_norm not in (DEFAULT_CLIP_NORM, mechanism.clip_norm):
         raise ValueError(

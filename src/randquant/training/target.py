@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
+from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
@@ -16,6 +17,7 @@ from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import Candidate, DecodedError, Need
 from randquant.planning.plan.verdict import judge
 from randquant.planning.tuning.update import TunedUpdate, tune_update
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.calibration import OutOfReach
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import Neighboring
@@ -136,6 +138,39 @@ def choose(target: Target) -> Calibrated:
     return Calibrated(
         name, found.recommended.parameters, None if whole else target.clip_norm, warning
     )
+
+
+PARTS = (1, 3, 10, 30, 100)
+"""Of how many rotated coordinates one is sent, in the choices of an adaptive mechanism."""
+
+
+def choose_adaptive(target: Target) -> AdaptiveMechanism:
+    """Calibrate a mechanism that sends fewer or more coordinates from round to round.
+
+    Guarantees:
+        The accountant's guarantee for so many participations is at most the target, whatever is
+        chosen in each round. Nothing depends on data.
+
+    Raises:
+        ValueError: the target is out of reach, or is for clients or examples that are hidden
+            otherwise than by each round's noise.
+    """
+    if target.cohorts is not None or target.examples is not None:
+        raise ValueError(
+            "Expected trust='aggregate' or 'local' and unit='client' with coordinates='auto', got "
+            "others: give the number of coordinates."
+        )
+    name, size = choose(target).mechanism, target.setting.size
+    counts = [None, *(size // part for part in PARTS[1:] if size // part)]
+    aim = target.epsilon
+    while True:
+        tuned = [_tuned(name, replace(target, epsilon=aim, coordinates=k)) for k in counts]
+        mechanism = AdaptiveMechanism(tuple(each.calibration.mechanism for each in tuned))
+        release = mechanism.release(target.dimension, target.participations, target.neighboring)
+        found = account([release], target.delta).epsilon
+        if found <= target.epsilon:
+            return mechanism
+        aim *= target.epsilon / found * (1 - 1e-4)
 
 
 def _warning(target: Target, name: str, mechanism: UpdateMechanism) -> str:

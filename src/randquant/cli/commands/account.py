@@ -24,6 +24,9 @@ Participation = Literal["seen", "poisson", "fixed", "drawn"]
 TERMS = "if nobody learns in which rounds a client takes part: docs/sampling.md has the terms"
 """What a guarantee for hidden cohorts rests on, if the adversary sees more than the models."""
 
+BEHIND = ", all other clients at one input"
+"""Whose inputs a lower end of sums supposes beside the client's."""
+
 
 def run(
     chosen: NamedMechanism,
@@ -80,7 +83,7 @@ def run(
     if 0 < guarantee.lower < math.inf:
         lines.append(
             f"epsilon >= {round_down(guarantee.lower)} under any accounting: the privacy loss of "
-            "one pair of inputs"
+            f"one pair of inputs{BEHIND * (guarantee.trust == 'aggregate')}"
         )
     if examples is not None:
         one = _of_one_example(release, examples, delta)

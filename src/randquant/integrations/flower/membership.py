@@ -22,7 +22,7 @@ from randquant.integrations.flower.messages import Head
 from randquant.integrations.flower.offer import Offer
 
 SUM = "randquant.sum"
-"""Record in a client's own state, which is never sent: its part in a round."""
+"""Its records in a client's own state, which is never sent, have names that begin so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Membership:
             return self.offer.mechanism
         if not self.commitment:
             raise ProtocolError(
-                "Expected a seed of the coordinates that the server and this client have drawn "
-                "together, got none."
+                "Expected a seed of the coordinates or rotations that the server and this client "
+                "have drawn together, got none."
             )
         seed = draw.proved(self.session, self.commitment, number, self.part, proof)
         return self.offer.mechanism.in_round(seed)
@@ -68,20 +68,30 @@ class Membership:
             fields["client"] = self.client.to_bytes()
         if self.commitment:
             fields["commitment"], fields["part"] = self.commitment, self.part
-        context.state[SUM] = ConfigRecord(fields)
+        context.state[_name(self.session)] = ConfigRecord(fields)
+
+    def forget(self, context: Context) -> None:
+        """Delete what is stored of this round: deleted secrets cannot be stolen."""
+        context.state.pop(_name(self.session), None)
+
+    @staticmethod
+    def forget_all(context: Context) -> None:
+        """Delete what is stored of all rounds."""
+        for name in [name for name in context.state if name.startswith(f"{SUM}.")]:
+            del context.state[name]
 
     @staticmethod
     def check_same(context: Context, head: Head) -> None:
         """Raise ProtocolError if this client has agreed to another offer in the same round."""
-        saved: Any = context.state.get(SUM)
-        agreed = isinstance(saved, ConfigRecord) and saved["session"] == head.session
+        saved: Any = context.state.get(_name(head.session))
+        agreed = isinstance(saved, ConfigRecord)
         if agreed and saved["offer"] != head.offer:
             raise ProtocolError("Expected one offer in a round, got another in the same.")
 
     @classmethod
     def recall(cls, context: Context, session: bytes) -> Membership:
         """Undo `remember`; ProtocolError if this client has no part in that round."""
-        record = context.state.get(SUM)
+        record = context.state.get(_name(session))
         saved: dict[str, Any] = dict(record) if isinstance(record, ConfigRecord) else {}
         if saved.get("session") != session:
             raise ProtocolError(
@@ -93,6 +103,10 @@ class Membership:
             client = Client.from_bytes(terms, saved["client"], *identity(context.node_config))
         parts = saved.get("commitment", b""), saved.get("part", b"")
         return cls(session, offer, client, *parts)
+
+
+def _name(session: bytes) -> str:
+    return f"{SUM}.{session.hex()}"
 
 
 def identity(

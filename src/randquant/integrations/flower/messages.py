@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.draw import LONGEST_PROOF
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.channels import wire
 from randquant.channels.wire.payload import Coding, Format
 from randquant.integrations.flower.offer import Offer
 
@@ -18,7 +19,13 @@ ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL = "advertise", "share", "upload", "con
 STEPS = (ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL)
 
 HEAD, INBOX, PAYLOAD = "randquant", "randquant.inbox", "randquant.payload"
-OURS = (HEAD, INBOX, PAYLOAD)
+NEXT = {HEAD: "randquant.next", INBOX: "randquant.next.inbox"}
+"""Names of the records of the next sum's step, beside those of a sum."""
+
+OURS = (HEAD, INBOX, PAYLOAD, *NEXT.values())
+
+REASON = "refused"
+"""In the place of a reply to the next sum's step: why this client is not in that sum."""
 
 STYPE = "randquant.payload.v1"
 """Type of payload arrays: Flower cannot read it as numbers, so nobody averages codes."""
@@ -115,6 +122,28 @@ def read_inbox(content: RecordDict) -> dict[int, bytes]:
     return {_number(client): bytes(message) for client, message in record.items()}  # type: ignore[arg-type]
 
 
+def as_next(records: Mapping[str, ConfigRecord]) -> dict[str, ConfigRecord]:
+    """Records of the next sum's step, as they travel with a message of a sum."""
+    return {NEXT[name]: record for name, record in records.items()}
+
+
+def next_of(content: RecordDict) -> RecordDict | None:
+    """Undo `as_next`; None if the message has none of these records."""
+    records = {name: content[other] for name, other in NEXT.items() if other in content}
+    return RecordDict(records) if records else None
+
+
+def next_of_reply(content: RecordDict) -> RecordDict:
+    """The records of the next sum's step in a client's reply; ProtocolError if it refuses."""
+    records = next_of(content)
+    if records is None:
+        raise ProtocolError("Expected a reply to the next sum's step too, got none.")
+    head = records.get(HEAD)
+    if isinstance(head, ConfigRecord) and isinstance(reason := head.get(REASON), str):
+        raise ProtocolError(reason)
+    return records
+
+
 def payload_record(payload: bytes, size: int) -> ArrayRecord:
     """The record of a payload of `size` codes."""
     return ArrayRecord({"codes": Array("uint8", (size,), STYPE, payload)})
@@ -163,10 +192,35 @@ def read_offer(text: str) -> Offer:
 
 
 def coding_of(mechanism: UpdateMechanism) -> Coding:
-    """What the payloads of an offered mechanism say about their codes."""
+    """What the payloads of a mechanism that sends codes say about them."""
     coding = mechanism.coding
-    assert coding is not None  # Offer has checked that it sends codes
+    assert coding is not None
     return coding
+
+
+def addressed(
+    mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, size: int
+) -> bytes:
+    """A payload as it is sent without masks: codes say of which session and client they are.
+
+    Without codes it says itself of which round and client it is (`UpdateMechanism.of_client`).
+    """
+    if mechanism.coding is None:
+        return payload
+    codes = wire.unpack(mechanism.coding, payload, size)
+    return wire.pack(upload_format(mechanism, session, client), codes)
+
+
+def unaddressed(
+    mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, dimension: int
+) -> bytes:
+    """Undo `addressed`; ValueError if the payload is damaged, or of another session or client."""
+    if mechanism.coding is None:
+        mechanism.of_client(client).check(payload, dimension)
+        return payload
+    size = mechanism.size(dimension)
+    codes = wire.unpack(upload_format(mechanism, session, client), payload, size)
+    return wire.pack(mechanism.coding, codes, size - dimension)
 
 
 def upload_format(mechanism: UpdateMechanism, session: bytes, client: int) -> Format:

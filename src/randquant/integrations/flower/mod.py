@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import log
-from flwr.common.constant import ErrorCode
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
@@ -22,11 +20,11 @@ from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES
 from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.integrations.files import DamagedFile
-from randquant.integrations.flower import messages
+from randquant.integrations.flower import answers, messages
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.answers import NOTHING, refusal, reply, told
 from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
-from randquant.integrations.flower.membership import SUM, Membership, identity
+from randquant.integrations.flower.membership import Membership, identity
 from randquant.integrations.flower.messages import Head
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.updates import (
@@ -39,10 +37,6 @@ from randquant.integrations.flower.updates import (
     parts_of,
 )
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
-
-FILES = "This client's files cannot be used; its log says why."
-NOTHING = "This client has no update to send; its log says why."
-REFUSED = "This client refuses the message; its log says why."
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +112,8 @@ class QuantizeMod:
             return call_next(message, context)
         try:
             return self._answer(message, context, call_next)
-        except ProtocolError as error:
-            return _refusal(message, str(error), error.__cause__)
-        except (OSError, DamagedFile) as error:  # the error may name files of this machine
-            return _refusal(message, FILES, error)
         except Exception as error:  # any error that a malicious message causes
-            return _refusal(message, REFUSED, error)
+            return refusal(message, *told(error))
 
     def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a train message, or raise an error about it."""
@@ -136,7 +126,7 @@ class QuantizeMod:
             _only_arrays(message.content, "the request"),
             message.content.get(messages.INBOX),
         )
-        account = context.state.get(SPENT)
+        account, following = context.state.get(SPENT), messages.next_of(message.content)
         rest = {key: r for key, r in message.content.items() if key not in messages.OURS}
         message.content = RecordDict(rest)
         try:  # an error here may reveal data, so its text must not reach the server
@@ -148,51 +138,95 @@ class QuantizeMod:
             if offer.buffers == "frozen":
                 layout.check_frozen(old, new)
             update = layout.update(old, new)
-            payload = mechanism.encode(update, Key.generate())
+            payload = mechanism.of_client(context.node_id).encode(update, Key.generate())
         except Exception as error:
-            return _refusal(message, NOTHING, error)
+            return refusal(message, NOTHING, error)
         finally:  # whatever the train function did to the content
-            if not head.offer:
-                context.state.pop(SUM, None)
+            if not head.offer:  # a client is in this sum, and in the next one at most
+                Membership.forget_all(context)
             if account is not None:
                 context.state[SPENT] = account
-        codes = wire.unpack(messages.coding_of(mechanism), payload, offer.size)
         if client is None:
-            form = messages.upload_format(mechanism, head.session, context.node_id)
-            payload = wire.pack(form, codes)
+            payload = messages.addressed(
+                mechanism, payload, head.session, context.node_id, offer.size
+            )
         else:
             assert isinstance(inbox, ConfigRecord)
+            codes = wire.unpack(messages.coding_of(mechanism), payload, offer.size)
             payload = client.mask(codes, messages.read_inbox(RecordDict({messages.INBOX: inbox})))
             own.remember(context)
-        record = messages.payload_record(payload, offer.size)
-        return _reply(message, head, {messages.PAYLOAD: record})
+        records = {messages.PAYLOAD: messages.payload_record(payload, offer.size)}
+        if following is not None:
+            records |= self._next_step(following, messages.ADVERTISE, head.session, context)
+        return reply(message, head, records)
 
     def _key_step(self, message: Message, head: Head, context: Context) -> Message:
         """The steps of a round other than the upload; those of a secure sum are taken once."""
-        ledger = self._ledger(context)
+        ledger, following = self._ledger(context), messages.next_of(message.content)
+        if following is not None and head.step != messages.CONFIRM:
+            raise ProtocolError(
+                "Expected steps of the next sum with an upload and a confirmation only."
+            )
         if head.step == messages.ADVERTISE:
             own = self._advertise(head, ledger, context)
             # Not recorded: each request gets new keys, and a server may ask any number of times.
             answer = {} if own.client is None else {context.node_id: own.client.advertise()}
-        else:
-            own = Membership.recall(context, head.session)
-            if own.client is None:
-                raise ProtocolError("Expected a step of a secure sum in a secure sum only.")
-            with ledger.held():
-                ledger.take(head.session, head.step)
-                ledger.save()
-            del context.state[SUM]  # after a failed step the client has left the sum
-            if head.step == messages.SHARE:
-                answer = own.client.share(messages.read_inbox(message.content))
-            elif head.step == messages.CONFIRM:
-                answer = own.client.confirm(head.survivors)
-            else:
-                answer = own.client.reveal(messages.read_inbox(message.content))
-                own = None  # deleted secrets cannot be stolen
-        if own is not None:
+            Membership.forget_all(context)  # a message of its own begins anew
             own.remember(context)
-        part = own.part if own is not None and head.step == messages.ADVERTISE else b""
-        return _reply(message, head, {messages.INBOX: messages.inbox_record(answer)}, part)
+            return reply(message, head, {messages.INBOX: messages.inbox_record(answer)}, own.part)
+        own = Membership.recall(context, head.session)
+        if own.client is None:
+            raise ProtocolError("Expected a step of a secure sum in a secure sum only.")
+        with ledger.held():
+            ledger.take(head.session, head.step)
+            if following is not None:  # both are on the disk before either is answered
+                ledger.take(Head.read(following).session, messages.SHARE)
+            ledger.save()
+        own.forget(context)  # after a failed step the client has left the sum
+        if head.step == messages.SHARE:
+            answer = own.client.share(messages.read_inbox(message.content))
+        elif head.step == messages.CONFIRM:
+            answer = own.client.confirm(head.survivors)
+        else:
+            answer = own.client.reveal(messages.read_inbox(message.content))
+        if head.step != messages.REVEAL:  # deleted secrets cannot be stolen
+            own.remember(context)
+        records: dict[str, Any] = {messages.INBOX: messages.inbox_record(answer)}
+        if following is not None:
+            records |= self._next_step(following, messages.SHARE, head.session, context)
+        return reply(message, head, records)
+
+    def _next_step(
+        self, content: RecordDict, step: str, current: bytes, context: Context
+    ) -> dict[str, ConfigRecord]:
+        """The next sum's step, which travels with a message of the current one.
+
+        Neither sum depends on the other (theory/shares.md, Proposition 5). If it fails, this client
+        has left the next sum, and stays in the current one.
+        """
+        try:
+            head = Head.read(content)
+            if head.step != step or head.session == current:
+                raise ProtocolError(f"Expected {step!r} of the next sum, got another message.")
+            if step == messages.ADVERTISE:
+                own = self._advertise(head, self._ledger(context), context)
+            else:
+                own = Membership.recall(context, head.session)
+                own.forget(context)
+            if own.client is None:
+                raise ProtocolError("Expected the next sum to be a secure one, got another.")
+            if step == messages.ADVERTISE:
+                answer = {context.node_id: own.client.advertise()}
+            else:
+                answer = own.client.share(messages.read_inbox(content))
+            own.remember(context)
+        except Exception as error:
+            return messages.as_next({messages.HEAD: answers.refused_next(error)})
+        part = own.part if step == messages.ADVERTISE else b""
+        own_head = Head(step, head.session, part=part).record()
+        return messages.as_next(
+            {messages.HEAD: own_head, messages.INBOX: messages.inbox_record(answer)}
+        )
 
     def _advertise(self, head: Head, ledger: ClientLedger, context: Context) -> Membership:
         """Agree to the server's offer, and draw this client's secrets of the round."""
@@ -207,7 +241,7 @@ class QuantizeMod:
         if offer.drawn != bool(head.commitment):
             raise ProtocolError(
                 "Expected the server's commitment to its part of a seed exactly where an offer "
-                "sends a subset of the coordinates."
+                "needs one: for a subset of the coordinates, or rotations."
             )
         if len(head.commitment) not in (0, HASH_BYTES):
             raise ProtocolError(
@@ -248,6 +282,8 @@ class QuantizeMod:
             raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
+        if terms is not None and mechanism.coding is None:
+            raise ProtocolError("Expected no secure sum of an offer that sends no codes, got one.")
         if terms is not None:
             self._check_terms(offer, terms, context)
         accountant = ledger.accountant
@@ -337,18 +373,6 @@ def _only_arrays(content: RecordDict, what: str) -> ArrayRecord:
     if len(records) != 1:
         raise ProtocolError(f"Expected one record of arrays in {what}, got {len(records)}.")
     return records[0]
-
-
-def _reply(message: Message, head: Head, records: Mapping[str, Any], part: bytes = b"") -> Message:
-    own = Head(head.step, head.session, part=part)
-    return Message(RecordDict({messages.HEAD: own.record(), **records}), reply_to=message)
-
-
-def _refusal(message: Message, reason: str, why: BaseException | None = None) -> Message:
-    """An error reply; its cause is only in this client's log."""
-    told = "" if why is None else messages.logged(f" {why!r}")
-    log(WARNING, "randquant: refused: %s%s", reason, told)
-    return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=message)
 
 
 def _shown(value: float) -> str:

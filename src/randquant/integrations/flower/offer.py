@@ -11,8 +11,10 @@ from typing import Any
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.registry import all_mechanisms
 from randquant.aggregation.saved import from_record
 from randquant.channels.channel import Channel
+from randquant.channels.wire import upload
 from randquant.integrations.flower.updates import BUFFERS, Buffers
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
@@ -31,7 +33,7 @@ class Offer:
 
     Args:
         mechanism: how updates are protected, and the trust and cohort that this counts on; one
-            that sends codes of a channel.
+            that sends codes of a channel, or under local trust a payload of its own.
         dimension: coordinates of an update.
         parts: names of the arrays that are trained, encoded and counted, in the model's order;
             empty for all of floating-point numbers other than running statistics.
@@ -57,10 +59,10 @@ class Offer:
     _text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.mechanism.channel is None:
+        if not _deployable(self.mechanism):
             raise TypeError(
-                f"Expected a mechanism that sends codes of a channel, got {self.mechanism!r}: "
-                "baselines are for simulation."
+                "Expected a mechanism that sends codes of a channel, or a payload of its own under "
+                f"local trust, got {self.mechanism!r}: baselines are for simulation."
             )
         validate.whole("dimension", self.dimension, low=1, high=2**40)
         validate.kind("parts", self.parts, tuple)
@@ -74,10 +76,17 @@ class Offer:
 
     @property
     def channel(self) -> Channel:
-        """The channel that codes are drawn from."""
+        """The channel that codes are drawn from, of an offer that sends codes."""
         channel = self.mechanism.channel
         assert channel is not None
         return channel
+
+    @property
+    def plain_bytes(self) -> int:
+        """Bytes of an update without masks, as the server would see it."""
+        if self.mechanism.coding is None:
+            return self.mechanism.payload_bytes(self.dimension)
+        return upload.coded(self.channel, self.size)
 
     @property
     def size(self) -> int:
@@ -105,14 +114,15 @@ class Offer:
         return release.under(trust)
 
     def to_text(self) -> str:
-        """Return JSON: the channel with its certificate, and the other fields."""
+        """Return JSON: the mechanism, a channel with its certificate, and the other fields."""
         return self._text
 
     def _written(self) -> str:
         fields = self.mechanism.record()
-        kind = fields.pop("mechanism")  # told from the other fields, in this version of the format
-        if kind != _kind(fields):
-            raise TypeError(f"Expected a mechanism that can be offered, got {kind!r}.")
+        if self.mechanism.channel is not None:
+            kind = fields.pop("mechanism")  # told from the other fields
+            if kind != _kind(fields):
+                raise TypeError(f"Expected a mechanism that can be offered, got {kind!r}.")
         own = {"format": FORMAT, "dimension": self.dimension}
         trained = {"parts": self.parts, "buffers": self.buffers}
         return json.dumps(to_json({**fields, **own, **trained}), sort_keys=True)
@@ -141,9 +151,9 @@ class Offer:
                 parts = record.pop("parts")
             if not isinstance(parts, list):
                 raise ValueError("its parts are not a list of names")
-            if "mechanism" in record or "channel" not in record:
+            if ("mechanism" in record) == ("channel" in record):
                 raise ValueError("its fields are others")
-            mechanism = from_record({**record, "mechanism": _kind(record)}, "in an offer")
+            mechanism = from_record({"mechanism": _kind(record), **record}, "in an offer")
             return cls(mechanism, dimension, tuple(parts), buffers)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
@@ -157,6 +167,15 @@ class Offer:
         return hashlib.sha256(self._text.encode()).hexdigest()
 
 
+def _deployable(mechanism: UpdateMechanism) -> bool:
+    """Whether it sends codes of a channel, or under local trust what was sampled exactly."""
+    if mechanism.channel is not None:
+        return True
+    if mechanism.trust != "local" or mechanism.coding is not None:
+        return False
+    return not all_mechanisms()[mechanism.record()["mechanism"]].baseline
+
+
 def _kind(fields: Mapping[str, Any]) -> str:
-    """Which mechanism a record without its name is of."""
+    """Which mechanism of a channel a record without its name is of."""
     return "vector" if "clip_norm" in fields else "coordinates"

@@ -5,31 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common import log
 from flwr.common.serde import message_to_proto
-from flwr.serverapp import Grid
 
 from randquant.aggregation.secagg.draw import Draw
-from randquant.aggregation.secagg.server import Server
-from randquant.aggregation.secagg.terms import ProtocolError, Terms
-from randquant.channels import wire
+from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
 from randquant.integrations.flower import messages
+from randquant.integrations.flower.handshake import SESSION_BYTES, Handshake, request
 from randquant.integrations.flower.messages import Head
 from randquant.integrations.flower.offer import Offer
-
-SESSION_BYTES = 16
-UNREADABLE = "Expected a reply of this protocol, got something else."
-
-Result = TypeVar("Result")
+from randquant.integrations.flower.replies import Link, Requests, checked, named
 
 
 class Sum(Protocol):
@@ -46,8 +39,18 @@ class Sum(Protocol):
         """
         ...
 
-    def requests(self) -> dict[int, dict[str, ConfigRecord]]:
+    ahead: Handshake | None
+
+    def requests(self) -> dict[int, Mapping[str, ConfigRecord]]:
         """For each client that has not dropped out, the records to add to its request."""
+        ...
+
+    def joined(self, requests: Requests) -> tuple[Requests, Requests]:
+        """The next step of the handshake ahead, with these requests.
+
+        Returns:
+            The requests with its records, and its requests to other clients.
+        """
         ...
 
     def add(self, replies: Iterable[Message]) -> int:
@@ -83,52 +86,22 @@ class Bytes:
         return {
             "sent_bytes": max(self._sent.values(), default=0),
             "upload_bytes": self._upload,
-            "plain_bytes": upload.coded(self.offer.channel, self.offer.size),
+            "plain_bytes": self.offer.plain_bytes,
         }
-
-
-@dataclass(frozen=True)
-class Link:
-    """How the steps of a round other than the upload are sent.
-
-    Attributes:
-        grid: sends them.
-        timeout: seconds for each of them.
-        kind: type of its messages.
-        group: Flower's label of the round.
-    """
-
-    grid: Grid
-    timeout: float
-    kind: str
-    group: str
-
-    def ask(self, requests: Mapping[int, Mapping[str, ConfigRecord]]) -> Iterable[Message]:
-        """Send each client its records; return the replies."""
-        sent = [
-            Message(
-                RecordDict(dict(records)),  # type: ignore[arg-type]
-                dst_node_id=client,
-                message_type=self.kind,
-                group_id=self.group,
-                ttl=self.timeout,
-            )
-            for client, records in requests.items()
-        ]
-        return self.grid.send_and_receive(sent, timeout=self.timeout)
 
 
 @dataclass
 class PlainSum:
-    """A sum of codes that the server sees one by one.
+    """Payloads that the server sees one by one.
 
-    If the coordinates need a seed, it is drawn with the clients before they are asked to upload.
+    If the round needs a seed, it is drawn with the clients before they are asked to upload.
     """
 
     offer: Offer
     clients: Sequence[int]
     link: Link
     refused: dict[int, str] = field(default_factory=dict)
+    ahead: Handshake | None = None  # there is none
 
     def __post_init__(self) -> None:
         self._session = os.urandom(SESSION_BYTES)
@@ -140,7 +113,11 @@ class PlainSum:
         """See `Sum`."""
         return self._bytes.measured()
 
-    def requests(self) -> dict[int, dict[str, ConfigRecord]]:
+    def joined(self, requests: Requests) -> tuple[Requests, Requests]:
+        """See `Sum`: there is no handshake."""
+        return requests, {}
+
+    def requests(self) -> dict[int, Mapping[str, ConfigRecord]]:
         """The offer, for every client; or a seed that was drawn with them."""
         text = self.offer.to_text()
         if not self.offer.drawn:
@@ -154,7 +131,7 @@ class PlainSum:
             draw.add(client, Head.read(content).part)
 
         counted = self._bytes.counted(replies)
-        known = _checked(counted, self.clients, head.step, head.session, take, self.refused)
+        known = checked(counted, self.clients, head.step, head.session, take, self.refused)
         self.clients = sorted(known)
         seed, proofs = draw.close()
         self._mechanism = self.offer.mechanism.in_round(seed)
@@ -164,17 +141,16 @@ class PlainSum:
         }
 
     def add(self, replies: Iterable[Message]) -> int:
-        """Unpack each payload, so that only codes of this client and round are averaged."""
+        """Check each payload, so that only those of this client and round are averaged."""
 
         def take(client: int, content: RecordDict) -> None:
-            form = messages.upload_format(self._mechanism, self._session, client)
-            codes = wire.unpack(form, messages.read_payload(content), self.offer.size)
-            padding = self.offer.size - self.offer.dimension
-            coding = messages.coding_of(self._mechanism)
-            self._payloads[client] = wire.pack(coding, codes, padding)
+            self._payloads[client] = messages.unaddressed(
+                self._mechanism, messages.read_payload(content), self._session, client,
+                self.offer.dimension,
+            )  # fmt: skip
 
         asked, counted = self.clients, self._bytes.counted(replies)
-        known = _checked(counted, asked, messages.UPLOAD, self._session, take, self.refused)
+        known = checked(counted, asked, messages.UPLOAD, self._session, take, self.refused)
         return len(known)
 
     def mean(self) -> np.ndarray:
@@ -191,148 +167,106 @@ class SecureSum:
     """A sum of codes by secure aggregation: the server sees only the sum.
 
     Attributes:
-        terms: terms that all clients agree on.
+        handshake: of this sum. Unless it is over, its steps are messages of their own.
         link: sends the steps other than the upload.
-        directory: public keys of all clients' identities, if they have them.
+        ahead: the handshake of the next sum, whose steps travel with the upload and the
+            confirmation of this one; None if there is none, or it has failed.
     """
 
-    offer: Offer
-    terms: Terms
+    handshake: Handshake
     link: Link
-    directory: Mapping[int, bytes] | None = None
-    refused: dict[int, str] = field(default_factory=dict)
+    ahead: Handshake | None = None
 
     def __post_init__(self) -> None:
-        self._server = Server(self.terms, self.directory)
-        self._bytes = Bytes(self.offer)
-        self._server.refused = self.refused  # shared
-        self._draw = Draw(self.terms.session) if self.offer.drawn else None
-        self._mechanism = self.offer.mechanism
+        self.refused = self.handshake.refused
+        self._server, self._terms = self.handshake.server, self.handshake.terms
+        self._bytes = Bytes(self.handshake.offer)
+        self._alone: Requests = {}  # the next sum's step with clients that are asked nothing else
 
     def measured(self) -> dict[str, int]:
         """See `Sum`."""
         return self._bytes.measured()
 
-    def requests(self) -> dict[int, dict[str, ConfigRecord]]:
+    def requests(self) -> dict[int, Mapping[str, ConfigRecord]]:
         """Run the steps before the upload; return sealed shares for the remaining clients."""
-        head = Head(
-            messages.ADVERTISE,
-            self.terms.session,
-            self.offer.to_text(),
-            messages.terms_text(self.terms),
-            commitment=b"" if self._draw is None else self._draw.commitment,
-        )
-        adverts = self._ask({c: {messages.HEAD: head.record()} for c in self.terms.clients}, head)
-        own = {c: keys[c] for c, keys in adverts.items() if c in keys}
-        keys = self._named(self._server.introduce, own)
-        head = Head(messages.SHARE, self.terms.session)
-        sealed = self._ask({c: _request(head, inbox) for c, inbox in keys.items()}, head)
-        forwarded, proofs = self._named(self._server.forward, sealed), {}
-        if self._draw is not None:
-            seed, proofs = self._draw.close()
-            self._mechanism = self.offer.mechanism.in_round(seed)
-        return {
-            client: _request(
-                Head(messages.UPLOAD, self.terms.session, proof=proofs.get(client, b"")), inbox
-            )
-            for client, inbox in forwarded.items()
+        while not self.handshake.over:
+            replies = self.link.ask(self.handshake.pending)
+            self.handshake.advance(self._bytes.counted(replies))
+        return dict(self.handshake.pending)
+
+    def joined(self, requests: Requests) -> tuple[Requests, Requests]:
+        """See `Sum`."""
+        pending: Requests = {} if self.ahead is None or self.ahead.over else self.ahead.pending
+        both = {
+            c: {**records, **messages.as_next(pending[c])} if c in pending else records
+            for c, records in requests.items()
         }
+        self._alone = {c: records for c, records in pending.items() if c not in requests}
+        return both, self._alone
 
     def add(self, replies: Iterable[Message]) -> int:
         """Add up masked vectors and close the sum; return the number of clients in it."""
-        _checked(
-            self._bytes.counted(replies),
-            self.terms.clients,
+        replies = list(self._bytes.counted(replies))
+        checked(
+            self._own(replies),
+            self._terms.clients,
             messages.UPLOAD,
-            self.terms.session,
+            self._terms.session,
             lambda client, content: self._server.add(client, messages.read_payload(content)),
             self.refused,
         )
-        return len(self._named(self._server.close))
+        good = len(named(self.refused, self._server.close))
+        self._advance(replies)
+        return good
 
     def mean(self) -> np.ndarray:
         """Run the steps after the upload."""
-        survivors = self._server.close()
-        if len(survivors) < self.terms.least:
+        survivors, offer = self._server.close(), self.handshake.offer
+        if len(survivors) < self._terms.least:
             raise ProtocolError(
-                f"Expected updates of {self.terms.least} clients or more, got {len(survivors)}: "
+                f"Expected updates of {self._terms.least} clients or more, got {len(survivors)}: "
                 "the guarantee needs that many."
             )
-        head = Head(messages.CONFIRM, self.terms.session, survivors=tuple(sorted(survivors)))
-        tags = self._ask({c: {messages.HEAD: head.record()} for c in survivors}, head)
-        relayed = self._server.relay(tags)
-        head = Head(messages.REVEAL, self.terms.session)
-        shares = self._ask({c: _request(head, inbox) for c, inbox in relayed.items()}, head)
-        largest = self.offer.channel.levels - 1
-        totals = self._named(self._server.unmask, shares, largest).astype(np.int64)
-        return self._mechanism.decode(totals, len(survivors), self.offer.dimension)
+        head = Head(messages.CONFIRM, self._terms.session, survivors=tuple(sorted(survivors)))
+        requests, alone = self.joined({c: {messages.HEAD: head.record()} for c in survivors})
+        replies = list(self._bytes.counted(self.link.ask({**requests, **alone})))
+        relayed = self._server.relay(self._inboxes(self._own(replies), requests, head))
+        self._advance(replies)
+        head = Head(messages.REVEAL, self._terms.session)
+        asked = {c: request(head, inbox) for c, inbox in relayed.items()}
+        shares = self._inboxes(self._bytes.counted(self.link.ask(asked)), asked, head)
+        largest = offer.channel.levels - 1
+        totals = named(self.refused, self._server.unmask, shares, largest).astype(np.int64)
+        return self.handshake.mechanism.decode(totals, len(survivors), offer.dimension)
 
-    def _named(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Do the server's part of a step; log the clients that it refuses, even if it fails."""
-        before = dict(self.refused)
-        try:
-            return work(*arguments)
-        finally:
-            for client, reason in self.refused.items():
-                if before.get(client) != reason:
-                    log(WARNING, "randquant: client %s: %s", client, reason)
-
-    def _ask(
-        self, requests: Mapping[int, Mapping[str, ConfigRecord]], head: Head
+    def _inboxes(
+        self, replies: Iterable[Message], asked: Iterable[int], head: Head
     ) -> dict[int, dict[int, bytes]]:
-        """One step with some clients; return each valid reply's messages by recipient."""
-        replies = self.link.ask(requests)
+        """Each valid reply's messages by recipient."""
         inboxes: dict[int, dict[int, bytes]] = {}
 
         def take(client: int, content: RecordDict) -> None:
-            inbox = messages.read_inbox(content)
-            if self._draw is not None and head.step == messages.ADVERTISE:
-                self._draw.add(client, Head.read(content).part)
-            inboxes[client] = inbox
+            inboxes[client] = messages.read_inbox(content)
 
-        counted = self._bytes.counted(replies)
-        _checked(counted, requests, head.step, head.session, take, self.refused)
+        checked(replies, asked, head.step, head.session, take, self.refused)
         return inboxes
 
+    def _own(self, replies: Iterable[Message]) -> list[Message]:
+        """Replies of clients that were not asked for the next sum's step alone."""
+        return [reply for reply in replies if reply.metadata.src_node_id not in self._alone]
 
-def _request(head: Head, inbox: Mapping[int, bytes]) -> dict[str, ConfigRecord]:
-    return {messages.HEAD: head.record(), messages.INBOX: messages.inbox_record(inbox)}
+    def _advance(self, replies: Iterable[Message]) -> None:
+        """Take the next sum's step from the replies; if it fails, there is none, as before."""
+        if self.ahead is None or self.ahead.over:
+            return
 
+        def part(client: int, content: RecordDict) -> RecordDict:
+            return content if client in self._alone else messages.next_of_reply(content)
 
-def _checked(
-    replies: Iterable[Message],
-    asked: Iterable[int],
-    step: str,
-    session: bytes,
-    take: Callable[[int, RecordDict], None],
-    refused: dict[int, str],
-) -> set[int]:
-    """Pass valid replies to `take`, one per client; log and refuse the others."""
-    asked, known = set(asked), set()
-    for reply in replies:
-        client = reply.metadata.src_node_id
-        if reply.has_error() and client not in asked:  # on behalf of a client that has left
-            reason = messages.logged(reply.error.reason)
-            log(WARNING, "randquant: no reply to %r: %s", step, reason)
-            continue
+        asked = self.ahead.pending
+        ours = [reply for reply in replies if reply.metadata.src_node_id in asked]
         try:
-            if reply.has_error():
-                raise ProtocolError(str(reply.error.reason))
-            if client not in asked:
-                raise ProtocolError("Expected no message of this client, got one.")
-            if client in known:
-                raise ProtocolError("Expected one reply of a client, got another: it is dropped.")
-            head = Head.read(reply.content)
-            if (head.step, head.session) != (step, session):
-                raise ProtocolError("Expected a reply of this step and round, got another's.")
-            take(client, reply.content)
-            known.add(client)
-        except Exception as error:  # any malformed reply: the round continues with the others
-            text = messages.logged(error if isinstance(error, ValueError) else UNREADABLE)
-            if client not in known:
-                refused[client] = text
-            log(WARNING, "randquant: reply of client %s to %r dropped: %s", client, step, text)
-    for client in sorted(asked - known - refused.keys()):
-        refused[client] = f"Expected a reply to {step!r} in time, got none."
-        log(WARNING, "randquant: client %s: no reply to %r in time.", client, step)
-    return known
+            self.ahead.advance(ours, part)
+        except ValueError as error:
+            self.ahead = None
+            log(WARNING, "randquant: the next round starts with a handshake: %s", error)

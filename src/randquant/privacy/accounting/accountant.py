@@ -15,12 +15,9 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
+from randquant.privacy.accounting.attacks import attacked_epsilon
 from randquant.privacy.accounting.composition.loss import Worlds
-from randquant.privacy.accounting.composition.rule import (
-    attained_epsilon,
-    compose,
-    compose_worlds,
-)
+from randquant.privacy.accounting.composition.rule import compose, compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
 from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
 from randquant.privacy.accounting.release import Release, check_release
@@ -35,7 +32,12 @@ RESERVE = 2.0**-10
 
 
 def account(
-    releases: Iterable[Release], delta: float, *, quick: bool = False, near: float | None = None
+    releases: Iterable[Release],
+    delta: float,
+    *,
+    quick: bool = False,
+    near: float | None = None,
+    attacked: bool = True,
 ) -> Guarantee:
     """Compose everything that one client's data was released through into one guarantee.
 
@@ -47,12 +49,14 @@ def account(
             that of one release.
         near: a Rényi order near which the best one is expected: the search over ORDERS begins
             there, which saves time. Any order gives a proven bound.
+        attacked: whether to look for `lower`.
 
     Returns:
         The best of pure composition (which needs no delta), comparison with Gaussian noise (exact
         for Gaussian releases, close for sums of one bit and for integer noise), Rényi composition
         over ORDERS and, where one channel was used throughout, composition of its privacy loss.
-        Under local trust the latter also gives `lower`.
+        `lower` is the exact composition of an attack: a pair of updates that is easy to tell apart,
+        behind others' that hide it poorly; under local trust also of the worst pair of inputs.
 
     Guarantees:
         The composed mechanism is (epsilon, delta)-differentially private for the releases' own
@@ -103,7 +107,7 @@ def account(
         if not quick:
             candidates.append(_by_worlds(releases, left))
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
-    lower = 0.0 if quick or trust != "local" else _attained(releases, delta)
+    lower = 0.0
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
     channel = _only_channel(releases)
@@ -116,6 +120,10 @@ def account(
             # Of sums the lower end is not shown: secure aggregation may hide the codes that lose
             # it.
             lower = max(lower, composed.epsilon.lower)
+    if attacked and not quick:
+        # theory/composition.md, Propositions 10 and 11.
+        attacks = (attack for release in releases for attack in release.attacks)
+        lower = max(lower, attacked_epsilon(attacks, delta, order))
     hidden = any(release.sampled for release in releases)
     return Guarantee(epsilon, delta, neighboring, trust, order, total, lower, hidden, unit)
 
@@ -220,13 +228,6 @@ def _by_worlds(releases: Sequence[Release], delta: float) -> tuple[float, float]
     # theory/sampling.md, Propositions 15, 19 and 24.
     noise = rounded_up(math.fsum(square for square in plain if square is not None))
     return compose_worlds(worlds, parts, delta, noise)
-
-
-def _attained(releases: Sequence[Release], delta: float) -> float:
-    """Lower end of epsilon, if the same worlds dominate parts of every release; else 0."""
-    known = [release.worlds for release in releases]
-    worlds, parts = _only_worlds(known)
-    return 0.0 if worlds is None or None in known else attained_epsilon(worlds, parts, delta)
 
 
 def _only_worlds(known: Sequence[tuple[Worlds, int] | None]) -> tuple[Worlds | None, int]:

@@ -183,13 +183,13 @@ class _Accounted:
     near: float | None
 
     def __call__(self, release: Release) -> float:
-        return self.guarantee(release).epsilon
+        return self.guarantee(release, attacked=False).epsilon
 
-    def guarantee(self, release: Release) -> Guarantee:
+    def guarantee(self, release: Release, attacked: bool = True) -> Guarantee:
         """The accountant's."""
         # Other bounds than Rényi's may be the best for a channel on each coordinate.
         near = self.near if release.coordinate_channel is None else None
-        return account([release], self.delta, near=near)
+        return account([release], self.delta, near=near, attacked=attacked)
 
 
 def _roughly(

@@ -145,7 +145,7 @@ def _least_multiplier(
     def enough(multiplier: float, quick: bool) -> bool:
         release = cohorts.release(_Noise(multiplier), 1, cohorts.rounds, neighboring)
         assert release is not None
-        return account([release], delta, quick=quick).epsilon <= epsilon
+        return account([release], delta, quick=quick, attacked=False).epsilon <= epsilon
 
     low, high = 1e-3, 1e6
     for quick, steps in ((True, 20), (False, 9)):

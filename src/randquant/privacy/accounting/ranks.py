@@ -52,6 +52,7 @@ class RankRelease(ReleaseDefaults):
         table: the table of ranks; its size is that of an update after rotation and padding.
         rounds: rounds that the client takes part in.
         neighboring: the neighbouring relation; a zero update sends a uniform index.
+        trust: `local`; or `aggregate`, to be composed with sums: the server still sees each index.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -60,16 +61,13 @@ class RankRelease(ReleaseDefaults):
     table: RankTable
     rounds: int
     neighboring: Neighboring = "replace_one"
+    trust: Trust = "local"
 
     def __post_init__(self) -> None:
         validate.kind("table", self.table, RankTable)
         validate.whole("rounds", self.rounds, low=0, high=2**53)
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
-
-    @property
-    def trust(self) -> Trust:
-        """The server sees each client's index."""
-        return "local"
+        validate.choice("trust", self.trust, ("local", "aggregate"))
 
     @property
     def releases(self) -> int:
@@ -97,6 +95,15 @@ class RankRelease(ReleaseDefaults):
             return None
         # theory/composition.md, Proposition 1: dominating pairs compose, also adaptively.
         return RankWorlds(self.table, self.neighboring), self.rounds
+
+    @property
+    def attacks(self) -> tuple[tuple[RankWorlds, int], ...]:
+        """An update and its negative, or zero, in each round."""
+        return ((RankWorlds(self.table, self.neighboring), self.rounds),)
+
+    def under(self, trust: Trust) -> RankRelease:
+        """The same: the bound is of each index, whatever else the server sees."""
+        return replace(self, trust=trust)
 
     def zeroed(self) -> RankRelease:
         """The same release for `zero_out` neighbours."""

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
+from randquant.privacy.accounting.attacks import RunAttack
 from randquant.privacy.accounting.composition.loss import Worlds
 from randquant.privacy.accounting.martingale import Steps
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
@@ -89,6 +90,11 @@ class Release(Protocol):
         """What dominates a part of the run, if it is known, and how many such parts there are."""
         ...
 
+    @property
+    def attacks(self) -> tuple[tuple[RunAttack, int], ...]:
+        """Attacks on parts of the run, each with how many parts it is repeated in; for `lower`."""
+        ...
+
     def zeroed(self) -> Release | None:
         """The same release for `zero_out` neighbours; None if it does not follow from this one."""
         ...
@@ -163,6 +169,11 @@ class ReleaseDefaults:
     def worlds(self) -> tuple[Worlds, int] | None:
         """None: not known."""
         return None
+
+    @property
+    def attacks(self) -> tuple[tuple[RunAttack, int], ...]:
+        """None is known."""
+        return ()
 
     def zeroed(self) -> Release | None:
         """None: not known."""

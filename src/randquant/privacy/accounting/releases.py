@@ -1,7 +1,7 @@
 """Releases of one client's data through the mechanisms, for accounting to compose.
 
 A release bounds the Rényi divergence between the output distributions of two neighbouring inputs,
-under one trust. Derivations: `docs/theory/accounting.md`, `vector.md`, `sums.md`, `additive.md`.
+under one trust. Derivations: `docs/theory/accounting.md`, `vector.md`, `sums.md`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import Literal
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting import release as checks
+from randquant.privacy.accounting.attacks import SumAttack, on_updates
 from randquant.privacy.accounting.examples import check_examples, share
-from randquant.privacy.accounting.gaussian import step_square
 from randquant.privacy.accounting.martingale import Steps, steps_of_sums
 from randquant.privacy.accounting.release import ReleaseDefaults, whole_times
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
-from randquant.privacy.certificates.noise import Noise, shift_divergence
 from randquant.privacy.certificates.sums.certificate import certify_sum
 from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import squared_distance
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT
-from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
+from randquant.privacy.guarantee import Neighboring, Trust, Unit
 from randquant.privacy.guarantee import rounded_up as rounded_up
 
 LADDER = (2.0, 16.0, 128.0, 1024.0)
@@ -87,6 +86,14 @@ class ChannelRelease(ReleaseDefaults):
     def coordinate_channel(self) -> Channel:
         """The channel."""
         return self.channel
+
+    @property
+    def attacks(self) -> tuple[tuple[SumAttack, int], ...]:
+        """Every coordinate at the clip; none where `compose` tries all pairs."""
+        if self.trust == "local" and self.neighboring == "replace_one":
+            return ()
+        ends = [(self.releases, self.channel.clip)]
+        return on_updates(self.channel, self.cohort, self.neighboring, ends)
 
     def zeroed(self) -> ChannelRelease:
         """The same release for `zero_out` neighbours."""
@@ -194,6 +201,16 @@ class VectorRelease(ReleaseDefaults):
         """One step for each coordinate of each round, where the channel's moments are known."""
         square = squared_distance(self.channel, self._apart, self.dimension)
         return steps_of_sums(self.channel, self.cohort, square, self.rounds)
+
+    @property
+    def attacks(self) -> tuple[tuple[SumAttack, int], ...]:
+        """Updates that are long in as few coordinates as may be, or in all of them."""
+        whole = self.clip_norm if self.whole_norm is None else self.whole_norm
+        reach = min(self.clip_norm, whole / (self.examples or 1))
+        power = 1 if self.norm == "l1" else 2
+        few = min(max(int((reach / self.channel.clip) ** power), 1), self.dimension)
+        lengths = [(m * self.rounds, reach / m ** (1 / power)) for m in {few, self.dimension}]
+        return on_updates(self.channel, self.cohort, self.neighboring, lengths)
 
     @property
     def _apart(self) -> float:
@@ -304,78 +321,6 @@ class GaussianRelease(ReleaseDefaults):
         return replace(self, noise_multiplier=multiplier, one_example=True)
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseRelease(ReleaseDefaults):
-    """Sums over a cohort of integer updates with integer noise; the server sees the sums only.
-
-    Attributes:
-        noise: each client's noise on each coordinate.
-        cohort: fewest clients whose noise is in a sum.
-        squared_distance: largest squared L2 distance between two updates of one client.
-        dimension: coordinates of a sum.
-        rounds: rounds that the client takes part in.
-        neighboring: the neighbouring relation of that distance.
-
-    Do not count clients that collude with the server in `cohort`: they know their own noise.
-
-    Raises:
-        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
-    """
-
-    noise: Noise
-    cohort: int
-    squared_distance: int
-    dimension: int
-    rounds: int
-    neighboring: Neighboring = "replace_one"
-
-    def __post_init__(self) -> None:
-        validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
-        validate.whole("squared_distance", self.squared_distance, low=0)
-        checks.check_size(self.dimension, self.rounds)
-        validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
-
-    @property
-    def trust(self) -> Trust:
-        """The server sees only the sum of a cohort's codes."""
-        return "aggregate"
-
-    @property
-    def releases(self) -> int:
-        """Single-coordinate releases."""
-        return self.dimension * self.rounds
-
-    @property
-    def distance(self) -> float:
-        """Sum of the total variation distances of all coordinates and rounds."""
-        # theory/accounting.md, Proposition 4: distances of independent draws add up.
-        return rounded_up(self.releases * self.noise.distance(self.cohort))
-
-    def renyi(self, order: float) -> float:
-        """Sum of the divergences of all rounds (`shift_divergence`)."""
-        order = validate.renyi_order(order)
-        if self.rounds == 0:
-            return 0.0
-        curvature = _curvature(self.noise, self.cohort)
-        spread = self.noise.spread(self.cohort)
-        # theory/additive.md, Proposition 1; rounds add up by theory/accounting.md, Proposition 1.
-        per_round = shift_divergence(curvature, spread, self.squared_distance, order)
-        return rounded_up(self.rounds * per_round)
-
-    @property
-    def squared_mu(self) -> float | None:
-        """Squared distance of all rounds times that of a unit step, `step_square`."""
-        # theory/gaussian.md, Proposition 4; `rounded_up` pays for both products.
-        step = step_square(_curvature(self.noise, self.cohort))
-        if math.isinf(step):
-            return None
-        return rounded_up(self.rounds * self.squared_distance * step)
-
-    def repeated(self, times: int) -> NoiseRelease:
-        """The same release over `times` times as many rounds."""
-        return replace(self, rounds=self.rounds * whole_times(times))
-
-
 @functools.lru_cache(maxsize=4096)
 def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: int) -> float:
     """Epsilon of one coordinate of a sum of `cohort` codes."""
@@ -389,8 +334,3 @@ def _lipschitz(channel: Channel) -> float:
     """Largest change of a code's log-likelihood, in nats, per unit of a coordinate."""
     # theory/accounting.md, Proposition 6: log-likelihoods are steepest at vertices.
     return rounded_up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
-
-
-@functools.lru_cache(maxsize=64)
-def _curvature(noise: Noise, cohort: int) -> float:
-    return noise.curvature(cohort)

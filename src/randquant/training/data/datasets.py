@@ -2,7 +2,7 @@
 
 Nothing is downloaded: `digits` and `breast-cancer` come with scikit-learn, the three MNIST kinds
 are read from IDX files in a folder the caller names, CIFAR-100 from its binary version there,
-FEMNIST from LEAF's JSON files.
+FEMNIST from LEAF's JSON files, Shakespeare's roles from one JSON file or LEAF's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.extras import needed
-from randquant.training.data import cifar, idx, leaf
+from randquant.training.data import cifar, idx, leaf, shakespeare
 
 PARTITIONS = ("iid", "shards", "dirichlet")
 """How to partition by labels, see `partition`."""
@@ -43,7 +43,10 @@ _SOURCES = {
     "emnist": _Source(62, ("emnist",), ("emnist-byclass-train", "emnist-byclass-test"), True),
 }
 
-DATASETS = ("digits", "breast-cancer", *_SOURCES, "cifar-100", "femnist")
+TEXTS = ("shakespeare", "shakespeare-last")
+"""Data sets whose labels are characters."""
+
+DATASETS = ("digits", "breast-cancer", *_SOURCES, "cifar-100", "femnist", *TEXTS)
 """The names that `load` accepts."""
 
 
@@ -55,15 +58,17 @@ class Dataset:
         name: one of DATASETS.
         train_features: (N, *shape) float32; shape is (1, 28, 28) for the MNIST kinds and
             (1, 8, 8) for digits, (3, 32, 32) for cifar-100, all within [0, 1], and (30,) for
-            breast-cancer, in the units of the measurement.
-        train_labels: (N,) int64, from 0 to classes - 1.
-        test_features: (M, *shape) float32.
-        test_labels: (M,) int64.
+            breast-cancer, in the units of the measurement. For text (80,) int64, places in
+            `shakespeare.CHARACTERS`.
+        train_labels: (N,) int64, from 0 to classes - 1; (N, 80) for shakespeare.
+        test_features: (M, *shape) float32 or int64.
+        test_labels: (M,) int64, or (M, 80).
         classes: how many classes the set defines.
         writers: (N,) int64, the writer of each training sample, counted from 0; None where
-            unknown.
+            unknown. For text the role.
         public: how many further training examples were declared public and removed, to fit
             features on (`randquant.training.data.features`).
+        test_writers: (M,) int64, the writer of each test sample; None where unknown.
     """
 
     name: str
@@ -74,6 +79,7 @@ class Dataset:
     classes: int
     writers: np.ndarray | None = None
     public: int = 0
+    test_writers: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return (
@@ -100,6 +106,9 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
 
     `femnist` is read from LEAF's all_data_*.json, in `data_dir` or in femnist, femnist/all_data or
     all_data within it. A fixed tenth of the writers is held out as test data.
+
+    `shakespeare` and `shakespeare-last` are windows of 80 characters of 1,126 speaking roles, with
+    the character that follows every position, or the last one (`shakespeare.load`).
 
     Args:
         name: one of DATASETS.
@@ -130,6 +139,12 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         return _from_files(name, data_dir)
     if name == "cifar-100":
         return Dataset(name, *cifar.load(data_dir), classes=cifar.CLASSES)
+    if name in TEXTS:
+        texts = shakespeare.load(data_dir, last=name == "shakespeare-last")
+        (inputs, targets, roles), (tested, answers, _) = texts
+        classes = len(shakespeare.CHARACTERS)
+        return Dataset(name, inputs, targets, tested, answers, classes, roles,
+                       test_writers=texts[1].roles)  # fmt: skip
     if name == "femnist":
         train, test = leaf.load(data_dir)
         own = (train.pixels, train.labels, test.pixels, test.labels)
@@ -163,7 +178,7 @@ def split(
     if dataset.writers is None:
         raise ValueError(
             f"Expected a data set with writers for partition natural, got {dataset.name}: take "
-            "femnist, or another partition."
+            "femnist or shakespeare, or another partition."
         )
     order = np.argsort(dataset.writers, kind="stable").astype(np.int64, copy=False)
     written = np.split(order, np.cumsum(np.bincount(dataset.writers))[:-1])

@@ -54,10 +54,6 @@ class Allocation:
         reach = math.sqrt(2 * (math.log(self.rounds) - rare))
         return self._present(reach, self.apart + math.sqrt(-2 * rare)), self._absent(reach)
 
-    def attained(self) -> tuple[PrivacyLoss, ...]:
-        """None is known."""
-        return ()
-
     def _present(self, reach: float, last: float) -> PrivacyLoss:
         """Log of the mean of the terms, one of which is larger: the client is there."""
         terms = _Terms.of(self, reach, 1)

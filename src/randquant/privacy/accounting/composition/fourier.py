@@ -17,6 +17,9 @@ GRID = 2**18
 RARE = 40.0
 """Events of tilted probability e^-40 are left out, and paid for."""
 
+FEW = 24.0
+"""The same for losses that were rounded down unusually little: e^-24 costs less than more room."""
+
 
 @dataclass(frozen=True, slots=True)
 class LossGrid:
@@ -160,10 +163,12 @@ def _shift(tilted: Tilted, grid: LossGrid) -> tuple[float, float]:
     if grid.loss.upward:
         return 0.0, 0.0
     mass = tilted.weights / tilted.weights.sum()
-    mean = float(mass @ grid.lost) * (1 - 1e-9)
-    n = tilted.releases
-    shift = n * mean - 1.001 * grid.step * math.sqrt(n * RARE / 2)  # Hoeffding
-    return (shift, 1.1 * math.exp(-RARE)) if shift > 0 else (0.0, 0.0)
+    mean = float(mass @ grid.lost)
+    variance = 1.001 * float(mass @ (grid.lost - mean) ** 2) + 1e-9 * grid.step**2
+    # theory/composition.md, Proposition 5: Bernstein's inequality, as in `_reach`.
+    n, third = tilted.releases, grid.step * FEW / 3
+    least = n * mean * (1 - 1e-9) - third - math.sqrt(third**2 + 2 * n * variance * FEW)
+    return (least, 1.1 * math.exp(-FEW)) if least > 0 else (0.0, 0.0)
 
 
 def powered(

@@ -91,10 +91,6 @@ class Worlds(Protocol):
         """
         ...
 
-    def attained(self) -> tuple[PrivacyLoss, ...]:
-        """Losses that inputs attain in every part, rounded down; empty if none is known."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Tilted:

@@ -72,10 +72,6 @@ class Mixture:
         reach = math.sqrt(2 * (math.log(releases) - math.log(delta) - math.log(RARE)))
         return tuple(self._loss(above, below, reach) for above, below in self.ways)
 
-    def attained(self) -> tuple[PrivacyLoss, ...]:
-        """None is known."""
-        return ()
-
     def _loss(self, above: Shifts, below: Shifts, reach: float) -> PrivacyLoss:
         """Positive losses of one pair, negative ones of the other, and what is left at zero."""
         gains, gained, rest = _positive(self.rate, above, reach)

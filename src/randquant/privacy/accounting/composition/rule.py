@@ -170,26 +170,22 @@ def _with_noise(loss: PrivacyLoss, parts: int, delta: float, plain: float) -> Pr
     return joined(loss, noise, JOINED)
 
 
-def attained_epsilon(worlds: Worlds, parts: int, delta: float) -> float:
-    """Bound epsilon of many parts of a run from below, by inputs that attain a loss in each part.
+def reached_epsilon(loss: PrivacyLoss, parts: int, delta: float) -> float:
+    """Bound epsilon of many parts of a run from below, by inputs that have a loss in each part.
 
     Args:
-        worlds: what dominates each part; 0 is returned if it knows no loss that is attained.
+        loss: of one part, rounded down.
         parts: how many, at least 1.
         delta: in [0, 1).
 
     Example:
-        >>> from randquant.privacy.accounting.composition.mixture import Mixture
-        >>> attained_epsilon(Mixture.of_absence(0.01, 1.0), 1000, 1e-5)
-        0.0
+        >>> loss = PrivacyLoss(np.array([-1.0, 1.0]), np.array([0.25, 0.75]), 0.0, upward=False)
+        >>> 5.3 < reached_epsilon(loss, 4, 1e-1) < 5.5
+        True
     """
+    # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
     if parts > TILTED_UP_TO:
         return 0.0
-    # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
-    return max((_reached(loss, parts, delta) for loss in worlds.attained()), default=0.0)
-
-
-def _reached(loss: PrivacyLoss, parts: int, delta: float) -> float:
     if loss.infinite_of(parts) > delta:
         return math.inf
     if delta == 0:

@@ -1,0 +1,248 @@
+"""Settings of a private mechanism from files of Flower, NVFlare, pfl and Opacus.
+
+A file is read as calls: in Python the calls of known classes with literal arguments, in JSON the
+components (`path` and `args`), in TOML and elsewhere settings by name. Nothing is imported or run.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from randquant._internal import validate
+
+NAMES = {
+    "clip_norm": ("clipping_norm", "max_grad_norm", "clipping_bound", "l2_norm_clip"),
+    "noise_multiplier": ("relative_noise_stddev",),
+    "sigma": ("noise_stddev", "std_dev"),
+    "sensitivity": (),
+    "epsilon": ("target_epsilon", "stated_epsilon"),
+    "delta": ("target_delta",),
+    "rounds": ("num_server_rounds", "num_rounds", "num_compositions", "num_steps"),
+    "rate": ("sampling_probability", "sample_rate", "fraction_train", "fraction_fit"),
+    "population": ("num_supernodes", "num_clients", "population_size"),
+    "cohort": ("num_sampled_clients", "cohort_size", "min_train_nodes", "min_fit_clients"),
+    "sampling": (),
+    "dimension": (),
+    "unit": (),
+    "trust": (),
+}
+"""What a setting is called here, and elsewhere."""
+
+ALIASES = {alias: name for name, others in NAMES.items() for alias in (name, *others)}
+
+Call = tuple[str, dict[str, Any]]
+"""The name of a class or a function, and its arguments; a plain table has none."""
+
+STRATEGY = ("strategy", "noise_multiplier", "clipping_norm", "num_sampled_clients")
+POSITIONS = {
+    "LocalDpMod": ("clipping_norm", "sensitivity", "epsilon", "delta"),
+    "DifferentialPrivacyServerSideFixedClipping": STRATEGY,
+    "DifferentialPrivacyClientSideFixedClipping": STRATEGY,
+    "GaussianMechanism": ("clipping_bound", "relative_noise_stddev"),
+    "make_private": (),
+    "PLDPrivacyAccountant": (),
+    "PRVPrivacyAccountant": (),
+    "RDPPrivacyAccountant": (),
+}
+"""Calls that are read, and their arguments by position."""
+
+
+def read(path: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Read the fields of a `PrivacyClaim` from a file.
+
+    Args:
+        path: a .toml, .json or .py file.
+        given: fields that are known already: they win, and need not agree with the file.
+
+    Returns:
+        (fields, notes): what the file says, and what it leaves open.
+
+    Raises:
+        ValueError: the file is of another kind, holds no such settings, or contradicts itself.
+        OSError: it cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OSError(f"Expected a configuration in {path}, cannot read it: {error}.") from None
+    readers: dict[str, Callable[[str], Iterator[Call]]] = {
+        ".toml": lambda text: _tables(tomllib.loads(text)),
+        ".json": lambda text: _tables(json.loads(text)),
+        ".py": _python,
+    }
+    reader = readers[validate.choice("the configuration's ending", path.suffix, readers)]
+    try:
+        calls = list(reader(text))
+    except (ValueError, SyntaxError) as error:
+        kind = path.suffix[1:].upper().replace("PY", "Python")
+        raise ValueError(f"Expected {kind} in {path}: {error}.") from None
+    fields: dict[str, Any] = {}
+    notes: list[str] = []
+    for name, arguments in calls:
+        found = _fields(arguments)
+        if name in SPECIAL:
+            found, remarks = SPECIAL[name](found, arguments)
+            notes += remarks
+        for key, value in found.items():
+            if fields.setdefault(key, value) != value and key not in given:
+                raise ValueError(
+                    f"Expected one {key} in {path}, got {fields[key]} and {value}: give the one "
+                    "that counts."
+                )
+    if not {"noise_multiplier", "sigma"} & fields.keys() and not {"noise_multiplier", "sigma"} & {
+        *given
+    }:
+        raise ValueError(
+            f"Expected the noise of a private mechanism in {path}, got none: give noise_multiplier "
+            f"or sigma. Known are {', '.join(POSITIONS)}, and settings by name."
+        )
+    return _of_population(fields, given), tuple(dict.fromkeys(notes))
+
+
+def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are known, by the names they have here."""
+    found = {ALIASES.get(name.replace("-", "_")): value for name, value in arguments.items()}
+    return {name: value for name, value in found.items() if name and value is not None}
+
+
+def _of_population(fields: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """With the rate of cohorts of a fixed size; without what is no field of a claim."""
+    population, cohort = fields.pop("population", None), fields.pop("cohort", None)
+    known = {*fields, *given}
+    if "rate" not in known and population and cohort and cohort < population:
+        fields["rate"] = math.nextafter(cohort / population, 1.0)
+    if fields.get("rate") == 1:
+        del fields["rate"]
+    if "rate" in {*fields, *given} and "sampling" not in known:
+        fields["sampling"] = "fixed"
+    if given.get("sampling") == "none":
+        fields.pop("rate", None)
+    for name, other in (("sigma", "noise_multiplier"), ("noise_multiplier", "sigma")):
+        if name in given:
+            fields.pop(other, None)
+    return fields
+
+
+def _tables(value: Any) -> Iterator[Call]:
+    """Components and tables of parsed JSON or TOML, the innermost too."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _tables(each)
+    if not isinstance(value, dict):
+        return
+    if isinstance(value.get("history"), list) and "mechanism" in value:
+        yield from (("history", {"entry": entry}) for entry in value["history"])
+        return
+    path, arguments = value.get("path") or value.get("class_path"), value.get("args")
+    if isinstance(path, str):
+        yield path.rpartition(".")[2], arguments if isinstance(arguments, dict) else {}
+        return
+    plain = {name: each for name, each in value.items() if not isinstance(each, dict | list)}
+    yield "", plain
+    for each in value.values():
+        yield from _tables(each)
+
+
+def _python(text: str) -> Iterator[Call]:
+    """Calls of known classes, whose arguments are literals or names of module constants."""
+    module = ast.parse(text)
+    constants: dict[str, Any] = {}
+    for node in module.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            value = _literal(node.value, constants)
+            if value is not None:
+                constants[node.targets[0].id] = value
+    for node in ast.walk(module):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func).rpartition(".")[2]
+        if name in POSITIONS:
+            arguments = dict(zip(POSITIONS[name], node.args, strict=False))
+            arguments |= {each.arg: each.value for each in node.keywords if each.arg}
+            found = {key: _literal(each, constants) for key, each in arguments.items()}
+            yield name, {key: each for key, each in found.items() if each is not None}
+
+
+def _literal(node: ast.expr, constants: Mapping[str, Any]) -> Any:
+    """The value of an expression of numbers, words and constants; None for any other."""
+    if isinstance(node, ast.Name):
+        return constants.get(node.id)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+Special = Callable[[dict[str, Any], Mapping[str, Any]], tuple[dict[str, Any], tuple[str, ...]]]
+
+
+def _local(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """Flower's LocalDpMod: noise by the classical formula on each client's update."""
+    wanted = ("sensitivity", "epsilon", "delta")
+    if any(name not in fields for name in wanted):
+        raise ValueError(
+            "Expected clipping_norm, sensitivity, epsilon and delta of LocalDpMod as numbers."
+        )
+    sensitivity, epsilon, delta = (float(fields[name]) for name in wanted)
+    sigma = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    return {**fields, "sigma": sigma, "trust": "local"}, ()
+
+
+def _strategy(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """Flower's fixed clipping: noise on the mean of a cohort, by the server."""
+    note = (
+        "the noise is for a mean in which all clients count alike; FedAvg weights them by their "
+        "number of examples, and then one may move the mean further than clipping_norm/cohort"
+    )
+    return {**fields, "trust": "central"}, (note,)
+
+
+def _opacus(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """Opacus: noise on sums of clipped gradients of single examples, in Poisson batches."""
+    if arguments.get("poisson_sampling") is False:
+        note = "poisson_sampling=False: batches are shuffled, for which no amplification is claimed"
+        fields.pop("rate", None)
+        return {**fields, "unit": "example", "trust": "central"}, (note,)
+    sampled = {"sampling": "poisson"} if "rate" in fields else {}
+    return {**fields, **sampled, "unit": "example", "trust": "central"}, ()
+
+
+def _history(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """Opacus: the state of an accountant, which holds (noise multiplier, rate, steps)."""
+    noise, rate, steps = arguments["entry"]
+    found = {"noise_multiplier": noise, "rate": rate, "rounds": steps, "unit": "example"}
+    return {**found, "sampling": "poisson", "trust": "central"}, ()
+
+
+def _accountant(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """pfl: clients sampled by Poisson; the noise on their sum over the clipping bound."""
+    if str(arguments.get("mechanism", "gaussian")).lower() != "gaussian":
+        raise ValueError(f"Expected Gaussian noise, got {arguments['mechanism']!r}.")
+    scale, noise = arguments.get("noise_scale", 1.0), arguments.get("noise_parameter")
+    if noise is not None:
+        fields["noise_multiplier"] = noise * scale
+    note = (
+        f"noise_scale={scale:g}: the stated figure is for the noise of a larger cohort than that "
+        "which is added"
+    )
+    return {**fields, "sampling": "poisson", "trust": "central"}, (note,) * (scale != 1)
+
+
+SPECIAL: dict[str, Special] = {
+    "LocalDpMod": _local,
+    "DifferentialPrivacyServerSideFixedClipping": _strategy,
+    "DifferentialPrivacyClientSideFixedClipping": _strategy,
+    "GaussianMechanism": lambda fields, arguments: ({**fields, "trust": "central"}, ()),
+    "make_private": _opacus,
+    "history": _history,
+    "PLDPrivacyAccountant": _accountant,
+    "PRVPrivacyAccountant": _accountant,
+    "RDPPrivacyAccountant": _accountant,
+}
+"""What the calls say beyond their arguments."""

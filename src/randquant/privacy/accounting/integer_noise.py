@@ -1,0 +1,96 @@
+"""Releases of sums of integer updates with integer noise. Derivation: `docs/theory/additive.md`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+from randquant._internal import validate
+from randquant.privacy.accounting.gaussian import step_square
+from randquant.privacy.accounting.release import ReleaseDefaults, check_size, whole_times
+from randquant.privacy.certificates.noise import Noise, shift_divergence
+from randquant.privacy.guarantee import (
+    LARGEST_COHORT,
+    NEIGHBORINGS,
+    Neighboring,
+    Trust,
+    rounded_up,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseRelease(ReleaseDefaults):
+    """Sums over a cohort of integer updates with integer noise; the server sees the sums only.
+
+    Attributes:
+        noise: each client's noise on each coordinate.
+        cohort: fewest clients whose noise is in a sum.
+        squared_distance: largest squared L2 distance between two updates of one client.
+        dimension: coordinates of a sum.
+        rounds: rounds that the client takes part in.
+        neighboring: the neighbouring relation of that distance.
+
+    Do not count clients that collude with the server in `cohort`: they know their own noise.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+    """
+
+    noise: Noise
+    cohort: int
+    squared_distance: int
+    dimension: int
+    rounds: int
+    neighboring: Neighboring = "replace_one"
+
+    def __post_init__(self) -> None:
+        validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
+        validate.whole("squared_distance", self.squared_distance, low=0)
+        check_size(self.dimension, self.rounds)
+        validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
+
+    @property
+    def trust(self) -> Trust:
+        """The server sees only the sum of a cohort's codes."""
+        return "aggregate"
+
+    @property
+    def releases(self) -> int:
+        """Single-coordinate releases."""
+        return self.dimension * self.rounds
+
+    @property
+    def distance(self) -> float:
+        """Sum of the total variation distances of all coordinates and rounds."""
+        # theory/accounting.md, Proposition 4: distances of independent draws add up.
+        return rounded_up(self.releases * self.noise.distance(self.cohort))
+
+    def renyi(self, order: float) -> float:
+        """Sum of the divergences of all rounds (`shift_divergence`)."""
+        order = validate.renyi_order(order)
+        if self.rounds == 0:  # also at order infinity, where shifts cost infinitely much
+            return 0.0
+        curvature = _curvature(self.noise, self.cohort)
+        spread = self.noise.spread(self.cohort)
+        # theory/additive.md, Proposition 1; rounds add up by theory/accounting.md, Proposition 1.
+        per_round = shift_divergence(curvature, spread, self.squared_distance, order)
+        return rounded_up(self.rounds * per_round)
+
+    @property
+    def squared_mu(self) -> float | None:
+        """Squared distance of all rounds times that of a unit step, `step_square`."""
+        # theory/gaussian.md, Proposition 4; `rounded_up` pays for both products.
+        step = step_square(_curvature(self.noise, self.cohort))
+        if math.isinf(step):  # a law too narrow to compare
+            return None
+        return rounded_up(self.rounds * self.squared_distance * step)
+
+    def repeated(self, times: int) -> NoiseRelease:
+        """The same release over `times` times as many rounds."""
+        return replace(self, rounds=self.rounds * whole_times(times))
+
+
+@functools.lru_cache(maxsize=64)
+def _curvature(noise: Noise, cohort: int) -> float:
+    return noise.curvature(cohort)

@@ -1,0 +1,74 @@
+"""Low-rank adapters: a trained model stays as it is, and few numbers beside it are trained."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from randquant._internal import patterns, validate
+
+
+class Adapted(nn.Module):
+    """A linear layer that stays as it is, plus a product of two narrow matrices that is trained.
+
+    Attributes:
+        layer: the layer, whose parameters do not require gradients.
+        down: (rank, inputs) float32, drawn with the deviation that PyTorch's linear layers have.
+        up: (outputs, rank) float32, zero at first: then the layer computes what it did.
+    """
+
+    def __init__(self, layer: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = nn.Parameter(torch.empty(rank, layer.in_features))
+        self.up = nn.Parameter(torch.zeros(layer.out_features, rank))
+        nn.init.uniform_(self.down, -(layer.in_features**-0.5), layer.in_features**-0.5)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """What the layer computes of (…, inputs), plus what the adapter adds."""
+        return self.layer(features) + features @ self.down.T @ self.up.T
+
+
+def with_adapters(model: nn.Module, rank: int, layers: Sequence[str] | None = None) -> nn.Module:
+    """Return a copy of a model with adapters beside linear layers, and nothing else to train.
+
+    `randquant.train` and the Flower strategy train and send parameters that require gradients
+    alone, so only the adapters: rank·(inputs + outputs) numbers a layer.
+
+    Args:
+        model: a trained model.
+        rank: columns of an adapter, at least 1; small updates need few.
+        layers: patterns such as `blocks.*` of the layers' names; None for all linear layers.
+
+    Raises:
+        ValueError: a pattern matches no linear layer, or there is none; or rank is not below the
+            numbers of inputs and outputs of each layer.
+
+    References:
+        Hu et al. 2022 (LoRA), section 4.1.
+
+    Example:
+        >>> adapted = with_adapters(nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 10)), 2, ["0"])
+        >>> [name for name, each in adapted.named_parameters() if each.requires_grad]
+        ['0.down', '0.up']
+    """
+    model = copy.deepcopy(model).requires_grad_(False)
+    linear = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear)}
+    if not linear or "" in linear:
+        raise ValueError(
+            "Expected a model with linear layers in it, got "
+            f"{'one linear layer' if linear else f'a {type(model).__name__} without any'}: wrap a "
+            "single layer in nn.Sequential, or train parts of the model with parts=."
+        )
+    chosen = patterns.checked("layers", layers, list(linear), "linear layers' names")
+    for name, layer in linear.items():
+        if layers is not None and not patterns.matches(name, chosen):
+            continue
+        most, why = min(layer.in_features, layer.out_features) - 1, f"of layer {name}"
+        validate.whole("rank", rank, low=1, high=max(1, most), why=f"an adapter {why} is narrower")
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, Adapted(layer, rank))
+    return model

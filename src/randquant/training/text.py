@@ -1,0 +1,104 @@
+"""Models of text: numbers of characters in, a score of every character that may follow out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class CharacterLSTM(nn.Module):
+    """LEAF's model: an embedding, two LSTM layers and one linear layer.
+
+    Args:
+        characters: how many different ones there are.
+        width: numbers in a layer's state; LEAF's 256 give 819,920 parameters for 80 characters.
+        embedding: numbers that stand for a character.
+        last: whether to predict only what follows a whole text.
+    """
+
+    def __init__(
+        self, characters: int, *, width: int = 256, embedding: int = 8, last: bool = False
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(characters, embedding)
+        self.layers = nn.LSTM(embedding, width, num_layers=2, batch_first=True)
+        self.head = nn.Linear(width, characters)
+        self.last = last
+
+    def forward(self, texts: Tensor) -> Tensor:
+        """Scores (n, characters, length) of texts (n, length) int64, or (n, characters) if last."""
+        states, _ = self.layers(self.embedding(texts))
+        return self.head(states[:, -1]) if self.last else self.head(states).transpose(1, 2)
+
+
+class Block(nn.Module):
+    """Attention to what came before, then two linear layers, each added to what it reads.
+
+    Plain linear layers, so that each can be adapted (`randquant.training.adapters`).
+    """
+
+    HEADS = 4
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.before_attention, self.before_linear = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attended = nn.Linear(width, 3 * width)
+        self.combined = nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States (n, length, width) after those of (n, length, width)."""
+        heads = self.attended(self.before_attention(states)).unflatten(-1, (3, self.HEADS, -1))
+        query, key, value = heads.permute(2, 0, 3, 1, 4)
+        seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        states = states + self.combined(seen.transpose(1, 2).flatten(2))
+        hidden = nn.functional.gelu(self.wide(self.before_linear(states)))
+        return states + self.narrow(hidden)
+
+
+class CharacterTransformer(nn.Module):
+    """A small transformer; what a position predicts depends on it and those before it alone.
+
+    There is no dropout: a client's few examples are seen once, and steps draw no numbers.
+
+    Args:
+        characters: how many different ones there are.
+        length: most characters of a text.
+        width: numbers that stand for a position, a multiple of four.
+        layers: how many blocks.
+    """
+
+    def __init__(self, characters: int, length: int, *, width: int = 64, layers: int = 2) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(characters, width)
+        self.positions = nn.Parameter(0.02 * torch.randn(length, width))
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, characters)
+
+    def forward(self, texts: Tensor) -> Tensor:
+        """Scores (n, characters, length) of texts (n, length) int64."""
+        states = self.embedding(texts) + self.positions[: texts.shape[1]]
+        return self.head(self.norm(self.blocks(states))).transpose(1, 2)
+
+
+def lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """LEAF's LSTM at every position of a text."""
+    _length("lstm", shape)
+    return CharacterLSTM(classes)
+
+
+def lstm_last(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """LEAF's LSTM, which predicts the one character that follows a text."""
+    _length("lstm-last", shape)
+    return CharacterLSTM(classes, last=True)
+
+
+def transformer(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Two layers of width 64: 115,536 parameters for texts of 80 out of 80 characters."""
+    return CharacterTransformer(classes, _length("transformer", shape))
+
+
+def _length(name: str, shape: tuple[int, ...]) -> int:
+    if len(shape) != 1:
+        raise ValueError(f"Expected texts (length,) for model {name}, got examples {shape}.")
+    return shape[0]

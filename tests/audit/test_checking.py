@@ -1,0 +1,164 @@
+"""Claims against exact figures: mpmath for single rounds, dp-accounting for many."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from scipy.stats import norm
+
+import randquant as rq
+from randquant.audit.claims.lower import attained
+from randquant.privacy.guarantee import NEIGHBORINGS
+
+
+def hockey_stick(epsilon: float, rate: float, first: float, second: float) -> float:
+    """Of (1-q)N(0) + qN(first) against (1-q)N(0) + qN(second), by quadrature: 1e-7 close."""
+    x, step = np.linspace(-15.0, 20.0, 700_001, retstep=True)
+
+    def law(centre):
+        return (1 - rate) * norm.pdf(x) + rate * norm.pdf(x, centre)
+
+    return float(np.maximum(law(first) - math.exp(epsilon) * law(second), 0).sum() * step)
+
+
+def test_the_public_default_is_worth_nothing():
+    found = rq.check(clip_norm=1.0, sensitivity=1e-4, sigma=4.845e-5, epsilon=10)
+    configured, assumed = found.readings
+    mu = 1 / mpmath.mpf(4.845e-5)
+    with mpmath.workdps(60):  # the exact delta at the figure, and a millionth below it
+
+        def delta(epsilon):
+            return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(
+                -mu / 2 - epsilon / mu
+            )
+
+        upper = mpmath.mpf(configured.of("zero_out").epsilon)
+        assert delta(upper) <= 1e-5 < delta(upper * (1 - mpmath.mpf(1e-9)))
+    assert 2.1e8 < upper < 2.2e8
+    assert configured.of("replace_one").epsilon == pytest.approx(4 * upper, rel=1e-3)
+    assert found.verdicts == {"replace_one": "false", "zero_out": "false"}
+    assert assumed.of("zero_out").epsilon == pytest.approx(10.3934, abs=1e-4)
+    assert found.saving == ()
+    assert any("proven for epsilon < 1" in note for note in found.notes)
+
+
+def test_noise_for_the_clipping_norm_is_true_for_zero_out_only():
+    """2.55 times the norm: epsilon 1.5 if an update is dropped, not if it is replaced."""
+    found = rq.check(clip_norm=0.1, sigma=0.255, epsilon=1.6)
+    assert found.verdicts == {"replace_one": "false", "zero_out": "true"}
+    assert found.saving == (("neighbours are zero_out only",),)
+    assert rq.check(clip_norm=0.1, sigma=0.51, epsilon=1.6).verdicts["replace_one"] == "true"
+    exact = rq.account([rq.GaussianRelease(2.55, 1, 1)], 1e-5).epsilon
+    assert found.readings[0].of("zero_out").epsilon == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.2])
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_one_round_is_exact_from_both_sides(sampling, rate):
+    found = rq.check(noise_multiplier=1.0, sampling=sampling, rate=rate)
+    centres = {
+        ("poisson", "zero_out"): (1, 0), ("poisson", "replace_one"): (1, -1),
+        ("fixed", "zero_out"): (2, 1), ("fixed", "replace_one"): (2, 0),
+    }  # fmt: skip
+    for each in NEIGHBORINGS:
+        guarantee = found.readings[0].of(each)
+        first, second = centres[sampling, each]
+        ways = [(first, second), (-second, -first)]
+        above = max(hockey_stick(guarantee.epsilon, rate, *way) for way in ways)
+        below = max(hockey_stick(guarantee.lower, rate, *way) for way in ways)
+        assert above <= 1e-5 * (1 + 1e-6)
+        assert below >= 1e-5 * (1 - 1e-3)
+        assert guarantee.lower > 0.98 * guarantee.epsilon
+
+
+def test_many_sampled_rounds_are_near_the_privacy_loss_distribution():
+    found = rq.check(noise_multiplier=1.0, sampling="poisson", rate=0.02, rounds=200, epsilon=1)
+    theirs = pld.from_gaussian_mechanism(
+        1.0, sampling_prob=0.02, value_discretization_interval=1e-3
+    ).self_compose(200)
+    exact = theirs.get_epsilon_for_delta(1e-5)
+    guarantee = found.readings[0].of("zero_out")
+    assert guarantee.lower < exact < guarantee.epsilon * 1.001
+    assert guarantee.epsilon < 1.02 * exact
+    assert guarantee.lower > 0.8 * exact
+    assert found.verdicts["zero_out"] == "false"
+
+
+def test_the_lower_end_of_gaussian_noise_is_the_exact_figure():
+    for rounds, mu in ((1, 0.3), (1, 2e4), (100, 0.5)):
+        exact = rq.account([rq.GaussianRelease(1 / mu, 1, rounds)], 1e-6).epsilon
+        lower = attained([(mu, 0.0)], 1.0, rounds, 1e-6)
+        assert exact * (1 - 1e-4) < lower <= exact
+    assert attained([(0.0, 0.0)], 1.0, 3, 0.0) == 0
+    assert attained([(1.0, 0.0)], 1.0, 3, 0.0) == math.inf
+
+
+def test_assumptions_are_kept_apart():
+    """What makes the figure true is the least that does."""
+    found = rq.check(
+        noise_multiplier=1.0, sampling="poisson", rate=0.01, rounds=100, epsilon=3, unit="example"
+    )
+    assert [reading.assumptions for reading in found.readings] == [
+        (),
+        ("only one round counts",),
+        ("somebody sees who takes part",),
+        ("only one round counts", "somebody sees who takes part"),
+    ]
+    assert found.verdicts == {"replace_one": "true", "zero_out": "true"}
+    assert found.saving == ((),)
+    assert {guarantee.unit for guarantee in found.guarantees} == {"example"}
+    seen = found.readings[2].of("zero_out")
+    plain = rq.account([rq.GaussianRelease(1.0, 1, 100)], 1e-5).epsilon
+    assert seen.epsilon == pytest.approx(plain, rel=1e-9)
+    assert seen.lower == 0  # it may well take part in no round
+    often = rq.check(noise_multiplier=1.0, sampling="poisson", rate=0.5, rounds=9)
+    assert 0 < often.readings[2].guarantees[1].lower < often.readings[2].guarantees[1].epsilon
+    assert "client that holds several" in str(found)
+
+
+def test_local_noise_is_not_amplified():
+    local = rq.check(
+        clip_norm=1, sigma=1, sampling="fixed", rate=0.1, rounds=50, trust="local", epsilon=8
+    )
+    seen = rq.check(clip_norm=1, sigma=1, rounds=50, trust="local", epsilon=8)
+    for one, other in zip(local.guarantees, seen.guarantees, strict=True):
+        assert one.epsilon == other.epsilon
+        assert one.lower < other.lower
+    assert any("gains nothing" in note for note in local.notes)
+
+
+def test_coordinates_clipped_by_themselves_are_far_apart_together():
+    found = rq.check(clip=0.01, dimension=10_000, sigma=1.0)
+    whole = rq.check(clip_norm=1.0, sigma=1.0)
+    assert found.guarantees[0].epsilon == pytest.approx(whole.guarantees[0].epsilon, rel=1e-9)
+    assert found.guarantees[0].epsilon >= whole.guarantees[0].epsilon
+
+
+def test_without_clipping_or_noise_nothing_is_promised():
+    found = rq.check(sigma=1.0, sensitivity=1.0, epsilon=5)
+    assert found.verdicts == {"replace_one": "false", "zero_out": "false"}
+    assert found.saving == (("neighbours are at most 1 apart",),)
+    assert "no guarantee" in str(found)
+    assert "nothing is clipped" in str(found)
+    assert rq.check(clip_norm=1.0, sigma=0.0).guarantees[0].epsilon == math.inf
+
+
+WRONG = [
+    ({}, "Expected sigma or noise_multiplier, got neither"),
+    ({"sigma": 1, "noise_multiplier": 1}, "got both"),
+    ({"sigma": 1, "clip": 1}, "Expected dimension with clip"),
+    ({"sigma": 1, "clip": 1, "clip_norm": 1, "dimension": 2}, "Expected clip_norm or clip"),
+    ({"noise_multiplier": 1, "clip": 1, "dimension": 2}, "Expected sigma with clip"),
+    ({"sigma": 1, "clip_norm": 1, "rate": 0.1}, "Expected rate with sampling"),
+    ({"sigma": 1, "clip_norm": 1, "sampling": "poisson"}, "Expected rate with sampling"),
+    ({"sigma": -1, "clip_norm": 1}, "Expected sigma >= 0"),
+    ({"sigma": 1, "clip_norm": 1, "sampling": "fixed", "rate": 2}, "Expected rate > 0 and <= 1"),
+]
+
+
+@pytest.mark.parametrize(("fields", "sentence"), WRONG)
+def test_what_does_not_go_together_is_refused(fields, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        rq.check(**fields)

@@ -1,0 +1,126 @@
+"""Files of other libraries: the same claim as by its figures, or one sentence."""
+
+import json
+import math
+
+import pytest
+
+import randquant as rq
+from randquant import cli
+
+FLOWER_CLIENT = """
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
+CLIP = 1.0
+app = ClientApp(mods=[LocalDpMod(CLIP, 1e-4, epsilon=10.0, delta=1e-5)])
+raise RuntimeError("nothing is run")
+"""
+FLOWER_SERVER = """
+strategy = flwr.serverapp.strategy.DifferentialPrivacyClientSideFixedClipping(
+    FedAvg(fraction_train=0.1), noise_multiplier=0.7, clipping_norm=2.0, num_sampled_clients=10
+)
+"""
+PYPROJECT = """
+[tool.flwr.app.config]
+num-server-rounds = 30
+fraction-train = 0.1
+noise-multiplier = 0.7
+clipping-norm = 2.0
+"""
+NVFLARE = {
+    "format_version": 2,
+    "task_result_filters": [
+        {
+            "tasks": ["train"],
+            "filters": [
+                {
+                    "path": "site.filters.GaussianNoise",
+                    "args": {"clip_norm": 1.0, "sensitivity": 1e-4, "sigma": 4.845e-5},
+                }
+            ],
+        }
+    ],
+    "workflows": [{"path": "nvflare.ScatterAndGather", "args": {"num_rounds": 3}}],
+}
+PFL = """
+accountant = PLDPrivacyAccountant(num_compositions=300, sampling_probability=0.01,
+    mechanism="gaussian", epsilon=2.0, delta=1e-6, noise_parameter=1.2, noise_scale=0.5)
+mechanism = GaussianMechanism.from_privacy_accountant(accountant, clipping_bound=0.4)
+"""
+OPACUS = {"history": [[1.1, 0.02, 400]], "mechanism": "prv"}
+
+
+def written(folder, name, content):
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_flowers_local_noise_is_the_classical_formula(tmp_path):
+    found = rq.check(written(tmp_path, "client.py", FLOWER_CLIENT), rounds=1)
+    assert found.claim.sigma == pytest.approx(1e-4 * math.sqrt(2 * math.log(1.25e5)) / 10)
+    assert (found.claim.trust, found.claim.clip_norm, found.claim.epsilon) == ("local", 1.0, 10.0)
+    assert found.verdicts == {"replace_one": "false", "zero_out": "false"}
+
+
+def test_flowers_strategy_and_its_settings_say_the_same(tmp_path):
+    by_strategy = rq.check(
+        written(tmp_path, "server.py", FLOWER_SERVER), sampling="fixed", rate=0.1, rounds=30
+    )
+    by_settings = rq.check(written(tmp_path, "pyproject.toml", PYPROJECT))
+    assert by_strategy.guarantees == by_settings.guarantees
+    assert any("number of examples" in note for note in by_strategy.notes)
+
+
+def test_components_of_nvflare_are_found_wherever_they_stand(tmp_path):
+    found = rq.check(written(tmp_path, "config_fed_client.json", NVFLARE), epsilon=10)
+    same = rq.check(clip_norm=1.0, sensitivity=1e-4, sigma=4.845e-5, rounds=3, epsilon=10)
+    assert found.readings == same.readings
+
+
+def test_pfl_adds_less_noise_than_it_accounts_for(tmp_path):
+    found = rq.check(written(tmp_path, "run.py", PFL))
+    assert found.claim.noise_multiplier == 0.6
+    assert found.verdicts["zero_out"] == "false"
+    assert any("noise_scale" in note for note in found.notes)
+    full = rq.check(written(tmp_path, "full.py", PFL.replace("0.5)", "1.0)")))
+    assert full.verdicts["zero_out"] == "true"
+
+
+def test_the_state_of_an_accountant_of_opacus(tmp_path):
+    found = rq.check(written(tmp_path, "state.json", OPACUS))
+    same = rq.check(noise_multiplier=1.1, sampling="poisson", rate=0.02, rounds=400, unit="example")
+    assert found.readings == same.readings
+    script = "engine.make_private(module=m, noise_multiplier=1.1, max_grad_norm=1.0, sample_rate=q)"
+    claim = rq.check(written(tmp_path, "train.py", script), rounds=1).claim
+    assert (claim.unit, claim.sampling, claim.noise_multiplier) == ("example", "none", 1.1)
+
+
+def test_what_is_given_wins(tmp_path):
+    path = written(tmp_path, "client.py", FLOWER_CLIENT)
+    assert rq.check(path, sigma=3.0, epsilon=1.0).claim.sigma == 3.0
+    doubled = written(tmp_path, "two.py", FLOWER_CLIENT + "\nLocalDpMod(2.0, 1e-4, 10.0, 1e-5)\n")
+    with pytest.raises(ValueError, match="Expected one clip_norm"):
+        rq.check(doubled)
+    assert rq.check(doubled, clip_norm=2.0).claim.clip_norm == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.yaml", "x", "Expected the configuration's ending to be one of"),
+        ("a.toml", "x = ", "Expected TOML in"),
+        ("a.json", "{", "Expected JSON in"),
+        ("a.py", "def", "Expected Python in"),
+        ("b.py", "print(1)", "Expected the noise of a private mechanism"),
+        ("c.py", "LocalDpMod(a, b, c, d)", "Expected clipping_norm, sensitivity"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path, capsys, name, content, sentence):
+    assert cli.main(["check", str(written(tmp_path, name, content))]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_missing_file_is_a_sentence(capsys):
+    assert cli.main(["check", "nowhere.json"]) == 2
+    assert "Expected a configuration in nowhere.json" in capsys.readouterr().err

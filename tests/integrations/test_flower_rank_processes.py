@@ -1,0 +1,77 @@
+"""The example app under local trust on real processes: clients take turns, each sends one index."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from randquant.aggregation import RankMechanism
+from randquant.integrations.flower.accountant import RunAccountant
+from randquant.integrations.flower.ledger import OWN, ClientLedger
+from randquant.privacy.accounting.accountant import account
+
+DEPLOY = Path(__file__).parents[2] / "examples" / "flower_app" / "deploy.py"
+CLIENTS, DIMENSION, DELTA = 4, 650, 1e-5
+SETTINGS = (
+    "num-server-rounds=3", "round-timeout=120", "step-timeout=120", "mechanism=rank",
+    "trust=local", "cohort=2", "fraction-train=0.5", "stop-at-epsilon=8.0", "clip-norm=0.5",
+)  # fmt: skip
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    """The script's folder, what it printed, and what it measured."""
+    folder = tmp_path_factory.mktemp("ranks")
+    command = [
+        sys.executable, str(DEPLOY), "--folder", str(folder), "--clients", str(CLIENTS),
+        "--epsilon", "8", "--set", *SETTINGS,
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as script:
+        try:
+            printed, _ = script.communicate(timeout=400)
+        finally:  # it ends what it has started
+            script.send_signal(signal.SIGTERM)
+            script.wait(30)
+    assert script.returncode == 0, printed
+    return folder, printed, json.loads((folder / "results.json").read_text())
+
+
+def test_clients_take_turns_until_all_have_answered(deployed):
+    _, _, found = deployed
+    rounds = found["rounds"]
+    clients = {number: (row.get("clients"), row.get("dropped")) for number, row in rounds.items()}
+    assert clients["1"] == clients["2"] == (2, 0)
+    assert clients.get("3", (None, None)) == (None, None)
+    assert "before round 3: epsilon of 4 clients would have exceeded 8.0" in found["stopped"]
+
+
+def test_the_guarantee_is_that_of_one_index(deployed):
+    _, printed, found = deployed
+    release = RankMechanism(0.5, 7.99).release(DIMENSION, 1)
+    assert found["epsilon"] == account([release], DELTA).epsilon < 8
+    assert f"\n{found['guarantee']}\n" in printed
+
+
+def test_an_update_is_seven_bytes(deployed):
+    _, printed, _ = deployed
+    sent = re.findall(r"sent \d+ bytes in all its messages, (\d+) of them its update", printed)
+    assert sent == ["7", "7"]
+
+
+def test_each_client_has_counted_its_one_answer(deployed):
+    folder, _, _ = deployed
+    for client in range(CLIENTS):
+        config = {"randquant-ledger": str(folder / f"account{client}")}
+        ledger = ClientLedger(RunAccountant(DELTA), Context(1, 1, config, RecordDict(), {}))
+        with ledger.held():
+            assert ledger.accountant.answers(OWN) == 1
+            assert ledger.accountant.get_epsilon(DELTA) < 8

@@ -1,0 +1,175 @@
+"""Rounds in which each client sends the index of one coordinate, drawn by its rank."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid, client_app
+from flower_rounds import ANYTHING, ask, fedavg, model, mover, noisy, refusals, run, steps_of
+
+from randquant.aggregation.baselines import LocalGaussian
+from randquant.aggregation.rank import RankMechanism, graded_rank
+from randquant.channels.keys import Key
+from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.messages import PAYLOAD, payload_record, read_payload
+from randquant.integrations.flower.mod import QuantizeMod
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.privacy.accounting.accountant import account
+
+DIMENSION = 40
+RANK = RankMechanism(clip_norm=8.0, epsilon=7.99)
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """(mechanism, payload) of every update that is encoded."""
+    found, encode = [], RankMechanism.encode
+
+    def kept(self, update, key):
+        found.append((self, encode(self, update, key)))
+        return found[-1][1]
+
+    monkeypatch.setattr(RankMechanism, "encode", kept)
+    return found
+
+
+def rounds(nodes=range(1, 6), count=1, fault=None, mod=ANYTHING, inner=None, **options):
+    """(model afterwards, grid, strategy)"""
+    grid = InProcessGrid(client_app(mod, mover), nodes, fault)
+    strategy = QuantizedStrategy(inner or fedavg(), RANK, **options)
+    after = run(strategy, grid, model(DIMENSION), count)
+    return after.arrays["w"].numpy(), grid, strategy
+
+
+def changed(reply, change):
+    """The reply with another payload."""
+    payload = change(read_payload(reply.content))
+    reply.content[PAYLOAD] = payload_record(payload, RANK.size(DIMENSION))
+    return reply
+
+
+def test_a_round_takes_the_step_of_the_indices_bit_for_bit(encoded):
+    moved, grid, strategy = rounds()
+    assert not refusals(grid)
+    assert sorted(each.client for each, _ in encoded) == [1, 2, 3, 4, 5]
+    [seed] = {each.rotation_seed for each, _ in encoded}
+    now, payloads = RANK.in_round(seed), [payload for _, payload in encoded]
+    np.testing.assert_array_equal(moved, now.mean(payloads, DIMENSION))
+    assert np.linalg.norm(moved) > 0
+    # Nothing of an update but its payload travels, and its group is the client's own.
+    sent = [reply.content for step, _, _, reply in grid.seen if step == "upload"]
+    assert [read_payload(content) for content in sent] == payloads
+    assert {len(payload) for payload in payloads} == {RANK.upload_bytes(DIMENSION)} == {6}
+    groups = [now.form(DIMENSION).read(payload)[0] for payload in payloads]
+    assert groups == [now.of_client(each.client).group(Key.from_seed(9)) for each, _ in encoded]
+    assert len(set(groups)) == 5
+    spent = strategy.accountant.get_privacy_spent()
+    assert spent.epsilon == account([RANK.release(DIMENSION, 1)], 1e-5).epsilon < 8
+
+
+def test_a_client_that_draws_its_group_again_is_left_out(encoded, caplog):
+    """It could push the mean in a direction; the others' step is taken."""
+
+    def fault(step, node, reply):
+        if step != "upload" or node != 2:
+            return [reply]
+        return [changed(reply, lambda p: p[:2] + bytes([p[2] ^ 1]) + p[3:])]
+
+    moved, _, _ = rounds(fault=fault)
+    assert "client 2 to 'upload' dropped: Expected group" in caplog.text
+    assert "a client does not choose its rotation" in caplog.text
+    others = [payload for each, payload in encoded if each.client != 2]
+    now = RANK.in_round(encoded[0][0].rotation_seed)
+    np.testing.assert_array_equal(moved, now.mean(others, DIMENSION))
+
+
+@pytest.mark.parametrize("size", [0, 5, 7])
+def test_a_payload_of_another_round_or_size_is_left_out(size, encoded, caplog):
+    now = RANK.in_round(7).of_client(3)
+    old = now.encode(steps_of(3, DIMENSION), Key.from_seed(1))
+
+    def fault(step, node, reply):
+        if step != "upload" or node != 3:
+            return [reply]
+        return [changed(reply, lambda p: old if size == 0 else (p + b"0")[:size])]
+
+    _, _, strategy = rounds(fault=fault)
+    wanted = "of this table, dimension and rotation" if size == 0 else "a payload of 6 bytes"
+    assert wanted in caplog.text
+    assert strategy.accountant.answers(3) == 1  # it was asked
+
+
+def test_clients_take_turns_each_with_the_whole_budget(encoded):
+    """Six clients in three rounds of two; a fourth round finds nobody who may still answer."""
+    inner = fedavg(fraction_train=1 / 3, min_train_nodes=2, min_available_nodes=2)
+    _, grid, strategy = rounds(range(1, 7), 5, inner=inner, stop_at_epsilon=8.0,
+                               stable_numbers=True)  # fmt: skip
+    assert sorted(each.client for each, _ in encoded) == [1, 2, 3, 4, 5, 6]
+    assert len({each.rotation_seed for each, _ in encoded}) == 3
+    assert "before round 4" in strategy.stopped
+    assert strategy.accountant.get_privacy_spent().epsilon < 8
+    assert not refusals(grid)
+
+
+def test_a_client_counts_its_one_answer_itself_and_refuses_another(encoded):
+    _, grid, _ = rounds(count=2, mod=QuantizeMod(epsilon=8.0, trust="local"), patience=5)
+    assert len(encoded) == 5
+    asked_again = [r for step, _, _, r in grid.seen[5:] if step == "advertise" and r.has_error()]
+    assert len(asked_again) == 5
+    assert all("epsilon 8.0, this client's limit" in str(r.error.reason) for r in asked_again)
+
+
+def test_two_rounds_cost_a_client_what_the_account_says(encoded):
+    _, _, strategy = rounds(count=2)
+    twice = account([RANK.release(DIMENSION, 2)], 1e-5).epsilon
+    assert strategy.accountant.get_privacy_spent().epsilon == twice > 11
+    # Beside a sum of codes, which an adversary sees less of, both count.
+    accountant = RunAccountant(1e-5)
+    accountant.compose(RoundEvent(Offer(RANK, DIMENSION), frozenset({1})))
+    accountant.compose(RoundEvent(Offer(noisy(), DIMENSION), frozenset({1})))
+    both = accountant.get_privacy_spent()
+    parts = [RANK.release(DIMENSION, 1).under("aggregate"), noisy().release(DIMENSION, 1)]
+    assert both.epsilon == account(parts, 1e-5).epsilon > strategy.accountant.get_epsilon(1e-5) / 2
+    assert both.trust == "aggregate"
+
+
+def test_an_offer_travels_whole_and_others_are_refused():
+    for mechanism in (RANK, graded_rank(2.0, 1.0, groups=9), RankMechanism(1.0, 2.0, client=3)):
+        offer = Offer(mechanism, 650, ("a",), "frozen")
+        assert Offer.from_text(offer.to_text()) == offer
+        assert offer.release(2, "zero_out", "local") == mechanism.release(650, 2, "zero_out")
+    record = json.loads(Offer(RANK, 650).to_text())
+    for change in (
+        {"mechanism": "local-gaussian"}, {"mechanism": "vector"}, {"mechanism": ["rank"]},
+        {"epsilon": 31.0}, {"epsilon": math.nan}, {"groups": 0}, {"client": -1}, {"more": 1},
+        {"dimension": 2**30}, {"channel": {}},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="Expected an offer of this package's version"):
+            Offer.from_text(json.dumps({**record, **change}))
+    with pytest.raises(TypeError, match="baselines are for simulation"):
+        Offer(LocalGaussian(1.0, 1.0), 650)
+    with pytest.raises(ValueError, match="Expected dimension >= 1 and <= "):
+        Offer(RANK, 2**30)
+
+
+def test_what_a_server_may_not_ask_for(encoded):
+    grid = InProcessGrid(client_app(ANYTHING, mover), [1])
+    text = Offer(RANK, 5).to_text()
+    terms = json.dumps({"clients": [1, 2, 3], "bits": 8, "least": 3, "neighbours": 2,
+                        "threshold": 2})  # fmt: skip
+    for step, fields, reason in (
+        ("upload", {"offer": text}, "that the server and this client have drawn together"),
+        ("advertise", {"offer": text}, "commitment to its part of a seed exactly where"),
+        ("advertise", {"offer": text, "terms": terms, "commitment": bytes(32)}, "no secure sum"),
+        ("advertise", {"offer": text, "commitment": bytes(32)}, ""),
+        ("upload", {"proof": bytes(32)}, "committed to before it saw"),
+    ):
+        reply = ask(grid, 1, step, b"s", **fields)
+        assert reply.has_error() == bool(reason), (step, reason)
+        if reason:
+            assert reason in str(reply.error.reason)
+    assert not encoded

@@ -1,0 +1,115 @@
+"""A clipping threshold that follows a private quantile: trained, accounted and resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from randquant.aggregation.additive import ClippedSGD
+from randquant.aggregation.alongside import QuantileClip
+from randquant.channels.keys import Key
+from randquant.training.algorithm import State
+from randquant.training.cohort import collector
+from randquant.training.config import TrainConfig, check_config
+from randquant.training.configured import hidden_cohorts
+from randquant.training.runs import checkpoint, execution
+from randquant.training.runs.setup import prepare
+
+QUANTILE = TrainConfig(
+    "digits", "softmax", "stochastic-rounding", {"clip": 0.05, "levels": 2, "margin": 0.3},
+    population=60, cohort=20, rounds=4, trust="aggregate", clip_norm=0.05, clip_quantile=0.5,
+    checkpoint_every=1, threads=1,
+)  # fmt: skip
+
+
+def test_one_more_coordinate_is_accounted_and_the_rest_is_as_without():
+    key = Key.from_seed(0)
+    plain = prepare(dataclasses.replace(QUANTILE, clip_quantile=None), key)
+    moving = prepare(QUANTILE, key)
+    assert moving.sent == plain.sent + 1 == 651
+    assert moving.schedule.ledger.dimension == 651
+    assert moving.schedule.epsilon(4, 4) >= plain.schedule.epsilon(4, 4)
+    assert moving.mechanism == plain.mechanism
+
+
+@pytest.mark.parametrize("start", [0.05, 5.0])
+def test_without_noise_the_threshold_goes_to_the_median_and_the_mean_is_of_clipped_updates(start):
+    config = dataclasses.replace(QUANTILE, mechanism="clipped-sgd", parameters={"clip_norm": start},
+                                 trust=None, clip_norm=None)  # fmt: skip
+    learner = prepare(config, Key.from_seed(0)).learner
+    learner.load(learner.parameters())
+    cohort, key, threshold = list(range(60)), Key.from_seed(1), start
+    updates, _ = learner.updates(cohort, key)
+    norms = np.linalg.norm(updates.astype(np.float64), axis=1)
+    with ThreadPoolExecutor(1) as pool:
+        collect = collector(learner, ClippedSGD(start), pool, 1, None, QuantileClip(0.5))
+        for number in range(60):
+            before, collected = threshold, collect(cohort, key.fold_in(number), 0, threshold)
+            threshold = collected.threshold
+    assert 0.8 < threshold / np.median(norms) < 1.25
+    clipped = updates * np.minimum(1, before / norms)[:, None]
+    np.testing.assert_allclose(collected.mean, clipped.mean(axis=0), atol=1e-6 * before)
+
+
+def test_a_run_that_is_stopped_goes_on_with_its_threshold_to_the_same_bits(tmp_path):
+    def run(name, stop=None):
+        execution.create(tmp_path / name, QUANTILE, baseline=False, overwrite=False)
+
+        def on_round(config, metrics):
+            if metrics.round == stop:
+                raise KeyboardInterrupt
+
+        if stop:
+            with pytest.raises(KeyboardInterrupt):
+                execution.execute(tmp_path / name, on_round, report=False)
+        return execution.execute(tmp_path / name, report=False)
+
+    whole, again = run("whole"), run("again", stop=2)
+    thresholds = [metrics.threshold for metrics in whole.metrics]
+    assert thresholds[0] == 0.05
+    assert len(set(thresholds)) == 4
+    assert thresholds == [metrics.threshold for metrics in again.metrics]
+    assert [m.mean for m in whole.metrics] == [m.mean for m in again.metrics]
+    first, second = (execution.load_parameters(tmp_path / name) for name in ("whole", "again"))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_checkpoints_without_a_threshold_are_read(tmp_path):
+    prepared = prepare(dataclasses.replace(QUANTILE, clip_quantile=None), Key.from_seed(0))
+    learner = prepared.learner
+    state = State(1, learner.parameters(), np.zeros(60, dtype=np.int64), prepared.server.init())
+    checkpoint.save(tmp_path / "c", state, "00")
+    loaded = checkpoint.load(tmp_path / "c", "00")
+    assert loaded is not None
+    assert loaded.threshold is None
+
+
+@pytest.mark.parametrize("change", [{"unit": "example"}, {"norm": "l1"}, {"most_examples": 5}])
+def test_what_has_no_norm_of_one_clients_vector_is_refused(change):
+    with pytest.raises(ValueError, match="with clip_quantile"):
+        check_config(dataclasses.replace(QUANTILE, **change))
+
+
+def test_a_mechanism_that_clips_coordinates_is_refused():
+    config = dataclasses.replace(QUANTILE, clip_norm=None)
+    with pytest.raises(ValueError, match="Expected a clip_norm with clip_quantile"):
+        prepare(config, Key.from_seed(0))
+
+
+def test_absent_clients_send_zeros_of_the_same_size():
+    config = dataclasses.replace(
+        QUANTILE, trust="model", sampling="poisson", max_participations=None, rounds=1
+    )
+    prepared = prepare(config, Key.from_seed(0))
+    learner = prepared.learner
+    learner.load(learner.parameters())
+    with ThreadPoolExecutor(1) as pool:
+        collect = collector(
+            learner, prepared.mechanism, pool, 1, hidden_cohorts(config), prepared.clip
+        )
+        collected = collect([], Key.from_seed(2), 0, 0.05)
+    assert collected.mean.shape == (650,)
+    assert collected.threshold != 0.05
