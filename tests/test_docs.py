@@ -40,6 +40,7 @@ TASKS = [
     "certify",
     "design",
     "audit",
+    "check",
     "reproduce",
     "command-line",
 ]
@@ -110,7 +111,8 @@ def test_the_python_of_the_docs_prints_what_they_say(code, expected, tmp_path, m
 
 def test_every_page_with_examples_is_among_them():
     assert {name.rsplit("-", 1)[0] for name in EXAMPLES} == {
-        "README.md", "own-loop.md", "account-for-a-run.md", "certify.md", "train.md",
+        "README.md", "own-loop.md", "account-for-a-run.md", "certify.md", "check.md",
+        "train.md",
     }  # fmt: skip
 
 
@@ -129,7 +131,7 @@ def test_commands_of_the_docs_run(command, capsys, tmp_path, monkeypatch):
 
 def test_every_output_of_the_docs_is_of_a_command_that_is_run():
     assert OUTPUTS.keys() <= set(SHORT)
-    assert len(OUTPUTS) == 7
+    assert len(OUTPUTS) == 8
 
 
 @pytest.mark.slow

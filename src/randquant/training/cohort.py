@@ -91,22 +91,7 @@ def collector(
     filled = None if hidden is None or hidden.draw == "fixed" else hidden
     if filled is None and learner.on_gpu and channel is not None and channel.lattice:
         return functools.partial(_on_gpu, learner, mechanism, channel)
-
-    def upload(
-        clients: Sequence[int], key: Key, encoder: UpdateMechanism, threshold: float | None
-    ) -> tuple[list[bytes], np.ndarray, float]:
-        """Return some clients' payloads and losses, and the seconds spent on gradients."""
-        started = time.perf_counter()
-        updates, losses = learner.updates(clients, key)
-        seconds = time.perf_counter() - started
-        for client, update in zip(clients, updates, strict=True):
-            with named(learner.problem.clients.names[client]):
-                finite(update)
-        if clip is not None and beside is not None and threshold is not None:
-            rows = [beside.joined(u, [clip.below(u, threshold)], threshold) for u in updates]
-            updates = np.stack(rows)
-        keys = [key.fold_in("client", client) for client in clients]
-        return encoder.encode_many(updates, keys), losses, seconds
+    upload = functools.partial(_upload, learner, clip, beside)
 
     def by_payloads(
         cohort: Sequence[int],
@@ -145,6 +130,29 @@ def collector(
         return Collected(mean, losses, sent, seconds, squares, threshold)
 
     return by_payloads
+
+
+def _upload(
+    learner: Learner,
+    clip: QuantileClip | None,
+    beside: Alongside | None,
+    clients: Sequence[int],
+    key: Key,
+    encoder: UpdateMechanism,
+    threshold: float | None,
+) -> tuple[list[bytes], np.ndarray, float]:
+    """Return some clients' payloads and losses, and the seconds spent on gradients."""
+    started = time.perf_counter()
+    updates, losses = learner.updates(clients, key)
+    seconds = time.perf_counter() - started
+    for client, update in zip(clients, updates, strict=True):
+        with named(learner.problem.clients.names[client]):
+            finite(update)
+    if clip is not None and beside is not None and threshold is not None:
+        rows = [beside.joined(u, [clip.below(u, threshold)], threshold) for u in updates]
+        updates = np.stack(rows)
+    keys = [key.fold_in("client", client) for client in clients]
+    return encoder.encode_many(updates, keys), losses, seconds
 
 
 def _zeros(
