@@ -32,6 +32,7 @@ EXTRAS = {
     "altair": {"_internal.html.charts"},
     "vl_convert": {"_internal.html.charts", "_internal.html.runtime"},
     "flwr": {"integrations"},
+    "nvflare": {"integrations"},
     "nacl": {"aggregation.secagg"},
     "dp_accounting": {"privacy.accounting.dp_events"},
     "attr": {"privacy.accounting.dp_events"},

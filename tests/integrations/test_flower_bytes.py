@@ -38,11 +38,9 @@ def test_a_round_reports_what_a_client_really_sends(trust, dimension, caplog):
     assert metrics[1]["sent_bytes"] == max(sent.values())
     assert uploads == {metrics[1]["upload_bytes"]}
     assert metrics[1]["sent_bytes"] > metrics[1]["upload_bytes"]
-    [line] = [
-        r.getMessage() for r in caplog.records if "in round 1 a client sent" in r.getMessage()
-    ]
+    [line] = [r.getMessage() for r in caplog.records if "randquant: round 1: ε" in r.getMessage()]
     for name in ("sent_bytes", "upload_bytes", "plain_bytes"):
-        assert f" {metrics[1][name]} " in line.replace(".", " ")
+        assert f" {metrics[1][name]:,} " in line.replace("(", " ")
 
 
 @pytest.mark.parametrize("clients", [5, 12])

@@ -32,10 +32,10 @@ from flwr.serverapp.strategy import FedAdam
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import write_atomic
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.integrations.files import DamagedFile
 from randquant.integrations.flower import messages as wire_messages
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.files import DamagedFile
 from randquant.integrations.flower.ledger import OWN, SPENT, STEP_BYTES, ClientLedger
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.offer import Offer

@@ -18,9 +18,9 @@ from flwr.serverapp.strategy import FedAdam
 from power import Trace, reachable, restore
 
 from randquant._internal import disk, serialization
+from randquant.integrations.files import DamagedFile
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.files import DamagedFile
 from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.integrations.flower.offer import Offer
 

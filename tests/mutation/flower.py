@@ -3,7 +3,7 @@
 `before` occurs exactly once in its file. EQUIVALENT are those that change nothing that can be seen.
 """
 
-F, A = "integrations/flower", "aggregation"
+N, F, A = "integrations", "integrations/flower", "aggregation"
 
 
 def of(name: str, *tests: str) -> tuple[str, ...]:
@@ -14,44 +14,44 @@ def of(name: str, *tests: str) -> tuple[str, ...]:
 MUTANTS = [
     # ledger.py
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "        if name in self._taken:\n",
         "        if False:\n",
         "a step can be taken twice",
         of("integrations/test_flower_ledger", "adverts_are_free_and_make_nobody_forget"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "repr((session, step))",
         "repr(session)",
         "one step of a sum uses up all",
         of("integrations/test_flower_ledger", "a_step_costs_sixteen_bytes_and_is_kept_for_ever"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "repr((session, step))",
         "repr(step)",
         "a step of one sum uses up that of all",
         of("integrations/test_flower_ledger", "a_step_costs_sixteen_bytes_and_is_kept_for_ever"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "        self._written += 1\n",
         "",
         "an older account is not noticed",
         of("integrations/test_flower_ledger", "an_account_older_than_this_run_has_seen_is_refused"),
     ),
     (
-        f"{F}/ledger.py",
-        "if self._written < seen.get",
-        "if self._written > seen.get",
+        f"{N}/ledger.py",
+        "if self._written < seen:",
+        "if self._written > seen:",
         "an account that others have written since is refused",
         of("integrations/test_flower_ledger", "a_client_with_another_number_has_the_same_account"),
     ),
     (
-        f"{F}/ledger.py",
-        "        write_atomic(self._path, data)\n",
-        "        self._path.write_bytes(data)\n",
+        f"{N}/ledger.py",
+        "        write_atomic(self._path, self._to_bytes())\n",
+        "        self._path.write_bytes(self._to_bytes())\n",
         "a kill leaves half an account",
         of(
             "integrations/test_flower_ledger",
@@ -59,35 +59,35 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         '            if not set(state["clients"]) <= {str(OWN)}:\n',
         "            if False:\n",
         "an account of several clients is believed",
         of("integrations/test_flower_ledger", "an_account_of_something_else_is_refused"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "            if data[:START] != MAGIC + hashlib.sha256(body).digest():\n",
         "            if data[:8] != MAGIC:\n",
         "no checksum",
         of("integrations/test_flower_ledger", "no_changed_byte_or_digit_is_believed"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "            if len(body) != end + STEP_BYTES * len(taken):\n",
         "            if False:\n",
         "half a step, or one twice, is believed",
         of("integrations/test_flower_ledger", "a_step_that_is_deleted_doubled_or_moved_is_noticed"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "*self._taken])",
         "*list(self._taken)[-50:]])",
         "steps are forgotten after a hundred sums",
         of("integrations/test_flower_ledger", "a_step_costs_sixteen_bytes_and_is_kept_for_ever"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         (
             '        with locks.exclusive(self._path.with_name(self._path.name + ".lock"), '
             "wait=True):\n"
@@ -97,7 +97,7 @@ MUTANTS = [
         of("integrations/test_flower_messages", "an_account_is_held_by_one_process_at_a_time"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "            self.accountant.load_state_dict(state)\n",
         "            pass\n",
         "what was answered before is forgotten",
@@ -105,13 +105,13 @@ MUTANTS = [
     ),
     (
         f"{F}/ledger.py",
-        '        self._context.state[SPENT] = ConfigRecord({"written": self._written})\n',
-        "",
+        '            self._context.state[SPENT] = ConfigRecord({"written": self._written})\n',
+        "            pass\n",
         "a run does not know how new its account is",
         of("integrations/test_flower_ledger", "an_account_older_than_this_run_has_seen_is_refused"),
     ),
     (
-        f"{F}/ledger.py",
+        f"{N}/ledger.py",
         "self._load(self._path.read_bytes() if self._path.exists() else None)",
         "self._load(None)",
         "the file is not read",
@@ -119,8 +119,8 @@ MUTANTS = [
     ),
     (
         f"{F}/ledger.py",
-        '            self._context.state[SPENT] = ConfigRecord({"account": data})\n',
-        "",
+        '            self._context.state[SPENT] = ConfigRecord({"account": self._to_bytes()})\n',
+        "            pass\n",
         "without a file nothing is counted",
         of("integrations/test_flower_ledger", "a_client_with_another_number_has_the_same_account"),
     ),
@@ -443,7 +443,7 @@ MUTANTS = [
     ),
     # accountant.py
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         '            if state["checksum"] != _checksum(told):\n',
         "            if False:\n",
         "a changed count is believed",
@@ -453,14 +453,14 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "                worst |= spent",
         "                worst = spent",
         "a newcomer inherits of one client only",
         of("integrations/test_flower_account", "a_newcomer_inherits_the_most_of_each_offer"),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "        spent[offers[place]] += validate",
         "        spent[offers[place]] = validate",
         "of former offers that are equal one count is lost",
@@ -470,21 +470,21 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         '            if len(set(state["offers"])) < len(state["offers"]):\n',
         "            if False:\n",
         "of an offer that comes twice one count is lost",
         of("integrations/test_flower_limit", "an_account_that_could_lose_a_count_is_refused"),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "        return not self._worst(after, self.delta) <= limit",
         "        return self._worst(after, self.delta) > 1.01 * limit",
         "a limit may be exceeded by a little",
         of("integrations/test_flower_ledger", "a_limit_is_not_exceeded_by_anything"),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "            self._spent.get(client, Counter()) + Counter({event.offer: count})\n",
         "            Counter({event.offer: count})\n",
         "answers before do not count",
@@ -494,21 +494,21 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         '"aggregate" if any(o.mechanism',
         '"aggregate" if all(o.mechanism',
         "codes that were seen count as a sum's trust",
         of("integrations/test_flower_account", "trust_is_that_of_all_clients"),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "        return max(epsilons, default=0.0)",
         "        return min(epsilons, default=0.0)",
         "the guarantee is that of the best off",
         of("integrations/test_flower_account", "the_accountant_composes_what_clients_answered"),
     ),
     (
-        f"{F}/accountant.py",
+        f"{N}/accountant.py",
         "        if not self.stable:\n",
         "        if self.stable:\n",
         "newcomers begin at zero",

@@ -43,6 +43,8 @@ AREAS = {
     "aggregation.secagg": "secagg",
     "audit": "audit",
     "training": "training",
+    "integrations": "flower",
+    "integrations.ledger": "flower.ledger",
     "integrations.flower": "flower",
     "integrations.flower.ledger": "flower.ledger",
     "integrations.flower.mod": "flower.mod",

@@ -22,6 +22,7 @@ ACCOUNT = (
     "privacy/test_accountant.py::test_zero_out_has_a_lower_end_of_its_own_neighbours",
     "privacy/test_accountant.py::test_every_release_of_a_channel_counts",
     "privacy/test_rule.py::test_a_lower_end_is_of_one_channel_and_its_trust",
+    "privacy/test_attacks.py::test_coordinates_that_are_clipped_one_by_one",
     "privacy/test_accountant.py",
     "privacy/test_gaussian.py",
     "privacy/test_releases_contract.py",
@@ -143,6 +144,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_accountant.py",
         "privacy/test_releases_contract.py",
     ),
+    "privacy/certificates/sums/bell.py": ("privacy/test_bell.py",),
     "privacy/accounting/attacks.py": ("privacy/test_attacks.py",),
     "privacy/accounting/integer_noise.py": (
         "privacy/test_guarantee.py",
@@ -207,6 +209,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "channels/encoding/threads.py": ENCODED,
     "channels/encoding/thresholds.py": ENCODED,
     "channels/keys.py": ("channels/test_keys.py",),
+    "audit/claims/checking.py": ("audit/test_checking.py",),
+    "audit/claims/claim.py": ("audit/test_checking.py",),
+    "audit/claims/configurations.py": ("audit/test_configurations.py",),
+    "audit/claims/lower.py": ("audit/test_checking.py",),
     "audit/attacks.py": ("audit/test_audit.py",),
     "audit/pipeline.py": ("audit/test_audit.py",),
     "audit/proportions.py": ("audit/test_audit.py",),
@@ -215,6 +221,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "channels/wire/kernel.py": ("channels/test_wire.py",),
     "channels/wire/payload.py": ("channels/test_wire.py",),
     "channels/wire/upload.py": ("channels/test_upload.py", "channels/test_wire.py"),
+    "integrations/ledger.py": (
+        "integrations/test_flower_messages.py",
+        "integrations/test_flower_ledger.py",
+    ),
+    "integrations/accountant.py": FLOWER,
     "integrations/flower/ledger.py": (
         "integrations/test_flower_messages.py",
         "integrations/test_flower_ledger.py",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from randquant.aggregation.alongside import QuantileClip
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.cohorts import HiddenCohorts
@@ -33,6 +34,7 @@ class State:
         participations: (N,) int64, rounds that each client has taken part in.
         optimizer: the state of the server's optimiser.
         squares: what the mechanism of the next round adapts to, from what was released.
+        threshold: that clients clip to in the next round, if it follows a quantile; else None.
     """
 
     round: int
@@ -40,6 +42,7 @@ class State:
     participations: np.ndarray
     optimizer: OptimizerState = field(default_factory=dict)
     squares: tuple[float, ...] = ()
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class Round:
     `train_loss` is None where nobody took part, and `mean` empty: a digest of the decoded mean,
     which tells whether the round gave the same when it is computed again.
     `seconds_gradient` is the part of the wall time that workers spent in forward and backward
-    passes; `seconds_protect` is all the rest of the round.
+    passes; `seconds_protect` is all the rest of the round. `threshold` is what clients clipped to,
+    if it follows a quantile.
     """
 
     train_loss: float | None
@@ -57,6 +61,7 @@ class Round:
     seconds_gradient: float
     seconds_protect: float
     mean: str = ""
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ def distributed_sgd(
     workers: int,
     hidden: HiddenCohorts | None = None,
     public_seed: int = 0,
+    clip: QuantileClip | None = None,
 ) -> Algorithm:
     """Federated SGD or averaging, one step of the server a round (RQM paper, Algorithm 1).
 
@@ -92,6 +98,7 @@ def distributed_sgd(
         hidden: how clients take part if nobody sees which of them do; None if it is seen.
         public_seed: of what all clients know and the key must not give away: which coordinates are
             sent in each round, if not all are.
+        clip: how the clipping threshold moves, from the mechanism's on; None if it does not.
 
     Returns:
         The algorithm as an (init, apply) pair.
@@ -99,9 +106,10 @@ def distributed_sgd(
 
     def init() -> State:
         participations = np.zeros(population, dtype=np.int64)
-        return State(0, learner.parameters(), participations, server.init())
+        first = None if clip is None else mechanism.clip_norm
+        return State(0, learner.parameters(), participations, server.init(), threshold=first)
 
-    collect = collector(learner, mechanism, pool, workers, hidden)
+    collect = collector(learner, mechanism, pool, workers, hidden, clip)
     public = Key.from_seed(public_seed).fold_in("rounds")
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:
@@ -115,17 +123,19 @@ def distributed_sgd(
         learner.load(state.parameters)
         number = state.round + 1
         seed = int(public.fold_in(number).words(1)[0])
-        collected = collect(cohort, key.fold_in(number), seed, state.squares)
+        collected = collect(cohort, key.fold_in(number), seed, state.squares, state.threshold)
         parameters, stepped = _stepped(server, state, collected.mean)
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started
-        return State(number, parameters, participations, stepped, collected.squares), Round(
+        adapted = collected.squares, collected.threshold
+        return State(number, parameters, participations, stepped, *adapted), Round(
             train_loss=float(collected.losses.mean()) if cohort else None,
             bytes_up=collected.bytes_up,
             seconds_gradient=min(collected.seconds_gradient, total),
             seconds_protect=max(total - collected.seconds_gradient, 0.0),
             mean=hashlib.sha256(collected.mean.tobytes()).hexdigest(),
+            threshold=state.threshold,
         )
 
     return Algorithm(init, apply)

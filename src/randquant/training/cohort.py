@@ -6,11 +6,12 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from randquant.aggregation.alongside import QuantileClip
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.payloads import finite
 from randquant.channels.channel import Channel
@@ -30,6 +31,7 @@ class Collected(NamedTuple):
             included where they must be sent.
         seconds_gradient: wall time of forward and backward passes, in seconds.
         squares: what the next round's mechanism adapts to (`UpdateMechanism.noted`).
+        threshold: that clients clip to in the next round, if it follows a quantile; else None.
     """
 
     mean: np.ndarray
@@ -37,12 +39,13 @@ class Collected(NamedTuple):
     bytes_up: int
     seconds_gradient: float
     squares: tuple[float, ...] = ()
+    threshold: float | None = None
 
 
 ZEROS_AT_ONCE = 16
 """Absent clients that are encoded together."""
 
-Collect = Callable[[Sequence[int], Key, int, Sequence[float]], Collected]
+Collect = Callable[[Sequence[int], Key, int, Sequence[float], float | None], Collected]
 
 
 def collector(
@@ -51,11 +54,12 @@ def collector(
     pool: Executor,
     workers: int,
     hidden: HiddenCohorts | None = None,
+    clip: QuantileClip | None = None,
 ) -> Collect:
     """Return the function that collects a cohort's mean.
 
-    It is given the cohort, the round's key and public seed (`in_round`), and what the mechanism
-    adapts to (`adapted`).
+    It is given the cohort, the round's key and public seed (`in_round`), what the mechanism adapts
+    to (`adapted`), and the threshold that clients clip to, if it follows a quantile.
 
     Args:
         learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
@@ -65,18 +69,20 @@ def collector(
         mechanism: protects and aggregates them.
         pool, workers: threads that clients are simulated on; they do not change the result.
         hidden: how clients take part if nobody sees which of them do; None if it is seen.
+        clip: how the clipping threshold moves; None if it does not.
 
     Guarantees:
         With hidden cohorts whose size varies, every client's payload is in the sum, an encoding of
         zeros where it does not take part, and the sum is divided by a public number.
     """
     channel = mechanism.coordinate_channel
+    size = learner.dimension + (clip is not None)
     filled = None if hidden is None or hidden.draw == "fixed" else hidden
     if filled is None and learner.on_gpu and channel is not None and channel.lattice:
         return functools.partial(_on_gpu, learner, mechanism, channel)
 
     def upload(
-        clients: Sequence[int], key: Key, encoder: UpdateMechanism
+        clients: Sequence[int], key: Key, encoder: UpdateMechanism, threshold: float | None
     ) -> tuple[list[bytes], np.ndarray, float]:
         """Return some clients' payloads and losses, and the seconds spent on gradients."""
         started = time.perf_counter()
@@ -85,42 +91,55 @@ def collector(
         for client, update in zip(clients, updates, strict=True):
             with named(learner.problem.clients.names[client]):
                 finite(update)
+        if clip is not None and threshold is not None:
+            updates = clip.joined(updates, threshold)
         keys = [key.fold_in("client", client) for client in clients]
         return encoder.encode_many(updates, keys), losses, seconds
 
     def by_payloads(
-        cohort: Sequence[int], key: Key, seed: int, squares: Sequence[float] = ()
+        cohort: Sequence[int],
+        key: Key,
+        seed: int,
+        squares: Sequence[float] = (),
+        threshold: float | None = None,
     ) -> Collected:
         groups, clients = learner.groups(cohort, workers), len(cohort) or 1
-        now = mechanism.adapted(squares, learner.dimension, clients).in_round(seed)
+        now = mechanism.adapted(squares, size, clients).in_round(seed)
         here = len(groups) == 1 or learner.on_gpu
-        keys, encoders = [key] * len(groups), [now] * len(groups)
-        if learner.one_thread and not learner.on_gpu:
-            # On a thread of the pool, whose torch has no threads of its own.
-            each = zip(groups, keys, encoders, strict=True)
-            replies = [pool.submit(upload, *work).result() for work in each]
-        else:
-            replies = list((map if here else pool.map)(upload, groups, keys, encoders))
+        replies = _replies(learner, pool, here, upload, [(g, key, now, threshold) for g in groups])
         payloads = [payload for reply in replies for payload in reply[0]]
         senders = len(cohort)
         if filled is not None:
-            payloads += _zeros(learner, now, cohort, key, filled.population)
+            payloads += _zeros(size, now, cohort, key, filled.population)
             senders = senders if mechanism.trust == "central" else filled.population
-        mean = now.mean(payloads, learner.dimension, key.fold_in("server"))
+        mean = now.mean(payloads, size, key.fold_in("server"))
         if filled is not None:
             # theory/sampling.md, Proposition 22: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
+        squares = now.noted(squares, mean, clients)
+        if clip is not None and threshold is not None:
+            mean, threshold = clip.parted(mean, threshold)
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
-        sent = senders * now.upload_bytes(learner.dimension, senders or None)
-        return Collected(mean, losses, sent, seconds, now.noted(squares, mean, clients))
+        sent = senders * now.upload_bytes(size, senders or None)
+        return Collected(mean, losses, sent, seconds, squares, threshold)
 
     return by_payloads
 
 
+def _replies(
+    learner: Learner, pool: Executor, here: bool, upload: Callable[..., Any], work: Sequence[Any]
+) -> list[Any]:
+    """What groups of clients upload, in order; on threads of the pool unless it is to be `here`."""
+    if learner.one_thread and not learner.on_gpu:
+        # On a thread of the pool, whose torch has no threads of its own.
+        return [pool.submit(upload, *each).result() for each in work]
+    return list((map if here else pool.map)(lambda each: upload(*each), work))
+
+
 def _zeros(
-    learner: Learner,
+    size: int,
     mechanism: UpdateMechanism,
     cohort: Sequence[int],
     key: Key,
@@ -130,7 +149,7 @@ def _zeros(
     absent, payloads = sorted(set(range(population)) - set(cohort)), []
     for start in range(0, len(absent), ZEROS_AT_ONCE):
         some = absent[start : start + ZEROS_AT_ONCE]
-        zeros = np.zeros((len(some), learner.dimension), dtype=np.float32)
+        zeros = np.zeros((len(some), size), dtype=np.float32)
         payloads += mechanism.encode_many(zeros, [key.fold_in("client", each) for each in some])
     return payloads
 
@@ -143,6 +162,7 @@ def _on_gpu(
     key: Key,
     seed: int,
     squares: Sequence[float] = (),
+    threshold: float | None = None,
 ) -> Collected:
     totals, losses, seconds = [], [], 0.0
     for clients in learner.groups(cohort, 1):

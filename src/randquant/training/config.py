@@ -29,6 +29,7 @@ OLD_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 
 MostCount = Annotated[int, Meta(ge=1, le=2**40)]
 Step = Annotated[float, Meta(gt=0, le=1e30)]
+Share = Annotated[float, Meta(gt=0, lt=1)]
 NormName = Literal["l1", "l2"]
 
 
@@ -95,6 +96,9 @@ class TrainConfig:
             that no client holds.
         most_examples: weight clients by their number of examples, up to this public number; by
             default all count alike.
+        clip_quantile: let the threshold follow this quantile of the clients' norms, from clip_norm
+            on, by a private number that each client sends beside its update; by default it is
+            clip_norm throughout.
     """
 
     dataset: Data[str]
@@ -136,6 +140,7 @@ class TrainConfig:
     buffers: Data[Literal["refuse", "frozen", "server"]] = "refuse"
     public: Data[str] = ""
     most_examples: Clients[MostCount | None] = None
+    clip_quantile: Mechanism[Share | None] = None
     coordinates: Mechanism[Annotated[int, Meta(ge=1, le=2**30)] | None] = None
 
     def __post_init__(self) -> None:
@@ -184,6 +189,7 @@ ADDED = {
     "public": "",
     "most_examples": None,
     "coordinates": None,
+    "clip_quantile": None,
 }
 """Settings that version 0.1.0 does not have, and their defaults."""
 
@@ -217,6 +223,7 @@ def check_config(config: TrainConfig) -> None:
     declared.checked(config)
     validate.whole("cohort", config.cohort, high=config.population)
     _check_local(config)
+    _check_clip(config)
     _check_sampling(config)
     most = config.max_participations
     if most is not None:
@@ -247,6 +254,18 @@ def _check_local(config: TrainConfig) -> None:
             "Expected no local_learning_rate with unit example, got one: after a local step every "
             "example's gradient depends on every other example."
         )
+
+
+def _check_clip(config: TrainConfig) -> None:
+    """Check that a threshold that follows a quantile is one of whole clients' L2 norms."""
+    if config.clip_quantile is None:
+        return
+    for name, plain in (("unit", "client"), ("norm", "l2"), ("most_examples", None)):
+        if (given := getattr(config, name)) != plain:
+            raise ValueError(
+                f"Expected {name}={plain} with clip_quantile, got {given}: the quantile is of the "
+                "L2 norms of clients' updates, and each is clipped and sent as one vector."
+            )
 
 
 def _check_sampling(config: TrainConfig) -> None:

@@ -64,6 +64,11 @@ def hidden_cohorts(config: TrainConfig) -> HiddenCohorts | None:
     return HiddenCohorts(config.sampling, config.population, config.cohort, config.rounds)
 
 
+def beside(config: TrainConfig) -> int:
+    """How many numbers a client sends beside its update, in the same release."""
+    return 0 if config.clip_quantile is None else 1
+
+
 def record_of(mechanism: UpdateMechanism) -> dict[str, Any]:
     """A mechanism's record, from which it can be made again; empty if it has none.
 

@@ -63,6 +63,7 @@ def train(
     sampling: Draw = "fixed",
     max_participations: int | None = None,
     clip_norm: float = DEFAULT_CLIP_NORM,
+    clip_quantile: float | None = None,
     coordinates: int | Literal["auto"] | None = None,
     local_epochs: int | None = None,
     batch: int | None = None,
@@ -125,6 +126,10 @@ def train(
             be, so that all take part equally often. As many as `rounds` for no cap. None under
             model trust.
         clip_norm: L2 threshold of a client's update, or of an example's gradient.
+        clip_quantile: let the threshold follow this quantile of the clients' norms, from clip_norm
+            on: 0.5 clips about half of the updates. Each client sends beside its update whether it
+            was clipped, in the same noisy sum and the same account; that costs the update 2 % more
+            noise (`docs/theory/alongside.md`). None for clip_norm throughout.
         coordinates: how many coordinates of a rotated update are sent, a public random subset that
             is drawn anew in each round; None for all. A tenth of them costs a tenth of the bytes at
             the same epsilon, and little accuracy where noise rules (`docs/theory/subsets.md`).
@@ -189,10 +194,8 @@ def train(
         >>> run.guarantee.epsilon <= 8, run.upload_bytes, run.model
         (True, 152, Linear(in_features=40, out_features=2, bias=True))
     """
-    problem = problem_of(
-        model, clients, loss=loss, test=test, parts=parts, frozen=frozen, buffers=buffers,
-        columns=columns, public=public,
-    )  # fmt: skip
+    problem = problem_of(model, clients, loss=loss, test=test, parts=parts, frozen=frozen,
+                         buffers=buffers, columns=columns, public=public)  # fmt: skip
     rounds, everyone = validate.whole("rounds", rounds, low=1), len(problem.clients)
     config = TrainConfig(
         dataset=OWN, model=OWN, mechanism="", population=everyone, rounds=rounds, delta=delta,
@@ -205,6 +208,7 @@ def train(
         local_learning_rate=_local(unit, local_learning_rate), loss=_named(loss), buffers=buffers,
         parts=_tuple(parts), frozen=_tuple(frozen), most_examples=most_examples,
         problem=problem.digest, coordinates=_number(coordinates), checkpoint_every=checkpoint_every,
+        clip_quantile=clip_quantile,
     )  # fmt: skip
     asked = mechanism, bits, server_optimizer, coordinates == "auto"
     return _trained(TrainingRequest(problem, config, *asked), folder, on_round, baseline, progress)

@@ -34,6 +34,7 @@ class RoundMetrics:
         delta, neighboring: of that epsilon; they may change when a run is resumed.
         mean: SHA-256 of the decoded mean, in hexadecimal: what the server learned. Empty if nobody
             took part, and in files that older versions wrote.
+        threshold: that clients clipped to, if it follows a quantile.
     """
 
     round: int
@@ -49,6 +50,7 @@ class RoundMetrics:
     delta: float | None = None
     neighboring: Neighboring | None = None
     mean: str = ""
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

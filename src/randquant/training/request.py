@@ -12,7 +12,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.configured import OWN, hidden_cohorts, record_of
+from randquant.training.configured import OWN, beside, hidden_cohorts, record_of
 from randquant.training.local import Local
 from randquant.training.optimizer import MakeOptimizer
 from randquant.training.problem import Problem
@@ -95,8 +95,8 @@ class TrainingRequest:
             examples = Learner(self.problem, Local(config.batch)).examples
         return Target(
             config.stop_at_epsilon, config.delta, config.neighboring, self.bits, trust,
-            config.clip_norm, self.problem.dimension, config.population, config.cohort,
-            config.rounds, most, examples, hidden, config.coordinates,
+            config.clip_norm, self.problem.dimension + beside(config), config.population,
+            config.cohort, config.rounds, most, examples, hidden, config.coordinates,
         )  # fmt: skip
 
 

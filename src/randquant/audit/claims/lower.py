@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_ndtr, logsumexp, ndtr
-from scipy.stats import binom
+from scipy.special import gammaln, log_ndtr, ndtr
 
 from randquant.privacy.accounting.composition.loss import PrivacyLoss
-from randquant.privacy.accounting.composition.rule import attained_epsilon
+from randquant.privacy.accounting.composition.rule import reached_epsilon
+from randquant.privacy.divergence import UNIT
 
 SLACK = 1e-9
 """Generous bound of the relative error of scipy's normal tails, their differences and logarithms,
@@ -30,7 +29,7 @@ LARGEST = 2**14
 """Most counts of rounds that are weighed; beyond, nothing is said."""
 
 TAIL = 1e-20
-"""Mass of a binomial that is left out on either side, to the attacker's disadvantage."""
+"""Mass of a binomial that is left out, to the attacker's disadvantage."""
 
 
 def attained(pairs: Iterable[tuple[float, float]], rate: float, rounds: int, delta: float) -> float:
@@ -55,54 +54,35 @@ def attained(pairs: Iterable[tuple[float, float]], rate: float, rounds: int, del
     pairs = list(pairs)
     best = 0.0
     if rate < 1 and rounds > 1 and max(map(abs, np.ravel(pairs))) <= FURTHEST:
-        best = attained_epsilon(_Cells(rate, tuple(pairs)), rounds, delta)
+        best = max(reached_epsilon(_in_cells(rate, *pair), rounds, delta) for pair in pairs)
     taken, mass = _binomial(rate, rounds)
     if taken.size > LARGEST:
         return best
     root = math.sqrt(rounds)
+    # theory/claims.md, Proposition 3: of logarithms of factorials.
+    error = 16 * UNIT * float(gammaln(rounds + 1))
     for m, other in pairs:
         first, second = taken * (m / root), taken * (other / root)
         centre, spread = float(mass @ first), float(np.ptp(first)) + 40.0
         low, high = centre - spread, centre + spread
         for _ in range(PASSES):
             at = np.linspace(low, high, THRESHOLDS)
-            found = _epsilons(at, first, second, mass, delta)
+            found = _epsilons(at, first, second, mass, delta, error)
             place = int(found.argmax())
             best = max(best, float(found[place]))
             low, high = at[max(place - 2, 0)], at[min(place + 2, THRESHOLDS - 1)]
     return best
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """Worlds in which the adversary sees only in which cell each round's outcome lies."""
-
-    rate: float
-    pairs: tuple[tuple[float, float], ...]
-
-    @property
-    def through(self) -> bool:
-        """No: the two worlds are compared at once."""
-        return False
-
-    def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
-        """None is known: cells hide something."""
-        return ()
-
-    def attained(self) -> tuple[PrivacyLoss, ...]:
-        """The loss of each pair, rounded down."""
-        return tuple(self._loss(*pair) for pair in self.pairs)
-
-    def _loss(self, m: float, other: float) -> PrivacyLoss:
-        # theory/claims.md, Proposition 5.
-        x = np.linspace(min(m, other, 0.0) - 12, max(m, other, 0.0) + 12, CELLS + 1)
-        p, q = (
-            (1 - self.rate) * _masses(x) + self.rate * _masses(x - centre) for centre in (m, other)
-        )
-        kept = (p > 1e-280) & (q > 1e-280)
-        ratio = np.log(p[kept] / q[kept])
-        losses = ratio - 4 * SLACK * (1 + np.abs(ratio))
-        return PrivacyLoss(losses, p[kept] * (1 - 2 * SLACK), 0.0, upward=False)
+def _in_cells(rate: float, m: float, other: float) -> PrivacyLoss:
+    """The loss of a round, rounded down, if only the cell that the outcome lies in is seen."""
+    # theory/claims.md, Proposition 5.
+    x = np.linspace(min(m, other, 0.0) - 12, max(m, other, 0.0) + 12, CELLS + 1)
+    p, q = ((1 - rate) * _masses(x) + rate * _masses(x - centre) for centre in (m, other))
+    kept = (p > 1e-280) & (q > 1e-280)
+    ratio = np.log(p[kept] / q[kept])
+    losses = ratio - 4 * SLACK * (1 + np.abs(ratio))
+    return PrivacyLoss(losses, p[kept] * (1 - 2 * SLACK), 0.0, upward=False)
 
 
 def _masses(x: np.ndarray) -> np.ndarray:
@@ -121,29 +101,45 @@ def attained_if_seen(
         True
     """
     # theory/claims.md, Proposition 4: in half of all runs it takes part at least so often.
-    often = int(binom.median(rounds, rate)) - 1
+    often = math.floor(rounds * rate * (1 - SLACK))
     return attained(pairs, 1.0, often, 2 * delta) if often > 0 and 2 * delta < 1 else 0.0
 
 
 def _epsilons(
-    at: np.ndarray, first: np.ndarray, second: np.ndarray, mass: np.ndarray, delta: float
+    at: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+    mass: np.ndarray,
+    delta: float,
+    error: float,
 ) -> np.ndarray:
     """log((P(S > t) - delta) / Q(S > t)) for each threshold t, lowered."""
     # theory/claims.md, Proposition 3: what the binomial leaves out counts for Q, and not for P.
-    above = np.asarray(logsumexp(log_ndtr(first - at[:, None]), axis=1, b=mass))
-    other = np.asarray(logsumexp(log_ndtr(second - at[:, None]), axis=1, b=mass))
-    other = np.logaddexp(other, math.log(2 * TAIL)) if mass.size > 1 else other
-    slack = 4 * SLACK * (1 + np.abs(above) + np.abs(other))
+    above = _log_mean(log_ndtr(first - at[:, None]), mass)
+    other = _log_mean(log_ndtr(second - at[:, None]), mass)
+    other = np.logaddexp(other, math.log(TAIL)) if mass.size > 1 else other
+    slack = 4 * SLACK * (1 + np.abs(above) + np.abs(other)) + error
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         left = above - slack + np.log1p(-np.exp(math.log(delta) - above + slack))
     return np.where(np.isnan(left), -np.inf, left) - other - slack
 
 
+def _log_mean(logs: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """log of the sum of mass · e^logs over the last axis."""
+    peak = logs.max(axis=1)
+    return peak + np.log(np.exp(logs - peak[:, None]) @ mass)
+
+
 def _binomial(rate: float, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """How often it takes part, and how probable that is; at most some thousand values."""
+    """How often it takes part, and how probable that is, without what is too improbable."""
     if rate == 1:
         return np.array([float(rounds)]), np.ones(1)
-    low, high = binom.ppf([TAIL, 1 - 2.0**-52], rounds, rate)
-    high = min(rounds, high + 8 * math.sqrt(rounds * rate) + 40)
-    taken = np.arange(max(low - 1, 0), high + 1)
-    return taken, binom.pmf(taken, rounds, rate) * (1 - SLACK)
+    mean = rounds * rate
+    # theory/claims.md, Proposition 3: by Bernstein's inequality all but TAIL is within it.
+    width = 16 + math.sqrt(16**2 + 94 * mean * (1 - rate))
+    taken = np.arange(max(math.floor(mean - width), 0), min(math.ceil(mean + width), rounds) + 1)
+    if taken.size > LARGEST:
+        return taken, np.zeros(0)
+    missed = rounds - taken
+    ways = gammaln(rounds + 1) - gammaln(taken + 1) - gammaln(missed + 1)
+    return taken, np.exp(ways + taken * math.log(rate) + missed * math.log1p(-rate))

@@ -16,8 +16,8 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg import draw
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.files import DamagedFile
 from randquant.integrations.flower import messages
-from randquant.integrations.flower.files import DamagedFile
 from randquant.integrations.flower.messages import Head
 from randquant.integrations.flower.offer import Offer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from logging import ERROR, INFO
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Result, Strategy
 
 from randquant._internal import locks, validate
@@ -24,28 +24,16 @@ from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.ahead import WAYS, Handshakes, Way, fewest
 from randquant.integrations.flower.eligible import EligibleGrid
+from randquant.integrations.flower.history import RoundRow, page, write
 from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.planned import for_target
 from randquant.integrations.flower.replies import Link
 from randquant.integrations.flower.sums import PlainSum, SecureSum, Sum
 from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, parts_of
+from randquant.integrations.flower.wrapped import EXAMPLES, check_inner, check_nodes
 from randquant.privacy.guarantee import Neighboring
 
-STATE_FILE = "server.state"
-
-EXAMPLES = "num-examples"
-"""Flower's name for the weight of a client."""
-
-LOOK_AT_EACH = (
-    "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
-    "QFedAvg",
-)  # fmt: skip
-"""Strategies that need every client's update, which a private mean hides."""
-
-
-BYTES = (
-    "randquant: in round %d a client sent %d bytes in all its messages, %d of them its update; as "
-    "plain codes, which the server would see one by one, the update would be %d."
-)
+STATE_FILE, REPORT = "server.state", "report.html"
 
 
 class RoundsFailed(RuntimeError):
@@ -75,8 +63,8 @@ class QuantizedStrategy(Strategy):
         losses: what sums must withstand: chooses the number of neighbours, and logs it.
         step_timeout: seconds for each step of secure aggregation other than the upload.
         folder: folder for the model, the strategy's moments and the account, which are written
-            after every round and before clients are asked. A run started again with the same folder
-            continues.
+            after every round and before clients are asked, and for `report.html` at the end. A run
+            started again with the same folder continues.
         parts: patterns such as `head.*`: arrays whose names match one are trained, sent and
             counted; None for all of floating-point numbers. Running statistics never are.
         frozen: patterns of arrays that are left out.
@@ -93,6 +81,7 @@ class QuantizedStrategy(Strategy):
         handshake: `apart`: a secure sum takes five messages, one after the other. `ahead`: from the
             second round on three, since a round's handshake travels with the messages of the round
             before, when its clients are chosen.
+        connect_timeout: seconds that `start` waits for the nodes that a round needs.
 
     Guarantees:
         The reported epsilon holds for every client, whatever fails: it counts all clients that were
@@ -132,8 +121,9 @@ class QuantizedStrategy(Strategy):
         directory: Mapping[int, bytes] | None = None,
         losses: Losses | None = None,
         handshake: Way = "apart",
+        connect_timeout: float = 60.0,
     ) -> None:
-        _check_inner(strategy)
+        check_inner(strategy)
         validate.choice("buffers", buffers, BUFFERS)
         if statistics is not None and buffers != "server":
             raise ValueError(f"Expected buffers='server' with statistics, got buffers={buffers!r}.")
@@ -154,21 +144,26 @@ class QuantizedStrategy(Strategy):
         self.neighbours, self.losses, self.step_timeout = neighbours, losses, step_timeout
         self.patience = validate.whole("patience", patience, low=1)
         graph = neighbours if losses is None else losses
-        validate.choice("handshake", handshake, WAYS)
+        ways = WAYS if mechanism.trust == "aggregate" else ("apart",)  # others have no handshake
+        validate.choice("handshake", handshake, ways)
         self._handshakes = Handshakes(handshake, self.least, graph, directory)
+        self.connect_timeout = validate.real("connect_timeout", connect_timeout, low=0)
+        self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
         self.stopped = ""  # why training is over, once it is
         self._path = None if folder is None else Path(folder) / STATE_FILE
-        self._done = 0  # rounds before this start
-        self._failures = 0
+        self._done = self._failures = self._asked = 0  # rounds before this start; in a row; clients
+        self.history: list[RoundRow] = []  # with failed rounds
         self._sum: Sum | None = None
-        self._asked = 0
         self._base = ArrayRecord()
+        self._squares: tuple[float, ...] = ()  # what a mechanism adapts to, of what was released
+
+    for_target = classmethod(for_target)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the strategy choose clients, and set up the round with them."""
-        self._base, self._sum = arrays, None
+        self._base, self._sum, self._asked = arrays, None, 0
         number = server_round + self._done
         offer = self._offer(arrays)
         view = EligibleGrid(grid, offer, self.accountant)
@@ -184,6 +179,7 @@ class QuantizedStrategy(Strategy):
                 raise ProtocolError(
                     "Expected each client once in a round and within its epsilon, got others."
                 )
+            offer = self._offer(arrays, len(chosen))  # at the same cost, whatever it adapts to
             link = Link(grid, self.step_timeout, requests[0].metadata.message_type, str(number))
             if self.mechanism.trust == "local":
                 self._sum = PlainSum(offer, sorted(chosen), link)
@@ -220,7 +216,7 @@ class QuantizedStrategy(Strategy):
         layout = self._layout(self._base)
         try:
             good = current.add(replies)
-            moved = layout.moved(self._base, current.mean())
+            moved = layout.moved(self._base, mean := current.mean())
         except ValueError as error:
             self._fail(number, error)
             return None, None
@@ -237,11 +233,11 @@ class QuantizedStrategy(Strategy):
         if self.statistics is not None:
             layout.take_running(arrays, self.statistics(ArrayRecord(dict(arrays.items()))))
         self._failures = 0
+        self._squares = current.offer.mechanism.noted(self._squares, mean, good)
+        sizes = current.measured()
+        row = self._note(number, self._asked - good, sizes)
         self._save(number, arrays)
-        epsilon = self.accountant.get_epsilon(self.accountant.delta)
-        own = {"clients": good, "dropped": self._asked - good, "epsilon": epsilon}
-        own |= current.measured()
-        log(INFO, BYTES, number, *current.measured().values())
+        own = {"clients": good, "dropped": row.dropped, "epsilon": row.epsilon, **sizes}
         return arrays, MetricRecord({**(metrics or {}), **own})
 
     def configure_evaluate(
@@ -271,7 +267,7 @@ class QuantizedStrategy(Strategy):
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
+        num_rounds: int | None = None,
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
@@ -279,7 +275,10 @@ class QuantizedStrategy(Strategy):
     ) -> Result:
         """Run the rounds that are not done yet, like Flower's `Strategy.start`.
 
+        Without num_rounds they are those of `for_target`, or 3.
+
         Raises:
+            TooFewNodes: fewer nodes are connected than a round needs; no client was asked.
             RoundsFailed: `patience` rounds in a row have failed.
             ValueError: the folder holds a run of another mechanism, model, or account.
             BlockingIOError: another process is training in the folder.
@@ -290,14 +289,16 @@ class QuantizedStrategy(Strategy):
                 stack.enter_context(locks.folder(self._path.parent))
             self._layout(initial_arrays)  # checks it
             arrays = self._restore(initial_arrays)
-            done = self._done
-            self._handshakes.start(num_rounds)
+            done, planned = self._done, self.rounds if num_rounds is None else num_rounds
+            if planned > done:
+                check_nodes(grid, self.strategy, self.needed, self.connect_timeout)
+            self._handshakes.start(planned)
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
                 return evaluate_fn(number + done, model) if evaluate_fn else None
 
             result = super().start(
-                grid, arrays, max(num_rounds - done, 0), timeout, train_config, evaluate_config,
+                grid, arrays, max(planned - done, 0), timeout, train_config, evaluate_config,
                 evaluate if evaluate_fn else None,
             )  # fmt: skip
             if not result.arrays:
@@ -306,11 +307,15 @@ class QuantizedStrategy(Strategy):
                          "evaluate_metrics_serverapp"):  # fmt: skip
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
             log(INFO, "randquant: %s", self.accountant.get_privacy_spent())
+            if self._path is not None:
+                self.report(self._path.with_name(REPORT), result)
             return result
 
-    def _offer(self, arrays: ArrayRecord) -> Offer:
-        layout = self._layout(arrays)
-        return Offer(self.mechanism, layout.dimension, layout.parts, self.buffers)
+    def _offer(self, arrays: ArrayRecord, clients: int | None = None) -> Offer:
+        layout, now = self._layout(arrays), self.mechanism
+        if clients is not None:  # of a round
+            now = now.adapted(self._squares, layout.dimension, clients)
+        return Offer(now, layout.dimension, layout.parts, self.buffers)
 
     def _layout(self, arrays: ArrayRecord) -> Layout:
         """Which arrays are trained; ValueError if there are running statistics to refuse."""
@@ -334,11 +339,32 @@ class QuantizedStrategy(Strategy):
         self._sum = None
         self._failures += 1
         log(ERROR, "randquant: round %d failed, the model is as before: %s", number, error)
+        self._note(number, self._asked, {}, str(error))
         if self._failures >= self.patience:
             raise RoundsFailed(
                 f"Expected a round to succeed, got {self._failures} failures in a row, the last: "
                 f"{error}"
             ) from error
+
+    def report(self, path: str | Path, result: Result | None = None) -> None:
+        """Write the run as one HTML page: epsilon, bytes and dropouts of every round.
+
+        Args:
+            path: of the file.
+            result: of `start`, for what the server measured after each round.
+        """
+        measured = {} if result is None else result.evaluate_metrics_serverapp
+        title = f"{type(self.strategy).__name__} with private updates"
+        guarantee = self.accountant.get_privacy_spent()
+        write(Path(path), page(title, self.history, guarantee, measured))
+
+    def _note(self, number: int, dropped: int, sizes: dict[str, int], why: str = "") -> RoundRow:
+        """Note in the history and the log what a round cost."""
+        epsilon = self.accountant.get_epsilon(self.accountant.delta)
+        row = RoundRow(number, epsilon, self._asked, dropped, **sizes, failed=why)
+        self.history.append(row)
+        log(INFO, "randquant: %s.", row.line())
+        return row
 
     def _save(self, rounds: int, arrays: ArrayRecord) -> None:
         if self._path is None:
@@ -348,12 +374,14 @@ class QuantizedStrategy(Strategy):
             "offer": self._offer(arrays).digest,
             "strategy": type(self.strategy).__name__,
             "accountant": self.accountant.state_dict(),
+            "squares": self._squares,
+            "history": [dataclasses.asdict(row) for row in self.history],
         }
         state.save(self._path, record, arrays, self.strategy)
 
     def _restore(self, initial: ArrayRecord) -> ArrayRecord:
         """The model to continue with: the folder's, if it has one."""
-        self._done, self._failures, self.stopped = 0, 0, ""
+        self._done, self._failures, self.stopped, self.history, self._squares = 0, 0, "", [], ()
         if self._path is None or not self._path.exists():
             return initial
         record, arrays = state.load(self._path, self.strategy)
@@ -366,26 +394,7 @@ class QuantizedStrategy(Strategy):
             )
         done = validate.whole("rounds", record.get("rounds"), low=0)
         self.accountant.load_state_dict(record.get("accountant", {}))
-        self._done = done
+        self._done, self._squares = done, tuple(record.get("squares", ()))
+        self.history = [RoundRow(**row) for row in record.get("history", [])]
         log(INFO, "randquant: continuing after round %d.", self._done)
         return arrays
-
-
-def _check_inner(strategy: Strategy) -> None:
-    validate.kind("strategy", strategy, Strategy)
-    refused = tuple(getattr(strategies, name) for name in LOOK_AT_EACH if hasattr(strategies, name))
-    name = type(strategy).__name__
-    if isinstance(strategy, refused):
-        raise ValueError(
-            f"Expected a strategy that needs only the mean of updates, got {name}: it needs every "
-            "update, which the server does not see."
-        )
-    weighted = getattr(strategy, "weighted_by_key", EXAMPLES)
-    if weighted != EXAMPLES:
-        raise ValueError(
-            f"Expected a strategy in which clients have equal weights, got {name} weighted by "
-            f"{weighted!r}: a client's weight would tell the server how much data it has, and no "
-            "epsilon covers that. Leave weighted_by_key out: all clients count alike."
-        )
-    if isinstance(strategy, QuantizedStrategy) or name.startswith("DifferentialPrivacy"):
-        raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")

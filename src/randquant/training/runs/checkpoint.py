@@ -26,6 +26,8 @@ def save(path: Path, state: State, identity: str) -> None:
         "optimizer": np.frombuffer(text.encode(), dtype=np.uint8),
         **arrays,
     }
+    if state.threshold is not None:
+        tensors["threshold"] = np.array([state.threshold])
     tensors["checksum"] = _checksum(tensors)
     write_atomic(path, safetensors.numpy.save(tensors))
 
@@ -53,9 +55,10 @@ def load(path: Path, identity: str) -> State | None:
     text = bytes(tensors.get("optimizer", np.empty(0, np.uint8))).decode()  # none in version 0.1.0
     optimizer = from_tensors(tensors, text) if text else {}
     squares = tensors.get("squares", np.empty(0)).tolist()  # of mechanisms that adapt
+    threshold = float(tensors["threshold"][0]) if "threshold" in tensors else None
     return State(
         int(tensors["round"][0]), tensors["parameters"], tensors["participations"], optimizer,
-        tuple(squares),
+        tuple(squares), threshold,
     )  # fmt: skip
 
 

@@ -211,6 +211,7 @@ def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRe
             pool=pool,
             workers=config.threads,
             hidden=hidden_cohorts(config),
+            clip=prepared.clip,
             # Public and the run's own: it goes on with the same subsets of coordinates.
             public_seed=int(run_folder.read_sent(folder, config).identity[:16], 16),
         )
@@ -358,7 +359,7 @@ def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
     """Compile the encoder before the first round is timed; return the bytes of an upload."""
     hidden = hidden_cohorts(config)
     cohort = config.cohort if hidden is None else hidden.summands(prepared.mechanism.trust)
-    dimension = prepared.learner.dimension
+    dimension = prepared.sent
     zeros = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
     mechanism = prepared.mechanism.in_round(0)
     payloads = [mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
@@ -391,6 +392,6 @@ def _summary(
         rounds=state.round,
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
         public_examples=prepared.problem.public,
-        bytes_as_codes=prepared.mechanism.payload_bytes(dimension),
+        bytes_as_codes=prepared.mechanism.payload_bytes(prepared.sent),
         beside=None if prepared.beside is None else prepared.beside.guarantee(participations),
     )

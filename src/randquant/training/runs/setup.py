@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from randquant.aggregation.alongside import QuantileClip
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
@@ -12,7 +13,7 @@ from randquant.privacy.accounting.ledger import Ledger
 from randquant.training import functions
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
-from randquant.training.configured import OWN, fingerprint_of, hidden_cohorts, mechanism_of
+from randquant.training.configured import OWN, beside, fingerprint_of, hidden_cohorts, mechanism_of
 from randquant.training.local import Local, Weighting
 from randquant.training.named import named_problem
 from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
@@ -51,6 +52,7 @@ class Prepared:
         schedule: draws the cohorts and ends the run.
         beside: of a whole client whose participation is seen, where the schedule's is not that.
         fingerprint: of the mechanism, in hexadecimal; empty if the configuration says it all.
+        clip: how the clipping threshold moves; None if it does not.
     """
 
     problem: Problem
@@ -60,6 +62,12 @@ class Prepared:
     schedule: Schedule
     beside: Ledger | None
     fingerprint: str
+    clip: QuantileClip | None = None
+
+    @property
+    def sent(self) -> int:
+        """Coordinates of what a client sends: of its update, and of what it sends beside it."""
+        return self.learner.dimension + beside(self.schedule.config)
 
 
 def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
@@ -77,10 +85,12 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     _check_sums(config, mechanism)
     problem = _problem(config) if given.problem is None else given.problem
     learner = Learner(problem, _local(config, mechanism), config.device)
+    size = learner.dimension + beside(config)
+    clip = _clip(config, mechanism)
     of_run = {"delta": config.delta, "neighboring": config.neighboring}
     ledger = Ledger(
         mechanism,
-        learner.dimension,
+        size,
         examples=learner.examples if config.unit == "example" else None,
         limit=config.stop_at_epsilon,
         cohorts=hidden_cohorts(config),
@@ -88,11 +98,11 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     )
     # A mean of clipped gradients is itself clipped as a whole: both guarantees hold.
     plain = config.unit == "client" and not ledger.hidden
-    beside = None if plain else Ledger(mechanism, learner.dimension, **of_run)
-    fingerprint = fingerprint_of(config, mechanism, learner.dimension)
+    other = None if plain else Ledger(mechanism, size, **of_run)
+    fingerprint = fingerprint_of(config, mechanism, size)
     server = server_step(config, problem, given.optimizer)
     schedule = Schedule(config, ledger, key)
-    return Prepared(problem, learner, mechanism, server, schedule, beside, fingerprint)
+    return Prepared(problem, learner, mechanism, server, schedule, other, fingerprint, clip)
 
 
 def server_step(
@@ -133,6 +143,17 @@ def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
         config.batch, config.local_epochs, config.local_learning_rate, norm,
         _weighting(config, mechanism),
     )  # fmt: skip
+
+
+def _clip(config: TrainConfig, mechanism: UpdateMechanism) -> QuantileClip | None:
+    if config.clip_quantile is None:
+        return None
+    if mechanism.clip_norm is None:
+        raise ValueError(
+            "Expected a clip_norm with clip_quantile, got none: it is the threshold that follows "
+            "the quantile, and coordinates are clipped one by one here."
+        )
+    return QuantileClip(mechanism.clip_norm, config.clip_quantile)
 
 
 def _weighting(config: TrainConfig, mechanism: UpdateMechanism) -> Weighting | None:

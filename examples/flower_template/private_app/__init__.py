@@ -1,0 +1,1 @@
+"""A Flower app whose clients send their updates with a guarantee."""

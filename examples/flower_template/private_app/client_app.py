@@ -1,0 +1,21 @@
+"""The client: trains on its own data; only protected bits of its update are sent."""
+
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from private_app import task
+from randquant.flower import QuantizeMod
+
+app = ClientApp()
+
+
+# The client's own limit, which no server can raise. A SuperNode may set another in its node-config
+# (`randquant-epsilon`), and should have a file for its account (`randquant-ledger`).
+@app.train(mods=[QuantizeMod(epsilon=8.0, delta=1e-5)])
+def train(message: Message, context: Context) -> Message:
+    """Return the trained model; the mod turns it into what may be sent."""
+    model = task.build_model()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    part = int(context.node_config["partition-id"])
+    task.train(model, task.client_data(part, int(context.node_config["num-partitions"])))
+    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict())}), reply_to=message)

@@ -1,0 +1,32 @@
+"""The server: a strategy for a target, and a test after each round."""
+
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from private_app import task
+from randquant.flower import QuantizedStrategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train until the rounds are done, or the target would be exceeded."""
+    config, model = context.run_config, task.build_model()
+    strategy = QuantizedStrategy.for_target(
+        FedAvg(fraction_evaluate=0.0),  # the server evaluates
+        epsilon=config["epsilon"],
+        rounds=config["num-server-rounds"],
+        clients=config["clients"],
+        cohort=config["cohort"],
+        dropouts=config["dropouts"],
+        model=model,
+        folder=config["folder"] or f"private-app-{context.run_id}",
+    )
+
+    def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
+        model.load_state_dict(arrays.to_torch_state_dict())
+        return MetricRecord({"accuracy": task.accuracy(model, task.test_data())})
+
+    strategy.start(grid, ArrayRecord(model.state_dict()), evaluate_fn=evaluate)

@@ -1,0 +1,165 @@
+"""A strategy from a target: plans the mechanism, and says beforehand what cannot be met."""
+
+from __future__ import annotations
+
+from logging import WARNING
+from typing import Any, Literal, Protocol, TypeVar
+
+from flwr.app import ArrayRecord
+from flwr.common import log
+from flwr.serverapp.strategy import Strategy
+
+from randquant._internal import validate
+from randquant._internal.patterns import Patterns
+from randquant.aggregation.registry import update_mechanism
+from randquant.aggregation.secagg.terms import TWO_THIRDS, part_of
+from randquant.integrations.flower.updates import Buffers, Layout, parts_of
+from randquant.privacy.guarantee import Neighboring
+from randquant.training.target import Target, choose
+
+
+class Wrapper(Protocol):
+    """What a strategy that is made for a target takes down."""
+
+    rounds: int
+    needed: int
+
+
+W = TypeVar("W", bound=Wrapper)
+
+MOST_DELTA = 1e-5
+
+
+def for_target(
+    cls: type[W],
+    strategy: Strategy,
+    *,
+    epsilon: float,
+    rounds: int,
+    cohort: int,
+    model: Any,
+    clients: int | None = None,
+    dropouts: int = 0,
+    delta: float | None = None,
+    trust: Literal["aggregate", "local"] = "aggregate",
+    bits: int = 1,
+    clip_norm: float = 1.0,
+    coordinates: int | None = None,
+    neighboring: Neighboring = "replace_one",
+    max_participations: int | None = None,
+    parts: Patterns = None,
+    frozen: Patterns = None,
+    buffers: Buffers = "refuse",
+    **options: Any,
+) -> W:
+    """Wrap a strategy so that the whole run meets a target, before any client is asked.
+
+    Args:
+        cls: the class.
+        strategy: as for the constructor. Its `min_train_nodes` and `min_available_nodes` are raised
+            to the cohort where they are lower.
+        epsilon: the target in nats, for one client's whole participation; training ends before a
+            round that would exceed it.
+        rounds: how many rounds; `start` runs as many by default.
+        cohort: clients that are asked in each round, at least.
+        model: what is trained: an ArrayRecord, a torch module, a state dict, or the number of
+            coordinates of an update.
+        clients: how many clients there are, for the default of delta; the cohort by default.
+        dropouts: how many of a cohort may be lost without failing the round: the noise is that of
+            the others.
+        delta: of the target; by default a tenth of 1 / clients, and at most 1e-5.
+        trust: `aggregate`, a server that sees sums only, or `local`, one that sees each client's
+            codes.
+        bits: most bits of a code.
+        clip_norm: L2 threshold of a client's update.
+        coordinates: how many coordinates of a rotated update are sent; None for all.
+        neighboring: of the guarantee.
+        max_participations: most rounds of one client; by default all. Fewer need less noise, and
+            end the training when too few clients are left.
+        parts, frozen, buffers: as for the constructor.
+        options: further arguments of the constructor, such as folder or losses.
+
+    Returns:
+        A strategy with a calibrated mechanism, `stop_at_epsilon=epsilon`, and `rounds`.
+
+    Guarantees:
+        `rounds` answers of one client (or max_participations, if fewer) cost it epsilon at most.
+        Nothing depends on data.
+
+    Raises:
+        OutOfReach: no noise meets the target; the message says what would be needed.
+        ValueError, TypeError: the model has running statistics, or an argument is out of bounds.
+        (`start` raises TooFewNodes before round 1 if the cohort is larger than the nodes there
+        are.)
+        A target that leaves no useful signal is a warning in the log, with what it would take.
+
+    Example:
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> from randquant.flower import QuantizedStrategy
+        >>> strategy = QuantizedStrategy.for_target(
+        ...     FedAvg(), epsilon=8.0, rounds=20, cohort=200, model=650)
+        >>> strategy.rounds, strategy.least, strategy.accountant.max_epsilon
+        (20, 200, 8.0)
+    """
+    validate.whole("rounds", rounds, low=1)
+    validate.whole("cohort", cohort, low=2 if trust == "aggregate" else 1)
+    validate.choice("trust", trust, ("aggregate", "local"))
+    population = cohort if clients is None else validate.whole("clients", clients, low=cohort)
+    summed = cohort - _spared(cohort, dropouts, trust)
+    most = min(rounds, max_participations or rounds)
+    validate.whole("max_participations", most, low=1)
+    delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
+    target = Target(
+        epsilon, delta, neighboring, bits, trust, clip_norm,
+        _dimension(model, parts, frozen, buffers), population, summed, rounds, most,
+        coordinates=coordinates,
+    )  # fmt: skip
+    found = choose(target)
+    if found.warning:
+        log(WARNING, "randquant: %s", found.warning)
+    mechanism = update_mechanism(
+        found.mechanism, found.parameters, trust=trust, clip_norm=found.clip_norm,
+        cohort=summed if trust == "aggregate" else None, coordinates=coordinates,
+    )  # fmt: skip
+    make: Any = cls
+    made: W = make(
+        strategy, mechanism, delta=delta, neighboring=neighboring, stop_at_epsilon=epsilon,
+        parts=parts, frozen=frozen, buffers=buffers, **options,
+    )  # fmt: skip
+    made.rounds, made.needed = rounds, cohort
+    for name in ("min_train_nodes", "min_available_nodes"):
+        setattr(strategy, name, max(cohort, getattr(strategy, name, 0)))
+    return made
+
+
+def _spared(cohort: int, dropouts: int, trust: str) -> int:
+    """The dropouts that a sum withstands, checked against its threshold."""
+    validate.whole("dropouts", dropouts, low=0)
+    if trust == "local":
+        return 0
+    others = cohort - 1
+    most = others - part_of(others, TWO_THIRDS)
+    validate.whole(
+        "dropouts", dropouts, high=most,
+        why=f"two thirds of {others} neighbours must answer to the end",
+    )  # fmt: skip
+    return dropouts
+
+
+def _dimension(model: Any, parts: Patterns, frozen: Patterns, buffers: Buffers) -> int:
+    """Coordinates of an update; ValueError if the model has running statistics to refuse."""
+    if isinstance(model, int):
+        return validate.whole("model", model, low=1, why="it is a number of coordinates")
+    arrays = model
+    if not isinstance(model, ArrayRecord):
+        state = model.state_dict() if callable(getattr(model, "state_dict", None)) else model
+        try:
+            arrays = ArrayRecord(state)
+        except (TypeError, ValueError, AttributeError):
+            raise TypeError(
+                "Expected model to be an ArrayRecord, a torch module, a state dict or a number of "
+                f"coordinates, got {validate.shown(model)}."
+            ) from None
+    layout = Layout.of(arrays, parts_of(arrays, parts, frozen))
+    layout.check_running(buffers)
+    return layout.dimension

@@ -1,0 +1,83 @@
+"""What a wrapped strategy must be, and how many nodes it must find before the first round."""
+
+from __future__ import annotations
+
+import time
+from logging import INFO
+
+from flwr.common import log
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as strategies
+from flwr.serverapp.strategy import Strategy
+
+from randquant._internal import validate
+
+EXAMPLES = "num-examples"
+"""Flower's name for the weight of a client."""
+
+LOOK_AT_EACH = (
+    "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
+    "QFedAvg",
+)  # fmt: skip
+"""Strategies that need every client's update, which a private mean hides."""
+
+POLL = 1.0  # seconds between looks at who is connected
+
+
+class TooFewNodes(ValueError):
+    """The rounds of a run cannot have the clients that its guarantee needs."""
+
+
+def check_inner(strategy: Strategy) -> None:
+    """Refuse a strategy that needs more than the mean of equally weighted updates."""
+    validate.kind("strategy", strategy, Strategy)
+    refused = tuple(getattr(strategies, name) for name in LOOK_AT_EACH if hasattr(strategies, name))
+    name = type(strategy).__name__
+    if isinstance(strategy, refused):
+        raise ValueError(
+            f"Expected a strategy that needs only the mean of updates, got {name}: it needs every "
+            "update, which the server does not see."
+        )
+    weighted = getattr(strategy, "weighted_by_key", EXAMPLES)
+    if weighted != EXAMPLES:
+        raise ValueError(
+            f"Expected a strategy in which clients have equal weights, got {name} weighted by "
+            f"{weighted!r}: a client's weight would tell the server how much data it has, and no "
+            "epsilon covers that. Leave weighted_by_key out: all clients count alike."
+        )
+    if name == "QuantizedStrategy" or name.startswith("DifferentialPrivacy"):
+        raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")
+
+
+def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> None:
+    """Wait for as many nodes as a round needs; say what is missing if they do not come.
+
+    Args:
+        grid: where nodes connect.
+        strategy: the wrapped one, which selects clients among them.
+        least: fewest clients in a round.
+        seconds: how long to wait.
+
+    Raises:
+        TooFewNodes: fewer are connected, or the strategy would select fewer of them.
+    """
+    end = time.monotonic() + seconds
+    while (nodes := len(list(grid.get_node_ids()))) < least and time.monotonic() < end:
+        log(INFO, "randquant: %d nodes are connected, a round needs %d: waiting.", nodes, least)
+        time.sleep(min(POLL, max(end - time.monotonic(), 0.0)))
+    if nodes < least:
+        raise TooFewNodes(
+            f"Expected {least} nodes connected before round 1, which the guarantee counts on in "
+            f"every sum, got {nodes} within {seconds:g} s: connect {least - nodes} more, or "
+            f"plan for a cohort of {nodes} (QuantizedStrategy.for_target says what that costs)."
+        )
+    share = getattr(strategy, "fraction_train", None)
+    if not share:  # selects by a rule of its own, or does not train
+        return
+    selected = max(int(nodes * share), getattr(strategy, "min_train_nodes", 0))
+    if selected < least:
+        raise TooFewNodes(
+            f"Expected a strategy that selects {least} clients or more a round, which the "
+            f"guarantee counts on, got {type(strategy).__name__} with fraction_train={share}, "
+            f"which selects {selected} of {nodes}: set min_train_nodes={least}."
+        )

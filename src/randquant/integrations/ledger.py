@@ -1,0 +1,121 @@
+"""A client's own account: what it has answered, and which steps of which sums it has taken.
+
+One file, replaced as a whole and on the disk before anything that it counts is sent:
+
+offset  bytes  field
+0       8      magic "RQSPENT2"
+8       32     SHA-256 of what follows
+40      8      how often it was written
+48      8      n
+56      n      JSON: the account
+56 + n  16·k   each step that was taken, in order
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+from randquant._internal import locks
+from randquant._internal.serialization import write_atomic
+from randquant.integrations.accountant import Accountant
+from randquant.integrations.files import DamagedFile
+
+OWN = 0
+"""The client's number in its own account, independent of its number in a run."""
+
+MAGIC = b"RQSPENT2"
+START = len(MAGIC) + 32
+STEP_BYTES = 16
+
+Kind = TypeVar("Kind", bound=Accountant)
+
+
+class AnswerLedger(Generic[Kind]):
+    """The account of one client, locked while it is read and changed.
+
+    Args:
+        accountant: what this client has answered, as client OWN.
+        path: the file; None keeps the account in memory.
+
+    Guarantees:
+        A step that was taken is refused for ever, which costs 16 bytes per step. Processes that
+        share the file take each step once, and count every answer.
+        Whenever a process ends, the file has the content before a step or after it. Once `save` has
+        returned, it has the content after it, on the disk.
+        A file with any other content is refused. Not detected are: a restored copy of an older
+        account, unless the caller of `held` has seen a newer one, and a file whose checksum was
+        recomputed.
+    """
+
+    def __init__(self, accountant: Kind, path: str | Path | None) -> None:
+        self.accountant = accountant
+        # Links are resolved: otherwise replacing the file would separate two names of it.
+        self._path = None if path is None else Path(path).resolve()
+        self._taken: dict[bytes, None] = {}
+        self._written = 0
+
+    @contextlib.contextmanager
+    def held(self, seen: int = 0) -> Iterator[Self]:
+        """Lock and read the file; other processes of this client wait.
+
+        Args:
+            seen: how often the account had been written when the caller last saw it.
+
+        Raises:
+            DamagedFile: it is damaged, or older than that.
+        """
+        if self._path is None:
+            yield self
+            return
+        with locks.exclusive(self._path.with_name(self._path.name + ".lock"), wait=True):
+            self._load(self._path.read_bytes() if self._path.exists() else None)
+            if self._written < seen:
+                raise DamagedFile("Expected this client's newest account, got an older one.")
+            yield self
+
+    def first(self, session: bytes, step: str) -> bool:
+        """Record a step of a session; false if it was taken before."""
+        name = hashlib.sha256(repr((session, step)).encode()).digest()[:STEP_BYTES]
+        if name in self._taken:
+            return False
+        self._taken[name] = None
+        return True
+
+    def save(self) -> None:
+        """Write the account, before anything that it counts is sent."""
+        self._written += 1
+        if self._path is None:
+            return
+        write_atomic(self._path, self._to_bytes())
+
+    def _to_bytes(self) -> bytes:
+        account = json.dumps(self.accountant.state_dict()).encode()
+        numbers = (number.to_bytes(8, "little") for number in (self._written, len(account)))
+        body = b"".join([*numbers, account, *self._taken])
+        return MAGIC + hashlib.sha256(body).digest() + body
+
+    def _load(self, data: bytes | None) -> None:
+        if data is None:
+            return
+        try:
+            body = data[START:]
+            if data[:START] != MAGIC + hashlib.sha256(body).digest():
+                raise ValueError("it is damaged, or of another version")
+            end = 16 + int.from_bytes(body[8:16], "little")
+            steps = range(end, len(body), STEP_BYTES)
+            taken = {body[start : start + STEP_BYTES]: None for start in steps}
+            if len(body) != end + STEP_BYTES * len(taken):
+                raise ValueError("its steps are not whole, or one comes twice")
+            state: dict[str, Any] = json.loads(body[16:end])
+            if not set(state["clients"]) <= {str(OWN)}:
+                raise ValueError("it is of other clients")
+            self.accountant.load_state_dict(state)
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            reason = str(error).rstrip(".")
+            raise DamagedFile(f"Expected this client's account, but: {reason}.") from error
+        self._taken, self._written = taken, int.from_bytes(body[:8], "little")

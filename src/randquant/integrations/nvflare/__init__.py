@@ -1,0 +1,11 @@
+"""NVFlare with private updates: `QuantizeFilter` at a site, `QuantizeController` on the server.
+
+What is sent, and who can learn what: `docs/nvflare.md`.
+"""
+
+from randquant.integrations.nvflare import installed  # noqa: F401 - before what needs it
+from randquant.integrations.nvflare.controller import QuantizeController
+from randquant.integrations.nvflare.filter import QuantizeFilter
+from randquant.integrations.nvflare.request import Request, SiteAccountant
+
+__all__ = ["QuantizeController", "QuantizeFilter", "Request", "SiteAccountant"]

@@ -1,0 +1,161 @@
+"""Flower from a target: a strategy in one line, and what it says before the first round."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid, client_app
+from flower_rounds import ANYTHING, exact, fedavg, model, mover, run
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from pages import Page
+
+from randquant.integrations.flower.history import RoundRow, page
+from randquant.integrations.flower.mod import QuantizeMod
+from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.flower.wrapped import TooFewNodes
+
+TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 5, "connect_timeout": 0.0}
+
+
+def planned(inner=None, **changes):
+    return QuantizedStrategy.for_target(inner or fedavg(), **{**TARGET, **changes})
+
+
+def test_the_planned_rounds_run_and_spend_the_target_and_the_next_round_is_refused():
+    # One more round would exceed it: the noise is calibrated, and the limit is in force.
+    grid = InProcessGrid(client_app(QuantizeMod(epsilon=8.0), mover), range(1, 8))
+    strategy = planned()
+    result = run(strategy, grid, rounds=4)
+    assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
+    assert 7.5 < strategy.accountant.get_privacy_spent().epsilon <= 8.0
+    assert "before round 4" in strategy.stopped
+
+
+def test_start_runs_the_planned_number_of_rounds():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7))
+    assert len(planned(rounds=2).start(grid, model()).train_metrics_clientapp) == 2
+
+
+def test_a_cohort_larger_than_the_nodes_is_refused_before_anybody_is_asked():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 5))
+    with pytest.raises(TooFewNodes, match="got 4 within 0 s: connect 2 more"):
+        run(planned(), grid)
+    assert not grid.seen
+
+
+def test_nodes_that_connect_late_are_waited_for():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7))
+    grid.offline = {6}
+    nodes, looks = grid.get_node_ids, []
+
+    def later():
+        looks.append(1)
+        if len(looks) == 2:
+            grid.offline = set()
+        return nodes()
+
+    grid.get_node_ids = later
+    assert run(planned(connect_timeout=5.0), grid).train_metrics_clientapp
+
+
+def test_a_strategy_that_selects_too_few_is_refused_before_anybody_is_asked():
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 11))
+    strategy = QuantizedStrategy(fedavg(fraction_train=0.2), exact(cohort=4))
+    with pytest.raises(TooFewNodes, match="selects 2 of 10: set min_train_nodes=4"):
+        run(strategy, grid)
+    assert not grid.seen
+    assert run(planned(fedavg(fraction_train=0.2)), grid).train_metrics_clientapp  # it is raised
+
+
+def test_a_model_with_a_batch_norm_is_refused_when_it_is_planned():
+    arrays = {"w": Array(np.zeros(3)), "norm.running_var": Array(np.ones(3))}
+    with pytest.raises(ValueError, match="use GroupNorm or LayerNorm"):
+        planned(model=ArrayRecord(arrays))
+    assert planned(model=ArrayRecord(arrays), buffers="frozen").buffers == "frozen"
+    with pytest.raises(TypeError, match="Expected model to be an ArrayRecord"):
+        planned(model="a model")
+
+
+def test_a_useless_target_is_a_warning_that_says_how_many_clients_it_takes(caplog):
+    planned(model=650)
+    found = re.search(r"It would take .* about ([\d,]+) clients and ([\d,]+) a round", caplog.text)
+    assert found is not None
+    caplog.clear()
+    planned(model=650, cohort=int(found[2]) + 1)
+    assert "No mechanism" not in caplog.text
+
+
+def test_dropouts_are_survived_and_paid_for_by_noise():
+    def fault(step, node, reply):
+        return [] if node == 6 and step == "upload" else [reply]
+
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7), fault)
+    strategy = planned(dropouts=1, rounds=1)
+    assert strategy.mechanism.cohort == strategy.least == 5
+    assert run(strategy, grid).train_metrics_clientapp[1]["dropped"] == 1
+    with pytest.raises(ValueError, match=r"dropouts <= 1.*two thirds of 5 neighbours"):
+        planned(dropouts=2)
+
+
+def test_delta_follows_from_the_number_of_clients():
+    assert planned().accountant.delta == 1e-5
+    assert planned(clients=10**6).accountant.delta == 0.1 / 10**6
+
+
+def test_the_page_of_a_run_has_every_round_and_outlives_a_restart(tmp_path):
+    lost = {2}
+
+    def fault(step, node, reply):
+        return [] if node == 6 and number() in lost and step == "upload" else [reply]
+
+    def number():
+        return sum(step == "advertise" and node == 1 for step, node, *_ in grid.seen)
+
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7), fault)
+    options = {"dropouts": 1, "folder": tmp_path}
+    run(planned(**options), grid, rounds=1)
+    again = planned(**options)
+    run(again, grid, rounds=3)
+    assert [(row.round, row.asked, row.dropped) for row in again.history] == [
+        (1, 6, 0), (2, 6, 1), (3, 6, 0),
+    ]  # fmt: skip
+    found = Page((tmp_path / "report.html").read_text())
+    assert "Dropouts 1 of 18 requests" in found.words
+    for row in again.history:
+        assert f"{row.sent_bytes:,}" in found.words
+
+
+def test_failed_rounds_and_hostile_names_are_shown_as_text():
+    rows = [RoundRow(1, 3.00001, 6, 6, failed="<script>alert(1)</script>")]
+    guarantee = planned().accountant.get_privacy_spent()
+    found = Page(page("<b>", rows, guarantee, {1: {"<u>": 0.5}}))
+    assert "<script>alert(1)</script>" in found.words
+    assert "u" not in found.tags
+
+
+DOCS = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_recipe_of_the_docs_runs_as_printed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    client, server = re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL)[:2]
+    names: dict = {"trained": _trained}
+    exec(compile(client.replace("...", "return trained(message)"), "docs", "exec"), names)
+    grid = InProcessGrid(names["app"], range(1, 41))
+    names = {}
+    exec(compile(server, "docs", "exec"), names)
+    names["app"](grid, Context(1, 0, {}, RecordDict(), {}))
+    text = Page((tmp_path / "runs" / "ours" / "report.html").read_text()).words
+    assert "Rounds 10" in text
+    epsilon = re.search(r"ε ≤ ([\d.]+) at", text)
+    assert epsilon is not None
+    assert 7.5 < float(epsilon[1]) <= 8.0
+
+
+def _trained(message):
+    arrays = {n: Array(a.numpy() + np.float32(0.01)) for n, a in message.content["arrays"].items()}
+    return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)

@@ -1,0 +1,64 @@
+"""The template of an app, run by `flwr run` as its README says, on simulated clients."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import Page
+
+TEMPLATE = Path(__file__).parents[2] / "examples" / "flower_template"
+CLIENTS = 5
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """The run's folder, and what it printed; its processes are ended."""
+    home = tmp_path_factory.mktemp("template")
+    shutil.copytree(TEMPLATE, home / "app", ignore=shutil.ignore_patterns("__pycache__"))
+    (home / "flwr").mkdir()
+    environment = {
+        **os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "FLWR_HOME": str(home / "flwr"), "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    }  # fmt: skip
+    settings = f'folder="{home / "run"}" num-server-rounds=2 clients=5 cohort=5 dropouts=1'
+    try:
+        run = subprocess.run(
+            ["flwr", "run", ".", "local", "--stream", "--run-config", settings,
+             "--federation-config", f"num-supernodes={CLIENTS}"],
+            cwd=home / "app", env=environment, capture_output=True, text=True, timeout=400,
+        )  # fmt: skip
+    finally:
+        _end(home / "flwr")
+    return home / "run", run.stdout + run.stderr
+
+
+def _end(home):
+    """End the SuperLink that `flwr run` leaves behind, which has our FLWR_HOME."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if f"FLWR_HOME={home}\0".encode() in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGTERM)
+
+
+def test_every_round_is_in_the_log_and_on_the_page(ran):
+    folder, printed = ran
+    lines = re.findall(r"round (\d): ε ≤ ([\d.]+); 5 clients, 0 dropped; a client sent", printed)
+    assert [number for number, _ in lines] == ["1", "2"], printed
+    assert 7.5 < float(lines[1][1]) <= 8.0
+    page = Page((folder / "report.html").read_text()).words
+    assert "Rounds 2 0 rounds failed" in page
+    assert "accuracy, measured by the server" in page
+
+
+def test_what_five_clients_cannot_learn_is_said_before_round_1(ran):
+    _, printed = ran
+    assert printed.index("It would take") < printed.index("[ROUND 1/2]")

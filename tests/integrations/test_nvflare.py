@@ -1,0 +1,336 @@
+"""NVFlare's filter and controller on real Shareables and DXOs, in one process."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContextManager
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.app_common.abstract.model import make_model_learnable
+from nvflare.app_common.decomposers import common_decomposers
+
+from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.vector import VectorMechanism
+from randquant.integrations.accountant import RoundEvent
+from randquant.integrations.files import DamagedFile
+from randquant.integrations.nvflare import QuantizeController, QuantizeFilter, Request
+from randquant.integrations.nvflare.request import PAYLOAD, REQUEST, SESSION, SiteAccountant
+from randquant.mechanisms import stochastic_rounding
+from randquant.privacy.accounting.accountant import account
+
+common_decomposers.register()  # of arrays, as NVFlare's processes do
+
+SITES = ("cleveland", "hungary", "va")
+MECHANISM = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.1), clip_norm=1.0)
+MODEL = {"weight": np.zeros((3, 4), np.float32), "bias": np.zeros(2, np.float32)}
+SHAPES = (("weight", (3, 4)), ("bias", (2,)))
+UPDATE = {"weight": np.full((3, 4), 0.1, np.float32), "bias": np.full(2, -0.2, np.float32)}
+
+
+def result(data=UPDATE, kind=DataKind.WEIGHT_DIFF, meta=None):
+    """What an executor returns, with what NVFlare's client API adds in clear."""
+    reply = DXO(kind, data, {"NUM_STEPS_CURRENT_ROUND": 303, "secret": 7, **(meta or {})})
+    reply = reply.to_shareable()
+    reply.set_header("patients", 303)
+    return reply
+
+
+class Server:
+    """Controller with an engine whose sites are filters in this process."""
+
+    def __init__(self, folder, train=lambda site, task: result(), limit=1e9, **options):
+        self.filters = {
+            site: QuantizeFilter(limit, str(folder / "sites"), examples=options.get("examples"))
+            for site in SITES
+        }
+        self.train, self.saved, self.log, self.tamper = train, [], [], lambda site, reply: reply
+        self.context = FLContextManager(identity_name="server", job_id="job").new_context()
+        mechanism = options.pop("mechanism", MECHANISM).record()
+        options = {"rounds": 3, **options}
+        self.controller = QuantizeController(mechanism, folder=str(folder / "server"), **options)
+        self.controller._engine = self
+        self.controller.communicator = self
+        for level in ("info", "warning", "error"):
+            setattr(self.controller, f"log_{level}", lambda _, text: self.log.append(text))
+        self.controller.system_panic = lambda reason, _: self.log.append(f"panic {reason}")
+        self.controller.start_controller(self.context)
+
+    def get_component(self, _):
+        return self
+
+    def get_clients(self):
+        return [SimpleNamespace(name=site) for site in SITES]
+
+    def load(self, _):
+        return make_model_learnable({name: array.copy() for name, array in MODEL.items()}, {})
+
+    def save(self, learnable, _):
+        self.saved.append(learnable["weights"])
+
+    def broadcast_and_wait(self, task, context, sites, *_):
+        for site in sites:
+            reply = self.tamper(site, self.answer(site, task.data))
+            for each in reply if isinstance(reply, list) else [reply]:
+                received = Shareable.from_bytes(each.to_bytes())  # as it travels
+                client = SimpleNamespace(client=SimpleNamespace(name=site), result=received)
+                task.result_received_cb(client, context)
+
+    def answer(self, site, task):
+        try:
+            return passed(self.filters[site], site, task, self.train)
+        except ValueError as error:
+            self.log.append(f"{site}: {error}")
+            return make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR)
+
+    def run(self):
+        self.controller.control_flow(Signal(), self.context)
+        return self
+
+
+def passed(filter_, site, task, train):
+    """One task as NVFlare's client runner handles it."""
+    context = FLContextManager(identity_name=site, job_id="job").new_context()
+    context.set_prop(FLContextKey.FILTER_DIRECTION, FilterKey.IN, private=True, sticky=False)
+    task = filter_.process(Shareable.from_bytes(task.to_bytes()), context)
+    context.set_prop(FLContextKey.FILTER_DIRECTION, FilterKey.OUT, private=True, sticky=False)
+    return filter_.process(train(site, task), context)
+
+
+def asked(server):
+    """A task as the controller sends it."""
+    server.controller._session = b"s" * 16
+    return server.controller._task_data()
+
+
+def test_the_model_moves_by_the_mean_of_the_codes_and_by_nothing_else(tmp_path):
+    answers = []
+    server = Server(tmp_path, rounds=1, learning_rate=2.0)
+    server.tamper = lambda site, reply: answers.append(reply) or reply
+    server.run()
+    request = server.controller._request
+    mechanism, _, _ = request.in_session(server.controller._session, "")
+    assert {frozenset(from_shareable(each).data) for each in answers} == {frozenset({PAYLOAD})}
+    mean = mechanism.mean([server.controller._payloads[site] for site in SITES], 14)
+    assert np.array_equal(server.saved[0]["weight"].ravel(), np.float32(2.0 * mean[:12]))
+    assert np.array_equal(server.saved[0]["bias"], np.float32(2.0 * mean[12:]))
+
+
+def test_an_answer_has_codes_only(tmp_path):
+    """No metadata, header or figure of training leaves a site."""
+    server = Server(tmp_path)
+    reply = passed(server.filters["va"], "va", asked(server), lambda *_: result())
+    assert set(reply["__headers__"]) == {"__content_type__"}
+    assert reply["DXO"]["meta"] == {}
+    assert set(reply["DXO"]["data"]) == {PAYLOAD}
+    failed = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+    failed["weights"] = UPDATE
+    failed = passed(server.filters["va"], "va", asked(server), lambda *_: failed)
+    assert failed.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
+    assert "weights" not in failed
+
+
+@pytest.mark.parametrize(("kind", "unit"), [(None, "client"), (120, "example")])
+def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, tmp_path):
+    server = Server(tmp_path, examples=kind).run()
+    spent = server.controller._accountant.get_privacy_spent()
+    release = MECHANISM.release(14, 3)
+    assert spent == account([release if kind is None else release.of_one_example(kind)], 1e-5)
+    assert spent.unit == unit
+    assert server.controller._accountant.of_site() == account([release], 1e-5)
+    with server.filters["va"]._ledger(context_of("va")).held() as ledger:
+        assert ledger.accountant.get_privacy_spent() == spent
+    assert [line for line in server.log if str(spent) in line and "round 3 of 3" in line]
+
+
+def context_of(site):
+    return FLContextManager(identity_name=site, job_id="job").new_context()
+
+
+def test_the_server_stops_before_its_limit(tmp_path):
+    two = account([MECHANISM.release(14, 2)], 1e-5).epsilon
+    server = Server(tmp_path, rounds=9, stop_at_epsilon=two * 1.01).run()
+    assert server.controller._done == len(server.saved) == 2
+    assert server.controller._accountant.get_privacy_spent().epsilon <= two * 1.01
+    assert any("training ends before round 3" in line for line in server.log)
+
+
+def test_a_site_refuses_before_its_own_limit_and_sends_nothing(tmp_path):
+    two = account([MECHANISM.release(14, 2)], 1e-5).epsilon
+    trained = []
+    server = Server(tmp_path, lambda *task: trained.append(task) or result(), two * 1.01, rounds=9)
+    server.run()
+    assert server.controller._done == 2
+    assert len(trained) == 2 * len(SITES)  # refused before training
+    assert any("va: Expected a request within epsilon" in line for line in server.log)
+    assert any("panic" in line for line in server.log)
+
+
+def test_what_was_asked_is_counted_when_a_run_is_killed_in_a_round(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def kill(site, reply):
+        if server.controller._done == 1:
+            raise Killed
+        return reply
+
+    server = Server(tmp_path)
+    server.tamper = kill
+    with pytest.raises(Killed):
+        server.run()
+    model = server.saved[-1]
+    server = Server(tmp_path)
+    assert server.controller._done == 1
+    assert all(np.array_equal(server.controller._model[name], model[name]) for name in MODEL)
+    server.run()
+    assert server.controller._done == 3
+    spent = account([MECHANISM.release(14, 4)], 1e-5)
+    assert server.controller._accountant.get_privacy_spent() == spent
+
+
+def test_a_state_of_another_run_or_a_damaged_one_is_refused(tmp_path):
+    Server(tmp_path, rounds=1).run()
+    other = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.2), clip_norm=1.0)
+    with pytest.raises(ValueError, match="another mechanism or model"):
+        Server(tmp_path, mechanism=other)
+    path = tmp_path / "server" / "server.state"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ValueError, match=r"Expected the state of this run in .*Restore it"):
+        Server(tmp_path)
+
+
+HOSTILE = {
+    "shape": (result({**UPDATE, "bias": np.zeros(3, np.float32)}), "arrays and shapes"),
+    "missing": (result({"weight": UPDATE["weight"]}), "arrays and shapes"),
+    "integers": (result({**UPDATE, "bias": np.zeros(2, np.int64)}), "floating-point"),
+    "nan": (result({**UPDATE, "bias": np.array([0, np.nan], np.float32)}), "got nan"),
+    "overflow": (result({**UPDATE, "bias": np.array([0, 1e300])}), "got inf"),
+    "metrics": (result({"accuracy": 0.9}, DataKind.METRICS), "an update or a model"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_result_that_is_no_update_is_refused_in_a_sentence(name, tmp_path):
+    server = Server(tmp_path)
+    reply, reason = HOSTILE[name]
+    with pytest.raises(ValueError, match=f"^Expected [^\n]*({reason})[^\n]*\\.$"):
+        passed(server.filters["va"], "va", asked(server), lambda *_: reply)
+    assert not (tmp_path / "sites" / "va.account").exists()  # nothing was sent, nothing is counted
+
+
+def test_a_model_is_sent_as_its_difference_but_not_for_one_patient(tmp_path):
+    server = Server(tmp_path)
+    model = {name: MODEL[name] + UPDATE[name] for name in MODEL}
+
+    def train(_, task):
+        for array in from_shareable(task).data.values():
+            array += 9.0  # training in place
+        return result(model, DataKind.WEIGHTS)
+
+    seen = []
+    server.filters["va"]._update = lambda *given: (
+        seen.append(QuantizeFilter._update(server.filters["va"], *given)) or seen[-1]
+    )
+    passed(server.filters["va"], "va", asked(server), train)
+    assert np.array_equal(seen[0], np.concatenate([UPDATE[n].ravel() for n in UPDATE]))
+    patient = QuantizeFilter(9.0, str(tmp_path / "patient"), examples=100)
+    with pytest.raises(ValueError, match="mean of clipped gradients as WEIGHT_DIFF"):
+        passed(patient, "va", asked(server), train)
+
+
+def test_a_request_is_answered_once_by_a_site_whatever_process_it_is(tmp_path):
+    server = Server(tmp_path)
+    task = asked(server)
+    passed(server.filters["va"], "va", task, lambda *_: result())
+    again = QuantizeFilter(1e9, str(tmp_path / "sites"))
+    with pytest.raises(ValueError, match="a new request, got one that was answered before"):
+        passed(again, "va", task, lambda *_: result())
+
+
+def test_tasks_that_are_no_requests_are_refused(tmp_path):
+    server = Server(tmp_path)
+
+    def refused(match, **headers):
+        task = asked(server)
+        for name, value in headers.items():
+            task.set_header({"request": REQUEST, "session": SESSION}[name], value)
+        with pytest.raises(ValueError, match=match):
+            passed(server.filters["va"], "va", task, lambda *_: result())
+
+    refused("it has no request", request=None)
+    refused("session of 16 bytes, got 3", session=b"abc")
+    record = json.loads(server.controller._request.to_text())
+    refused("its format is another", request=json.dumps({**record, "format": "x"}))
+    refused("arrays and shapes", request=json.dumps({**record, "shapes": [["weight", [3, 4]]]}))
+    record["mechanism"]["channel"]["weights"][0][0] += 1  # less noise than certified
+    refused("Expected a request of this package's version", request=json.dumps(record))
+    with pytest.raises(ValueError, match="task data and for task results"):
+        server.filters["va"].process(result(), context_of("va"))
+
+
+def test_mechanisms_that_need_secure_sums_are_refused():
+    for mechanism in (
+        VectorMechanism(MECHANISM.channel, 1.0, "aggregate", 4),
+        AdditiveMechanism("skellam", 1.0, 1.0, 4),
+    ):
+        with pytest.raises(ValueError, match="local trust that sends codes"):
+            Request(mechanism, SHAPES)
+
+
+def test_hostile_answers_are_left_out_and_the_mean_is_that_of_the_others(tmp_path):
+    """Codes of another site, session or mechanism, a second answer, and no answer at all."""
+    server = Server(tmp_path, rounds=1, min_clients=1, patience=1)
+    codes = {}
+
+    def tamper(site, reply):
+        codes[site] = reply
+        return {
+            "cleveland": [reply, reply],
+            "hungary": codes["cleveland"],
+            "va": DXO(DataKind.APP_DEFINED, {PAYLOAD: b"RQ" * 40}).to_shareable(),
+        }[site]
+
+    server.tamper = tamper
+    server.run()
+    assert list(server.controller._payloads) == ["cleveland"]
+    assert server.controller._done == 1
+    refused = [line for line in server.log if line.startswith("randquant: refused: Expected")]
+    assert len(refused) == 3
+    assert "got a second one" in refused[0]
+
+
+def test_rounds_without_enough_answers_leave_the_model_and_stop_the_job(tmp_path):
+    server = Server(tmp_path, lambda *_: make_reply(ReturnCode.EXECUTION_EXCEPTION), patience=2)
+    server.run()
+    assert server.saved == []
+    assert server.controller._done == 0
+    assert sum("a round failed, the model is as before" in line for line in server.log) == 2
+    assert server.log[-1].startswith("panic")
+    assert server.controller._accountant.get_privacy_spent().releases == 2 * 16  # asked twice
+
+
+def test_a_damaged_account_stops_a_site(tmp_path):
+    server = Server(tmp_path, rounds=1).run()
+    path = tmp_path / "sites" / "va.account"
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedFile):
+        passed(server.filters["va"], "va", asked(server), lambda *_: result())
+    shutil.rmtree(tmp_path / "sites")
+
+
+def test_an_account_is_read_again():
+    request = Request(MECHANISM, SHAPES, 50)
+    accountant = SiteAccountant(1e-5)
+    accountant.compose(RoundEvent(request, frozenset({1})), 5)
+    accountant.compose(RoundEvent(Request(MECHANISM, SHAPES, 70), frozenset({1})), 2)
+    copy = SiteAccountant(1e-5)
+    copy.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
+    assert copy.get_privacy_spent() == accountant.get_privacy_spent()
+    assert copy.of_site() == account([MECHANISM.release(14, 7)], 1e-5)

@@ -1,0 +1,97 @@
+"""The job of the hospitals' example on NVFlare's simulator, killed and started again."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from randquant.integrations.ledger import OWN, AnswerLedger
+from randquant.integrations.nvflare import SiteAccountant
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
+SITES = ("cleveland", "hungarian", "switzerland", "va")
+ROUNDS = 3
+
+
+def invented(folder):
+    """Patients of the four hospitals in the files' format, with what is missing."""
+    names = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,target"
+    chance = np.random.default_rng(7)
+    for site in SITES:
+        rows = [
+            ",".join([f"{chance.integers(30, 80)}", "1", "4", "?", "0", *["?"] * 8, f"{ill}"])
+            for ill in chance.integers(0, 4, 120)
+        ]
+        (folder / f"{site}.csv").write_text("\n".join([names, *rows]) + "\n")
+
+
+def started(data, folder):
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1] / "src")}
+    command = [sys.executable, str(EXAMPLE / "run.py"), "--data", str(data), "--epsilon", "2"]
+    return subprocess.Popen(
+        [*command, "--folder", str(folder), "--rounds", str(ROUNDS)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+    )  # fmt: skip
+
+
+def killed(process):
+    """Kill a process and all its descendants at once; they may have sessions of their own."""
+    everyone = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for each in everyone:
+        each.send_signal(signal.SIGSTOP)  # so that nobody starts another
+    for each in [*psutil.Process(process.pid).children(recursive=True), *everyone]:
+        each.kill()
+    process.wait()
+    psutil.wait_procs(everyone, timeout=20)
+
+
+def state(folder):
+    """(rounds done, how often each site was asked) of the server's file."""
+    stored = np.load(io.BytesIO((folder / "server" / "server.state").read_bytes()))
+    record = json.loads(str(stored["record"]))
+    return record["rounds"], [sum(c.values()) for c in record["accountant"]["clients"].values()]
+
+
+def answered(folder, site):
+    ledger = AnswerLedger(SiteAccountant(1e-5), folder / "sites" / f"{site}.account")
+    with ledger.held():
+        return ledger.accountant.answers(OWN)
+
+
+@pytest.mark.slow
+def test_a_killed_job_continues_and_forgets_nothing_that_was_sent(tmp_path):
+    invented(tmp_path)
+    first, seen = started(tmp_path, tmp_path / "run"), []
+    try:
+        for line in first.stdout:
+            seen.append(line)
+            if "this site's answers" in line and any("round 1 of" in each for each in seen):
+                break  # in round 2, before its answer is with the server
+    finally:
+        killed(first)
+        first.stdout.close()
+    done, asked = state(tmp_path / "run")
+    assert done < ROUNDS, "".join(seen)
+    assert asked == [done + 1] * len(SITES)
+    before = {site: answered(tmp_path / "run", site) for site in SITES}
+    assert max(before.values()) == done + 1
+    second = started(tmp_path, tmp_path / "run")
+    try:
+        log = second.communicate(timeout=240)[0]
+    finally:
+        if second.poll() is None:
+            killed(second)
+    assert f"continuing after round {done}" in log
+    left = ROUNDS - (done + 1)  # the limit allows so many answers, those of the lost round included
+    assert state(tmp_path / "run") == (done + left, [ROUNDS] * len(SITES))
+    assert f"training ends before round {ROUNDS}" in log
+    for site in SITES:
+        assert answered(tmp_path / "run", site) == before[site] + left
+    assert log.count("this site's answers, one example: epsilon <=") == left * len(SITES)
