@@ -536,6 +536,42 @@ MUTANTS = [
         "releases of the largest only",
         (),
     ),
+    # bell.py
+    (
+        "privacy/certificates/sums/bell.py",
+        "tail = np.minimum(below + (1 - share) * here, above + share * here)",
+        "tail = np.minimum(below + here, above + here)",
+        "bell: the client's own bit forgotten",
+        (),
+    ),
+    (
+        "privacy/certificates/sums/bell.py",
+        "    for share in (low, high):",
+        "    for share in (low,):",
+        "bell: one end of the client's places",
+        (),
+    ),
+    (
+        "privacy/certificates/sums/bell.py",
+        "yield done, others - done - more",
+        "pass",
+        "bell: half of the arrangements of a channel that is skewed",
+        (),
+    ),
+    (
+        "privacy/certificates/sums/bell.py",
+        "np.maximum(sums - 2, 0)",
+        "np.maximum(sums + 20, 0)",
+        "bell: odds of a sum that is likelier",
+        (),
+    ),
+    (
+        "privacy/certificates/sums/bell.py",
+        "moments - np.log(odds) * sums",
+        "2 * moments - 2 * np.log(odds) * sums",
+        "bell: tails thinner than they are",
+        (),
+    ),
     # attacks.py
     (
         "privacy/accounting/attacks.py",
