@@ -26,6 +26,9 @@ REACH, TERMS = 32.0, 9
 LEAST_PARTS, FEW_PARTS, MOST_PARTS = 6, 20, 96
 """Parts between the ends of the inputs: at least, at least where it can be afforded, at most."""
 
+NEAR, FAR = 24, 1e280
+"""Points that are more parts apart are bounded by their moments alone: curvature is set to FAR."""
+
 CHEAP, WORK = 1.2e7, 1.2e8
 """Curvatures of one outcome that may be computed: for a finer grid than need be, and at most."""
 
@@ -82,6 +85,8 @@ class PairGrid:
         moments = np.zeros((len(at), len(at)))
         laws, steep = np.ascontiguousarray(rows.T), np.ascontiguousarray(lines.slopes().T)
         _curvatures(laws, steep, self.cells, order, lines.error, curvature, moments)
+        places = np.arange(len(at))
+        curvature[np.abs(places[:, None] - places) > NEAR] = FAR
         # theory/vector-sums.md, Proposition 18: `slack` of each term, what powers cost beside,
         # and a sum of so many.
         raised = 1 + slack(lines.error, loss, order) + (rows.shape[1] + 64) * UNIT
@@ -152,6 +157,8 @@ def _curvatures(rows, steep, cells, order, error, out, moments):
                 change += (2.5 * error + 2.0**-50) * max(rows[z, i], rows[z, j])
                 # Raised as in theory/vector-sums.md, Proposition 9; squares could underflow.
                 moments[i, j] += change * g * change
+                if abs(i - j) > NEAR:
+                    continue
                 first = cells[max(min(i, j) - 1, 0)]
                 for k in range(first, cells[min(max(i, j), count - 2)] + 1):
                     out[i, j, k] += steep[z, k] * g * steep[z, k]
