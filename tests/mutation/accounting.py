@@ -6,6 +6,20 @@ SCHEDULE = (
 
 MUTANTS = [
     (
+        "audit/claims/claim.py",
+        'return 2 * self.norm if neighboring == "replace_one" else self.norm',
+        "return self.norm",
+        "an update that is replaced moves a sum no further than one that is left out",
+        ("tests/audit/test_checking.py::test_the_public_default_is_worth_nothing",),
+    ),
+    (
+        "audit/claims/checking.py",
+        'here = 2 * apart if neighboring == "zero_out" else apart',
+        "here = apart",
+        "a stand-in sends zeros",
+        ("tests/audit/test_checking.py::test_one_round_is_exact_from_both_sides",),
+    ),
+    (
         "privacy/accounting/amplification.py",
         "UNIT * (32 * (1 + abs(value)) + 4 * decay)",
         "UNIT * (32 * (1 + abs(value)))",

@@ -11,8 +11,8 @@ from flwr.common import log
 from flwr.common.constant import ErrorCode
 
 from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.files import DamagedFile
 from randquant.integrations.flower import messages
-from randquant.integrations.flower.files import DamagedFile
 from randquant.integrations.flower.messages import Head
 
 FILES = "This client's files cannot be used; its log says why."
