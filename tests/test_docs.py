@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -526,6 +527,18 @@ def test_the_figures_of_secure_sums_are_the_measured_ones():
             figures = [f"{value[name]:,}" for value in (ten, all_others)]
         cells = [f"{figure} {unit}".strip() for figure in figures]
         assert f"| {row} | {cells[0]} | {cells[1]} |" in page
+
+
+def test_the_accuracy_of_hospitals_is_the_measured_one():
+    page, found = (ROOT / "docs" / "nvflare.md").read_text(), result("hospitals")
+    for row in found["rows"]:
+        cells = [f"{100 * row[n]['mean']:.1f} ± {100 * row[n]['deviation']:.1f}"
+                 for n in ("hospitals", "central")]  # fmt: skip
+        private = row["epsilon"] is not None
+        first = [f"{row['epsilon']:g}", f"{math.ceil(row['hospital']):,}"] if private else []
+        assert f"| {' | '.join([*(first or ['no privacy', '–']), *cells])} |" in page
+        if private:
+            assert max(row["patient"].values()) <= row["epsilon"]
 
 
 def test_the_load_of_secure_sums_is_the_measured_one():

@@ -289,7 +289,7 @@ class QuantizeMod:
             raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
-        if terms is not None and not offer.coded:
+        if terms is not None and mechanism.channel is None:
             raise ProtocolError("Expected no secure sum of an offer that sends no codes, got one.")
         fewest, most = self.coordinates or (1, math.inf)
         if not fewest <= offer.size <= most:

@@ -84,7 +84,7 @@ class Offer:
     @property
     def plain_bytes(self) -> int:
         """Bytes of an update without masks, as the server would see it."""
-        if not self.coded:
+        if self.mechanism.channel is None:
             return self.mechanism.payload_bytes(self.dimension)
         return upload.coded(self.channel, self.size)
 
@@ -92,11 +92,6 @@ class Offer:
     def size(self) -> int:
         """Number of codes of an update."""
         return self.mechanism.size(self.dimension)
-
-    @property
-    def coded(self) -> bool:
-        """Whether updates are sent as codes; of a subset it is known before its seed is."""
-        return self.mechanism.in_round(0).coding is not None
 
     @property
     def drawn(self) -> bool:

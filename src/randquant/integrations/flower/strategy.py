@@ -144,7 +144,8 @@ class QuantizedStrategy(Strategy):
         self.neighbours, self.losses, self.step_timeout = neighbours, losses, step_timeout
         self.patience = validate.whole("patience", patience, low=1)
         graph = neighbours if losses is None else losses
-        validate.choice("handshake", handshake, WAYS)
+        ways = WAYS if mechanism.trust == "aggregate" else ("apart",)  # others have no handshake
+        validate.choice("handshake", handshake, ways)
         self._handshakes = Handshakes(handshake, self.least, graph, directory)
         self.connect_timeout = validate.real("connect_timeout", connect_timeout, low=0)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
