@@ -622,8 +622,8 @@ MUTANTS = [
     ),
     (
         "training/algorithm.py",
-        "collect(cohort, key.fold_in(number), seed, state.squares)",
-        "collect(cohort, key, seed)",
+        "collect(cohort, key.fold_in(number), seed, state.squares, state.threshold)",
+        "collect(cohort, key, seed, state.squares, state.threshold)",
         "rounds share keys",
         ROUND,
     ),
@@ -707,8 +707,8 @@ MUTANTS = [
     ),
     (
         "training/cohort.py",
-        'learner.dimension, key.fold_in("server"))',
-        "learner.dimension, key)",
+        'size, key.fold_in("server"))',
+        "size, key)",
         "the server's noise is that of a round's other draws",
         ROUND,
     ),

@@ -119,7 +119,7 @@ class Offer:
 
     def _written(self) -> str:
         fields = self.mechanism.record()
-        if self.mechanism.channel is not None:
+        if "channel" in fields:
             kind = fields.pop("mechanism")  # told from the other fields
             if kind != _kind(fields):
                 raise TypeError(f"Expected a mechanism that can be offered, got {kind!r}.")
