@@ -622,7 +622,7 @@ MUTANTS = [
     ),
     (
         "training/algorithm.py",
-        "collect(cohort, key.fold_in(number), seed, state.squares)",
+        "collect(cohort, key.fold_in(number), seed, state.squares, state.threshold)",
         "collect(cohort, key, seed)",
         "rounds share keys",
         ROUND,
