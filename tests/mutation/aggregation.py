@@ -707,7 +707,7 @@ MUTANTS = [
     ),
     (
         "training/cohort.py",
-        'learner.dimension, key.fold_in("server"))',
+        'size, key.fold_in("server"))',
         "learner.dimension, key)",
         "the server's noise is that of a round's other draws",
         ROUND,
