@@ -708,7 +708,7 @@ MUTANTS = [
     (
         "training/cohort.py",
         'size, key.fold_in("server"))',
-        "learner.dimension, key)",
+        "size, key)",
         "the server's noise is that of a round's other draws",
         ROUND,
     ),
