@@ -23,7 +23,7 @@ sys.path.insert(0, str(EXAMPLE))
 
 import deploy  # noqa: E402 - the example's own module
 
-WAYS = ("fedavg", "ahead", "local", "apart")
+WAYS = ("fedavg", "ahead", "apart", "local")
 CLIENTS, ROUNDS = 2, 3
 
 CLIENT = '''"""One gradient step; protected unless the run is plain FedAvg."""
@@ -118,7 +118,7 @@ def measured(deployment: deploy.Deployment, way: str, rounds: int) -> list[float
     run = deployment.start(
         f"run-{way}", "flwr", "run", "app", "here", "--stream", "--run-config", "run.toml"
     )
-    run.wait(120 * rounds)
+    run.wait(400 * rounds)
     if not results.exists():
         raise RuntimeError(f"Expected a run that ends well, see {folder}/run-{way}.log.")
     return json.loads(results.read_text())

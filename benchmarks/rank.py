@@ -3,7 +3,8 @@
 Parts: means (of digits' pixels), training (digits), certified (error over Gaussian noise at equal
 guarantee), peers (the same of PrivUnit, RRSC and one bit), sampled (errors of the real samplers),
 bias (of rotations that are not uniformly distributed: the worst update found), speed. Without a
-name: all, in some minutes. Each part replaces its own rows of results/rank.json.
+name: all, in some minutes. Each part stores its rows in results/rank.json; peers, bias and training
+keep the rows that are there: delete the file to measure all again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from local_peers import PrivUnit, RotatedSimplex
 from results import FOLDER, save
-from rotation_bias import search
+from rotation_bias import SETTINGS, noise, search
 from sklearn.datasets import load_digits
 
 from randquant.aggregation.baselines import LocalGaussian
@@ -114,27 +115,29 @@ def speed() -> list[dict]:
 
 def peers() -> list[dict]:
     """Error over Gaussian noise at equal certified guarantee, the same mechanism in each round."""
-    rows = []
-    for epsilon, exponent in itertools.product((1.0, 2.0, 4.0, 8.0), (10, 13, 17, 21)):
+    # In several rounds errors depend on the dimension even less than in one.
+    shapes = [(10, 1), (13, 1), (13, 5), (13, 20), (13, 200), (17, 1), (21, 1)]
+    rows = stored("peers")
+    done = {(row["epsilon"], row["dimension"], row["rounds"]) for row in rows}
+    for (exponent, rounds), epsilon in itertools.product(shapes, (8.0, 4.0, 2.0, 1.0)):
         size = 2**exponent
-        # In several rounds errors depend on the dimension even less than in one.
-        for rounds in (1, 5, 20, 200) if exponent == 13 else (1,):
-            row = {"epsilon": epsilon, "dimension": size, "rounds": rounds}
-            for name in PEERS:
-                row[name] = of_peer(name, size, epsilon, rounds)
-            for name in ("rank", "graded-rank"):
-                with contextlib.suppress(OutOfReach):
-                    relative, found, sent = calibrated(name, size, epsilon, rounds)
-                    row[name] = of(relative, found.epsilon, sent)
-            asked = plan(size, 1000, 1000, rounds, epsilon, DELTA, bits=1, trust="local",
-                         mechanisms=["local-gaussian", "stochastic-rounding"],
-                         max_participations=rounds)  # fmt: skip
-            for entry in asked.entries:
-                row[entry.mechanism] = of(
-                    entry.noise.relative, entry.guarantee.epsilon, entry.bytes_up
-                )
-            rows.append(row)
-            print(row, flush=True)
+        if (epsilon, size, rounds) in done:
+            continue
+        row = {"epsilon": epsilon, "dimension": size, "rounds": rounds}
+        for name in PEERS:
+            row[name] = of_peer(name, size, epsilon, rounds)
+        for name in ("rank", "graded-rank") if rounds > 1 else ("rank",):
+            with contextlib.suppress(OutOfReach):
+                relative, found, sent = calibrated(name, size, epsilon, rounds)
+                row[name] = of(relative, found.epsilon, sent)
+        asked = plan(size, 1000, 1000, rounds, epsilon, DELTA, bits=1, trust="local",
+                     mechanisms=["local-gaussian", "stochastic-rounding"],
+                     max_participations=rounds)  # fmt: skip
+        for entry in asked.entries:
+            row[entry.mechanism] = of(entry.noise.relative, entry.guarantee.epsilon, entry.bytes_up)
+        rows.append(row)
+        print(row, flush=True)
+        store("peers", rows)
     return rows
 
 
@@ -221,17 +224,20 @@ def calibrated_bits(dimension: int, clip_norm: float):
     return asked.mechanism
 
 
-def training(seeds: int = 3) -> list[dict]:
+def training(seeds: int = 5) -> list[dict]:
     """Digits' 650 parameters, 2,000 clients of 8 images each, in one of 20 rounds each."""
     pixels, digits = load_digits(return_X_y=True)
     pixels, digits = torch.tensor(pixels / 16).float(), torch.tensor(digits)
-    rows = []
+    rows = stored("training")
+    done = {(row["mechanism"], row["seed"]) for row in rows}
     for seed in range(seeds):
         generator = np.random.default_rng(seed)
         held = [generator.integers(0, 1500, 8) for _ in range(2000)]
         clients = [(pixels[k], digits[k]) for k in held]
         test = pixels[1500:], digits[1500:]
         for name in ("rank", "local-gaussian", "stochastic-rounding"):
+            if (name, seed) in done:
+                continue
             asked = plan(650, 2000, 100, 20, 8.0, 1e-5, bits=1, trust="local", clip_norm=0.5,
                          mechanisms=[name])  # fmt: skip
             run = train(
@@ -242,7 +248,29 @@ def training(seeds: int = 3) -> list[dict]:
             rows.append({"mechanism": name, "seed": seed, "accuracy": run.summary.accuracy,
                          "epsilon": run.guarantee.epsilon, "bytes": run.upload_bytes})  # fmt: skip
             print(rows[-1], flush=True)
+            store("training", rows)
     return rows
+
+
+def stored(part: str) -> list[dict]:
+    """What this commit's code or an earlier one has measured: long parts go on where they ended."""
+    path = FOLDER / "rank.json"
+    return json.loads(path.read_text()).get(part, []) if path.exists() else []
+
+
+def store(part: str, rows: list[dict]) -> None:
+    others = {name: found for name in PARTS if (found := stored(name))}
+    save("rank", {"delta": DELTA, **others, part: rows})
+
+
+def bias() -> list[dict]:
+    """For the worst updates that a search finds; see `rotation_bias`."""
+    rows = stored("bias")
+    for setting in SETTINGS:
+        if not any((row["size"], row.get("passes")) == setting for row in rows):
+            rows += search(*setting)
+            store("bias", rows)
+    return [row for row in rows if "clients" not in row] + noise()
 
 
 PARTS = {
@@ -251,7 +279,7 @@ PARTS = {
     "certified": certified,
     "peers": peers,
     "sampled": sampled,
-    "bias": search,
+    "bias": bias,
     "speed": speed,
 }
 
@@ -262,9 +290,4 @@ if __name__ == "__main__":
     if unknown:
         raise SystemExit(f"Expected parts among {', '.join(PARTS)}, got {unknown[0]}.")
     for part in chosen:
-        rows = PARTS[part]()
-        # Read again: the parts take minutes, and another run may have stored its own.
-        path = FOLDER / "rank.json"
-        kept = json.loads(path.read_text()) if path.exists() else {}
-        kept = {name: kept[name] for name in PARTS if name in kept}
-        save("rank", {"delta": DELTA, **kept, part: rows})
+        store(part, PARTS[part]())

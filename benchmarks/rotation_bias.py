@@ -17,7 +17,7 @@ EPSILON = 8.0
 SETTINGS = ((256, 1), (256, 2), (256, 3), (8192, 1), (8192, 2), (8192, 3))
 """Coordinates, and passes of signs and a transform."""
 
-ROTATIONS = {256: (2000, 100_000), 8192: (400, 40_000)}
+ROTATIONS = {256: (2000, 100_000), 8192: (400, 20_000)}
 """How many rotations a candidate and the finalists are tried with."""
 
 FINALISTS = 3
@@ -93,24 +93,22 @@ def measured(update: np.ndarray, passes: int, rotations: int, seed: int) -> dict
     return found
 
 
-def search() -> list[dict]:
-    """The worst candidates of each setting, measured again with other and more rotations."""
-    rows = []
-    for size, passes in SETTINGS:
-        few, many = ROTATIONS[size]
-        found = candidates(size)
-        first = {name: measured(x, passes, few, 0)["bias"] for name, x in found.items()}
-        worst = sorted(first, key=lambda name: -abs(first[name]))[:FINALISTS]
-        if size == 256:
-            found["climbed"] = climbed(size, passes, found[worst[0]])
-            worst.append("climbed")
-        # Of one pass the bias is plain; of the rest it is small beside the chance of a rotation.
-        times = many if passes > 1 else few
-        for name in dict.fromkeys([*worst, "1 equal, first", "normal"]):
-            setting = {"size": size, "passes": passes, "tried": len(found), "update": name}
-            rows.append({**setting, "rotations": times, **measured(found[name], passes, times, 4)})
-            print(rows[-1], flush=True)
-    return rows + noise()
+def search(size: int, passes: int) -> list[dict]:
+    """The worst candidates, measured again with other and more rotations."""
+    rows, (few, many) = [], ROTATIONS[size]
+    found = candidates(size)
+    first = {name: measured(x, passes, few, 0)["bias"] for name, x in found.items()}
+    worst = sorted(first, key=lambda name: -abs(first[name]))[:FINALISTS]
+    if size == 256:
+        found["climbed"] = climbed(size, passes, found[worst[0]])
+        worst.append("climbed")
+    # Of one pass the bias is plain; of the rest it is small beside the chance of a rotation.
+    times = many if passes > 1 else few
+    for name in dict.fromkeys([*worst, "1 equal, first", "normal"]):
+        setting = {"size": size, "passes": passes, "tried": len(found), "update": name}
+        rows.append({**setting, "rotations": times, **measured(found[name], passes, times, 4)})
+        print(rows[-1], flush=True)
+    return rows
 
 
 def noise() -> list[dict]:

@@ -6,9 +6,10 @@ sent. With `traffic` it counts the bytes of messages instead, in a sum of 40 cli
 dropouts and 1,000 coordinates of one bit each (6 bits per coordinate of the sum).
 
 With `load` it sums 100,000 coordinates of 100, 300 and 1,000 clients that all share masks with each
-other, codes of 1 and 4 bits, where every client is lost in each of the five steps with probability
-0, 1 or 5 %: seconds of one core, as the processor counts them, and the largest memory of a process
-that plays the server and all clients. Sums are compared with those of the codes.
+other, and of 3,000 with as many neighbours as `Losses` chooses (6, 48 or 630). Codes are of 1 and 4
+bits, and every client is lost in each of the five steps with probability 0, 1 or 5 %: seconds of
+one core, as the processor counts them, and the largest memory of a process that plays the server
+and all clients. Sums are compared with those of the codes.
 """
 
 import itertools
@@ -27,12 +28,13 @@ from results import FOLDER, save
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.server import Server
 from randquant.aggregation.secagg.terms import Terms
 from randquant.channels.wire import upload
 
 CLIENTS, DIMENSION, LOST = 40, 1_000_000, 3
-LOAD, COORDINATES, CODE_BITS, LOSSES = (100, 300, 1000), 100_000, (1, 4), (0.0, 0.01, 0.05)
+LOAD, COORDINATES, CODE_BITS, LOSSES = (100, 300, 1000, 3000), 100_000, (1, 4), (0.0, 0.01, 0.05)
 
 
 class Clock:
@@ -173,7 +175,9 @@ def loaded(clients: int, code_bits: int, loss: float, dimension: int = COORDINAT
     """One sum where clients are lost at random: seconds of each side, and whether it is exact."""
     draw, clock = np.random.default_rng(clients), Clock(time.process_time)
     bits = upload.sum_bits(2**code_bits, clients)
-    terms = Terms(os.urandom(16), tuple(range(clients)), dimension, bits, clients // 2, clients - 1)
+    chosen = clients > 1000
+    degree = Losses(step=loss).graph(clients).neighbours if chosen else clients - 1
+    terms = Terms(os.urandom(16), tuple(range(clients)), dimension, bits, clients // 2, degree)
 
     def stay(messages: Mapping[int, object]) -> dict:
         return {c: message for c, message in messages.items() if draw.random() >= loss}
@@ -198,7 +202,7 @@ def loaded(clients: int, code_bits: int, loss: float, dimension: int = COORDINAT
     steps = {name: sum(spent) for name, spent in clock.spent.items()}
     ours = {name: statistics.median(s) for name, s in clock.spent.items() if "server" not in name}
     return {
-        "clients": clients, "code_bits": code_bits, "loss": loss,
+        "clients": clients, "neighbours": degree, "code_bits": code_bits, "loss": loss,
         "exact": bool((total == wanted).all()),
         "shared": len(inboxes), "in_sum": len(survivors), "answered": len(shown),
         "client_seconds": sum(ours.values()),

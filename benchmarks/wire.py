@@ -1,4 +1,4 @@
-"""Bytes of a client and round: python benchmarks/wire.py
+"""Bytes of a client and round: python benchmarks/wire.py [all-neighbours]
 
 1,200,000 parameters, 1,000 clients a round, 100 rounds at epsilon 8 of 10,000 clients, 10
 neighbours; 131,072 coordinates are sent, in one-bit and in sparse ternary codes. Every message of
@@ -6,21 +6,30 @@ the secure sum is made by a client and read by the server, the codes are those o
 mechanism, and the sum is checked against that of the codes. Only the protocol's own messages are
 counted, with 8 bytes for each client's number, and the seed of the coordinates. Flower's SecAgg+ is
 run by its own functions, among a client and its neighbours.
+
+With `all-neighbours` the same for clients that share masks with all 999 others. Messages have fixed
+lengths, so that every step's bytes are linear in the number of clients: whole sums of 10 and 20
+give the line, one of 30 is on it, and so are the keys and shares of a client among 1,000.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import os
+import sys
 
 import numpy as np
-from results import save
+from results import FOLDER, commit, save
 from secagg import _bytes, handshake, traffic
 
 import randquant as rq
+from randquant._internal.serialization import write_json
 from randquant.aggregation.modulus import wrap_probability
+from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.draw import PART_BYTES, Draw
+from randquant.aggregation.secagg.terms import Terms
 from randquant.channels.wire import upload
 
 DIMENSION, CLIENTS, POPULATION, ROUNDS, NEIGHBOURS = 1_200_000, 1_000, 10_000, 100, 10
@@ -121,7 +130,52 @@ def secagg_plus(dimension: int = DIMENSION) -> int:
     return sent
 
 
-if __name__ == "__main__":
+def all_neighbours() -> dict[str, object]:
+    """Bytes of each step among 1,000 clients that all share masks with each other."""
+    small = {n: traffic(n, 8, 8, n - 1) for n in (10, 20, 30)}
+
+    def line(step: str, clients: int) -> int:
+        slope = (small[20][step] - small[10][step]) // 10
+        return small[10][step] + slope * (clients - 10)
+
+    steps = [step for step in small[10] if step != "masked vector, up"]
+    assert all(line(step, 30) == small[30][step] for step in steps)
+    terms = Terms(os.urandom(16), tuple(range(CLIENTS)), 8, 8, CLIENTS, CLIENTS - 1)
+    parties = {c: Client(terms, c) for c in terms.clients}
+    adverts = {c: party.advertise() for c, party in parties.items()}
+    others = {c: advert for c, advert in adverts.items() if c}
+    assert _bytes(others) == line("advertise, down", CLIENTS)
+    assert _bytes(parties[0].share(others)) == line("share, up", CLIENTS)
+    counted = {step: line(step, CLIENTS) for step in steps}
+    beside = handshake(counted)
+    _, up, down = seed_bytes()
+    each = (handshake(small[20])["up"] - handshake(small[10])["up"]) // 10
+    return {
+        **counted,
+        "other_steps_up": beside["up"] + up,
+        "other_steps_down": beside["down"] + down,
+        "up_for_each_neighbour": each,
+    }
+
+
+def show_all_neighbours() -> None:
+    """Count, print and keep them beside what was measured with ten neighbours."""
+    path = FOLDER / "wire.json"
+    record = json.loads(path.read_text())
+    found = all_neighbours()
+    for name in ("one_bit", "ternary"):
+        vector, ten = record[name]["masked_vector_up"], record[name]["other_steps_up"]
+        fitting = NEIGHBOURS + (160_000 - vector - ten) // found["up_for_each_neighbour"]
+        found[f"{name}, all up"] = vector + found["other_steps_up"]
+        found[f"{name}, neighbours within 160,000 bytes"] = fitting
+    for name, value in found.items():
+        print(f"{name:40} {value:,}")
+    write_json(path, {**record, "all_neighbours": {"commit": commit(), **found}})
+
+
+if __name__ == "__main__" and "all-neighbours" in sys.argv:
+    show_all_neighbours()
+elif __name__ == "__main__":
     figures = {
         "floats": upload.floats(DIMENSION),
         "secagg_plus": secagg_plus(),

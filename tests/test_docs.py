@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -39,6 +40,7 @@ TASKS = [
     "certify",
     "design",
     "audit",
+    "check",
     "reproduce",
     "command-line",
 ]
@@ -109,7 +111,8 @@ def test_the_python_of_the_docs_prints_what_they_say(code, expected, tmp_path, m
 
 def test_every_page_with_examples_is_among_them():
     assert {name.rsplit("-", 1)[0] for name in EXAMPLES} == {
-        "README.md", "own-loop.md", "account-for-a-run.md", "certify.md", "train.md",
+        "README.md", "own-loop.md", "account-for-a-run.md", "certify.md", "check.md",
+        "train.md",
     }  # fmt: skip
 
 
@@ -128,7 +131,7 @@ def test_commands_of_the_docs_run(command, capsys, tmp_path, monkeypatch):
 
 def test_every_output_of_the_docs_is_of_a_command_that_is_run():
     assert OUTPUTS.keys() <= set(SHORT)
-    assert len(OUTPUTS) == 7
+    assert len(OUTPUTS) == 8
 
 
 @pytest.mark.slow
@@ -524,6 +527,18 @@ def test_the_figures_of_secure_sums_are_the_measured_ones():
             figures = [f"{value[name]:,}" for value in (ten, all_others)]
         cells = [f"{figure} {unit}".strip() for figure in figures]
         assert f"| {row} | {cells[0]} | {cells[1]} |" in page
+
+
+def test_the_accuracy_of_hospitals_is_the_measured_one():
+    page, found = (ROOT / "docs" / "nvflare.md").read_text(), result("hospitals")
+    for row in found["rows"]:
+        cells = [f"{100 * row[n]['mean']:.1f} ± {100 * row[n]['deviation']:.1f}"
+                 for n in ("hospitals", "central")]  # fmt: skip
+        private = row["epsilon"] is not None
+        first = [f"{row['epsilon']:g}", f"{math.ceil(row['hospital']):,}"] if private else []
+        assert f"| {' | '.join([*(first or ['no privacy', '–']), *cells])} |" in page
+        if private:
+            assert max(row["patient"].values()) <= row["epsilon"]
 
 
 def test_the_load_of_secure_sums_is_the_measured_one():

@@ -5,7 +5,7 @@ import functools
 import json
 
 import pytest
-from mutation import record
+from mutation import mechanical, record
 from mutation.equivalent import ALIKE, EQUIVALENT_LINES, equivalent
 from mutation.mechanical import difference
 from mutation.mutants import (
@@ -18,7 +18,7 @@ from mutation.mutants import (
     replaced,
     source,
 )
-from mutation.run import QUICK, confirm, learn, lines, ordered, scores
+from mutation.run import QUICK, confirm, learn, lines, ordered, scores, together
 from mutation.tests_of import TESTS
 from mutation.workspace import Verdict
 
@@ -80,6 +80,7 @@ def test_lines_that_are_alike_in_any_file_are_found_and_no_others():
         ("@functools.lru_cache(maxsize=16)", "@functools.lru_cache(maxsize= 17)"),
         (frozen, frozen.replace("slots=True", "slots=False")),
         ("x.reshape(-1)", "x.reshape(~1)"),
+        ("@numba.njit(nogil=True, cache=True)", "@numba.njit(nogil=True, cache=False)"),
     )
     for before, after in alike:
         assert equivalent("any.py", before, after)
@@ -89,6 +90,7 @@ def test_lines_that_are_alike_in_any_file_are_found_and_no_others():
         (frozen, frozen.replace("frozen=True", "frozen=False")),
         ("@dataclass(slots=True)", "@dataclass(slots=False)"),
         ("x.reshape(-1)", "x.reshape(1)"),
+        ("@numba.njit(nogil=True, cache=True)", "@numba.njit(nogil=False, cache=True)"),
     ):
         assert not equivalent("any.py", before, after)
 
@@ -170,6 +172,22 @@ def test_what_is_noticed_only_after_it_survived_is_told_apart(monkeypatch):
     known = record.merged(known, mutants, [(mutants[0], survived)])
     row = record.rows(known, mutants, {})["keys"]["fresh"]
     assert (row["killed"], row["mended"], row["survived"]) == (1, 0, 1)
+
+
+def test_a_second_fresh_sample_keeps_what_is_known_of_the_first(monkeypatch):
+    """Also where both seeds draw the same fault: it counts once."""
+    drawn = {seed: [planted(f"{seed}", origin="fresh"), planted("both", origin="fresh")]
+             for seed in mechanical.FRESH_SEEDS}  # fmt: skip
+    monkeypatch.setattr(mechanical, "sample", lambda file, most, seed: drawn[seed])
+    monkeypatch.setattr(record, "source", lambda file: "x = 1\n")
+    first, second = drawn.values()
+    killed, survived = Verdict("killed", "t", 1.0), Verdict("survived", "", 1.0)
+    known = record.merged({}, together(first), [(first[0], killed), (first[1], survived)])
+    listed = together(second)
+    assert len(listed) == 3
+    known = record.merged(known, listed, [(second[0], survived), (second[1], killed)])
+    row = record.rows(known, listed, {})["keys"]["fresh"]
+    assert (row["killed"], row["mended"], row["survived"]) == (2, 1, 1)
 
 
 def test_the_same_change_twice_in_a_file_is_two_mutants(monkeypatch):

@@ -16,7 +16,6 @@ from nvflare.app_common.np.np_model_persistor import NPModelPersistor
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 
-from randquant._internal.serialization import to_json
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.integrations.nvflare import QuantizeController, QuantizeFilter
 from randquant.mechanisms.tuning import UpdateSetting
@@ -43,7 +42,7 @@ def job(data: Path, folder: Path, epsilon: float, rounds: int) -> FedJob:
     made = FedJob("hospitals", min_clients=len(SITES))
     made.set_app_packages(["randquant"])
     controller = QuantizeController(
-        to_json(mechanism.record()), rounds, str(folder / "server"), epsilon, DELTA,
+        mechanism.record(), rounds, str(folder / "server"), epsilon, DELTA,
         examples=examples, min_clients=len(SITES),
     )  # fmt: skip
     made.to(controller, SERVER_SITE_NAME)

@@ -7,6 +7,7 @@ import pytest
 
 import randquant as rq
 from randquant import cli
+from randquant.audit.claims.configurations import read
 
 FLOWER_CLIENT = """
 from flwr.clientapp import ClientApp
@@ -64,12 +65,25 @@ def test_flowers_local_noise_is_the_classical_formula(tmp_path):
 
 
 def test_flowers_strategy_and_its_settings_say_the_same(tmp_path):
-    by_strategy = rq.check(
-        written(tmp_path, "server.py", FLOWER_SERVER), sampling="fixed", rate=0.1, rounds=30
+    given = {"rounds": 30, "rate": 0.1}
+    fields, notes = read(written(tmp_path, "server.py", FLOWER_SERVER), given)
+    assert {**fields, **given} == {
+        **read(written(tmp_path, "pyproject.toml", PYPROJECT), {})[0],
+        "trust": "central",
+    }
+    assert fields["sampling"] == "fixed"
+    assert any("number of examples" in note for note in notes)
+    clients, _ = read(
+        written(
+            tmp_path,
+            "more.toml",
+            PYPROJECT.replace(
+                "fraction-train = 0.1", "num-sampled-clients = 10\nnum-supernodes = 30"
+            ),
+        ),
+        {},
     )
-    by_settings = rq.check(written(tmp_path, "pyproject.toml", PYPROJECT))
-    assert by_strategy.guarantees == by_settings.guarantees
-    assert any("number of examples" in note for note in by_strategy.notes)
+    assert clients["rate"] >= 1 / 3
 
 
 def test_components_of_nvflare_are_found_wherever_they_stand(tmp_path):
@@ -79,18 +93,29 @@ def test_components_of_nvflare_are_found_wherever_they_stand(tmp_path):
 
 
 def test_pfl_adds_less_noise_than_it_accounts_for(tmp_path):
-    found = rq.check(written(tmp_path, "run.py", PFL))
-    assert found.claim.noise_multiplier == 0.6
-    assert found.verdicts["zero_out"] == "false"
-    assert any("noise_scale" in note for note in found.notes)
+    fields, notes = read(written(tmp_path, "run.py", PFL), {})
+    assert fields == {
+        "noise_multiplier": 0.6, "sampling": "poisson", "rate": 0.01, "rounds": 300,
+        "trust": "central", "epsilon": 2.0, "delta": 1e-6,
+    }  # fmt: skip
+    assert any("noise_scale" in note for note in notes)
+    fields, notes = read(written(tmp_path, "full.py", PFL.replace("0.5)", "1.0)")), {})
+    assert (fields["noise_multiplier"], notes) == (1.2, ())
+
+
+@pytest.mark.slow
+def test_pfls_figure_is_true_without_the_scale(tmp_path):
+    assert rq.check(written(tmp_path, "run.py", PFL)).verdicts["zero_out"] == "false"
     full = rq.check(written(tmp_path, "full.py", PFL.replace("0.5)", "1.0)")))
     assert full.verdicts["zero_out"] == "true"
 
 
 def test_the_state_of_an_accountant_of_opacus(tmp_path):
-    found = rq.check(written(tmp_path, "state.json", OPACUS))
-    same = rq.check(noise_multiplier=1.1, sampling="poisson", rate=0.02, rounds=400, unit="example")
-    assert found.readings == same.readings
+    fields, _ = read(written(tmp_path, "state.json", OPACUS), {})
+    assert fields == {
+        "noise_multiplier": 1.1, "sampling": "poisson", "rate": 0.02, "rounds": 400,
+        "unit": "example", "trust": "central",
+    }  # fmt: skip
     script = "engine.make_private(module=m, noise_multiplier=1.1, max_grad_norm=1.0, sample_rate=q)"
     claim = rq.check(written(tmp_path, "train.py", script), rounds=1).claim
     assert (claim.unit, claim.sampling, claim.noise_multiplier) == ("example", "none", 1.1)
@@ -114,6 +139,15 @@ def test_what_is_given_wins(tmp_path):
         ("a.py", "def", "Expected Python in"),
         ("b.py", "print(1)", "Expected the noise of a private mechanism"),
         ("c.py", "LocalDpMod(a, b, c, d)", "Expected clipping_norm, sensitivity"),
+        ("d.py", "LocalDpMod(1.0, 1.0, 0.0, 1e-5)", "Expected epsilon of LocalDpMod > 0"),
+        ("e.py", "LocalDpMod(1.0, 'x', 1.0, 1e-5)", "Expected sensitivity of LocalDpMod to be"),
+        (
+            "svt.json",
+            {"path": "nvflare.app_common.filters.SVTPrivacy", "args": {"epsilon": 0.5}},
+            "its epsilon=0.5 is for choosing coordinates, in one round; sending them adds 0.1 for",
+        ),
+        ("f.json", {"history": [[1.0, 0.1]], "mechanism": "rdp"}, "Expected [noise multiplier"),
+        ("g.toml", "sigma = 1.0\nnum-supernodes = 'x'\ncohort-size = 3", "Expected population"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path, capsys, name, content, sentence):

@@ -106,7 +106,9 @@ def declarations() -> list[tuple[str, Option]]:
 
 def without(option: Option, example: str) -> str:
     """A command's example without an option."""
-    return re.sub(rf" {flag(option.name)}( (?!--)\S+)*", "", example.removeprefix("randquant "))
+    return re.sub(
+        rf" {flag(option.name)}(?![\w-])( (?!--)\S+)*", "", example.removeprefix("randquant ")
+    )
 
 
 def parts(option: Option) -> int:

@@ -78,6 +78,8 @@ def test_a_round_takes_three_messages_after_the_first_and_every_mean_is_exact():
         assert set(context.state) == {SPENT}
     with pytest.raises(ValueError, match="handshake"):
         strategy_of(handshake="later")
+    with pytest.raises(ValueError, match="handshake"):
+        strategy_of(exact("local"))
 
 
 # Clients that come and go

@@ -136,7 +136,11 @@ def test_offers_are_refused_in_one_sentence_and_cost_nothing(encoded):
     grid = InProcessGrid(client_app(ANYTHING, mover), [1])
     text, whole, two = (Offer(some("local", k), 5).to_text() for k in (5, None, 2))
     for step, fields, reason in (
-        ("upload", {"offer": text}, "seed of the coordinates that the server and this client"),
+        (
+            "upload",
+            {"offer": text},
+            "seed of the coordinates or rotations that the server and this",
+        ),
         ("advertise", {"offer": text}, "commitment to its part of a seed exactly where"),
         ("advertise", {"offer": text, "commitment": bytes(31)}, "a commitment in 32 bytes"),
         ("advertise", {"offer": text, "commitment": bytes(32)}, ""),

@@ -14,7 +14,6 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.decomposers import common_decomposers
 
-from randquant._internal.serialization import to_json
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.accountant import RoundEvent
@@ -51,7 +50,7 @@ class Server:
         }
         self.train, self.saved, self.log, self.tamper = train, [], [], lambda site, reply: reply
         self.context = FLContextManager(identity_name="server", job_id="job").new_context()
-        mechanism = to_json(options.pop("mechanism", MECHANISM).record())
+        mechanism = options.pop("mechanism", MECHANISM).record()
         options = {"rounds": 3, **options}
         self.controller = QuantizeController(mechanism, folder=str(folder / "server"), **options)
         self.controller._engine = self

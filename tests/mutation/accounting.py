@@ -6,6 +6,20 @@ SCHEDULE = (
 
 MUTANTS = [
     (
+        "audit/claims/claim.py",
+        'return 2 * self.norm if neighboring == "replace_one" else self.norm',
+        "return self.norm",
+        "an update that is replaced moves a sum no further than one that is left out",
+        ("tests/audit/test_checking.py::test_the_public_default_is_worth_nothing",),
+    ),
+    (
+        "audit/claims/checking.py",
+        'here = 2 * apart if neighboring == "zero_out" else apart',
+        "here = apart",
+        "a stand-in sends zeros",
+        ("tests/audit/test_checking.py::test_one_round_is_exact_from_both_sides",),
+    ),
+    (
         "privacy/accounting/amplification.py",
         "UNIT * (32 * (1 + abs(value)) + 4 * decay)",
         "UNIT * (32 * (1 + abs(value)))",
@@ -520,6 +534,42 @@ MUTANTS = [
         "total = sum(release.releases for release in releases)",
         "total = max(release.releases for release in releases)",
         "releases of the largest only",
+        (),
+    ),
+    # bell.py
+    (
+        "privacy/certificates/sums/bell.py",
+        "tail = np.minimum(below + (1 - share) * here, above + share * here)",
+        "tail = np.minimum(below + here, above + here)",
+        "bell: the client's own bit forgotten",
+        (),
+    ),
+    (
+        "privacy/certificates/sums/bell.py",
+        "    for share in (low, high):",
+        "    for share in (low,):",
+        "bell: one end of the client's places",
+        (),
+    ),
+    (
+        "privacy/certificates/sums/bell.py",
+        "yield done, others - done - more",
+        "pass",
+        "bell: half of the arrangements of a channel that is skewed",
+        (),
+    ),
+    (
+        "privacy/certificates/sums/bell.py",
+        "np.maximum(sums - 2, 0)",
+        "np.maximum(sums + 20, 0)",
+        "bell: odds of a sum that is likelier",
+        (),
+    ),
+    (
+        "privacy/certificates/sums/bell.py",
+        "moments - np.log(odds) * sums",
+        "2 * moments - 2 * np.log(odds) * sums",
+        "bell: tails thinner than they are",
         (),
     ),
     # attacks.py

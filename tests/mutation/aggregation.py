@@ -623,7 +623,7 @@ MUTANTS = [
     (
         "training/algorithm.py",
         "collect(cohort, key.fold_in(number), seed, state.squares, state.threshold)",
-        "collect(cohort, key, seed)",
+        "collect(cohort, key, seed, state.squares, state.threshold)",
         "rounds share keys",
         ROUND,
     ),

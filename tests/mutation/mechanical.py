@@ -10,6 +10,14 @@ from mutation.mutants import Mutant, meaning, source, tests_of
 
 FRESH = "fresh"
 """Origin of mutants that were drawn with another seed than the tests were mended with, 0."""
+FRESH_SEEDS, MOST = (7, 11), 10
+"""Seeds whose verdicts are kept beside each other, and how many of each at most, a file."""
+
+
+def fresh(file: str) -> list[Mutant]:
+    """All mutants of a file of which a fresh verdict may be known, each once."""
+    drawn = [mutant for seed in FRESH_SEEDS for mutant in sample(file, MOST, seed)]
+    return list({mutant.text: mutant for mutant in drawn}.values())
 
 
 def sample(file: str, count: int, seed: int) -> list[Mutant]:

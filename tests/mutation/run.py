@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mutation import record
-from mutation.mechanical import sample
+from mutation.mechanical import FRESH, fresh, sample
 from mutation.mutants import ROOT, Mutant, handmade
 from mutation.tests_of import TESTS
 from mutation.workspace import Verdict, Workspace
@@ -48,6 +48,8 @@ def main() -> None:
         sys.exit(f"Expected mutants of {asked.module}, found none.")
     modules = {m.module for m in mutants}
     listed = [m for m in everything if m.module in modules]
+    if asked.seed:
+        listed = together(listed)
     if asked.pending:
         mutants = record.pending(listed, mutants)
     judged = run(mutants, asked.workers, asked.limit)
@@ -55,6 +57,13 @@ def main() -> None:
     if asked.save:
         sys.path.insert(0, str(ROOT / "benchmarks"))
         record.save(listed, judged, asked.seed)
+
+
+def together(listed: list[Mutant]) -> list[Mutant]:
+    """With those of the other fresh seeds, so that what is known of them is kept."""
+    files = dict.fromkeys(m.file for m in listed if record.kind(m) == FRESH)
+    others = [m for file in files for m in fresh(file)]
+    return list({m.text: m for m in (*others, *listed)}.values())
 
 
 def arguments() -> argparse.Namespace:

@@ -152,9 +152,7 @@ MUTANTS = [
         "the mechanism that is returned sends all",
         PLAN,
     ),
-]
-
-EQUIVALENT = [  # A number that changes from round to round ---------------------------------------------------
+    # A number that changes from round to round ---------------------------------------------------
     (
         "privacy/accounting/chosen.py",
         "max(each.renyi(order) for each in self.choices)",
@@ -165,8 +163,8 @@ EQUIVALENT = [  # A number that changes from round to round --------------------
     (
         "privacy/accounting/chosen.py",
         "max(part.energy for part in parts)",
-        "parts[0].energy",
-        "rounds count as the first choice",
+        "min(part.energy for part in parts)",
+        "the energy of the cheapest choice",
         CHOSEN,
     ),
     (
@@ -191,3 +189,5 @@ EQUIVALENT = [  # A number that changes from round to round --------------------
         ADAPTIVE_RUN,
     ),
 ]
+
+EQUIVALENT = []

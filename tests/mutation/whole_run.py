@@ -168,8 +168,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/accountant.py",
-        "        if part is None:\n            return math.inf, math.inf, 0.0\n",
-        "        if part is None:\n            continue\n",
+        "if len(known := [part for part in parts if part is not None]) == len(parts)",
+        "if (known := [part for part in parts if part is not None])",
         "what is not Gaussian is left out beside what is",
         ("tests/privacy/test_gaussian.py",),
     ),

@@ -124,7 +124,7 @@ def test_the_distance_to_what_is_certified_adds_up_and_is_small(make):
 
 
 @kinds
-@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+@pytest.mark.parametrize("delta", [1e-9, 1e-2])
 def test_a_guarantee_is_within_the_conversion_of_every_order(make, delta):
     """Canonne, Kamath and Steinke 2020, Proposition 12; a reserve of delta pays for a distance."""
     release = replaced(make)
@@ -148,7 +148,7 @@ def cost(*releases, delta: float = 1e-5) -> float:
 
 @kinds
 def test_less_delta_more_rounds_and_parts_of_a_run_cost_as_they_should(make):
-    deltas = [cost(replaced(make), delta=delta) for delta in (0.1, 1e-3, 1e-6, 1e-9)]
+    deltas = [cost(replaced(make), delta=delta) for delta in (0.1, 1e-5, 1e-9)]
     assert deltas == sorted(deltas)
     rounds = [cost(replaced(make, count)) for count in (1, 3, 8)]
     assert rounds == sorted(rounds)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from randquant._internal import validate
 from randquant._internal.declared import Count
 from randquant._internal.rounding import round_down, round_up
 from randquant.audit.claims.claim import Noised, PrivacyClaim, Sampling, release_of
@@ -89,7 +90,9 @@ class ClaimCheck:
         if (stated := self.claim.epsilon) is None:
             return ()
         for reading in self.readings:
-            true = [each for each in NEIGHBORINGS if reading.verdict(stated, each) == "true"]
+            true: list[Neighboring] = [
+                each for each in NEIGHBORINGS if reading.verdict(stated, each) == "true"
+            ]
             if true and not any(set(kept) <= set(reading.assumptions) for kept, _ in found):
                 found.append((reading.assumptions, true))
         return tuple(
@@ -194,7 +197,9 @@ def check(
         "sampling": sampling, "rate": rate, "dimension": dimension, "unit": unit, "trust": trust,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    written, notes = ({}, ()) if configuration is None else read(Path(configuration), given)
+    written, notes = {}, ()
+    if configuration is not None:
+        written, notes = read(validate.path("configuration", configuration), given)
     claim = PrivacyClaim(**{**written, **given})
     return ClaimCheck(claim, tuple(_readings(claim)), (*notes, *_notes(claim)))
 

@@ -45,6 +45,7 @@ POSITIONS = {
     "DifferentialPrivacyServerSideFixedClipping": STRATEGY,
     "DifferentialPrivacyClientSideFixedClipping": STRATEGY,
     "GaussianMechanism": ("clipping_bound", "relative_noise_stddev"),
+    "SVTPrivacy": (),
     "make_private": (),
     "PLDPrivacyAccountant": (),
     "PRVPrivacyAccountant": (),
@@ -115,8 +116,10 @@ def _of_population(fields: dict[str, Any], given: Mapping[str, Any]) -> dict[str
     """With the rate of cohorts of a fixed size; without what is no field of a claim."""
     population, cohort = fields.pop("population", None), fields.pop("cohort", None)
     known = {*fields, *given}
-    if "rate" not in known and population and cohort and cohort < population:
-        fields["rate"] = math.nextafter(cohort / population, 1.0)
+    if "rate" not in known and population and cohort:
+        population = validate.whole("population", population, low=1)
+        if validate.whole("cohort", cohort, low=1) < population:
+            fields["rate"] = math.nextafter(cohort / population, 1.0)
     if fields.get("rate") == 1:
         del fields["rate"]
     if "rate" in {*fields, *given} and "sampling" not in known:
@@ -189,7 +192,10 @@ def _local(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
         raise ValueError(
             "Expected clipping_norm, sensitivity, epsilon and delta of LocalDpMod as numbers."
         )
-    sensitivity, epsilon, delta = (float(fields[name]) for name in wanted)
+    sensitivity, epsilon = (
+        validate.real(f"{name} of LocalDpMod", fields[name], above=0) for name in wanted[:2]
+    )
+    delta = validate.real("delta of LocalDpMod", fields["delta"], above=0, below=1)
     sigma = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
     return {**fields, "sigma": sigma, "trust": "local"}, ()
 
@@ -215,7 +221,12 @@ def _opacus(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
 
 def _history(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
     """Opacus: the state of an accountant, which holds (noise multiplier, rate, steps)."""
-    noise, rate, steps = arguments["entry"]
+    entry = arguments["entry"]
+    if not isinstance(entry, list) or len(entry) != 3:
+        raise ValueError(
+            f"Expected [noise multiplier, sample rate, steps] in a history, got {entry!r}."
+        )
+    noise, rate, steps = entry
     found = {"noise_multiplier": noise, "rate": rate, "rounds": steps, "unit": "example"}
     return {**found, "sampling": "poisson", "trust": "central"}, ()
 
@@ -224,9 +235,9 @@ def _accountant(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
     """pfl: clients sampled by Poisson; the noise on their sum over the clipping bound."""
     if str(arguments.get("mechanism", "gaussian")).lower() != "gaussian":
         raise ValueError(f"Expected Gaussian noise, got {arguments['mechanism']!r}.")
-    scale, noise = arguments.get("noise_scale", 1.0), arguments.get("noise_parameter")
-    if noise is not None:
-        fields["noise_multiplier"] = noise * scale
+    scale = validate.real("noise_scale", arguments.get("noise_scale", 1.0), above=0, high=1)
+    if (noise := arguments.get("noise_parameter")) is not None:
+        fields["noise_multiplier"] = validate.real("noise_parameter", noise, low=0) * scale
     note = (
         f"noise_scale={scale:g}: the stated figure is for the noise of a larger cohort than that "
         "which is added"
@@ -234,7 +245,19 @@ def _accountant(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
     return {**fields, "sampling": "poisson", "trust": "central"}, (note,) * (scale != 1)
 
 
+def _sparse(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """NVFlare's sparse vector technique: Laplace noise, for which nothing is proven here."""
+    chosen = arguments.get("epsilon", 0.1)
+    each = arguments.get("epsilon_release") or arguments.get("noise_var", 0.1)
+    whom = "in all" if arguments.get("epsilon_release") else "for each coordinate that is sent"
+    raise ValueError(
+        f"Expected Gaussian noise, got SVTPrivacy, which is not checked: its epsilon={chosen} is "
+        f"for choosing coordinates, in one round; sending them adds {each} {whom}."
+    )
+
+
 SPECIAL: dict[str, Special] = {
+    "SVTPrivacy": _sparse,
     "LocalDpMod": _local,
     "DifferentialPrivacyServerSideFixedClipping": _strategy,
     "DifferentialPrivacyClientSideFixedClipping": _strategy,

@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from scipy.special import log_ndtr, logsumexp, ndtr
-from scipy.stats import binom
+from scipy.special import gammaln, log_ndtr, ndtr
 
 from randquant.privacy.accounting.composition.loss import PrivacyLoss
 from randquant.privacy.accounting.composition.rule import reached_epsilon
+from randquant.privacy.divergence import UNIT
 
 SLACK = 1e-9
 """Generous bound of the relative error of scipy's normal tails, their differences and logarithms,
@@ -29,7 +29,7 @@ LARGEST = 2**14
 """Most counts of rounds that are weighed; beyond, nothing is said."""
 
 TAIL = 1e-20
-"""Mass of a binomial that is left out on either side, to the attacker's disadvantage."""
+"""Mass of a binomial that is left out, to the attacker's disadvantage."""
 
 
 def attained(pairs: Iterable[tuple[float, float]], rate: float, rounds: int, delta: float) -> float:
@@ -59,13 +59,15 @@ def attained(pairs: Iterable[tuple[float, float]], rate: float, rounds: int, del
     if taken.size > LARGEST:
         return best
     root = math.sqrt(rounds)
+    # theory/claims.md, Proposition 3: of logarithms of factorials.
+    error = 16 * UNIT * float(gammaln(rounds + 1))
     for m, other in pairs:
         first, second = taken * (m / root), taken * (other / root)
         centre, spread = float(mass @ first), float(np.ptp(first)) + 40.0
         low, high = centre - spread, centre + spread
         for _ in range(PASSES):
             at = np.linspace(low, high, THRESHOLDS)
-            found = _epsilons(at, first, second, mass, delta)
+            found = _epsilons(at, first, second, mass, delta, error)
             place = int(found.argmax())
             best = max(best, float(found[place]))
             low, high = at[max(place - 2, 0)], at[min(place + 2, THRESHOLDS - 1)]
@@ -99,29 +101,45 @@ def attained_if_seen(
         True
     """
     # theory/claims.md, Proposition 4: in half of all runs it takes part at least so often.
-    often = int(binom.median(rounds, rate)) - 1
+    often = math.floor(rounds * rate * (1 - SLACK))
     return attained(pairs, 1.0, often, 2 * delta) if often > 0 and 2 * delta < 1 else 0.0
 
 
 def _epsilons(
-    at: np.ndarray, first: np.ndarray, second: np.ndarray, mass: np.ndarray, delta: float
+    at: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+    mass: np.ndarray,
+    delta: float,
+    error: float,
 ) -> np.ndarray:
     """log((P(S > t) - delta) / Q(S > t)) for each threshold t, lowered."""
     # theory/claims.md, Proposition 3: what the binomial leaves out counts for Q, and not for P.
-    above = np.asarray(logsumexp(log_ndtr(first - at[:, None]), axis=1, b=mass))
-    other = np.asarray(logsumexp(log_ndtr(second - at[:, None]), axis=1, b=mass))
-    other = np.logaddexp(other, math.log(2 * TAIL)) if mass.size > 1 else other
-    slack = 4 * SLACK * (1 + np.abs(above) + np.abs(other))
+    above = _log_mean(log_ndtr(first - at[:, None]), mass)
+    other = _log_mean(log_ndtr(second - at[:, None]), mass)
+    other = np.logaddexp(other, math.log(TAIL)) if mass.size > 1 else other
+    slack = 4 * SLACK * (1 + np.abs(above) + np.abs(other)) + error
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         left = above - slack + np.log1p(-np.exp(math.log(delta) - above + slack))
     return np.where(np.isnan(left), -np.inf, left) - other - slack
 
 
+def _log_mean(logs: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """log of the sum of mass · e^logs over the last axis."""
+    peak = logs.max(axis=1)
+    return peak + np.log(np.exp(logs - peak[:, None]) @ mass)
+
+
 def _binomial(rate: float, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """How often it takes part, and how probable that is; at most some thousand values."""
+    """How often it takes part, and how probable that is, without what is too improbable."""
     if rate == 1:
         return np.array([float(rounds)]), np.ones(1)
-    low, high = binom.ppf([TAIL, 1 - 2.0**-52], rounds, rate)
-    high = min(rounds, high + 8 * math.sqrt(rounds * rate) + 40)
-    taken = np.arange(max(low - 1, 0), high + 1)
-    return taken, binom.pmf(taken, rounds, rate) * (1 - SLACK)
+    mean = rounds * rate
+    # theory/claims.md, Proposition 3: by Bernstein's inequality all but TAIL is within it.
+    width = 16 + math.sqrt(16**2 + 94 * mean * (1 - rate))
+    taken = np.arange(max(math.floor(mean - width), 0), min(math.ceil(mean + width), rounds) + 1)
+    if taken.size > LARGEST:
+        return taken, np.zeros(0)
+    missed = rounds - taken
+    ways = gammaln(rounds + 1) - gammaln(taken + 1) - gammaln(missed + 1)
+    return taken, np.exp(ways + taken * math.log(rate) + missed * math.log1p(-rate))

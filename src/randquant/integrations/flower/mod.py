@@ -66,6 +66,8 @@ class QuantizeMod:
             offers to train others than these. None accepts the offer's.
         buffers: what is done about running statistics: refuse offers that say something else. None
             accepts the offer's.
+        coordinates: the fewest and the most that this client sends in a round: refuse offers of
+            other numbers, which may change from round to round. None accepts the offer's.
 
     A SuperNode's `--node-config` takes precedence over these arguments: `randquant-epsilon`,
     `randquant-delta`, `randquant-all-neighbours`, `randquant-threshold`. It may also name files of
@@ -91,6 +93,7 @@ class QuantizeMod:
     parts: Patterns = None
     frozen: Patterns = None
     buffers: Buffers | None = None
+    coordinates: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.epsilon != math.inf:
@@ -102,6 +105,10 @@ class QuantizeMod:
         validate.real("threshold", self.threshold, above=0, high=1)
         if self.buffers is not None:
             validate.choice("buffers", self.buffers, BUFFERS)
+        if self.coordinates is not None:
+            validate.kind("coordinates", self.coordinates, tuple)
+            fewest, most = self.coordinates
+            validate.whole("most coordinates", most, low=validate.whole("fewest", fewest, low=1))
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message; a refusal is an error reply with the reason and without data.
@@ -282,8 +289,14 @@ class QuantizeMod:
             raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
-        if terms is not None and mechanism.coding is None:
+        if terms is not None and mechanism.channel is None:
             raise ProtocolError("Expected no secure sum of an offer that sends no codes, got one.")
+        fewest, most = self.coordinates or (1, math.inf)
+        if not fewest <= offer.size <= most:
+            raise ProtocolError(
+                f"Expected an offer to send {fewest} to {most} coordinates, as this client "
+                f"demands, got {offer.size}."
+            )
         if terms is not None:
             self._check_terms(offer, terms, context)
         accountant = ledger.accountant

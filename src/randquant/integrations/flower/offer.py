@@ -84,7 +84,7 @@ class Offer:
     @property
     def plain_bytes(self) -> int:
         """Bytes of an update without masks, as the server would see it."""
-        if self.mechanism.coding is None:
+        if self.mechanism.channel is None:
             return self.mechanism.payload_bytes(self.dimension)
         return upload.coded(self.channel, self.size)
 
@@ -119,7 +119,7 @@ class Offer:
 
     def _written(self) -> str:
         fields = self.mechanism.record()
-        if self.mechanism.channel is not None:
+        if "channel" in fields:
             kind = fields.pop("mechanism")  # told from the other fields
             if kind != _kind(fields):
                 raise TypeError(f"Expected a mechanism that can be offered, got {kind!r}.")

@@ -144,7 +144,8 @@ class QuantizedStrategy(Strategy):
         self.neighbours, self.losses, self.step_timeout = neighbours, losses, step_timeout
         self.patience = validate.whole("patience", patience, low=1)
         graph = neighbours if losses is None else losses
-        validate.choice("handshake", handshake, WAYS)
+        ways = WAYS if mechanism.trust == "aggregate" else ("apart",)  # others have no handshake
+        validate.choice("handshake", handshake, ways)
         self._handshakes = Handshakes(handshake, self.least, graph, directory)
         self.connect_timeout = validate.real("connect_timeout", connect_timeout, low=0)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
@@ -154,6 +155,7 @@ class QuantizedStrategy(Strategy):
         self.history: list[RoundRow] = []  # with failed rounds
         self._sum: Sum | None = None
         self._base = ArrayRecord()
+        self._squares: tuple[float, ...] = ()  # what a mechanism adapts to, of what was released
 
     for_target = classmethod(for_target)
 
@@ -177,6 +179,7 @@ class QuantizedStrategy(Strategy):
                 raise ProtocolError(
                     "Expected each client once in a round and within its epsilon, got others."
                 )
+            offer = self._offer(arrays, len(chosen))  # at the same cost, whatever it adapts to
             link = Link(grid, self.step_timeout, requests[0].metadata.message_type, str(number))
             if self.mechanism.trust == "local":
                 self._sum = PlainSum(offer, sorted(chosen), link)
@@ -213,7 +216,7 @@ class QuantizedStrategy(Strategy):
         layout = self._layout(self._base)
         try:
             good = current.add(replies)
-            moved = layout.moved(self._base, current.mean())
+            moved = layout.moved(self._base, mean := current.mean())
         except ValueError as error:
             self._fail(number, error)
             return None, None
@@ -230,6 +233,7 @@ class QuantizedStrategy(Strategy):
         if self.statistics is not None:
             layout.take_running(arrays, self.statistics(ArrayRecord(dict(arrays.items()))))
         self._failures = 0
+        self._squares = current.offer.mechanism.noted(self._squares, mean, good)
         sizes = current.measured()
         row = self._note(number, self._asked - good, sizes)
         self._save(number, arrays)
@@ -307,9 +311,11 @@ class QuantizedStrategy(Strategy):
                 self.report(self._path.with_name(REPORT), result)
             return result
 
-    def _offer(self, arrays: ArrayRecord) -> Offer:
-        layout = self._layout(arrays)
-        return Offer(self.mechanism, layout.dimension, layout.parts, self.buffers)
+    def _offer(self, arrays: ArrayRecord, clients: int | None = None) -> Offer:
+        layout, now = self._layout(arrays), self.mechanism
+        if clients is not None:  # of a round
+            now = now.adapted(self._squares, layout.dimension, clients)
+        return Offer(now, layout.dimension, layout.parts, self.buffers)
 
     def _layout(self, arrays: ArrayRecord) -> Layout:
         """Which arrays are trained; ValueError if there are running statistics to refuse."""
@@ -368,13 +374,14 @@ class QuantizedStrategy(Strategy):
             "offer": self._offer(arrays).digest,
             "strategy": type(self.strategy).__name__,
             "accountant": self.accountant.state_dict(),
+            "squares": self._squares,
             "history": [dataclasses.asdict(row) for row in self.history],
         }
         state.save(self._path, record, arrays, self.strategy)
 
     def _restore(self, initial: ArrayRecord) -> ArrayRecord:
         """The model to continue with: the folder's, if it has one."""
-        self._done, self._failures, self.stopped, self.history = 0, 0, "", []
+        self._done, self._failures, self.stopped, self.history, self._squares = 0, 0, "", [], ()
         if self._path is None or not self._path.exists():
             return initial
         record, arrays = state.load(self._path, self.strategy)
@@ -387,7 +394,7 @@ class QuantizedStrategy(Strategy):
             )
         done = validate.whole("rounds", record.get("rounds"), low=0)
         self.accountant.load_state_dict(record.get("accountant", {}))
-        self._done = done
+        self._done, self._squares = done, tuple(record.get("squares", ()))
         self.history = [RoundRow(**row) for row in record.get("history", [])]
         log(INFO, "randquant: continuing after round %d.", self._done)
         return arrays

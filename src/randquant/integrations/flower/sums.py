@@ -30,6 +30,11 @@ class Sum(Protocol):
 
     refused: dict[int, str]
 
+    @property
+    def offer(self) -> Offer:
+        """What the clients of the round were offered."""
+        ...
+
     def measured(self) -> dict[str, int]:
         """Bytes of this round, largest over the clients.
 
@@ -182,6 +187,11 @@ class SecureSum:
         self._server, self._terms = self.handshake.server, self.handshake.terms
         self._bytes = Bytes(self.handshake.offer)
         self._alone: Requests = {}  # the next sum's step with clients that are asked nothing else
+
+    @property
+    def offer(self) -> Offer:
+        """See `Sum`."""
+        return self.handshake.offer
 
     def measured(self) -> dict[str, int]:
         """See `Sum`."""

@@ -24,7 +24,7 @@ from nvflare.app_common.app_constant import AppConstants
 
 from randquant._internal import locks, validate
 from randquant._internal.disk import make_folder
-from randquant._internal.serialization import write_atomic
+from randquant._internal.serialization import to_json, write_atomic
 from randquant.aggregation.saved import from_record
 from randquant.channels import wire
 from randquant.integrations.accountant import RoundEvent
@@ -46,7 +46,7 @@ class QuantizeController(Controller):
     Sites need `QuantizeFilter`. All sites have equal weight.
 
     Args:
-        mechanism: JSON data of a mechanism of local trust: its `record()`.
+        mechanism: the `record()` of a mechanism of local trust.
         rounds: rounds of the run, those before a restart included.
         folder: holds the model and the account, `server.state`, written before sites are asked and
             after every round. A job that is started again with the same folder continues.
@@ -85,8 +85,8 @@ class QuantizeController(Controller):
         patience: int = 3,
     ) -> None:
         super().__init__()
-        from_record(mechanism)  # checks it
-        self.mechanism, self.folder = mechanism, str(folder)
+        self.mechanism, self.folder = to_json(mechanism), str(folder)
+        from_record(self.mechanism)  # checks it
         self.rounds = validate.whole("rounds", rounds, low=1)
         self.min_clients = validate.whole("min_clients", min_clients, low=1)
         self.learning_rate = validate.real("learning_rate", learning_rate, above=0)

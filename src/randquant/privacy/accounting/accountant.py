@@ -185,14 +185,24 @@ def _only_channel(releases: Sequence[Release]) -> Channel | None:
 
 def _by_steps(releases: Sequence[Release], delta: float) -> tuple[float, float, float]:
     """(epsilon, order, energy) by comparison with Gaussian noise; infinity where there is none."""
-    parts = []
-    for release in releases:
-        square = release.squared_mu
-        # theory/martingale.md, Proposition 5: Gaussian noise adds no error.
-        part = release.steps if square is None else Steps(square)
-        if part is None:
-            return math.inf, math.inf, 0.0
-        parts.append(part)
+    squares = [release.squared_mu for release in releases]
+    small = [release.steps for release in releases]
+    # theory/martingale.md, Proposition 5: Gaussian noise adds no error.
+    noise = [None if square is None else Steps(square) for square in squares]
+    # Of some releases both are known: many small steps are closer, few hardly.
+    choices = [
+        [one or another for one, another in zip(noise, small, strict=True)],
+        [another or one for one, another in zip(noise, small, strict=True)],
+    ]
+    found = [
+        _by_parts(known, delta)
+        for parts in choices
+        if len(known := [part for part in parts if part is not None]) == len(parts)
+    ]
+    return min(found, default=(math.inf, math.inf, 0.0))
+
+
+def _by_parts(parts: Sequence[Steps], delta: float) -> tuple[float, float, float]:
     steps = Steps.together(parts)
     if steps.largest > 0:
         return *martingale_epsilon(steps, delta), steps.energy

@@ -20,6 +20,7 @@ from randquant.privacy.accounting.martingale import Steps, steps_of_sums
 from randquant.privacy.accounting.release import ReleaseDefaults, whole_times
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
+from randquant.privacy.certificates.sums.bell import bell_square
 from randquant.privacy.certificates.sums.certificate import certify_sum
 from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import squared_distance
@@ -201,6 +202,14 @@ class VectorRelease(ReleaseDefaults):
         """One step for each coordinate of each round, where the channel's moments are known."""
         square = squared_distance(self.channel, self._apart, self.dimension)
         return steps_of_sums(self.channel, self.cohort, square, self.rounds)
+
+    @property
+    def squared_mu(self) -> float | None:
+        """Of one bit of each client: all rounds' squared distance times that of a unit."""
+        # theory/vector-sums.md, Proposition 20; `rounded_up` pays for both products.
+        step = bell_square(self.channel, self.cohort)
+        square = squared_distance(self.channel, self._apart, self.dimension)
+        return None if math.isinf(step) else rounded_up(self.rounds * square * step)
 
     @property
     def attacks(self) -> tuple[tuple[SumAttack, int], ...]:

@@ -1,0 +1,122 @@
+"""Four hospitals' accuracy against a patient's epsilon, beside central training.
+
+python benchmarks/hospitals.py FOLDER [--seeds 10] measures with the .csv files of the heart-disease
+data in FOLDER; without a folder the picture is drawn again from results/hospitals.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from performance_page import picture
+from results import FOLDER, save
+
+from randquant._internal.html.figures import Axis, line_chart
+from randquant.channels.keys import Key
+from randquant.planning.limits import gaussian_multiplier
+from randquant.privacy.accounting.accountant import account
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "examples" / "hospitals"))
+
+from hospital import FEATURES, SITES, accuracy, patients, split, step  # noqa: E402
+from run import DELTA, planned  # noqa: E402
+
+EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
+ROUNDS = 20
+CLIP = 1.0
+"""Chosen once, for all; the server's learning rate is 1."""
+
+
+def trained(direction) -> np.ndarray:
+    """Weights after ROUNDS steps from zero."""
+    weights = np.zeros(FEATURES)
+    for _ in range(ROUNDS):
+        weights = weights + direction(weights)
+    return weights
+
+
+def run(mechanism, multiplier: float | None, cut: dict, seed: int) -> dict[str, float]:
+    """Test accuracy of each way to train, on all hospitals' test patients together."""
+    trains = [train for train, _ in cut.values()]
+    pooled, test = (tuple(map(np.concatenate, zip(*part, strict=True))) for part in
+                    (trains, [held for _, held in cut.values()]))  # fmt: skip
+    chance = np.random.default_rng(seed)
+
+    def private(weights):
+        payloads = [mechanism.encode(step(weights, *each, CLIP), Key.generate()) for each in trains]
+        return mechanism.mean(payloads, FEATURES)
+
+    def central(weights):
+        noise = chance.normal(0, multiplier * 2 * CLIP / len(pooled[1]), FEATURES)
+        return step(weights, *pooled, CLIP) + noise
+
+    ways = {"hospitals": private, "central": central}
+    if multiplier is None:
+        ways = {
+            "hospitals": lambda w: np.mean([step(w, *each, CLIP) for each in trains], 0),
+            "central": lambda w: step(w, *pooled, 1e6),  # unclipped
+        }
+    return {name: accuracy(trained(way), *test) for name, way in ways.items()}
+
+
+def measured(folder: str, seeds: int) -> dict:
+    data = {site: patients(folder, site) for site in SITES}
+    cuts = [{site: split(*each, seed) for site, each in data.items()} for seed in range(seeds)]
+    examples = {site: len(train[1]) for site, (train, _) in cuts[0].items()}
+    rows = []
+    for epsilon in (*EPSILONS, None):
+        row, mechanism, multiplier = {"epsilon": epsilon}, None, None
+        if epsilon is not None:
+            mechanism = planned(epsilon, ROUNDS, min(examples.values()))
+            multiplier = gaussian_multiplier(epsilon, DELTA, ROUNDS)
+            release = mechanism.release(FEATURES, ROUNDS)
+            row["patient"] = {
+                site: account([release.of_one_example(count)], DELTA).epsilon
+                for site, count in examples.items()
+            }
+            row["hospital"] = account([release], DELTA).epsilon
+            row["bytes"] = mechanism.upload_bytes(FEATURES)
+        found = [run(mechanism, multiplier, cut, seed) for seed, cut in enumerate(cuts)]
+        for name in found[0]:
+            scores = [each[name] for each in found]
+            row[name] = {"mean": float(np.mean(scores)), "deviation": float(np.std(scores))}
+        rows.append(row)
+        print(row, flush=True)
+    shared = {"rounds": ROUNDS, "seeds": seeds, "delta": DELTA, "examples": examples}
+    return {**shared, "rows": rows}
+
+
+def drawn(found: dict) -> str:
+    """Accuracy against a patient's epsilon."""
+    *private, plain = found["rows"]
+    names = {"hospitals": "four hospitals, local trust", "central": "central, a trusted curator"}
+    lines = []
+    for colour, (name, label) in zip(("c1", "c2"), names.items(), strict=True):
+        points = [(row["epsilon"], 100 * row[name]["mean"]) for row in private]
+        lines.append((label, points, colour))
+        level = [(x, 100 * plain[name]["mean"]) for x, _ in points]
+        lines.append((f"{label.split(',')[0]}, no privacy", level, f"{colour} dashed"))
+    title = f"Test accuracy against a patient's epsilon (delta {found['delta']:g})"
+    x, y = Axis("epsilon of one patient", log=True), Axis("accuracy in %")
+    return picture(line_chart(title, lines, x, y))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?")
+    parser.add_argument("--seeds", type=int, default=10)
+    given = parser.parse_args()
+    if given.folder:
+        save("hospitals", measured(given.folder, given.seeds))
+    found = json.loads((FOLDER / "hospitals.json").read_text())
+    (ROOT / "docs" / "images" / "hospitals.svg").write_text(drawn(found))
+    print("wrote docs/images/hospitals.svg")
+
+
+if __name__ == "__main__":
+    main()

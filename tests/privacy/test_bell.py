@@ -1,0 +1,124 @@
+"""Sums of bits are dominated by Gaussian noise: against exact hockey-stick divergences."""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant.privacy.accounting.releases import VectorRelease
+from randquant.privacy.certificates.sums import bell
+from randquant.privacy.certificates.sums.bell import bell_square
+
+CHANNELS = {
+    "near": rq.stochastic_rounding(1.0, 2, 0.25),
+    "far": rq.stochastic_rounding(1.0, 2, 5.0),
+    "skewed": rq.Channel(
+        np.array([-1.0, 1.0]), np.array([-2.0, 9.0]), np.array([[7, 1], [5, 3]]), 8
+    ),
+    "bent": rq.imvu(1.0, 2, 1.0),
+}
+
+
+def law(rows):
+    total = np.ones(1)
+    for row in rows:
+        total = np.convolve(total, row)
+    return total
+
+
+def gaussian_delta(mu, epsilon):
+    a = epsilon / mu - mu / 2
+    return float(mpmath.ncdf(-a) - mpmath.exp(epsilon) * mpmath.ncdf(-a - mu))
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+@pytest.mark.parametrize("clients", [1, 2, 5])
+def test_no_pair_of_inputs_is_easier_to_tell_apart(name, clients):
+    """Whatever the others' inputs: ends, and one between; any two places of the client."""
+    channel = CHANNELS[name]
+    root = math.sqrt(bell_square(channel, clients))
+    places = [-1.0, -0.4, 0.9, 1.0]
+    rows = {at: np.array([float(w) for w in channel.mix(at)[0]]) for at in places}
+    rows = {at: row / row.sum() for at, row in rows.items()}
+    for others in itertools.combinations_with_replacement((-1.0, -0.4, 1.0), clients - 1):
+        noise = law(rows[at] for at in others)
+        for here, there in itertools.permutations(places, 2):
+            p, q = np.convolve(noise, rows[here]), np.convolve(noise, rows[there])
+            for epsilon in np.log(p / q)[p > q]:
+                exact = np.maximum(p - math.exp(epsilon - 1e-9) * q, 0).sum()
+                assert exact <= gaussian_delta(root * abs(here - there), epsilon - 1e-9) + 1e-14
+
+
+def test_it_is_attained():
+    """The limit of two close inputs, at the worst sum and arrangement, in 40 digits."""
+    with mpmath.workdps(40):
+        for low, clients in (("0.25", 3), ("0.4375", 9)):
+            low = mpmath.mpf(low)
+            worst = mpmath.mpf(0)
+            for right in range(clients):
+                noise = [mpmath.mpf(1)]
+                for end in [1 - low] * right + [low] * (clients - 1 - right):
+                    moved = [mpmath.mpf(0), *[p * end for p in noise]]
+                    noise = [
+                        p * (1 - end) + q
+                        for p, q in zip([*noise, mpmath.mpf(0)], moved, strict=True)
+                    ]
+                for j, share in itertools.product(range(clients), (low, 1 - low)):
+                    tail = sum(noise[:j]) + (1 - share) * noise[j]
+                    far = mpmath.findroot(lambda z, t=tail: mpmath.ncdf(z) - t, 0.1)
+                    worst = max(worst, noise[j] / mpmath.npdf(far))
+            margin = 2 * float(low) / (1 - 2 * float(low))
+            channel = rq.stochastic_rounding(1.0, 2, margin)
+            exact = float(worst * (1 - 2 * low) / 2) ** 2
+            assert exact <= bell_square(channel, clients) <= exact * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("below", [30, 60])
+def test_far_from_the_mean_the_formula_is_above_the_truth(below):
+    """Where sums are likely enough to be evaluated, both are known."""
+    left, right, low, high = 120, 180, 0.44, 0.56
+    noise = law([[1 - low, low]] * left + [[1 - high, high]] * right)
+    worst = bell._within(noise, low, high, 0.0, 0, below - 1)
+    assert worst <= bell._beyond(left, right, low, high, below) <= 1.3 * worst
+
+
+def test_more_clients_hide_more_and_grouping_costs_little(monkeypatch):
+    channel = CHANNELS["far"]
+    squares = [bell_square(channel, n) for n in (1, 2, 3, 20, 21, 300, 1300)]
+    assert squares == sorted(squares, reverse=True)
+    monkeypatch.setattr(bell, "MOST_CLIENTS", 300)
+    assert squares[-2] == bell_square(channel, 301)
+    each = bell._longest(0.4, 0.6, 150, True)
+    monkeypatch.setattr(bell, "FINE", 1000)
+    assert bell._longest(0.4, 0.6, 150, False) == pytest.approx(each, rel=0.01)
+
+
+def test_what_is_no_bit_has_none():
+    assert bell_square(rq.rqm(1.0, 1.0, 4, 0.42), 9) == math.inf
+    assert bell_square(rq.stochastic_rounding(1.0, 2), 9) == math.inf
+    assert VectorRelease(rq.rqm(1.0, 1.0, 4, 0.42), 1.0, 4, 1).squared_mu is None
+
+
+@pytest.mark.parametrize("draw", ["drawn", "poisson"])
+def test_hidden_cohorts_of_bits_gain(draw):
+    """The rounds that a client takes part in, if everybody saw them, cost far more."""
+    bit = rq.stochastic_rounding(1.0, 2, 9.0)
+    one = VectorRelease(bit, 8.0, 650, 1, "aggregate", "zero_out", 200)
+    hidden = {
+        "drawn": rq.Allocated(one, 10, 100, hidden=True),
+        "poisson": rq.Sampled(one, 0.1, 100, hidden=True),
+    }[draw]
+    seen = rq.account([one.repeated(10)], 1e-5, attacked=False).epsilon
+    found = rq.account([hidden], 1e-5).epsilon
+    assert found < 0.4 * seen
+    # Gaussian noise of the sum's own variance would gain no more.
+    mu = math.sqrt(8.0**2 / (200 * 100))
+    noise = rq.GaussianRelease(1 / mu, 650, 1, neighboring="zero_out")
+    least = {
+        "drawn": rq.Allocated(noise, 10, 100),
+        "poisson": rq.Sampled(noise, 0.1, 100),
+    }[draw]
+    assert rq.account([least], 1e-5).epsilon <= found
