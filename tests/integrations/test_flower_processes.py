@@ -27,8 +27,8 @@ from randquant.training.data import datasets
 DEPLOY = Path(__file__).parents[2] / "examples" / "flower_app" / "deploy.py"
 CLIENTS, RATE, CLIP, MARGIN = 4, 1.5, 0.05, 0.02
 SETTINGS = (
-    "num-server-rounds=2", "handshake=ahead", "round-timeout=120", "step-timeout=120", "clip-norm=0",
-    f"learning-rate={RATE}", f"clip={CLIP}", f"margin={MARGIN}",
+    "num-server-rounds=2", "handshake=ahead", "round-timeout=120", "step-timeout=120",
+    "clip-norm=0", f"learning-rate={RATE}", f"clip={CLIP}", f"margin={MARGIN}",
 )  # fmt: skip
 
 pytestmark = pytest.mark.slow

@@ -97,6 +97,7 @@ class QuantileClip:
     moves the threshold by what the decoded mean says.
 
     Args:
+        clip_norm: L2 threshold of the mechanism that updates are sent through.
         quantile: the share of clients whose updates are not clipped.
         rate: step of the threshold's logarithm in a round.
 
@@ -108,34 +109,52 @@ class QuantileClip:
         Andrew, Thakkar, McMahan and Ramaswamy 2021, Algorithm 1.
 
     Example:
-        >>> clip = QuantileClip(quantile=0.5)
-        >>> clip.below(np.array([3.0, 4.0]), 6.0), clip.below(np.array([3.0, 4.0]), 4.0)
-        (1.0, -1.0)
-        >>> round(clip.moved(1.0, mean=1.0), 4), round(clip.moved(1.0, mean=0.0), 4)
-        (0.9048, 1.0)
+        >>> clip = QuantileClip(clip_norm=1.0, quantile=0.5)
+        >>> vectors = clip.joined(np.array([[3.0, 4.0], [30.0, 40.0]]), threshold=10.0)
+        >>> vectors.round(2)
+        array([[ 0.29,  0.39,  0.2 ],
+               [ 0.59,  0.78, -0.2 ]], dtype=float32)
+        >>> mean, threshold = clip.parted(vectors.mean(axis=0), threshold=10.0)
+        >>> mean.round(2), round(threshold, 3)
+        (array([4.5, 6. ], dtype=float32), 10.0)
     """
 
+    clip_norm: float
     quantile: float = 0.5
     rate: float = RATE
 
     def __post_init__(self) -> None:
         validate.real("quantile", self.quantile, above=0, below=1)
         validate.real("rate", self.rate, above=0, high=1)
+        self._beside  # noqa: B018 - checks clip_norm
 
-    def below(self, update: np.ndarray, threshold: float) -> float:
-        """Whether an update (d,) has a norm of at most the threshold: 1, or else -1."""
-        with np.errstate(over="ignore"):
-            norm = np.linalg.norm(np.asarray(update, dtype=np.float64))
-        return 1.0 if norm <= threshold else -1.0
+    def joined(self, updates: np.ndarray, threshold: float) -> np.ndarray:
+        """On clients: from updates (n, d) to what is encoded, (n, d + 1) float32."""
+        norms = [float(np.linalg.norm(update)) for update in np.asarray(updates, dtype=np.float64)]
+        signs = [1.0 if norm <= threshold else -1.0 for norm in norms]
+        rows = [
+            self._beside.joined(update, [sign], threshold)
+            for update, sign in zip(updates, signs, strict=True)
+        ]
+        return np.stack(rows) if rows else np.empty((0, updates.shape[1] + 1), np.float32)
 
-    def moved(self, threshold: float, mean: float) -> float:
-        """The threshold of the next round.
+    def parted(self, mean: np.ndarray, threshold: float) -> tuple[np.ndarray, float]:
+        """On the server: the mean of the clipped updates, and the threshold of the next round.
 
         Args:
+            mean: (d + 1,) float32, decoded.
             threshold: of this round.
-            mean: decoded, of what `below` returns; beyond [-1, 1] it counts as the nearer end.
         """
-        share = (min(max(mean, -1.0), 1.0) + 1) / 2
+        update, (sign,) = self._beside.parted(mean, threshold)
+        return update, self.moved(threshold, float(sign))
+
+    def moved(self, threshold: float, mean: float) -> float:
+        """The next threshold, from the mean of the signs; beyond [-1, 1] it is the nearer end."""
+        below = (min(max(mean, -1.0), 1.0) + 1) / 2
         # theory/alongside.md, Proposition 3.
-        moved = threshold * math.exp(-self.rate * (share - self.quantile))
-        return min(max(moved, 1e-12), 1e12)  # far from where clipping is defined
+        moved = threshold * math.exp(-self.rate * (below - self.quantile))
+        return min(max(moved, 1e-12), 1e12)  # far from where clipping is not defined
+
+    @property
+    def _beside(self) -> Alongside:
+        return Alongside(self.clip_norm)

@@ -6,12 +6,12 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from randquant.aggregation.alongside import Alongside, QuantileClip
+from randquant.aggregation.alongside import QuantileClip
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.payloads import finite
 from randquant.channels.channel import Channel
@@ -48,16 +48,6 @@ ZEROS_AT_ONCE = 16
 Collect = Callable[[Sequence[int], Key, int, Sequence[float], float | None], Collected]
 
 
-def beside_clip(mechanism: UpdateMechanism) -> Alongside:
-    """How a client sends whether its norm is below the threshold; ValueError if it cannot."""
-    if mechanism.clip_norm is None:
-        raise ValueError(
-            "Expected a clip_norm with clip_quantile, got none: it is the threshold that follows "
-            "the quantile, and coordinates are clipped one by one here."
-        )
-    return Alongside(mechanism.clip_norm)
-
-
 def collector(
     learner: Learner,
     mechanism: UpdateMechanism,
@@ -86,12 +76,25 @@ def collector(
         zeros where it does not take part, and the sum is divided by a public number.
     """
     channel = mechanism.coordinate_channel
-    beside = None if clip is None else beside_clip(mechanism)
-    size = learner.dimension + (0 if beside is None else beside.numbers)
+    size = learner.dimension + (clip is not None)
     filled = None if hidden is None or hidden.draw == "fixed" else hidden
     if filled is None and learner.on_gpu and channel is not None and channel.lattice:
         return functools.partial(_on_gpu, learner, mechanism, channel)
-    upload = functools.partial(_upload, learner, clip, beside)
+
+    def upload(
+        clients: Sequence[int], key: Key, encoder: UpdateMechanism, threshold: float | None
+    ) -> tuple[list[bytes], np.ndarray, float]:
+        """Return some clients' payloads and losses, and the seconds spent on gradients."""
+        started = time.perf_counter()
+        updates, losses = learner.updates(clients, key)
+        seconds = time.perf_counter() - started
+        for client, update in zip(clients, updates, strict=True):
+            with named(learner.problem.clients.names[client]):
+                finite(update)
+        if clip is not None and threshold is not None:
+            updates = clip.joined(updates, threshold)
+        keys = [key.fold_in("client", client) for client in clients]
+        return encoder.encode_many(updates, keys), losses, seconds
 
     def by_payloads(
         cohort: Sequence[int],
@@ -103,13 +106,7 @@ def collector(
         groups, clients = learner.groups(cohort, workers), len(cohort) or 1
         now = mechanism.adapted(squares, size, clients).in_round(seed)
         here = len(groups) == 1 or learner.on_gpu
-        shared = ([key] * len(groups), [now] * len(groups), [threshold] * len(groups))
-        if learner.one_thread and not learner.on_gpu:
-            # On a thread of the pool, whose torch has no threads of its own.
-            each = zip(groups, *shared, strict=True)
-            replies = [pool.submit(upload, *work).result() for work in each]
-        else:
-            replies = list((map if here else pool.map)(upload, groups, *shared))
+        replies = _replies(learner, pool, here, upload, [(g, key, now, threshold) for g in groups])
         payloads = [payload for reply in replies for payload in reply[0]]
         senders = len(cohort)
         if filled is not None:
@@ -120,9 +117,8 @@ def collector(
             # theory/sampling.md, Proposition 22: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
         squares = now.noted(squares, mean, clients)
-        if clip is not None and beside is not None and threshold is not None:
-            mean, (below,) = beside.parted(mean, threshold)
-            threshold = clip.moved(threshold, float(below))
+        if clip is not None and threshold is not None:
+            mean, threshold = clip.parted(mean, threshold)
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
@@ -132,27 +128,14 @@ def collector(
     return by_payloads
 
 
-def _upload(
-    learner: Learner,
-    clip: QuantileClip | None,
-    beside: Alongside | None,
-    clients: Sequence[int],
-    key: Key,
-    encoder: UpdateMechanism,
-    threshold: float | None,
-) -> tuple[list[bytes], np.ndarray, float]:
-    """Return some clients' payloads and losses, and the seconds spent on gradients."""
-    started = time.perf_counter()
-    updates, losses = learner.updates(clients, key)
-    seconds = time.perf_counter() - started
-    for client, update in zip(clients, updates, strict=True):
-        with named(learner.problem.clients.names[client]):
-            finite(update)
-    if clip is not None and beside is not None and threshold is not None:
-        rows = [beside.joined(u, [clip.below(u, threshold)], threshold) for u in updates]
-        updates = np.stack(rows)
-    keys = [key.fold_in("client", client) for client in clients]
-    return encoder.encode_many(updates, keys), losses, seconds
+def _replies(
+    learner: Learner, pool: Executor, here: bool, upload: Callable[..., Any], work: Sequence[Any]
+) -> list[Any]:
+    """What groups of clients upload, in order; on threads of the pool unless it is to be `here`."""
+    if learner.one_thread and not learner.on_gpu:
+        # On a thread of the pool, whose torch has no threads of its own.
+        return [pool.submit(upload, *each).result() for each in work]
+    return list((map if here else pool.map)(lambda each: upload(*each), work))
 
 
 def _zeros(

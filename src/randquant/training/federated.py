@@ -194,10 +194,8 @@ def train(
         >>> run.guarantee.epsilon <= 8, run.upload_bytes, run.model
         (True, 152, Linear(in_features=40, out_features=2, bias=True))
     """
-    problem = problem_of(
-        model, clients, loss=loss, test=test, parts=parts, frozen=frozen, buffers=buffers,
-        columns=columns, public=public,
-    )  # fmt: skip
+    problem = problem_of(model, clients, loss=loss, test=test, parts=parts, frozen=frozen,
+                         buffers=buffers, columns=columns, public=public)  # fmt: skip
     rounds, everyone = validate.whole("rounds", rounds, low=1), len(problem.clients)
     config = TrainConfig(
         dataset=OWN, model=OWN, mechanism="", population=everyone, rounds=rounds, delta=delta,

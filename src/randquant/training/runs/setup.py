@@ -12,7 +12,6 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.training import functions
 from randquant.training.client import Learner
-from randquant.training.cohort import beside_clip
 from randquant.training.config import TrainConfig
 from randquant.training.configured import OWN, beside, fingerprint_of, hidden_cohorts, mechanism_of
 from randquant.training.local import Local, Weighting
@@ -87,9 +86,7 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     problem = _problem(config) if given.problem is None else given.problem
     learner = Learner(problem, _local(config, mechanism), config.device)
     size = learner.dimension + beside(config)
-    clip = None if config.clip_quantile is None else QuantileClip(config.clip_quantile)
-    if clip is not None:
-        beside_clip(mechanism)  # checks it
+    clip = _clip(config, mechanism)
     of_run = {"delta": config.delta, "neighboring": config.neighboring}
     ledger = Ledger(
         mechanism,
@@ -146,6 +143,17 @@ def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
         config.batch, config.local_epochs, config.local_learning_rate, norm,
         _weighting(config, mechanism),
     )  # fmt: skip
+
+
+def _clip(config: TrainConfig, mechanism: UpdateMechanism) -> QuantileClip | None:
+    if config.clip_quantile is None:
+        return None
+    if mechanism.clip_norm is None:
+        raise ValueError(
+            "Expected a clip_norm with clip_quantile, got none: it is the threshold that follows "
+            "the quantile, and coordinates are clipped one by one here."
+        )
+    return QuantileClip(mechanism.clip_norm, config.clip_quantile)
 
 
 def _weighting(config: TrainConfig, mechanism: UpdateMechanism) -> Weighting | None:
