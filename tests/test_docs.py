@@ -268,7 +268,11 @@ def test_the_docs_and_examples_import_nothing_private():
 
 def test_every_path_of_the_docs_and_of_the_code_exists():
     """A path counts from the root or from docs, or is the end of one: `sums/chain.py`."""
-    files = [path for folder in ("src", "benchmarks") for path in ROOT.glob(f"{folder}/**/*.py")]
+    files = [
+        path
+        for folder in ("src", "benchmarks", "examples")
+        for path in ROOT.glob(f"{folder}/**/*.py")
+    ]
     paths = mentioned("path", [*NOW, *ROOT.glob("examples/**/*.md"), *files])
     assert "tests/audit/test_audit.py" in paths
     assert "docs/theory/vector-sums.md" in paths
