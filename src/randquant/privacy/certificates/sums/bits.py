@@ -31,8 +31,8 @@ WINDOWS = (1, 2, 3, 4, 6, 9)
 GROW = 1 + 2.0**-36
 """Outward rounding of factors that are formed from positive terms."""
 
-CLOSE = 1.05
-"""A bound so near what is attained is not improved on."""
+CLOSE, SHORT = 1.05, 700
+"""A bound so near what is attained is not improved on, nor one of more bits: that takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def curvature_of_bits(
         total *= bits.rounding(order, total, second, clients)
         # theory/vector-sums.md, Proposition 17: a step is at least the narrowest cell apart.
         total *= GROW / bits.narrowest**2
-        if not total <= CLOSE * attained and bits.trials > 1:
+        if not total <= CLOSE * attained and 1 < bits.trials <= SHORT / clients:
             # theory/vector-sums.md, Proposition 19; in steps, and back.
             least = _in_all_arrangements(channel, bits, clients, order, attained)
             step = least * float(np.diff(channel.inputs).max()) ** 2 * GROW
