@@ -55,13 +55,13 @@ class AdaptiveMechanism(MechanismDefaults):
 
     Example:
         >>> from randquant.aggregation.registry import update_mechanism
-        >>> wide = {"clip": 0.02, "levels": 2, "margin": 0.1}
-        >>> sums = {"trust": "aggregate", "cohort": 1000, "clip_norm": 1.0}
-        >>> choices = [update_mechanism("stochastic-rounding", wide, coordinates=k, **sums)
-        ...            for k in (None, 1000)]
-        >>> mechanism = AdaptiveMechanism(tuple(choices))
-        >>> [mechanism.adapted(squares, 60_000, 1000).size(60_000) for squares in ((), (1e-4,))]
-        [65536, 1000]
+        >>> def sending(count, margin):  # as much less noise as is sent
+        ...     bits = {"clip": 0.02, "levels": 2, "margin": margin}
+        ...     options = {"trust": "aggregate", "cohort": 1000, "coordinates": count}
+        ...     return update_mechanism("stochastic-rounding", bits, clip_norm=1.0, **options)
+        >>> mechanism = AdaptiveMechanism((sending(None, 1.0), sending(32_768, 0.7071)))
+        >>> [mechanism.adapted(squares, 60_000, 100_000).chosen for squares in ((), (1e-4,))]
+        [0, 1]
     """
 
     choices: tuple[UpdateMechanism, ...]
