@@ -12,6 +12,7 @@ from flower_rounds import ANYTHING, ask, fedavg, model, mover, noisy, refusals, 
 
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.rank import RankMechanism, graded_rank
+from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.messages import PAYLOAD, payload_record, read_payload
@@ -150,8 +151,10 @@ def test_an_offer_travels_whole_and_others_are_refused():
     ):  # fmt: skip
         with pytest.raises(ValueError, match="Expected an offer of this package's version"):
             Offer.from_text(json.dumps({**record, **change}))
-    with pytest.raises(TypeError, match="baselines are for simulation"):
-        Offer(LocalGaussian(1.0, 1.0), 650)
+    noise = {"clip_norm": 1.0, "noise_multiplier": 2.0, "bits": 16}
+    for mechanism in (LocalGaussian(1.0, 1.0), update_mechanism("skellam", noise, cohort=5)):
+        with pytest.raises(TypeError, match="baselines are for simulation"):
+            Offer(mechanism, 650)
     with pytest.raises(ValueError, match="Expected dimension >= 1 and <= "):
         Offer(RANK, 2**30)
 
