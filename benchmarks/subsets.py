@@ -6,7 +6,8 @@ rotated update, or for a random subset of them, drawn anew in each round; beside
 without privacy and with Gaussian noise on their exact sum. Five seeds.
 
 A run takes a minute. Each one's row is written when it ends, with its commit, and only what is
-missing is run. Without DATA the table of the rows is printed, and the time to encode is measured.
+missing is run. Without DATA the table of the rows is printed and drawn (docs/images/bytes.svg), and
+the time to encode is measured.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import time
 
 import numpy as np
 import torch
+from performance_page import picture
 from results import FOLDER, commit, save
 from wire import secagg_plus
 
 import randquant as rq
+from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
 from randquant.aggregation.baselines import CentralGaussian, ClippedSGD
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
@@ -113,6 +116,38 @@ def show(rows: list[dict]) -> None:
         )
 
 
+def figure(rows: list[dict], secagg_plus_bytes: int) -> ScatterPlot:
+    """Every run as a mark: accuracy against bytes."""
+    series = {
+        "one bit for each coordinate sent": [w for w in WAYS if isinstance(w, int)],
+        "Gaussian noise on the exact sum, in Flower's SecAgg+": ["gaussian"],
+        "no privacy, 32-bit floats": ["no privacy"],
+    }
+    marks = [
+        Series(
+            label,
+            tuple(
+                Mark(
+                    f"{row['sent']} {row['seed']}",
+                    f"{row['sent']}, seed {row['seed']}: {row['accuracy']:.4f}",
+                    secagg_plus_bytes if row["sent"] == "gaussian" else row["upload_bytes"],
+                    round(row["accuracy"], 4),
+                    best=row["sent"] not in ("gaussian", "no privacy"),
+                )
+                for row in rows
+                if row["sent"] in ways
+            ),
+        )
+        for label, ways in series.items()
+    ]
+    return ScatterPlot(
+        title="Accuracy against bytes at epsilon 8: Fashion-MNIST, 50,890 parameters",
+        series=tuple(marks),
+        x=Axis("bytes a client and round, masked (log scale)", log=True),
+        y=Axis("test accuracy"),
+    )
+
+
 def main() -> None:
     """Run what is missing, in the order of WAYS, and print a line for each run."""
     asked = argparse.ArgumentParser(description=__doc__)
@@ -140,6 +175,8 @@ def main() -> None:
             rows.append(trained(*data, way, seed))
             print(rows[-1], flush=True)
             save("subsets", {**figures, "runs": rows})
+    drawn = picture(figure(rows, figures["secagg_plus_bytes"]))
+    (FOLDER.parents[1] / "docs" / "images" / "bytes.svg").write_text(drawn)
     show(rows)
     print(f"SecAgg+ of Flower: {figures['secagg_plus_bytes']:,} bytes")
     print("seconds to encode an update:", figures["encoding_seconds"])

@@ -7,12 +7,14 @@ import randquant as rq
 
 SOURCE = Path(rq.__file__).parent
 CHANGING = {
+    "integrations/flower/ahead.py": {"Handshakes"},
+    "integrations/flower/handshake.py": {"Handshake"},
     "integrations/flower/sums.py": {"Bytes", "PlainSum", "SecureSum"},
     "mechanisms/design/objectives.py": {"MeanError", "WorstVariance"},
     "mechanisms/design/tangents.py": {"Tangents"},
     "training/sweep/workers.py": {"_Worker"},
 }
-"""Dataclasses that gather or count."""
+"""Dataclasses that gather, count, or go from step to step."""
 
 
 def changing(text: str) -> set[str]:

@@ -139,7 +139,7 @@ def test_offers_are_refused_in_one_sentence_and_cost_nothing(encoded):
         (
             "upload",
             {"offer": text},
-            "seed of the coordinates or rotations that the server and this",
+            "seed of the coordinates or rotations that the server",
         ),
         ("advertise", {"offer": text}, "commitment to its part of a seed exactly where"),
         ("advertise", {"offer": text, "commitment": bytes(31)}, "a commitment in 32 bytes"),

@@ -14,6 +14,8 @@ from pages import Page
 
 TEMPLATE = Path(__file__).parents[2] / "examples" / "flower_template"
 CLIENTS = 5
+SLOW = "Failed to start local SuperLink"
+"""Flower gives its SuperLink 15 seconds, which a busy machine may exceed."""
 
 pytestmark = pytest.mark.slow
 
@@ -30,15 +32,19 @@ def ran(tmp_path_factory):
         "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     }  # fmt: skip
     settings = f'folder="{home / "run"}" num-server-rounds=2 clients=5 cohort=5 dropouts=1'
-    try:
-        run = subprocess.run(
-            ["flwr", "run", ".", "local", "--stream", "--run-config", settings,
-             "--federation-config", f"num-supernodes={CLIENTS}"],
-            cwd=home / "app", env=environment, capture_output=True, text=True, timeout=400,
-        )  # fmt: skip
-    finally:
-        _end(home / "flwr")
-    return home / "run", run.stdout + run.stderr
+    command = ["flwr", "run", ".", "local", "--stream", "--run-config", settings,
+               "--federation-config", f"num-supernodes={CLIENTS}"]  # fmt: skip
+    printed = SLOW
+    for _ in range(3):
+        if SLOW not in printed:
+            break
+        try:
+            run = subprocess.run(command, cwd=home / "app", env=environment, capture_output=True,
+                                 text=True, timeout=400)  # fmt: skip
+        finally:
+            _end(home / "flwr")
+        printed = run.stdout + run.stderr
+    return home / "run", printed
 
 
 def _end(home):

@@ -15,6 +15,7 @@ from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.decomposers import common_decomposers
 
 from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.accountant import RoundEvent
 from randquant.integrations.files import DamagedFile
@@ -27,8 +28,13 @@ common_decomposers.register()  # of arrays, as NVFlare's processes do
 
 SITES = ("cleveland", "hungary", "va")
 MECHANISM = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.1), clip_norm=1.0)
-MODEL = {"weight": np.zeros((3, 4), np.float32), "bias": np.zeros(2, np.float32)}
-SHAPES = (("weight", (3, 4)), ("bias", (2,)))
+MODEL = {
+    "weight": np.zeros((3, 4), np.float32),
+    "bias": np.zeros(2, np.float32),
+    "bn.running_mean": np.ones(3, np.float32),
+    "bn.num_batches_tracked": np.array(5),
+}
+SENT = StateLayout.of(MODEL)
 UPDATE = {"weight": np.full((3, 4), 0.1, np.float32), "bias": np.full(2, -0.2, np.float32)}
 
 
@@ -118,6 +124,8 @@ def test_the_model_moves_by_the_mean_of_the_codes_and_by_nothing_else(tmp_path):
     mean = mechanism.mean([server.controller._payloads[site] for site in SITES], 14)
     assert np.array_equal(server.saved[0]["weight"].ravel(), np.float32(2.0 * mean[:12]))
     assert np.array_equal(server.saved[0]["bias"], np.float32(2.0 * mean[12:]))
+    for name in SENT.left_out:  # no parameters: never sent, and as the server had them
+        assert np.array_equal(server.saved[0][name], MODEL[name])
 
 
 def test_an_answer_has_codes_only(tmp_path):
@@ -205,9 +213,9 @@ def test_a_state_of_another_run_or_a_damaged_one_is_refused(tmp_path):
 
 
 HOSTILE = {
-    "shape": (result({**UPDATE, "bias": np.zeros(3, np.float32)}), "arrays and shapes"),
-    "missing": (result({"weight": UPDATE["weight"]}), "arrays and shapes"),
-    "integers": (result({**UPDATE, "bias": np.zeros(2, np.int64)}), "floating-point"),
+    "shape": (result({**UPDATE, "bias": np.zeros(3, np.float32)}), "shape"),
+    "missing": (result({"weight": UPDATE["weight"]}), "none called 'bias'"),
+    "integers": (result({**UPDATE, "bias": np.zeros(2, np.int64)}), "none called 'bias'"),
     "nan": (result({**UPDATE, "bias": np.array([0, np.nan], np.float32)}), "got nan"),
     "overflow": (result({**UPDATE, "bias": np.array([0, 1e300])}), "got inf"),
     "metrics": (result({"accuracy": 0.9}, DataKind.METRICS), "an update or a model"),
@@ -225,11 +233,11 @@ def test_a_result_that_is_no_update_is_refused_in_a_sentence(name, tmp_path):
 
 def test_a_model_is_sent_as_its_difference_but_not_for_one_patient(tmp_path):
     server = Server(tmp_path)
-    model = {name: MODEL[name] + UPDATE[name] for name in MODEL}
+    model = MODEL | {name: MODEL[name] + UPDATE[name] for name in UPDATE}
 
     def train(_, task):
         for array in from_shareable(task).data.values():
-            array += 9.0  # training in place
+            array += 9  # training in place
         return result(model, DataKind.WEIGHTS)
 
     seen = []
@@ -266,7 +274,9 @@ def test_tasks_that_are_no_requests_are_refused(tmp_path):
     refused("session of 16 bytes, got 3", session=b"abc")
     record = json.loads(server.controller._request.to_text())
     refused("its format is another", request=json.dumps({**record, "format": "x"}))
-    refused("arrays and shapes", request=json.dumps({**record, "shapes": [["weight", [3, 4]]]}))
+    one = {**record, "names": ["weight"], "shapes": [[3, 4]]}
+    refused("another called 'bias'", request=json.dumps(one))
+    refused("not named once each", request=json.dumps({**one, "names": ["weight", "weight"]}))
     record["mechanism"]["channel"]["weights"][0][0] += 1  # less noise than certified
     refused("Expected a request of this package's version", request=json.dumps(record))
     with pytest.raises(ValueError, match="task data and for task results"):
@@ -279,7 +289,7 @@ def test_mechanisms_that_need_secure_sums_are_refused():
         AdditiveMechanism("skellam", 1.0, 1.0, 4),
     ):
         with pytest.raises(ValueError, match="local trust that sends codes"):
-            Request(mechanism, SHAPES)
+            Request(mechanism, SENT)
 
 
 def test_hostile_answers_are_left_out_and_the_mean_is_that_of_the_others(tmp_path):
@@ -326,10 +336,10 @@ def test_a_damaged_account_stops_a_site(tmp_path):
 
 
 def test_an_account_is_read_again():
-    request = Request(MECHANISM, SHAPES, 50)
+    request = Request(MECHANISM, SENT, 50)
     accountant = SiteAccountant(1e-5)
     accountant.compose(RoundEvent(request, frozenset({1})), 5)
-    accountant.compose(RoundEvent(Request(MECHANISM, SHAPES, 70), frozenset({1})), 2)
+    accountant.compose(RoundEvent(Request(MECHANISM, SENT, 70), frozenset({1})), 2)
     copy = SiteAccountant(1e-5)
     copy.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
     assert copy.get_privacy_spent() == accountant.get_privacy_spent()

@@ -48,6 +48,15 @@ def test_no_inputs_exceed_the_bound_and_it_is_near(channel, order):
     assert exact <= curvature_of_bits(channel, 3, order)
     assert exact <= found.upper
     assert found.lower <= found.upper <= kappa(channel, order).upper
+    # All arrangements of the others' bits, which is close: attained as if nothing were.
+    assert exact <= curvature_of_bits(channel, 3, order, 0.0) <= 1.25 * exact
+
+
+def test_few_clients_of_many_trials_are_bounded_closely():
+    channel = rq.pbm(clip=1.0, theta=0.25, trials=15)
+    bit_by_bit = curvature_of_bits(channel, 10, 8.0)
+    found = kappa_sum(channel, 10, 8.0)
+    assert found.lower <= found.upper <= 1.05 * found.lower < bit_by_bit / 1.15
 
 
 @pytest.mark.parametrize(("trials", "clients", "most"), [(3, 40, 1.06), (3, 400, 1.02)])

@@ -25,6 +25,7 @@ from nvflare.app_common.app_constant import AppConstants
 from randquant._internal import locks, validate
 from randquant._internal.disk import make_folder
 from randquant._internal.serialization import to_json, write_atomic
+from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.saved import from_record
 from randquant.channels import wire
 from randquant.integrations.accountant import RoundEvent
@@ -105,8 +106,8 @@ class QuantizeController(Controller):
         self._learnable = self._persistor.load(fl_ctx)
         weights = self._learnable[ModelLearnableKey.WEIGHTS]
         self._model = {name: np.asarray(array) for name, array in weights.items()}
-        shapes = tuple((name, array.shape) for name, array in self._model.items())
-        self._request = Request(from_record(self.mechanism), shapes, self.examples)
+        layout = StateLayout.of(self._model)
+        self._request = Request(from_record(self.mechanism), layout, self.examples)
         if self._path.exists():
             self._restore()
             self.log_info(fl_ctx, f"randquant: continuing after round {self._done}.")
@@ -228,8 +229,8 @@ class QuantizeController(Controller):
         client_task.result = None
 
     def _move(self, mean: np.ndarray) -> None:
-        moved = {}
-        for name, step in self._request.arrays(mean).items():
+        moved = dict(self._model)
+        for name, step in self._request.layout.unflatten(mean).items():
             old = self._model[name]
             moved[name] = (old + self.learning_rate * step).astype(old.dtype)
             if not np.isfinite(moved[name]).all():

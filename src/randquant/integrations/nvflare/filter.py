@@ -91,7 +91,7 @@ class QuantizeFilter(Filter):
             request, session = self._request(shareable)
             with self._ledger(fl_ctx).held() as ledger:
                 self._check(request, ledger)
-            asked = (request, session, request.flattened(from_shareable(shareable).data))
+            asked = (request, session, request.layout.flatten(from_shareable(shareable).data))
             fl_ctx.set_prop(ASKED, asked, private=True, sticky=False)
             return shareable
         if (code := shareable.get_return_code()) != ReturnCode.OK:
@@ -133,7 +133,7 @@ class QuantizeFilter(Filter):
     def _update(self, request: Request, old: np.ndarray, result: DXO) -> np.ndarray:
         """The update (d,) float32 of a result that is an update or a model."""
         if result.data_kind == DataKind.WEIGHT_DIFF:
-            return _single(request.flattened(result.data))
+            return _single(request.layout.flatten(result.data))
         if result.data_kind != DataKind.WEIGHTS:
             raise ValueError(f"Expected an update or a model, got {result.data_kind!s}.")
         if self.examples is not None:  # a difference of rounded models may differ by more
@@ -141,7 +141,7 @@ class QuantizeFilter(Filter):
                 "Expected the mean of clipped gradients as WEIGHT_DIFF, got a model: one "
                 "example's influence on a model is not bounded."
             )
-        return _single(request.flattened(result.data) - old)
+        return _single(request.layout.flatten(result.data) - old)
 
     def _check(self, request: Request, ledger: AnswerLedger) -> None:
         """Raise ValueError unless this site's limit allows an answer."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
+from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.saved import from_record
 from randquant.channels.wire.payload import Coding, Format
@@ -28,9 +25,6 @@ REQUEST, SESSION, PAYLOAD = "randquant.request", "randquant.session", "randquant
 LONGEST_TEXT = 2**23
 SESSION_BYTES = 16
 
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Name and shape of every array of a model, in order."""
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -39,7 +33,8 @@ class Request:
     Args:
         mechanism: one of local trust that sends codes of a channel: NVFlare's server sees every
             site's answer by itself.
-        shapes: name and shape of every array of the model.
+        layout: the model's arrays: those of floating-point numbers other than running statistics
+            are sent, counted and moved; the server keeps the others as they are.
         examples: fewest examples (patients) of a site, if the account is for one of them and
             updates are means of gradients that are clipped one by one; None for a whole site.
 
@@ -48,7 +43,7 @@ class Request:
     """
 
     mechanism: UpdateMechanism
-    shapes: Shapes
+    layout: StateLayout
     examples: int | None = None
 
     def __post_init__(self) -> None:
@@ -57,15 +52,13 @@ class Request:
                 f"Expected a mechanism of local trust that sends codes, got {self.mechanism!r}: "
                 "NVFlare's server sees every site's answer by itself."
             )
-        if len(dict(self.shapes)) < len(self.shapes) or not self.shapes:
-            raise ValueError("Expected each array of a model once, got none or one twice.")
         self.mechanism.size(validate.whole("dimension", self.dimension, low=1, high=2**40))
         self.release(1, "replace_one", "local")  # refuses `examples` without a bound for one
 
     @property
     def dimension(self) -> int:
         """Coordinates of an update."""
-        return sum(math.prod(shape) for _, shape in self.shapes)
+        return self.layout.dimension
 
     def release(self, rounds: int, neighboring: Neighboring, trust: Trust) -> Release:
         """The release of `rounds` answers."""
@@ -77,10 +70,8 @@ class Request:
 
     def to_text(self) -> str:
         """JSON, from which `from_text` makes an equal request."""
-        fields = {"mechanism": self.mechanism.record(), "shapes": self.shapes}
-        return json.dumps(
-            to_json({"format": FORMAT, "examples": self.examples, **fields}), sort_keys=True
-        )
+        own = {"format": FORMAT, "mechanism": self.mechanism.record(), "examples": self.examples}
+        return json.dumps(to_json({**own, **asdict(self.layout)}), sort_keys=True)
 
     @staticmethod
     @functools.lru_cache(maxsize=8)  # a server sends the same text in every round
@@ -97,38 +88,22 @@ class Request:
             if record.pop("format") != FORMAT:
                 raise ValueError("its format is another")
             mechanism = from_record(record.pop("mechanism"), "in a request")
-            shapes = tuple(
-                (
-                    str(name),
-                    tuple(validate.whole("side", side, low=0, high=2**40) for side in shape),
-                )
-                for name, shape in record.pop("shapes")
+            names, shapes, rest = (record.pop(n) for n in ("names", "shapes", "left_out"))
+            text_only = all(isinstance(name, str) for name in [*names, *rest])
+            if not text_only or not len(names) == len({*names}) == len(shapes):
+                raise ValueError("its arrays are not named once each")
+            sides = tuple(
+                tuple(validate.whole("side", side, low=0, high=2**40) for side in shape)
+                for shape in shapes
             )
-            return Request(mechanism, shapes, **record)
+            layout = StateLayout(tuple(names), sides, tuple(rest))
+            return Request(mechanism, layout, **record)
         except (ArithmeticError, AttributeError, KeyError, MemoryError, TypeError, ValueError,
                 RecursionError) as error:  # fmt: skip
             reason = str(error).rstrip(".")
             raise ValueError(
                 f"Expected a request of this package's version, but: {reason}."
             ) from error
-
-    def flattened(self, arrays: Mapping[str, Any]) -> np.ndarray:
-        """The arrays of an update, (dimension,) float64; ValueError unless they are the model's."""
-        found = tuple((name, np.shape(array)) for name, array in arrays.items())
-        if sorted(found) != sorted(self.shapes):
-            raise ValueError("Expected an update of the model's arrays and shapes, got another.")
-        parts = [np.asarray(arrays[name]) for name, _ in self.shapes]
-        if any(part.dtype.kind != "f" for part in parts):
-            raise ValueError("Expected an update in floating-point numbers, got another.")
-        return np.concatenate([part.astype(np.float64).ravel() for part in parts])
-
-    def arrays(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """Undo `flattened`."""
-        arrays, start = {}, 0
-        for name, shape in self.shapes:
-            arrays[name] = vector[start : start + math.prod(shape)].reshape(shape)
-            start += math.prod(shape)
-        return arrays
 
     def in_session(self, session: bytes, site: str) -> tuple[UpdateMechanism, Coding, Format]:
         """The mechanism of one round, its coding, and the format of one site's answer."""
@@ -147,7 +122,8 @@ class SiteAccountant(Accountant):
         >>> import randquant as rq
         >>> from randquant.aggregation.vector import VectorMechanism
         >>> channel = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.1)
-        >>> request = Request(VectorMechanism(channel, 1.0), (("weight", (14,)),), examples=120)
+        >>> layout = StateLayout(("weight",), ((14,),))
+        >>> request = Request(VectorMechanism(channel, 1.0), layout, examples=120)
         >>> accountant = SiteAccountant(delta=1e-5)
         >>> accountant.compose(RoundEvent(request, frozenset({number("cleveland")})), 30)
         >>> accountant.get_privacy_spent().unit, accountant.of_site().unit

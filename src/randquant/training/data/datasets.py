@@ -104,8 +104,8 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     `cifar-100` is read from the binary version's train.bin and test.bin, in `data_dir` or in
     cifar-100-binary or cifar-100 within it; labels are the 100 fine ones.
 
-    `femnist` is read from LEAF's all_data_*.json, in `data_dir` or in femnist, femnist/all_data or
-    all_data within it. A fixed tenth of the writers is held out as test data.
+    `femnist` is read from LEAF's `all_data_*.json`, in `data_dir` or in femnist, femnist/all_data
+    or all_data within it. A fixed tenth of the writers is held out as test data.
 
     `shakespeare` and `shakespeare-last` are windows of 80 characters of 1,126 speaking roles, with
     the character that follows every position, or the last one (`shakespeare.load`).

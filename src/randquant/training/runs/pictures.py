@@ -79,7 +79,11 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
         line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
         line_chart("Loss on test data, per round", loss, "round", _loss(run)),
     ]
-    return [*(charts if run.summary.accuracy is not None else charts[1:]), *_spent(run)]
+    charts = charts if run.summary.accuracy is not None else charts[1:]
+    if moving := _points(run, lambda m: m.threshold):
+        title, drawn = "Clipping threshold, per round", [("clip_norm", moving, "c1")]
+        charts.append(line_chart(title, drawn, "round", "L2 norm of an update"))
+    return [*charts, *_spent(run)]
 
 
 def overview(run: RunRecord) -> list[Figure]:

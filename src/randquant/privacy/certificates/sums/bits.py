@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant.channels.channel import Channel
+from randquant.privacy.certificates.sums.classes import Classes, by_classes
 from randquant.privacy.certificates.sums.ends import between_ends
 
 SCALE = 2**62
@@ -29,6 +30,9 @@ WINDOWS = (1, 2, 3, 4, 6, 9)
 
 GROW = 1 + 2.0**-36
 """Outward rounding of factors that are formed from positive terms."""
+
+CLOSE = 1.05
+"""A bound so near what is attained is not improved on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +166,15 @@ def _far(order: float, curvature: float, window: int, cells: int) -> float:
     return float((moment / (unit * (apart + part[:-1]) ** 2)).max())
 
 
-def curvature_of_bits(channel: Channel, clients: int, order: float) -> float:
+def curvature_of_bits(
+    channel: Channel, clients: int, order: float, attained: float = math.inf
+) -> float:
     """Bound the curvature of a sum of clients' codes, each a sum of bits; infinite if they are not.
 
     Args:
         channel: the channel of every client.
         clients, order: as in `kappa_sum`; clients > 1.
+        attained: a bound hardly above it is not improved on.
     """
     bits = _bits(channel)
     if bits is None:
@@ -176,9 +183,27 @@ def curvature_of_bits(channel: Channel, clients: int, order: float) -> float:
         total = _per_step(bits, clients, order)
         second = _per_step(bits, clients, 2.0) if order < 2 else 0.0
         total *= bits.rounding(order, total, second, clients)
-    # theory/vector-sums.md, Proposition 17: a step is at least the narrowest cell apart.
-    total *= GROW / bits.narrowest**2
+        # theory/vector-sums.md, Proposition 17: a step is at least the narrowest cell apart.
+        total *= GROW / bits.narrowest**2
+        if not total <= CLOSE * attained and bits.trials > 1:
+            # theory/vector-sums.md, Proposition 19; in steps, and back.
+            least = _in_all_arrangements(channel, bits, clients, order, attained)
+            step = least * float(np.diff(channel.inputs).max()) ** 2 * GROW
+            step *= bits.rounding(order, step, second, clients) * GROW / bits.narrowest**2
+            total = step if math.isnan(total) else min(total, step)
     return total if total > 0 else math.inf  # also where it is not a number
+
+
+def _in_all_arrangements(
+    channel: Channel, bits: Bits, clients: int, order: float, attained: float
+) -> float:
+    """Bound the curvature of exactly binomial codes with all bits of the others at ends."""
+    # theory/vector-sums.md, Proposition 19: each bit of the others is one of two kinds.
+    ends = np.array([bits.first, bits.first + bits.cells * bits.step]) / SCALE
+    ends = 1 - ends if bits.turned else ends
+    kinds = np.stack([1 - ends, ends], axis=1)
+    classes = Classes(kinds, channel.denominator, bits.trials, 4 * bits.error)
+    return by_classes(channel, clients, order, attained, classes)
 
 
 def _per_step(bits: Bits, clients: int, order: float) -> float:

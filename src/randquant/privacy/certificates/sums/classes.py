@@ -48,10 +48,14 @@ class Classes:
     Attributes:
         rows: (J, m) probabilities.
         share: a whole number over the channel's denominator: so much of each row, at least.
+        draws: how many of them, independent, a client's code is the sum of.
+        error: relative, of the client's own rows, beside that of floats.
     """
 
     rows: np.ndarray
     share: int
+    draws: int = 1
+    error: float = 0.0
 
     @staticmethod
     def of(channel: Channel, clients: int) -> Classes | None:
@@ -83,17 +87,20 @@ def _share(row: np.ndarray, classes: np.ndarray) -> float:
     return float(found.sum() / max((ratios @ found).max(), 1.0)) * (1 - 2**6 * UNIT)
 
 
-def by_classes(channel: Channel, clients: int, order: float, attained: float) -> float:
+def by_classes(
+    channel: Channel, clients: int, order: float, attained: float, classes: Classes | None = None
+) -> float:
     """Bound a sum's curvature by trying every arrangement of the others; infinite if it cannot.
 
     Args:
         channel: a channel whose curvature is finite.
         clients, order: as in `kappa_sum`.
         attained: at most what the bound will be.
+        classes: rows that stand for all; None for some of the channel's own.
     """
     if clients * (channel.levels - 1) > LONGEST:
         return math.inf
-    classes = Classes.of(channel, clients)
+    classes = classes or Classes.of(channel, clients)
     if classes is None:
         return math.inf
     search = _Search(channel, clients, order, attained, classes)
@@ -113,7 +120,9 @@ class _Search:
         self.places[:, channel.weights.any(axis=0)] = rows
         _, self.loss = largest_ratio(rows)
         # Twice, as in `reached`; and what `even` changes.
-        self.error = 2 * rounding(clients, channel.levels) + 2 * clients * SPARE
+        self.error = 2 * rounding(clients * classes.draws, channel.levels) + 2 * clients * SPARE
+        self.error += classes.error
+        self.others = (clients - 1) * classes.draws
         length = clients * (channel.levels - 1) + 1
         self.log_keep = log_keep(length, self.loss, order)
         self.fits = fits(self.log_keep, self.error, self.loss, order)
@@ -125,7 +134,7 @@ class _Search:
         self.mirrored &= np.array_equal(self.inputs, -self.inputs[::-1])
         turned = even(self.places)
         self.mirrored &= np.array_equal(turned, turned[::-1, ::-1])
-        self.groups = [(clients - 1, clients - 1, 0.0)]
+        self.groups = [(self.others, self.others, 0.0)]
         if classes.share < channel.denominator:
             depth = 60 + order * self.loss
             drawn = LogBinomial.of(clients - 1, classes.share, channel.denominator, depth)
@@ -134,10 +143,11 @@ class _Search:
         outcomes = min(length, 20 * math.sqrt(clients * spread) + 20) * len(self.groups)
         # The blocks are as small as can be afforded, and then the grid as fine.
         self.block = 1
-        most = min(MOST, WORK / (outcomes * COARSE**2))
-        while self._count(clients - 1) > most and self._depth(clients - 1):
+        points = COARSE if classes.draws == 1 else max(len(rows), COARSE)
+        most = min(MOST, WORK / (outcomes * points**2))
+        while self._count(self.others) > most and self._depth(self.others):
             self.block += 1
-        arrangements = self._count(clients - 1)
+        arrangements = self._count(self.others)
         self.grid = PairGrid(self.inputs, order, attained, outcomes * arrangements)
 
     def _depth(self, others: int) -> int:

@@ -26,6 +26,10 @@ REACH, TERMS = 32.0, 9
 LEAST_PARTS, FEW_PARTS, MOST_PARTS = 6, 20, 96
 """Parts between the ends of the inputs: at least, at least where it can be afforded, at most."""
 
+MANY, NEAR, FAR = 16, 24, 1e280
+"""Of more than MANY cells, points more than NEAR parts apart are bounded by their moments alone:
+curvature, which each cell between them would have, is set to FAR."""
+
 CHEAP, WORK = 1.2e7, 1.2e8
 """Curvatures of one outcome that may be computed: for a finer grid than need be, and at most."""
 
@@ -81,7 +85,10 @@ class PairGrid:
         curvature = np.zeros((len(at), len(at), len(lines.inputs) - 1))
         moments = np.zeros((len(at), len(at)))
         laws, steep = np.ascontiguousarray(rows.T), np.ascontiguousarray(lines.slopes().T)
-        _curvatures(laws, steep, self.cells, order, lines.error, curvature, moments)
+        places = np.arange(len(at))
+        near = NEAR if len(lines.inputs) > MANY + 1 else len(at)
+        _curvatures(laws, steep, self.cells, order, lines.error, near, curvature, moments)
+        curvature[np.abs(places[:, None] - places) > near] = FAR
         # theory/vector-sums.md, Proposition 18: `slack` of each term, what powers cost beside,
         # and a sum of so many.
         raised = 1 + slack(lines.error, loss, order) + (rows.shape[1] + 64) * UNIT
@@ -115,7 +122,7 @@ def all_pairs(lines: CellLines, order: float, loss: float) -> float:
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _curvatures(rows, steep, cells, order, error, out, moments):
+def _curvatures(rows, steep, cells, order, error, near, out, moments):
     """Add up slope_k^2 C(p_i, p_j) over outcomes, for cells k between points i and j, or beside.
 
     Args:
@@ -123,6 +130,7 @@ def _curvatures(rows, steep, cells, order, error, out, moments):
         steep: (L, V - 1) slopes, rounded up.
         cells: (T - 1,) the cell of each part.
         error: relative, of the probabilities.
+        near: points more parts apart are left out of `out`.
         out: (T, T, V - 1), filled with zeros.
         moments: (T, T), filled with zeros: gets the sums of (p_i - p_j)^2 C(p_i, p_j).
     """
@@ -152,6 +160,8 @@ def _curvatures(rows, steep, cells, order, error, out, moments):
                 change += (2.5 * error + 2.0**-50) * max(rows[z, i], rows[z, j])
                 # Raised as in theory/vector-sums.md, Proposition 9; squares could underflow.
                 moments[i, j] += change * g * change
+                if abs(i - j) > near:
+                    continue
                 first = cells[max(min(i, j) - 1, 0)]
                 for k in range(first, cells[min(max(i, j), count - 2)] + 1):
                     out[i, j, k] += steep[z, k] * g * steep[z, k]

@@ -5,6 +5,7 @@ Derivation: `docs/theory/vector-sums.md`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -31,6 +32,7 @@ Reached = tuple[float, tuple[float, float]]
 """A divergence over squared distance, and the pair of inputs that has it."""
 
 
+@functools.lru_cache(maxsize=256)
 def reached(channel: Channel, clients: int, order: float) -> Reached:
     """Others all at one vertex: the best divergence over squared distance of some pairs.
 

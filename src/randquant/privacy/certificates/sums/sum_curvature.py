@@ -66,11 +66,12 @@ def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     else:
         counted = min(clients, LARGEST_SUM)
         # theory/vector-sums.md, Proposition 17, where a code is a sum of bits.
-        upper = curvature_of_bits(channel, counted, order)
+        lower, witness = reached(channel, counted, order)
+        upper = curvature_of_bits(channel, counted, order, lower)
         if math.isinf(upper):
             found = by_blanket(channel, counted, order, alone)
         else:
-            found = between(*reached(channel, counted, order), upper, alone)
+            found = between(lower, witness, upper, alone)
     # theory/vector-sums.md, Proposition 1: what fewer clients attain, more need not.
     lower = found.lower if clients <= LARGEST_SUM else 0.0
     return Kappa(lower, found.upper, order, found.witness)
