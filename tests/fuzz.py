@@ -43,8 +43,9 @@ from randquant.aggregation.secagg.terms import Terms
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
 from randquant.channels.wire.compression import compress, decompress
-from randquant.integrations.flower import accountant, state
-from randquant.integrations.flower import ledger as account_file
+from randquant.integrations import accountant
+from randquant.integrations import ledger as account_file
+from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.integrations.flower.messages import read_terms, terms_text

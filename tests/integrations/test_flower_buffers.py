@@ -24,7 +24,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 from randquant.aggregation.layout import is_running
-from randquant.integrations.flower import accountant as accounting
+from randquant.integrations import accountant as accounting
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.ledger import OWN
 from randquant.integrations.flower.mod import QuantizeMod

@@ -137,8 +137,8 @@ def writes_in_place(monkeypatch):
             disk.flush(file.fileno())
         disk.sync_folder(path.parent)
 
-    for module in ("ledger", "state"):
-        monkeypatch.setattr(f"randquant.integrations.flower.{module}.write_atomic", write)
+    for module in ("ledger", "flower.state"):
+        monkeypatch.setattr(f"randquant.integrations.{module}.write_atomic", write)
 
 
 def forgets_new_folders(monkeypatch):

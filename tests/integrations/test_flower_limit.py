@@ -23,7 +23,7 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from randquant._internal.rounding import round_up
-from randquant.integrations.flower import accountant as accounting
+from randquant.integrations import accountant as accounting
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.offer import Offer

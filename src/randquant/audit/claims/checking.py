@@ -188,8 +188,8 @@ def check(
         >>> found = check(clip_norm=1.0, sensitivity=1e-4, sigma=4.845e-5, epsilon=10)
         >>> found.verdicts
         {'replace_one': 'false', 'zero_out': 'false'}
-        >>> f"{found.readings[0].of('zero_out').epsilon:.2g}"
-        '2.1e+08'
+        >>> found.readings[0].of("zero_out").epsilon > 2e8
+        True
     """
     given = {
         "clip_norm": clip_norm, "clip": clip, "noise_multiplier": noise_multiplier, "sigma": sigma,
