@@ -213,7 +213,7 @@ def _roughly(
         nonlocal gaussian, plain
         if plain is None:  # the first noise decides what all are measured by
             plain = release.coordinate_channel is None
-            gaussian = plain and (release.squared_mu is not None or release.steps is not None)
+            gaussian = plain and (release.steps is not None or release.squared_mu is not None)
         if not gaussian:
             return account_at([release], delta, near)
         # What is compared with Gaussian noise is hardly worse than noise of its energy.
