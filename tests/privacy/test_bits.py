@@ -142,6 +142,12 @@ def test_rows_that_are_binomial_only_nearly_are_paid_for():
     assert straight < steeper <= bound < 1.0025 * straight
 
 
+def test_a_factor_beyond_floating_point_is_no_bound():
+    channel = rq.pbm(clip=1.0, theta=0.45, trials=7, inputs=3)
+    found = rq.kappa_sum(channel, 2, 1.1)
+    assert found.lower <= found.upper < math.inf
+
+
 def test_bits_are_read_off_the_rows(tmp_path):
     for trials in (1, 3, 15):
         channel = rq.pbm(clip=2.0, theta=0.25, trials=trials)

@@ -85,14 +85,16 @@ def on_updates(
     # theory/composition.md, Proposition 11: others at any vertex give a lower end.
     last = len(channel.inputs) - 1
     vertices = sorted({round(last * k / (VERTICES - 1)) for k in range(VERTICES)})
-    found = []
+    found: dict[SumAttack, int] = {}
     for count, length in lengths:
         # No norm is clipped, and the encoder reads the place from float32 exactly.
         far = min(float(np.float32(length * INSIDE)), channel.clip)
         places = (far, -far if neighboring == "replace_one" else 0.0)
-        found += [(SumAttack(channel, clients, v, places), count) for v in vertices]
-    # Alone, nobody is anywhere.
-    return tuple(found) if clients > 1 else tuple(found[:: len(vertices)])
+        for vertex in vertices if clients > 1 else vertices[:1]:  # alone, nobody is anywhere
+            attack = SumAttack(channel, clients, vertex, places)
+            # Lengths are alternatives: of two that float32 makes one, the repeated one counts.
+            found[attack] = max(found.get(attack, 0), count)
+    return tuple(found.items())
 
 
 def attacked_epsilon(attacks: Iterable[tuple[RunAttack, int]], delta: float, order: float) -> float:

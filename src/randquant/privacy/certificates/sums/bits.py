@@ -149,7 +149,10 @@ class Bits:
             share = 2 * self.cells**2 + 3 / above
         else:
             share = (1 + 2 * math.exp(min(second * self.cells**2, 700.0))) / above
-        return (1 + zeta * math.sqrt(share)) ** 2 * (1 - error) ** (-2 * order) * GROW
+        grown = 1 + zeta * math.sqrt(share)
+        if grown > 1e150 or -order * math.log1p(-error) > 300:  # too large for a float, nearly
+            return math.inf
+        return grown**2 * (1 - error) ** (-2 * order) * GROW
 
 
 def _far(order: float, curvature: float, window: int, cells: int) -> float:
