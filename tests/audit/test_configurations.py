@@ -158,3 +158,50 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path, capsys, name, co
 def test_a_missing_file_is_a_sentence(capsys):
     assert cli.main(["check", "nowhere.json"]) == 2
     assert "Expected a configuration in nowhere.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.py", "N = .1\nmod.GaussianMechanism(1.0, N)\nN = 9\n", "noise"),
+        ("b.py", "N = 9\nN = f()\nmod.GaussianMechanism(1.0, N)\n", "noise"),
+        ("c.py", "N = 9\nif x:\n    N = .1\nmod.GaussianMechanism(1.0, N)\n", "noise"),
+        ("d.py", "N = 9\ndef f(N):\n    mod.GaussianMechanism(1.0, N)\n", "noise"),
+        (
+            "e.toml",
+            "noise_multiplier = 0.1\nrelative_noise_stddev = 9\nclip_norm = 1\n",
+            "two names",
+        ),
+        (
+            "f.toml",
+            "sigma = 1\nclipping-norm = 1\nfraction-train = 0.01\nmin-train-nodes = 50\n",
+            "give rate",
+        ),
+        ("g.py", "make_private(noise_multiplier=1.0, poisson_sampling=False)\nrate = 1\n", ""),
+    ],
+)
+def test_what_may_mean_something_else_is_not_taken_for_true(tmp_path, name, content, expected):
+    path = tmp_path / name
+    path.write_text(content)
+    if expected:
+        with pytest.raises(ValueError, match=expected):
+            read(path, {})
+        return
+    for setting in (content, content.replace("False", "flag"), content.replace("=False", "=flag")):
+        path.write_text(setting)
+        assert read(path, {})[0]["sampling"] == "none"
+
+
+def test_a_cohort_has_at_least_its_fewest_members(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_text(
+        "noise-multiplier = 1.0\nclipping-norm = 1.0\nfraction-train = 0.01\n"
+        "min-train-nodes = 50\nnum-supernodes = 100\n"
+    )
+    fields, _ = read(path, {})
+    assert 0.5 <= fields["rate"] <= 0.5 + 1e-15
+
+
+def test_removal_from_cohorts_of_a_fixed_size_is_not_zeros():
+    found = rq.check(clip_norm=1.0, noise_multiplier=1.0, sampling="fixed", rate=0.01, rounds=10)
+    assert any("somebody else takes the place" in line for line in found.lines())

@@ -60,8 +60,10 @@ class Alongside:
             threshold: of this round, public.
 
         Raises:
-            ValueError: the update holds a NaN or an infinity.
+            ValueError: the update holds a NaN or an infinity, or the threshold is not within
+                1e-30 and 1e30.
         """
+        validate.real("threshold", threshold, low=1e-30, high=1e30)
         clipped = clip_to_norm(update, threshold)
         beside = np.clip(finite(np.asarray(numbers, dtype=np.float64)), -1.0, 1.0)
         # theory/alongside.md, Proposition 1. The mechanism clips again, so rounding costs nothing.
@@ -103,7 +105,8 @@ class QuantileClip:
 
     Guarantees:
         The next threshold is computed from what was released: it costs no privacy.
-        In a round the threshold changes by a factor of exp(rate) at most.
+        In a round the threshold changes by a factor of exp(rate) at most, and stays within 1e-12
+        and 1e12.
 
     References:
         Andrew, Thakkar, McMahan and Ramaswamy 2021, Algorithm 1.

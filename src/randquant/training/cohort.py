@@ -103,7 +103,9 @@ def collector(
         squares: Sequence[float] = (),
         threshold: float | None = None,
     ) -> Collected:
-        groups, clients = learner.groups(cohort, workers), len(cohort) or 1
+        groups = learner.groups(cohort, workers)
+        # What is adapted to must be public: of hidden cohorts nobody knows how many take part.
+        clients = max(1, len(cohort) if hidden is None else round(hidden.summed))
         now = mechanism.adapted(squares, size, clients).in_round(seed)
         here = len(groups) == 1 or learner.on_gpu
         replies = _replies(learner, pool, here, upload, [(g, key, now, threshold) for g in groups])

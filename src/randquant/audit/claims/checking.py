@@ -279,9 +279,14 @@ def _notes(claim: PrivacyClaim) -> Iterator[str]:
         yield "a server that receives noisy updates sees who takes part: sampling gains nothing"
     if claim.unit == "example":
         yield "it protects one example: a client that holds several is protected less"
+    without = (
+        "zeros in its place (not removal: in a cohort of fixed size somebody else takes the place)"
+        if claim.sampling == "fixed"
+        else "the sum without it, over a public number (add or remove one)"
+    )
     yield (
-        "noise is taken as real-valued, its deviation as stated; zero_out: the sum without it, "
-        "over a public number (add or remove one); replace_one: with any other in its place"
+        f"noise is taken as real-valued, its deviation as stated; zero_out: {without}; "
+        "replace_one: with any other in its place"
     )
 
 

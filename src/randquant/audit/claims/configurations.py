@@ -10,6 +10,7 @@ import ast
 import json
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,15 +109,26 @@ def read(path: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
 
 def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are known, by the names they have here."""
-    found = {ALIASES.get(name.replace("-", "_")): value for name, value in arguments.items()}
-    return {name: value for name, value in found.items() if name and value is not None}
+    found: dict[str, Any] = {}
+    for called, value in arguments.items():
+        name = ALIASES.get(called.replace("-", "_"))
+        if name and value is not None and found.setdefault(name, value) != value:
+            raise ValueError(
+                f"Expected one {name}, got {found[name]} and {value} under two names: give the one "
+                "that counts."
+            )
+    return found
 
 
 def _of_population(fields: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """With the rate of cohorts of a fixed size; without what is no field of a claim."""
     population, cohort = fields.pop("population", None), fields.pop("cohort", None)
+    if fields.get("sampling") == "none":
+        fields.pop("rate", None)
     known = {*fields, *given}
-    if "rate" not in known and population and cohort:
+    if "rate" in fields and cohort and "rate" not in given:
+        fields["rate"] = _at_least(fields["rate"], population, cohort)
+    if not {"rate", "sampling"} & known and population and cohort:
         population = validate.whole("population", population, low=1)
         if validate.whole("cohort", cohort, low=1) < population:
             fields["rate"] = math.nextafter(cohort / population, 1.0)
@@ -130,6 +142,19 @@ def _of_population(fields: dict[str, Any], given: Mapping[str, Any]) -> dict[str
         if name in given:
             fields.pop(other, None)
     return fields
+
+
+def _at_least(rate: Any, population: Any, cohort: Any) -> float:
+    """The rate of cohorts that have a share of the population, and so many at least."""
+    if not population:
+        raise ValueError(
+            f"Expected the number of clients beside a share of {rate} and at least {cohort} of "
+            "them, got none: give rate."
+        )
+    population = validate.whole("population", population, low=1)
+    least = validate.whole("cohort", cohort, low=1) / population
+    rate = validate.real("rate", rate, above=0, high=1)
+    return min(max(rate, math.nextafter(least, 1.0)), 1.0)
 
 
 def _tables(value: Any) -> Iterator[Call]:
@@ -156,10 +181,12 @@ def _python(text: str) -> Iterator[Call]:
     """Calls of known classes, whose arguments are literals or names of module constants."""
     module = ast.parse(text)
     constants: dict[str, Any] = {}
+    named = Counter(_names(module))
     for node in module.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             value = _literal(node.value, constants)
-            if value is not None:
+            # A name that is given twice, or is an argument's too, may stand for something else.
+            if value is not None and named[node.targets[0].id] == 1:
                 constants[node.targets[0].id] = value
     for node in ast.walk(module):
         if not isinstance(node, ast.Call):
@@ -169,7 +196,22 @@ def _python(text: str) -> Iterator[Call]:
             arguments = dict(zip(POSITIONS[name], node.args, strict=False))
             arguments |= {each.arg: each.value for each in node.keywords if each.arg}
             found = {key: _literal(each, constants) for key, each in arguments.items()}
+            if "poisson_sampling" in found and found["poisson_sampling"] is not True:
+                found["poisson_sampling"] = False  # also where it cannot be read
             yield name, {key: each for key, each in found.items() if each is not None}
+
+
+def _names(module: ast.Module) -> Iterator[str]:
+    """Every name that is given a value somewhere, as often as it is."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
 
 
 def _literal(node: ast.expr, constants: Mapping[str, Any]) -> Any:
@@ -213,8 +255,7 @@ def _opacus(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
     """Opacus: noise on sums of clipped gradients of single examples, in Poisson batches."""
     if arguments.get("poisson_sampling") is False:
         note = "poisson_sampling=False: batches are shuffled, for which no amplification is claimed"
-        fields.pop("rate", None)
-        return {**fields, "unit": "example", "trust": "central"}, (note,)
+        return {**fields, "sampling": "none", "unit": "example", "trust": "central"}, (note,)
     sampled = {"sampling": "poisson"} if "rate" in fields else {}
     return {**fields, **sampled, "unit": "example", "trust": "central"}, ()
 
