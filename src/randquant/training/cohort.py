@@ -103,9 +103,7 @@ def collector(
         squares: Sequence[float] = (),
         threshold: float | None = None,
     ) -> Collected:
-        groups = learner.groups(cohort, workers)
-        # What is adapted to must be public: of hidden cohorts nobody knows how many take part.
-        clients = max(1, len(cohort) if hidden is None else round(hidden.summed))
+        groups, clients = learner.groups(cohort, workers), _known(cohort, hidden)
         now = mechanism.adapted(squares, size, clients).in_round(seed)
         here = len(groups) == 1 or learner.on_gpu
         replies = _replies(learner, pool, here, upload, [(g, key, now, threshold) for g in groups])
@@ -128,6 +126,11 @@ def collector(
         return Collected(mean, losses, sent, seconds, squares, threshold)
 
     return by_payloads
+
+
+def _known(cohort: Sequence[int], hidden: HiddenCohorts | None) -> int:
+    """How many take part, as far as it is public: if they are hidden, what sums are divided by."""
+    return max(1, len(cohort) if hidden is None else round(hidden.summed))
 
 
 def _replies(
