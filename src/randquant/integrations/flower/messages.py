@@ -35,9 +35,6 @@ LONGEST_TEXT = 2**23
 
 LONGEST_SESSION = 64
 
-LOGGED = 500
-"""Most characters of foreign text that are logged or kept."""
-
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -100,11 +97,6 @@ class Head:
         if not all(isinstance(field, bytes) and len(field) <= LONGEST_PROOF for field in drawn):
             raise ProtocolError("Expected the parts of a seed in a few bytes, got something else.")
         return cls(step, session, offer, terms, tuple(map(_number, survivors)), *drawn)  # type: ignore[arg-type]
-
-
-def logged(text: object) -> str:
-    """Foreign text as part of one log line, so that it cannot imitate a line of ours."""
-    return "".join(c if c.isprintable() else "?" for c in str(text)[:LOGGED])
 
 
 def inbox_record(messages: Mapping[int, bytes]) -> ConfigRecord:
