@@ -264,16 +264,25 @@ def _by_renyi(
 
     (order - 1) times a divergence is convex in the order, so epsilon is quasi-convex in it: it
     falls, then rises. Where bounds are not quite convex the descent may end elsewhere: every order
-    gives a valid bound.
+    gives a valid bound. Higher orders take longer, and are looked at only where they may help.
     """
-    epsilons: dict[int, float] = {}
+    bounds: dict[int, float] = {}
+
+    def epsilon(divergence: float, place: int) -> float:
+        return _to_epsilon(divergence, ORDERS[place], delta)
 
     def at(place: int) -> float:
-        if place not in epsilons:
-            order = ORDERS[place]
-            report(f"Rényi order {order:.4g}", len(epsilons), 0)
-            epsilons[place] = _to_epsilon(_composed(releases, order), order, delta)
-        return epsilons[place]
+        if place not in bounds:
+            report(f"Rényi order {ORDERS[place]:.4g}", len(bounds), 0)
+            bounds[place] = _composed(releases, ORDERS[place])
+        return epsilon(bounds[place], place)
+
+    def may_help(higher: int, best: int, lower: int) -> bool:
+        # Mostly bounds grow with the order as those of Gaussian noise, which are in proportion to
+        # it, or faster.
+        slope = bounds[best] / ORDERS[best]
+        slower = slope < bounds[lower] / ORDERS[lower]
+        return slower or epsilon(slope * ORDERS[higher], higher) < at(best)
 
     if near is None:
         # Of Gaussian noise D is rate · order, and the best order 1 + sqrt(log(1/delta)/rate).
@@ -283,8 +292,10 @@ def _by_renyi(
         step = 1
     best = int(np.searchsorted(ORDERS, near).clip(0, len(ORDERS) - 1))
     while step:
-        around = range(max(best - step, 0), min(best + step, len(ORDERS) - 1) + 1, step)
-        nearer = min((best, *around), key=at)
+        lower, higher = max(best - step, 0), min(best + step, len(ORDERS) - 1)
+        nearer = min(best, lower, key=at)
+        if nearer == best and (higher in bounds or may_help(higher, best, lower)):
+            nearer = min(best, higher, key=at)
         step, best = (step, nearer) if nearer != best else (step // 2, best)
     return at(best), ORDERS[best]
 

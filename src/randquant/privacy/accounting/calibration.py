@@ -162,7 +162,14 @@ def calibrate(
     near = gaussian_order(epsilon, delta) if delta > 0 and cohorts is None else None
     measured = _Accounted(delta, near)
     start, low, calls = _roughly(released, epsilon, measured, start, (low, high))
-    search = _NoiseSearch(lambda noise: released(noise)[1], measured, epsilon, delta, low, high)
+    search = _NoiseSearch(
+        lambda noise: released(noise)[1],
+        measured,
+        epsilon,
+        lambda target: gaussian_noise(target, delta),
+        low,
+        high,
+    )
     noise = search.run(start)
     if noise is None:
         raise search.out_of_reach(delta, rounds)
@@ -208,6 +215,7 @@ def _roughly(
     if near is None:
         return start, reach[0], 0
     gaussian = plain = None
+    flat = math.log1p(-1 / near) - math.log(delta * near) / (near - 1)
 
     def at_order(release: Release) -> float:
         nonlocal gaussian, plain
@@ -219,7 +227,13 @@ def _roughly(
         # What is compared with Gaussian noise is hardly worse than noise of its energy.
         return gaussian_epsilon(math.sqrt(release.renyi(2.0)), delta)
 
-    search = _NoiseSearch(lambda noise: released(noise)[1], at_order, epsilon, delta, *reach)
+    def alike(target: float) -> float:
+        if gaussian:
+            return gaussian_noise(target, delta)
+        # At one order epsilon is this and a term that falls as the noise's square.
+        return max(target - flat, 1e-9 * target) ** -0.5
+
+    search = _NoiseSearch(lambda noise: released(noise)[1], at_order, epsilon, alike, *reach)
     if search.buildable(start) is None or not plain:
         return start, reach[0], len(search.tried)
     noise = search.run(start) or start
@@ -235,14 +249,13 @@ class _NoiseSearch:
         release: Callable[[float], Release],
         measure: Callable[[Release], float],
         target: float,
-        delta: float,
+        alike: Callable[[float], float],
         low: float,
         high: float,
     ) -> None:
-        self.release, self.measure = release, measure
-        self.target, self.delta, self.low, self.high = target, delta, low, high
-        # The middle of the tolerated range below the target.
-        self.aim = gaussian_noise(target * (1 - TOLERANCE / 2), delta)
+        """`alike` is the noise at an epsilon, up to a factor, of what is much like this."""
+        self.release, self.measure, self.alike = release, measure, alike
+        self.target, self.low, self.high = target, low, high
         self.tried: dict[float, float | None] = {}  # epsilon; None if no mechanism could be built
         self.reasons: dict[float, str] = {}
 
@@ -319,11 +332,16 @@ class _NoiseSearch:
         return here, there
 
     def guess(self, noise: float) -> float:
-        """A guess of the noise at the target: as if it were Gaussian noise."""
+        """A guess of the noise at the target: as if it were what is much like it."""
         epsilon = self.at(noise)
         if not epsilon or math.isinf(epsilon):
             return noise
-        return self.clamp(noise * self.aim / gaussian_noise(epsilon, self.delta))
+        return self.clamp(noise * self.aim / self.alike(epsilon))
+
+    @property
+    def aim(self) -> float:
+        """Noise at the middle of the tolerated range below the target, as `alike` gives it."""
+        return self.alike(self.target * (1 - TOLERANCE / 2))
 
     def narrow(self, good: float, bad: float) -> float:
         """Narrow the bracket, by a secant in logarithms or by bisection."""
@@ -338,7 +356,7 @@ class _NoiseSearch:
             # every step where it jumps.
             part = 0.5
             if upper is not None and lower and upper < JUMP * lower and step % 4 != 3:
-                most, least = (gaussian_noise(each, self.delta) for each in (lower, upper))
+                most, least = self.alike(lower), self.alike(upper)
                 part = math.log(most / self.aim) / math.log(most / least)
             middle = _six(good * (bad / good) ** min(max(part, 1e-3), 1 - 1e-3))
             if middle in (good, bad):
