@@ -70,7 +70,7 @@ def bell_square(channel: Channel, clients: int) -> float:
 def _longest(low: float, high: float, others: int, mirror: bool) -> float:
     """Largest distance, in deviations, that the way from end to end has at some sum."""
     left, right = (Powers(np.array([1 - end, end])) for end in (low, high))
-    error = rounding(min(others, MOST_CLIENTS) + 1, 2) + 8 * UNIT
+    error = rounding(min(others + 1, MOST_CLIENTS), 2) + 8 * UNIT
     worst = 0.0
     for at_left, at_right in _arrangements(others, mirror):
         noise = left.of(at_left).convolve(right.of(at_right))
@@ -87,7 +87,7 @@ def _longest(low: float, high: float, others: int, mirror: bool) -> float:
 
 def _arrangements(others: int, mirror: bool) -> Iterator[tuple[int, int]]:
     """How many of the others are at the left and at the right end, at least."""
-    together = others - MOST_CLIENTS
+    together = others + 1 - MOST_CLIENTS
     if others > LARGE:
         together = max(together, others // max(WORK // others, FEW))
     done = 0
