@@ -224,7 +224,7 @@ MUTANTS = [
     # Blocks of others, few kinds of them, and all pairs on a grid.
     (SUMS + "blanket.py", "others - self.apart * (self.block - 1)", "others",
      "a block of others that is not whole counts", KINDS),
-    (SUMS + "blocks.py", "np.min([_shares(law, bells[:1], 0.0)", "np.max([_shares(law, bells[:1], 0.0)",
+    (SUMS + "blocks.py", "np.minimum(least, _shares", "np.maximum(least, _shares",
      "the share of the best block stands for all", KINDS),
     (SUMS + "blocks.py", "each @ (found / over)", "each @ found * 1.01",
      "a bell that is not under the law", KINDS),

@@ -96,6 +96,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/accountant.py": ACCOUNT,
     "privacy/accounting/amplification.py": (THEOREM, ABSENCE, "privacy/test_sampled.py"),
     "privacy/accounting/calibration.py": CALIBRATE,
+    "privacy/accounting/noise_search.py": CALIBRATE,
     "privacy/certificates/coordinate.py": (
         "privacy/test_guarantee.py",
         ZERO,
