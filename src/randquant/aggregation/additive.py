@@ -241,7 +241,10 @@ class AdditiveMechanism(MechanismDefaults):
         plan = self.plan(dimension)
         validate.choice("neighboring", neighboring, NEIGHBORINGS)
         square = (4 if neighboring == "replace_one" else 1) * plan.bound
-        return NoiseRelease(plan.noise, self.cohort, square, plan.size, rounds, neighboring)
+        longest = math.floor(self.projection(dimension).norm_sent * plan.scale * (1 - 2.0**-20))
+        return NoiseRelease(
+            plan.noise, self.cohort, square, plan.size, rounds, neighboring, longest
+        )
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Unbiased, with the variances of the noise and of rounding to the grid."""
