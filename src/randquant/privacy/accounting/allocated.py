@@ -129,6 +129,7 @@ class Allocated(HiddenRelease):
         """The same inputs in every round that the client takes part in."""
         if not self.participations:
             return ()
+        # theory/composition.md, Proposition 13: zeros where the client is absent.
         rounds = self._attacked_rounds(False)
         return tuple(
             (DrawnRun(each, self.participations, self.total), self.runs) for each in rounds

@@ -9,7 +9,7 @@ import math
 from typing import Literal
 
 from randquant.privacy.accounting.release import Release, ReleaseDefaults, check_release
-from randquant.privacy.accounting.rounds import Round
+from randquant.privacy.accounting.rounds import SeenRound
 from randquant.privacy.guarantee import Neighboring, Trust, rounded_up
 
 Draw = Literal["fixed", "poisson", "drawn"]
@@ -43,7 +43,7 @@ class HiddenRelease(ReleaseDefaults):
         """Yes."""
         return True
 
-    def _attacked_rounds(self, stand_in: bool) -> tuple[Round, ...]:
+    def _attacked_rounds(self, stand_in: bool) -> tuple[SeenRound, ...]:
         """Of one round in which the client may be absent."""
         # theory/composition.md, Proposition 12: models show sums, not the codes of one client.
         if self.models and self.release.trust == "local":

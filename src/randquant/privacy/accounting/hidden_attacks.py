@@ -13,7 +13,7 @@ import numpy as np
 
 from randquant.privacy.accounting.composition.fourier import powered
 from randquant.privacy.accounting.composition.loss import PrivacyLoss
-from randquant.privacy.accounting.rounds import CELLS, Round
+from randquant.privacy.accounting.rounds import CELLS, SeenRound
 from randquant.privacy.divergence import UNIT
 
 LEAST = 1e-250
@@ -44,7 +44,7 @@ class DrawnRound:
         rate: the probability of taking part; 1 for a round that it surely takes part in.
     """
 
-    seen: Round
+    seen: SeenRound
     rate: float
 
     def attained(self) -> tuple[PrivacyLoss, ...]:
@@ -55,12 +55,14 @@ class DrawnRound:
         """The loss of the sum of the scores of so many rounds, rounded down."""
         if times > MOST_ROUNDS:
             return ()
+        # theory/composition.md, Proposition 13, with the log-ratio of a round as its score.
         first, second, error = _precise(*self._worlds())
         return _summed(([(first, times)], [(second, times)]), np.log(first / second), error)
 
     def _worlds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The laws of what is seen in either world, and their errors."""
         laws = self.seen.laws()
+        # theory/composition.md, Proposition 12: 3 units for the mix.
         first, second = (
             (1 - self.rate) * laws.absent + self.rate * law for law in (laws.first, laws.second)
         )
@@ -77,7 +79,7 @@ class DrawnRun:
         total: rounds of the run.
     """
 
-    seen: Round
+    seen: SeenRound
     participations: int
     total: int
 
@@ -123,6 +125,7 @@ def _summed(
         error: relative error of each mass.
     """
     rounds = sum(times for _, times in worlds[0])
+    # theory/composition.md, Proposition 13: relative errors of all rounds.
     relative = 1.1 * rounds * float(error.max(initial=0.0))
     if not len(score) or relative > 0.1:
         return ()
@@ -151,6 +154,7 @@ def _sum_of(
         # theory/composition.md, Proposition 13: what is negative is an error.
         once = np.maximum(sums, 0.0)
         one = np.bincount(place % SIZE, weights=other, minlength=SIZE)
+        # theory/composition.md, Proposition 7: one of the factors is what was added up so far.
         sums, added = powered(one, np.arange(SIZE), 0, SIZE, more + 1, once)
         error += added
     return np.roll(sums, -start % SIZE), error

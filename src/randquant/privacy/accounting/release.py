@@ -9,7 +9,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.accounting.attacks import RunAttack
 from randquant.privacy.accounting.composition.loss import Worlds
 from randquant.privacy.accounting.martingale import Steps
-from randquant.privacy.accounting.rounds import Round
+from randquant.privacy.accounting.rounds import SeenRound
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
 
 
@@ -96,7 +96,7 @@ class Release(Protocol):
         """Attacks on parts of the run, each with how many parts it is repeated in; for `lower`."""
         ...
 
-    def attacked_rounds(self, stand_in: bool) -> tuple[Round, ...]:
+    def attacked_rounds(self, stand_in: bool) -> tuple[SeenRound, ...]:
         """Inputs of one round that are easy to tell apart, and the client's absence; for `lower`.
 
         Args:
@@ -184,7 +184,7 @@ class ReleaseDefaults:
         """None is known."""
         return ()
 
-    def attacked_rounds(self, stand_in: bool) -> tuple[Round, ...]:
+    def attacked_rounds(self, stand_in: bool) -> tuple[SeenRound, ...]:
         """None is known."""
         return ()
 

@@ -83,14 +83,14 @@ class Laws:
         return Laws(first, second, absent, error)
 
 
-class Round(Protocol):
+class SeenRound(Protocol):
     """Inputs of one round, and what is seen of them."""
 
     def laws(self) -> Laws:
         """The laws of what is seen."""
         ...
 
-    def added(self, participations: int, total: int) -> tuple[Round, ...]:
+    def added(self, participations: int, total: int) -> tuple[SeenRound, ...]:
         """The sum of what is seen in a run, as one round that is not missed, if it is known."""
         ...
 
@@ -118,7 +118,7 @@ class NormalRound:
         (first, one), (second, other), (absent, another) = (_cells(edges - at) for at in shifts)
         return Laws(first, second, absent, np.max([one, other, another], axis=0))
 
-    def added(self, participations: int, total: int) -> tuple[Round, ...]:
+    def added(self, participations: int, total: int) -> tuple[SeenRound, ...]:
         """A sum of normal numbers is one."""
         # theory/composition.md, Proposition 13: whatever the set of rounds is; rounded down.
         share = participations / math.sqrt(total) * (1 - 8 * UNIT)
@@ -144,7 +144,7 @@ class IntegerRound:
         """Masses of the integers around."""
         return _of_integers(self)
 
-    def added(self, participations: int, total: int) -> tuple[Round, ...]:
+    def added(self, participations: int, total: int) -> tuple[SeenRound, ...]:
         """Not known."""
         return ()
 
@@ -171,7 +171,7 @@ class SumRound:
         """Masses of the sum."""
         return _of_codes(self)
 
-    def added(self, participations: int, total: int) -> tuple[Round, ...]:
+    def added(self, participations: int, total: int) -> tuple[SeenRound, ...]:
         """Not known."""
         return ()
 
