@@ -284,7 +284,7 @@ MUTANTS = [
      "slope = (order - 1) * curvature + excess", "order off by one", NOISE),
     ("privacy/certificates/noise.py", "(part * (1 - part) / (order - 1))", "0.0",
      "orders between whole ones cost nothing more", (*NOISE, *EDGES)),
-    (LAWS, "(1 / (terms * self.variance) + 2 * stray * summed) * ABOVE",
+    (LAWS, "(1 / (terms * self.variance) + 2 * self._stray(terms)) * ABOVE",
      "(1 / (terms * self.variance)) * ABOVE", "a discrete Gaussian's sum taken for one",
      NOISE),
     (LAWS,

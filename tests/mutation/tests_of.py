@@ -147,6 +147,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "privacy/certificates/sums/bell.py": ("privacy/test_bell.py",),
     "privacy/accounting/attacks.py": ("privacy/test_attacks.py",),
+    "privacy/accounting/hidden_attacks.py": ("privacy/test_hidden_attacks.py",),
+    "privacy/accounting/rounds.py": ("privacy/test_hidden_attacks.py",),
     "privacy/accounting/integer_noise.py": (
         "privacy/test_guarantee.py",
         "privacy/test_releases.py",

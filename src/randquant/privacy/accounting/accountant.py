@@ -18,7 +18,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.accounting.attacks import attacked_epsilon
 from randquant.privacy.accounting.composition.loss import Worlds
 from randquant.privacy.accounting.composition.rule import compose, compose_worlds
-from randquant.privacy.accounting.gaussian import gaussian_epsilon
+from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_epsilon_below
 from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
 from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
@@ -121,9 +121,7 @@ def account(
             # it.
             lower = max(lower, composed.epsilon.lower)
     if attacked and not quick:
-        # theory/composition.md, Propositions 10 and 11.
-        attacks = (attack for release in releases for attack in release.attacks)
-        lower = max(lower, attacked_epsilon(attacks, delta, order))
+        lower = max(lower, _reached(releases, delta, order, distance))
     hidden = any(release.sampled for release in releases)
     return Guarantee(epsilon, delta, neighboring, trust, order, total, lower, hidden, unit)
 
@@ -260,6 +258,21 @@ def _only_worlds(known: Sequence[tuple[Worlds, int] | None]) -> tuple[Worlds | N
     if len({worlds for worlds, _ in found}) != 1:
         return None, 0
     return found[0][0], sum(parts for _, parts in found)
+
+
+def _reached(releases: Sequence[Release], delta: float, order: float, distance: float) -> float:
+    """Bound epsilon from below by attacks."""
+    # theory/composition.md, Propositions 10 to 13.
+    attacks = [attack for release in releases for attack in release.attacks]
+    # theory/accounting.md, Proposition 4, the other way: what is sent is only close to these laws.
+    known = delta * (1 + 2 * RESERVE) if distance > 0 else delta
+    lower = attacked_epsilon(attacks, known, order)
+    if not _affordable(distance, lower, delta):
+        lower = 0.0
+    # theory/gaussian.md, Proposition 1: inputs as far apart as may be, always in one direction.
+    plain = [each for each in releases if each.gaussian_multiplier is not None]
+    square = math.fsum(each.rounds / (each.gaussian_multiplier or 1.0) ** 2 for each in plain)
+    return max(lower, gaussian_epsilon_below(math.sqrt(square) * (1 - 8 * UNIT), delta))
 
 
 def _by_renyi(
