@@ -25,6 +25,15 @@ os.fsync = os.fstat
 gc.disable()
 
 
+LONGEST = ("site", "flower_processes", "wheel", "flower_rank_processes", "nvflare_simulator")
+"""What takes a minute or more begins first, so that no worker is left alone with it at the end."""
+
+
+def pytest_collection_modifyitems(items):
+    place = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
+
+
 def pytest_collection_finish():
     gc.freeze()
     gc.enable()
