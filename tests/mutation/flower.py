@@ -98,8 +98,8 @@ MUTANTS = [
     ),
     (
         f"{N}/ledger.py",
-        "            self.accountant.load_state_dict(state)\n",
-        "            pass\n",
+        "                self._accountant.load_state_dict(state)\n",
+        "                pass\n",
         "what was answered before is forgotten",
         of("integrations/test_flower_ledger", "what_is_not_saved_is_not_counted"),
     ),

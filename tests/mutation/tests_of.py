@@ -102,6 +102,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/accounting/accountant.py": ACCOUNT,
     "privacy/accounting/amplification.py": (THEOREM, ABSENCE, "privacy/test_sampled.py"),
     "privacy/accounting/calibration.py": CALIBRATE,
+    "privacy/accounting/noise_search.py": CALIBRATE,
     "privacy/certificates/coordinate.py": (
         "privacy/test_guarantee.py",
         ZERO,
@@ -152,6 +153,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "privacy/certificates/sums/bell.py": (SEARCHING, "privacy/test_bell.py"),
     "privacy/accounting/attacks.py": ("privacy/test_attacks.py",),
+    "privacy/accounting/hidden_attacks.py": ("privacy/test_hidden_attacks.py",),
+    "privacy/accounting/rounds.py": ("privacy/test_hidden_attacks.py",),
     "privacy/accounting/integer_noise.py": (
         "privacy/test_guarantee.py",
         "privacy/test_releases.py",
@@ -266,6 +269,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/certificates/sums/blanket.py": (*SUMS, "privacy/test_classes.py"),
     "privacy/certificates/sums/blocks.py": (SEARCHING, "privacy/test_classes.py"),
     "privacy/certificates/sums/classes.py": (SEARCHING, "privacy/test_classes.py"),
+    "privacy/certificates/sums/kinds.py": ("privacy/test_kinds.py",),
     "privacy/certificates/sums/pairs.py": (SEARCHING, "privacy/test_classes.py"),
     "privacy/certificates/sums/blanket_draws.py": SUMS,
     "privacy/certificates/sums/bounds.py": SUMS,

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.draw import LONGEST_PROOF
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.channels import wire
 from randquant.channels.wire.payload import Coding, Format
-from randquant.integrations.flower.offer import Offer
+
+if TYPE_CHECKING:
+    from randquant.aggregation.mechanism import UpdateMechanism
+    from randquant.integrations.flower.offer import Offer
 
 ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL = "advertise", "share", "upload", "confirm", "reveal"
 STEPS = (ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL)
@@ -174,6 +177,8 @@ def read_terms(text: str, session: bytes, size: int) -> Terms:
 
 def read_offer(text: str) -> Offer:
     """Like `Offer.from_text`; ProtocolError if the text is invalid."""
+    from randquant.integrations.flower.offer import Offer
+
     try:
         return Offer.from_text(text)
     except (ArithmeticError, MemoryError, ValueError) as error:
