@@ -72,10 +72,11 @@ def test_less_rare_sums_than_the_bound_of_their_tails_needs_are_not_bounded():
 
 def test_blocks_are_listed_where_they_are_few():
     rows = np.random.default_rng(0).uniform(size=(20, 3))
-    assert len(blocks._multisets(rows, 2)) == math.comb(21, 2)
+    assert len(blocks.multisets(rows, 2, 240)) == math.comb(21, 2)
+    assert len(blocks.multisets(rows, 2, 104)) == 105  # said to be too many
     mirrored = rq.stochastic_rounding(clip=1.0, levels=4, margin=0.5).probabilities
     mirrored = (mirrored + mirrored[::-1, ::-1]) / 2
-    few = blocks._multisets(mirrored, 2)
+    few = blocks.multisets(mirrored, 2, 240)
     ends = len(mirrored)
     assert {(*each, *last_first(ends, each)) for each in few} | {
         (*last_first(ends, each), *each) for each in few
