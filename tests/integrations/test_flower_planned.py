@@ -12,6 +12,7 @@ from flower_rounds import ANYTHING, exact, fedavg, model, mover, run
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from pages import Page
 
+from randquant._internal.rounding import round_down
 from randquant.integrations.flower.history import RoundRow, page
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
@@ -133,6 +134,7 @@ def test_failed_rounds_and_hostile_names_are_shown_as_text():
     guarantee = planned().accountant.get_privacy_spent()
     found = Page(page("<b>", rows, guarantee, {1: {"<u>": 0.5}}))
     assert "<script>alert(1)</script>" in found.words
+    assert f"an attack reaches ε ≥ {round_down(guarantee.lower)}" in found.words
     assert "u" not in found.tags
 
 
