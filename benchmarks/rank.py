@@ -33,7 +33,8 @@ from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan import plan
 from randquant.planning.plan.record import built
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.calibration import OutOfReach, calibrate
+from randquant.privacy.accounting.calibration import calibrate
+from randquant.privacy.accounting.noise_search import OutOfReach
 from randquant.training.federated import train
 
 DELTA = 1e-6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from dataclasses import dataclass
 
 CHECK = 2
@@ -12,10 +13,12 @@ CHECK = 2
 class RankForm:
     """The payload of an index: CHECK, the client's group, the index, all little-endian.
 
+    CHECK bytes are the CRC-16 of what follows, begun with `check`: no changed byte is read, and a
+    payload of another form never as one of this.
     Index j < size is coordinate j, size + j its negative.
 
     Attributes:
-        check: CHECK bytes.
+        check: CHECK bytes of a digest of the table, dimension and rotation.
         groups: how many groups there are.
         size: coordinates of a rotated update.
     """
@@ -36,20 +39,22 @@ class RankForm:
 
     def payload(self, group: int, index: int) -> bytes:
         """Put a payload together."""
-        return b"".join(
-            (self.check, group.to_bytes(self.of_group, "little"),
-             index.to_bytes(self.of_index, "little"))
-        )  # fmt: skip
+        parts = group.to_bytes(self.of_group, "little"), index.to_bytes(self.of_index, "little")
+        body = b"".join(parts)
+        return self._checked(body) + body
+
+    def _checked(self, body: bytes) -> bytes:
+        return crc_hqx(body, int.from_bytes(self.check, "little")).to_bytes(CHECK, "little")
 
     def read(self, payload: bytes) -> tuple[int, int]:
         """Read (group, index), or raise ValueError."""
         wanted = CHECK + self.of_group + self.of_index
         if len(payload) != wanted:
             raise ValueError(f"Expected a payload of {wanted} bytes, got {len(payload)}.")
-        if payload[:CHECK] != self.check:
+        if payload[:CHECK] != self._checked(payload[CHECK:]):
             raise ValueError(
-                "Expected a payload of this table, dimension and rotation, got another's: encode "
-                "with the same mechanism."
+                "Expected a payload of this table, dimension and rotation, got another's or a "
+                "damaged one: encode with the same mechanism."
             )
         group = int.from_bytes(payload[CHECK : CHECK + self.of_group], "little")
         index = int.from_bytes(payload[CHECK + self.of_group :], "little")
