@@ -19,7 +19,7 @@ import time
 import numpy as np
 import torch
 from local_peers import PrivUnit, RotatedSimplex
-from results import FOLDER, save
+from results import FOLDER, commit, save
 from rotation_bias import SETTINGS, noise, search
 from sklearn.datasets import load_digits
 
@@ -33,11 +33,14 @@ from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan import plan
 from randquant.planning.plan.record import built
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.calibration import OutOfReach, calibrate
+from randquant.privacy.accounting.calibration import calibrate
+from randquant.privacy.accounting.noise_search import OutOfReach
 from randquant.training.federated import train
 
 DELTA = 1e-6
 
+COMMIT = commit()
+"""Of the code that this process has loaded, for each row that it measures."""
 
 STARTS: dict[tuple[str, float, int], float] = {}
 """What was found for another dimension, which hardly differs."""
@@ -260,7 +263,8 @@ def stored(part: str) -> list[dict]:
 
 def store(part: str, rows: list[dict]) -> None:
     others = {name: found for name in PARTS if (found := stored(name))}
-    save("rank", {"delta": DELTA, **others, part: rows})
+    named = [{"commit": COMMIT, **row} for row in rows]  # a stored row keeps its own
+    save("rank", {"delta": DELTA, **others, part: named})
 
 
 def bias() -> list[dict]:

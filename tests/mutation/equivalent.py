@@ -343,7 +343,7 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "two segments are encoded as one: slower, and codes do not depend on segments",
     ),
     (
-        "privacy/accounting/calibration.py",
+        "privacy/accounting/noise_search.py",
         "break",
         "continue",
         "what ended the loop stands before anything that it changes: the turns that are left do the same, and change nothing",

@@ -18,8 +18,8 @@ from randquant.planning.plan.record import Candidate, DecodedError, Need
 from randquant.planning.plan.verdict import judge
 from randquant.planning.tuning.update import TunedUpdate, tune_update
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.calibration import OutOfReach
 from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.accounting.noise_search import OutOfReach
 from randquant.privacy.guarantee import Neighboring
 
 

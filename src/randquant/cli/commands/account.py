@@ -83,7 +83,7 @@ def run(
     if 0 < guarantee.lower < math.inf:
         lines.append(
             f"epsilon >= {round_down(guarantee.lower)} under any accounting: the privacy loss of "
-            f"one pair of inputs{BEHIND * (guarantee.trust == 'aggregate')}"
+            f"one pair of inputs{BEHIND * (guarantee.trust in ('aggregate', 'model'))}"
         )
     if examples is not None:
         one = _of_one_example(release, examples, delta)
