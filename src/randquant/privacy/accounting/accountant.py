@@ -18,7 +18,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.accounting.attacks import attacked_epsilon
 from randquant.privacy.accounting.composition.loss import Worlds
 from randquant.privacy.accounting.composition.rule import compose, compose_worlds
-from randquant.privacy.accounting.gaussian import gaussian_epsilon
+from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_epsilon_below
 from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
 from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
@@ -121,9 +121,7 @@ def account(
             # it.
             lower = max(lower, composed.epsilon.lower)
     if attacked and not quick:
-        # theory/composition.md, Propositions 10 and 11.
-        attacks = (attack for release in releases for attack in release.attacks)
-        lower = max(lower, attacked_epsilon(attacks, delta, order))
+        lower = max(lower, _reached(releases, delta, order, distance))
     hidden = any(release.sampled for release in releases)
     return Guarantee(epsilon, delta, neighboring, trust, order, total, lower, hidden, unit)
 
@@ -262,6 +260,31 @@ def _only_worlds(known: Sequence[tuple[Worlds, int] | None]) -> tuple[Worlds | N
     return found[0][0], sum(parts for _, parts in found)
 
 
+def _reached(releases: Sequence[Release], delta: float, order: float, distance: float) -> float:
+    """Bound epsilon from below by attacks."""
+    # theory/composition.md, Propositions 10 to 13.
+    attacks = [attack for release in releases for attack in release.attacks]
+    # theory/accounting.md, Proposition 4, the other way: what is sent is only close to these laws.
+    known = delta * (1 + 2 * RESERVE) if distance > 0 else delta
+    lower = attacked_epsilon(attacks, known, order)
+    if not _affordable(distance, lower, delta):
+        lower = 0.0
+    # theory/gaussian.md, Proposition 1: inputs as far apart as may be, always in one direction.
+    plain = [each for each in releases if each.gaussian_multiplier is not None]
+    square = math.fsum(each.rounds / (each.gaussian_multiplier or 1.0) ** 2 for each in plain)
+    return max(lower, gaussian_epsilon_below(math.sqrt(square) * (1 - 8 * UNIT), delta))
+
+
+GIVEN_UP = 4.0
+"""A divergence so many times that of Gaussian noise, which is right at order 2, is a bound that has
+given up at its order."""
+
+
+def _nearest(order: float) -> int:
+    """The place in ORDERS of the next order that is no smaller."""
+    return int(np.searchsorted(ORDERS, order).clip(0, len(ORDERS) - 1))
+
+
 def _by_renyi(
     releases: Sequence[Release], delta: float, near: float | None = None
 ) -> tuple[float, float]:
@@ -292,10 +315,14 @@ def _by_renyi(
     if near is None:
         # Of Gaussian noise D is rate · order, and the best order 1 + sqrt(log(1/delta)/rate).
         rate = max(_composed(releases, 2.0) / 2, 1e-300)
-        near, step = 1 + math.sqrt(-math.log(delta) / rate), 4
+        best, step = _nearest(1 + math.sqrt(-math.log(delta) / rate)), 4
+        # theory/accounting.md, Proposition 2: any order will do. Where a bound has given up, as of
+        # a sum that is bounded by one client's code, epsilon only falls towards the last orders.
+        limit = GIVEN_UP * rate
+        while (order := ORDERS[best]) > 2 and _composed(releases, order) > limit * order:
+            best = min(_nearest(1 + (order - 1) / 2), best - 1)
     else:
-        step = 1
-    best = int(np.searchsorted(ORDERS, near).clip(0, len(ORDERS) - 1))
+        best, step = _nearest(near), 1
     while step:
         lower, higher = max(best - step, 0), min(best + step, len(ORDERS) - 1)
         nearer = min(best, lower, key=at)
