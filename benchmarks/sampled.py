@@ -1,6 +1,7 @@
 """Epsilon of hidden cohorts beside dp-accounting's: python benchmarks/sampled.py
 
-Rows of theirs that are stored are not computed again; ours all are. `tight.py` prints what is stored.
+Rows of theirs that are stored are not computed again; ours all are. `tight.py` prints what is
+stored.
 """
 
 import itertools
@@ -93,7 +94,7 @@ def rows(again: bool) -> None:
             print(
                 f"{kind:21} {sigma:5} {rate:5} {rounds:6} {row['ours']:10.6g} "
                 f"{row['theirs']:10.6g} {row['ours'] / row['theirs']:6.4f} "
-                f"{row['ours'] / max(row['attack'], 1e-9):7.4f} {seconds:8.2f} "
+                f"{row['ours'] / max(row['attack'], 1e-9):7.4f} {row['seconds']:8.2f} "
                 f"{row['seconds_theirs']:7.2f}",
                 flush=True,
             )

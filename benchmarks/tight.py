@@ -1,4 +1,4 @@
-"""Every proven bound beside the best attack on it, and seconds: python benchmarks/tight.py [--again]
+"""Every proven bound beside the best attack, and seconds: python benchmarks/tight.py [--again]
 
 Whole runs (one bit, Gaussian and integer noise), hidden cohorts beside dp-accounting, and sums of
 several bits. Rows that are stored are printed as they are; what is missing is computed and stored,
