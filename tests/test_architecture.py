@@ -232,7 +232,7 @@ def test_posix_is_found_where_it_is(code, found):
 
 
 HOUSE = {
-    "architecture", "citations", "docs", "fuzz", "gpu_benchmark", "mutation", "site",
+    "architecture", "citations", "docs", "flips", "fuzz", "gpu_benchmark", "mutation", "site",
     "tolerances", "wheel", "refusals", "values"}  # fmt: skip
 """Tests about the whole: the code's shape, the docs, the tests themselves."""
 

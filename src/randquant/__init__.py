@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from randquant.planning.plan import Plan, plan
     from randquant.privacy.accounting.accountant import account
     from randquant.privacy.accounting.allocated import Allocated
-    from randquant.privacy.accounting.calibration import Calibration, OutOfReach, calibrate
+    from randquant.privacy.accounting.calibration import Calibration, calibrate
+    from randquant.privacy.accounting.noise_search import OutOfReach
     from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
     from randquant.privacy.accounting.sampled import Sampled
     from randquant.privacy.certificates.coordinate import Certificate, certify, certify_pair

@@ -9,6 +9,7 @@ BITS = ("tests/privacy/test_bits.py",)
 STEPS = ("tests/privacy/test_martingale.py",)
 WHOLE = ("tests/privacy/test_sum_curvature_steep.py", "tests/privacy/test_sum_curvature.py")
 KINDS = ("tests/privacy/test_classes.py",)
+BLOCKS = ("tests/privacy/test_kinds.py",)
 EDGES = ("tests/privacy/test_rounding.py",)
 NOISE = ("tests/mechanisms/test_noise.py",)
 ADDITIVE = ("tests/aggregation/test_additive.py",)
@@ -224,7 +225,7 @@ MUTANTS = [
     # Blocks of others, few kinds of them, and all pairs on a grid.
     (SUMS + "blanket.py", "others - self.apart * (self.block - 1)", "others",
      "a block of others that is not whole counts", KINDS),
-    (SUMS + "blocks.py", "np.min([_shares(law, bells[:1], 0.0)", "np.max([_shares(law, bells[:1], 0.0)",
+    (SUMS + "blocks.py", "np.minimum(least, _shares", "np.maximum(least, _shares",
      "the share of the best block stands for all", KINDS),
     (SUMS + "blocks.py", "each @ (found / over)", "each @ found * 1.01",
      "a bell that is not under the law", KINDS),
@@ -232,6 +233,12 @@ MUTANTS = [
      "share = max(_share(row, rows[at]) for row in rows)", "one row's share stands for all", KINDS),
     (SUMS + "classes.py", "if self.mirrored and counts < counts[::-1]:",
      "if counts < counts[::-1]:", "half of the arrangements, of a channel that is lopsided", KINDS),
+    (SUMS + "kinds.py", "share = min(_together(_law(rows, block), tried[best]) for block in blocks)",
+     "share = max(_together(_law(rows, block), tried[best]) for block in blocks)",
+     "the share of the best block stands for all kinds", BLOCKS),
+    (SUMS + "classes.py", "self.others = (clients - 1) // classes.block * classes.draws",
+     "self.others = -((1 - clients) // classes.block) * classes.draws",
+     "clients that fill no block are counted", BLOCKS),
     (SUMS + "classes.py", "others - len(self.powers) * (self.block - 1)", "others",
      "others that are in no whole block count", KINDS),
     (SUMS + "pairs.py", "mixed[i, j] = max(mixed[i, j], total / way)", "mixed[i, j] = total / way",
@@ -277,7 +284,7 @@ MUTANTS = [
      "slope = (order - 1) * curvature + excess", "order off by one", NOISE),
     ("privacy/certificates/noise.py", "(part * (1 - part) / (order - 1))", "0.0",
      "orders between whole ones cost nothing more", (*NOISE, *EDGES)),
-    (LAWS, "(1 / (terms * self.variance) + 2 * stray * summed) * ABOVE",
+    (LAWS, "(1 / (terms * self.variance) + 2 * self._stray(terms)) * ABOVE",
      "(1 / (terms * self.variance)) * ABOVE", "a discrete Gaussian's sum taken for one",
      NOISE),
     (LAWS,

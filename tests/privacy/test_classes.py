@@ -5,6 +5,7 @@ import itertools
 import math
 
 import numpy as np
+import oracle
 import pytest
 from scipy.optimize import linprog
 
@@ -12,7 +13,7 @@ import randquant as rq
 from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.sums.blanket import Blanket
 from randquant.privacy.certificates.sums.blocks import block_blankets
-from randquant.privacy.certificates.sums.classes import Classes, by_classes
+from randquant.privacy.certificates.sums.classes import SHARES, Classes, by_classes
 from randquant.privacy.certificates.sums.kappa_blanket import _Sum
 from randquant.privacy.certificates.sums.pairs import all_pairs
 from randquant.privacy.certificates.sums.reachable import reached
@@ -28,32 +29,11 @@ MANY = rq.imvu(1.0, 4, 1.0)
 CHANNELS = {"inner": INNER, "levels": LEVELS, "lopsided": LOPSIDED, "many": MANY}
 
 
-def worst(channel, clients: int, order: float) -> float:
-    """The largest D/h^2 in float64: others at vertices, the client there or between."""
-    rows = channel.weights / channel.denominator
-    shares = np.arange(8)[:, None] / 8
-    cells = itertools.pairwise(zip(channel.inputs, rows, strict=True))
-    fine = [
-        ((1 - shares) * a + shares * b, (1 - shares) * x + shares * y) for (x, a), (y, b) in cells
-    ]
-    own = np.concatenate([*[part for part, _ in fine], rows[-1:]])
-    inputs = np.append(np.concatenate([at.ravel() for _, at in fine]), channel.inputs[-1])
-    apart = inputs[:, None] - inputs
-    best = 0.0
-    for others in itertools.combinations_with_replacement(range(len(rows)), clients - 1):
-        noise = functools.reduce(np.convolve, rows[list(others)], np.ones(1))
-        laws = np.array([np.convolve(row, noise) for row in own])
-        moments = (laws[:, None] ** order * laws[None] ** (1 - order)).sum(axis=2)
-        ratio = np.log(moments) / (order - 1) / np.where(apart == 0, np.inf, apart) ** 2
-        best = max(best, float(ratio.max()))
-    return best
-
-
 @pytest.mark.parametrize("order", [1.1, 2.0, 2.5, 8.0])
 @pytest.mark.parametrize("name", ["inner", "lopsided", "levels"])
 def test_every_arrangement_is_below_the_bound_and_one_is_near(name, order):
     channel = CHANNELS[name]
-    truth = worst(channel, 4, order)
+    truth = oracle.steepest_sum(channel, 4, order)
     found = by_classes(channel, 4, order, truth)
     assert truth * (1 - 1e-9) <= found <= 1.1 * truth
 
@@ -66,8 +46,8 @@ def test_three_kinds_stand_for_many_vertices(clients):
     for weights in MANY.weights:
         row = weights / MANY.denominator
         most = linprog(-np.ones(3), A_ub=classes.rows.T, b_ub=row, bounds=(0, None))
-        assert classes.share / MANY.denominator <= -most.fun + 1e-9
-    truth = worst(MANY, clients, 4.0)
+        assert classes.share / SHARES <= -most.fun + 1e-9
+    truth = oracle.steepest_sum(MANY, clients, 4.0)
     assert truth * (1 - 1e-9) <= by_classes(MANY, clients, 4.0, truth) <= 1.25 * truth
 
 
@@ -113,7 +93,7 @@ def test_whole_blocks_are_counted():
 def test_blocks_bound_what_brute_force_finds(name, order):
     channel = CHANNELS[name]
     clients = 7 if name == "inner" else 5
-    truth = worst(channel, clients, order)
+    truth = oracle.steepest_sum(channel, clients, order)
     for blanket in block_blankets(channel):
         found = _Sum(channel, clients, order, blanket, truth)
         assert truth * (1 - 1e-9) <= found.bound(math.inf)

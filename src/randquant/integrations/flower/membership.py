@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,6 +80,7 @@ class Membership:
             )
         if self.commitment:
             fields["commitment"], fields["part"] = self.commitment, self.part
+        fields["checksum"] = _checksum(fields)
         context.state[_name(self.session)] = ConfigRecord(fields)
 
     def forget(self, context: Context) -> None:
@@ -104,6 +106,9 @@ class Membership:
         """Undo `remember`; ProtocolError if this client has no part in that round."""
         record = context.state.get(_name(session))
         saved: dict[str, Any] = dict(record) if isinstance(record, ConfigRecord) else {}
+        checksum = saved.pop("checksum", None)
+        if saved and checksum != _checksum(saved):
+            raise DamagedFile("Expected this client's part in a sum as it was kept, got another.")
         if saved.get("session") != session:
             raise ProtocolError(
                 "Expected a message of the sum that this client is in, got another."
@@ -114,6 +119,10 @@ class Membership:
             client = Client.from_bytes(terms, saved["client"], *identity(context.node_config))
         parts = saved.get("commitment", b""), saved.get("part", b"")
         return cls(session, saved["offer"], client, *parts)
+
+
+def _checksum(fields: Mapping[str, object]) -> bytes:
+    return hashlib.sha256(repr(sorted(fields.items())).encode()).digest()
 
 
 def _name(session: bytes) -> str:

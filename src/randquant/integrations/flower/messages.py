@@ -44,9 +44,6 @@ LONGEST_SESSION = 64
 LARGEST = 1e30
 """Largest threshold of an update's norm."""
 
-LOGGED = 500
-"""Most characters of foreign text that are logged or kept."""
-
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -116,11 +113,6 @@ class Head:
             raise ProtocolError("Expected a threshold of updates, got something else.")
         numbers = tuple(map(_number, survivors))
         return cls(step, session, offer, terms, numbers, *drawn, threshold=threshold)  # type: ignore[arg-type]
-
-
-def logged(text: object) -> str:
-    """Foreign text as part of one log line, so that it cannot imitate a line of ours."""
-    return "".join(c if c.isprintable() else "?" for c in str(text)[:LOGGED])
 
 
 def inbox_record(messages: Mapping[int, bytes]) -> ConfigRecord:

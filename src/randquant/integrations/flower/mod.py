@@ -35,6 +35,7 @@ from randquant.integrations.flower.updates import (
     UnknownPart,
     parts_of,
 )
+from randquant.integrations.foreign import logged
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 if TYPE_CHECKING:
@@ -350,9 +351,7 @@ class QuantizeMod:
         if not layout.finite(model):
             raise ProtocolError("Expected finite numbers in the model, got others.")
         if layout.kept:
-            log(
-                INFO, "randquant: no update is sent of %s.", messages.logged(", ".join(layout.kept))
-            )
+            log(INFO, "randquant: no update is sent of %s.", logged(", ".join(layout.kept)))
 
     def _check_terms(self, offer: Offer, terms: Terms, context: Context) -> None:
         """Raise ProtocolError unless the sum hides as many clients as the offer assumes."""

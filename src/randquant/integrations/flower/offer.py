@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -155,23 +156,7 @@ class Offer:
             ValueError: it is not an offer, or its channel's certificate is not the stated one.
         """
         try:
-            record: dict[str, Any] = json.loads(text)
-            version = record.pop("format")
-            if version != FORMAT and not (former and version in FORMER):
-                raise ValueError("its format is another")
-            dimension, buffers = record.pop("dimension"), record.pop("buffers")
-            if version == FORMER[0]:
-                parts, buffers = [], "refuse"
-            else:
-                parts = record.pop("parts")
-            if not isinstance(parts, list):
-                raise ValueError("its parts are not a list of names")
-            told = record.pop("beside", None)
-            if ("mechanism" in record) == ("channel" in record):
-                raise ValueError("its fields are others")
-            mechanism = from_record({"mechanism": _kind(record), **record}, "in an offer")
-            beside = None if told is None else _beside(told, mechanism)
-            return cls(mechanism, dimension, tuple(parts), buffers, beside)
+            return _read(text, former)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(
@@ -201,6 +186,28 @@ def _beside(told: Mapping[str, Any], mechanism: UpdateMechanism) -> Alongside:
     numbers = tuple(Number(*each) for each in told["numbers"])
     clip = None if told["clip"] is None else QuantileClip(*told["clip"])
     return Alongside(mechanism.clip_norm, numbers, clip, told["weight"])
+
+
+@functools.lru_cache(maxsize=8)
+def _read(text: str, former: bool) -> Offer:
+    """`Offer.from_text`, once: every message and every account of a sum has the same text."""
+    record: dict[str, Any] = json.loads(text)
+    version = record.pop("format")
+    if version != FORMAT and not (former and version in FORMER):
+        raise ValueError("its format is another")
+    dimension, buffers = record.pop("dimension"), record.pop("buffers")
+    if version == FORMER[0]:
+        parts, buffers = [], "refuse"
+    else:
+        parts = record.pop("parts")
+    if not isinstance(parts, list):
+        raise ValueError("its parts are not a list of names")
+    told = record.pop("beside", None)
+    if ("mechanism" in record) == ("channel" in record):
+        raise ValueError("its fields are others")
+    mechanism = from_record({"mechanism": _kind(record), **record}, "in an offer")
+    beside = None if told is None else _beside(told, mechanism)
+    return Offer(mechanism, dimension, tuple(parts), buffers, beside)
 
 
 def _deployable(mechanism: UpdateMechanism) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sums.classes import Classes, by_classes
+from randquant.privacy.certificates.sums.classes import SHARES, Classes, by_classes
 from randquant.privacy.certificates.sums.ends import between_ends
 
 SCALE = 2**62
@@ -205,7 +205,7 @@ def _in_all_arrangements(
     ends = np.array([bits.first, bits.first + bits.cells * bits.step]) / SCALE
     ends = 1 - ends if bits.turned else ends
     kinds = np.stack([1 - ends, ends], axis=1)
-    classes = Classes(kinds, channel.denominator, bits.trials, 4 * bits.error)
+    classes = Classes(kinds, SHARES, bits.trials, 4 * bits.error)
     return by_classes(channel, clients, order, attained, classes)
 
 

@@ -45,9 +45,9 @@ def block_blankets(channel: Channel, two: bool = False) -> tuple[Blanket, ...]:
     if channel.levels > LARGE or len(rows) > FITS:
         return ()
     # theory/sums.md, Proposition 13: all multisets of vertices, or those of one vertex.
-    sizes = [size for size in range(2, MOST + 1) if len(_multisets(rows, size)) <= FITS]
+    sizes = [size for size in range(2, MOST + 1) if len(multisets(rows, size, FITS)) <= FITS]
     bells = TWO if two else ONE
-    found = [_fitted(channel, rows, _multisets(rows, size), 1, bells) for size in sizes[-1:]]
+    found = [_fitted(channel, rows, multisets(rows, size, FITS), 1, bells) for size in sizes[-1:]]
     if sizes[-1:] != [MOST]:
         pure = [(vertex,) * MOST for vertex in range(len(rows))]
         found.append(_fitted(channel, rows, pure, len(rows), bells))
@@ -61,12 +61,13 @@ def even(rows: np.ndarray) -> np.ndarray:
     return least if np.allclose(least, rows, rtol=SPARE / 2, atol=0) else rows
 
 
-def _multisets(rows: np.ndarray, size: int) -> list[tuple[int, ...]]:
-    """Who may be in a block: vertices, without mirror images; too many are not listed."""
+def multisets(rows: np.ndarray, size: int, most: int) -> list[tuple[int, ...]]:
+    """Who may be in a block: vertices, without mirror images; more than `most` are not listed."""
     last = len(rows) - 1
-    # A bell is its own mirror image: it fits under a block as it does under the mirrored one.
-    if math.comb(last + size, size) > 2 * FITS:
-        return [()] * (FITS + 1)
+    # Bells, and kinds together, are their own mirror images: they fit under a block as they do
+    # under the mirrored one.
+    if math.comb(last + size, size) > 2 * most:
+        return [()] * (most + 1)
     several = list(itertools.combinations_with_replacement(range(last + 1), size))
     if not np.array_equal(rows, rows[::-1, ::-1]):
         return several
@@ -92,14 +93,24 @@ def _fitted(
         return None
     bells = [shape / shape.sum() for shape in shapes]
     laws = [functools.reduce(np.convolve, rows[list(block)]) for block in blocks]
-    shares = np.min([_shares(law, bells[:1], 0.0) for law in laws], axis=0)
+    shares = _common(laws, bells[:1], 0.0)
     if len(bells) > 1:
         # theory/sums.md, Proposition 13: of each bell what all laws have at once.
-        shares = np.min([_shares(law, bells, TAKEN * shares[0]) for law in laws], axis=0)
+        shares = _common(laws, bells, TAKEN * shares[0])
     weights = [int(share * channel.denominator) for share in shares.tolist()]
     if min(weights) <= 0:
         return None
     return Blanket(tuple(shapes), tuple(weights), channel.denominator, size, kinds)
+
+
+def _common(laws: list[np.ndarray], bells: list[np.ndarray], first: float) -> np.ndarray:
+    """The least shares of all laws; of the rest it is of no use if one has nothing of a bell."""
+    least = np.ones(len(bells))
+    for law in laws:
+        least = np.minimum(least, _shares(law, bells, first))
+        if least.min() <= 0:
+            break
+    return least
 
 
 def _bell(variance: float) -> np.ndarray:

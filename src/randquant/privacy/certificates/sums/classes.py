@@ -31,8 +31,12 @@ MOST = 2500
 LONGEST = 2**14
 """Length of a sum's law, at most."""
 
-GROUPS = 10
-"""Into how many groups the number of those is cut that send what a class sends."""
+GROUPS, BLOCKS = 10, 32
+"""Into how many groups the number of those is cut that send what a class sends: of single clients,
+and of blocks, of which there are few."""
+
+SHARES = 2**53
+"""Unit of the share of a row that is a mix of others."""
 
 WORK = 5e7
 """Curvatures of one outcome that a bound may take to compute, about."""
@@ -47,15 +51,17 @@ class Classes:
 
     Attributes:
         rows: (J, m) probabilities.
-        share: a whole number over the channel's denominator: so much of each row, at least.
+        share: a whole number over SHARES: so much of each row, at least.
         draws: how many of them, independent, a client's code is the sum of.
         error: relative, of the client's own rows, beside that of floats.
+        block: how many clients send one of them together, shifted by what their inputs decide.
     """
 
     rows: np.ndarray
     share: int
     draws: int = 1
     error: float = 0.0
+    block: int = 1
 
     @staticmethod
     def of(channel: Channel, clients: int) -> Classes | None:
@@ -63,12 +69,17 @@ class Classes:
         rows = np.unique(channel.weights, axis=0) / channel.denominator
         rows = even(rows[np.argsort(rows @ np.arange(channel.levels), kind="stable")])
         # Few vertices are put in blocks, where arrangements are too many; more are not.
-        several = math.comb(clients + len(rows) - 2, clients - 1)
-        if len(rows) <= FEW or several <= MOST:
-            return Classes(rows, channel.denominator)
+        if len(rows) <= FEW or affordable(channel, clients):
+            return Classes(rows, SHARES)
         at = np.linspace(0, len(rows) - 1, FEW - 1).round().astype(int)
         share = min(_share(row, rows[at]) for row in rows)
-        return Classes(rows[at], int(share * channel.denominator)) if share > 0.5 else None
+        return Classes(rows[at], int(share * SHARES)) if share > 0.5 else None
+
+
+def affordable(channel: Channel, clients: int) -> bool:
+    """Whether all vertices stand for themselves: every arrangement of the others may be tried."""
+    vertices = len(np.unique(channel.weights, axis=0))
+    return math.comb(clients + vertices - 2, clients - 1) <= MOST
 
 
 def _share(row: np.ndarray, classes: np.ndarray) -> float:
@@ -122,7 +133,8 @@ class _Search:
         # Twice, as in `reached`; and what `even` changes.
         self.error = 2 * rounding(clients * classes.draws, channel.levels) + 2 * clients * SPARE
         self.error += classes.error
-        self.others = (clients - 1) * classes.draws
+        # theory/vector-sums.md, Proposition 22: clients that fill no block are not counted.
+        self.others = (clients - 1) // classes.block * classes.draws
         length = clients * (channel.levels - 1) + 1
         self.log_keep = log_keep(length, self.loss, order)
         self.fits = fits(self.log_keep, self.error, self.loss, order)
@@ -135,10 +147,10 @@ class _Search:
         turned = even(self.places)
         self.mirrored &= np.array_equal(turned, turned[::-1, ::-1])
         self.groups = [(self.others, self.others, 0.0)]
-        if classes.share < channel.denominator:
+        if classes.share < SHARES:
             depth = 60 + order * self.loss
-            drawn = LogBinomial.of(clients - 1, classes.share, channel.denominator, depth)
-            self.groups = drawn.groups(GROUPS)
+            drawn = LogBinomial.of(self.others, classes.share, SHARES, depth)
+            self.groups = drawn.groups(GROUPS if classes.block == 1 else BLOCKS)
         spread = float((self.places @ codes**2 - (self.places @ codes) ** 2).max())
         outcomes = min(length, 20 * math.sqrt(clients * spread) + 20) * len(self.groups)
         # The blocks are as small as can be afforded, and then the grid as fine.

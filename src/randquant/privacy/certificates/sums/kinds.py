@@ -1,0 +1,164 @@
+"""Kinds of blocks: two or three laws that, shifted, stand for any few of the other clients.
+
+Derivation and rounding: `docs/theory/vector-sums.md`, Proposition 22.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from randquant.channels.channel import Channel
+from randquant.privacy.certificates.sums.blocks import SPARE, even, multisets
+from randquant.privacy.certificates.sums.classes import SHARES, Classes, by_classes
+
+FITS, SIZES = 400, (2, 3, 4, 6, 8, 12)
+"""Linear programmes for one size of blocks, at most; and how many clients may be in a block."""
+
+CUTS = ((2e-3, 3e-4), (5e-3, 3e-4), (1e-2, 1e-3))
+"""What may be cut off a kind at the end of the codes that it is nearer to, and at the other: that
+is room to be shifted."""
+
+PRECISE = 2304
+"""Clients of a block, squared, times levels, at most: `SPARE` pays for so much rounding."""
+
+SHAPE = 2.0**40
+"""Units of a kind's probabilities."""
+
+
+def by_kinds(channel: Channel, clients: int, order: float, attained: float) -> float:
+    """Bound a sum's curvature by all arrangements of kinds of blocks; infinite if there are none.
+
+    Args:
+        channel: a channel whose curvature is finite.
+        clients, order: as in `kappa_sum`.
+        attained: at most what the bound will be.
+    """
+    fitting = [size for size in SIZES if 2 * size < clients and _blocks(channel, size)]
+    # Large blocks have more in common, small ones leave fewer clients over.
+    several = [found for size in fitting[-2:] if (found := kinds_of_blocks(channel, size))]
+    if not several:
+        return math.inf
+
+    def hidden(kinds: Classes) -> float:
+        counted = (clients - 1) // kinds.block
+        return counted * kinds.share * _least_variance(kinds.rows)
+
+    return by_classes(channel, clients, order, attained, max(several, key=hidden))
+
+
+@functools.lru_cache(maxsize=256)
+def kinds_of_blocks(channel: Channel, size: int, middle: bool = False) -> Classes | None:
+    """Laws, shifts of which are under the law of any `size` clients but for a share of it.
+
+    Args:
+        channel: the channel of every client.
+        size: clients in a block, one of SIZES.
+        middle: whether there is a third kind, of clients in the middle.
+
+    Returns:
+        Two or three kinds, and how much of every block they are; None if there are too many
+        different blocks, or some of them have nothing in common with the kinds.
+    """
+    blocks = _blocks(channel, size)
+    if not blocks:
+        return None
+    rows = _rows(channel)
+    pure = [_law(rows, (vertex,) * size) for vertex in range(len(rows))]
+    # Which laws the kinds are affects how tight a bound is, not whether it holds.
+    tried = [_kinds(rows, size, middle, *cut) for cut in CUTS]
+    kept = [min(_together(law, kinds) for law in pure) for kinds in tried]
+    best = max(range(len(tried)), key=lambda at: kept[at] * _least_variance(tried[at]))
+    # theory/vector-sums.md, Proposition 22: what all blocks have of the kinds together.
+    share = min(_together(_law(rows, block), tried[best]) for block in blocks)
+    if share <= 0.5:
+        return None
+    return Classes(tried[best], int(share * SHARES), block=size)
+
+
+def _rows(channel: Channel) -> np.ndarray:
+    """The different rows of vertices, by their means; none is raised."""
+    rows = np.unique(channel.weights, axis=0) / channel.denominator
+    return even(rows[np.argsort(rows @ np.arange(channel.levels), kind="stable")])
+
+
+def _blocks(channel: Channel, size: int) -> list[tuple[int, ...]]:
+    """Which clients may be in a block; none if there are too many blocks, or two vertices."""
+    rows = _rows(channel)
+    if len(rows) < 3 or size**2 * channel.levels > PRECISE:
+        return []
+    found = multisets(rows, size, FITS)
+    return found if len(found) <= FITS else []
+
+
+def _law(rows: np.ndarray, block: tuple[int, ...]) -> np.ndarray:
+    return functools.reduce(np.convolve, rows[list(block)])
+
+
+def _least_variance(rows: np.ndarray) -> float:
+    place = np.arange(rows.shape[1])
+    return float((rows @ place**2 - (rows @ place) ** 2).min())
+
+
+def _kinds(rows: np.ndarray, size: int, middle: bool, near: float, far: float) -> np.ndarray:
+    """(J, L) probabilities: of blocks of clients in either half, and in the middle."""
+    place, half = np.arange(rows.shape[1]), len(rows) // 2
+    variance = rows @ place**2 - (rows @ place) ** 2
+    # The others hide least where they vary least.
+    low = int(variance[: half + len(rows) % 2].argmin())
+    high = half + int(variance[half:].argmin())
+    left = _cut(_law(rows, (low,) * size), near, far)
+    mirrored = np.array_equal(rows, rows[::-1, ::-1])
+    right = left[::-1] if mirrored else _cut(_law(rows, (high,) * size), far, near)
+    found = [left, right]
+    if middle:
+        # As many at either side of the middle, so that it is its own mirror image.
+        either = (half, len(rows) - 1 - half)
+        central = _law(rows, tuple(either[at % 2] for at in range(size)))
+        found.append(_cut((central + central[::-1]) / 2 if mirrored else central, near, near))
+    length = max(len(each) for each in found)
+    # Zeros beside it shift a law, which changes nothing; of the middle one as many at either side.
+    length += (length - len(found[-1])) % 2
+    table = np.zeros((len(found), length))
+    starts = [0, length - len(right), (length - len(found[-1])) // 2]
+    for row, each, start in zip(table, found, starts, strict=False):
+        row[start : start + len(each)] = each
+    return table
+
+
+def _cut(law: np.ndarray, below: float, above: float) -> np.ndarray:
+    """A law without so much at its ends, whose probabilities are whole numbers over their sum."""
+    first = int(np.searchsorted(np.cumsum(law), below))
+    last = len(law) - int(np.searchsorted(np.cumsum(law[::-1]), above))
+    whole = np.ceil(law[first:last] * SHAPE)
+    return whole / whole.sum()
+
+
+def _together(law: np.ndarray, kinds: np.ndarray) -> float:
+    """How much of all kinds, at all places, is under a law at once; rounded down."""
+    from scipy.optimize import linprog
+
+    if law.min() <= 0:
+        return 0.0
+    shapes = [np.trim_zeros(kind) for kind in kinds]
+    if max(len(shape) for shape in shapes) > len(law):
+        return 0.0
+    columns = [
+        np.pad(shape, (start, len(law) - len(shape) - start))
+        for shape in shapes
+        for start in range(len(law) - len(shape) + 1)
+    ]
+    # Relative to the law, as a solver's tolerance is absolute.
+    cover = np.array(columns).T / law[:, None]
+    solution = linprog(
+        -np.ones(cover.shape[1]), A_ub=cover, b_ub=np.ones(len(law)), bounds=(0, None),
+        method="highs",
+    )  # fmt: skip
+    if solution.x is None:
+        return 0.0
+    # theory/vector-sums.md, Proposition 22: whatever was found is scaled down until it fits, and
+    # lowered by more than rounding.
+    found = np.maximum(solution.x, 0.0)
+    return float(found.sum() / max(float((cover @ found).max()), 1.0)) * (1 - 4 * SPARE)
