@@ -167,7 +167,7 @@ def choose_adaptive(target: Target) -> AdaptiveMechanism:
         tuned = [_tuned(name, replace(target, epsilon=aim, coordinates=k)) for k in counts]
         mechanism = AdaptiveMechanism(tuple(each.calibration.mechanism for each in tuned))
         release = mechanism.release(target.dimension, target.participations, target.neighboring)
-        found = account([release], target.delta).epsilon
+        found = account([release], target.delta, attacked=False).epsilon
         if found <= target.epsilon:
             return mechanism
         aim *= target.epsilon / found * (1 - 1e-4)
