@@ -3,6 +3,10 @@ PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) || command -v python3)
 BIN := .venv/bin
 
+# Where bytecode is not kept, each of some hundred processes compiles the package again, and each
+# worker rewrites the asserts of all tests: empty means "keep it", whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Workers take tests from each other at the end; until then a file's tests share their fixtures.
 # One thread each: threads of torch that wait for a core that another worker has are busy waiting.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
@@ -12,7 +16,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist workst
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
+		-e '.[train,dev]'
+	# On all cores; pip takes one. A few files of packages are templates, and no Python.
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib src || true
 	touch $@
 
 demo: .venv/ready            ## train 200 clients on real data, and write a report

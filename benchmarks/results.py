@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -21,8 +22,15 @@ def commit() -> str:
     ).stdout.strip()
 
 
-def save(name: str, measured: dict) -> None:
+def save(name: str, measured: dict, *, quiet: bool = False) -> None:
     FOLDER.mkdir(exist_ok=True)
     record = {"benchmark": name, "commit": commit(), "machine": machine(), **to_json(measured)}
     write_json(FOLDER / f"{name}.json", record)
-    print(f"wrote benchmarks/results/{name}.json")
+    if not quiet:
+        print(f"wrote benchmarks/results/{name}.json")
+
+
+def stored(name: str) -> dict:
+    """What was measured before; empty if nothing was."""
+    path = FOLDER / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}

@@ -1,5 +1,6 @@
 """Hypothesis profiles: `make test` draws the same examples each time, `make explore` new ones."""
 
+import gc
 import os
 
 import pytest
@@ -19,6 +20,23 @@ pytest.approx = watched(pytest.approx)
 # No test can cut the power, so none waits for the disk: what is flushed, and when, is tested in
 # `power.py` and test_runs_integrity.py. `fstat` refuses what `fsync` refuses: a closed file.
 os.fsync = os.fstat
+# What is imported and collected stays to the end: a million objects that are not looked through
+# again and again for what may be forgotten.
+gc.disable()
+
+
+LONGEST = ("site", "flower_processes", "wheel", "flower_rank_processes", "nvflare_simulator")
+"""What takes a minute or more begins first, so that no worker is left alone with it at the end."""
+
+
+def pytest_collection_modifyitems(items):
+    place = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 class InProcess:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import fuzz_flower
+import fuzz_nvflare
 import numpy as np
 import safetensors.numpy
 from damage import damaged, damaged_json
@@ -45,6 +46,7 @@ from randquant.channels import wire
 from randquant.channels.wire.compression import compress, decompress
 from randquant.integrations import accountant
 from randquant.integrations import ledger as account_file
+from randquant.integrations import state as server_state
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.ledger import OWN, ClientLedger
@@ -403,16 +405,16 @@ def _adam(size: int) -> FedAdam:
 
 def _damaged_state(rng: random.Random, data: bytes) -> bytes:
     """The bytes, or the JSON of its head; half of the time with a right checksum."""
-    start = state.HEAD + 8
-    end = start + int.from_bytes(data[state.HEAD : start], "little")
+    start = server_state.HEAD + 8
+    end = start + int.from_bytes(data[server_state.HEAD : start], "little")
     if rng.random() < 0.5:
         out = damaged(rng, data)
     else:
         head = damaged_json(rng, data[start:end])
-        out = data[: state.HEAD] + len(head).to_bytes(8, "little") + head + data[end:]
+        out = data[: server_state.HEAD] + len(head).to_bytes(8, "little") + head + data[end:]
     if rng.random() < 0.8:
-        body = out[state.HEAD :]
-        out = state.MAGIC + hashlib.sha256(body).digest() + body
+        body = out[server_state.HEAD :]
+        out = server_state.MAGIC + hashlib.sha256(body).digest() + body
     return out
 
 
@@ -512,6 +514,9 @@ TARGETS = {
     "account of a client": Target(_ledgers, _damaged_ledger, _read_ledger, cost=5),
     "message to a client on Flower": Target(
         fuzz_flower.seeds, fuzz_flower.damage, fuzz_flower.read, cost=5
+    ),
+    "message on NVFlare": Target(
+        fuzz_nvflare.seeds, fuzz_nvflare.damage, fuzz_nvflare.read, cost=5
     ),
     "state of a server": Target(_states, _damaged_state, _read_state),
     "terms of a secure sum": Target(_terms, damaged_json, _read_terms),

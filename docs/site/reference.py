@@ -59,7 +59,7 @@ class Documented:
         """Docstring of a constant: the string that follows it where it is defined."""
         face, _, name = self.address.rpartition(".")
         tree = ast.parse(Path(importlib.import_module(face).__file__ or "").read_text())
-        for node in tree.body:
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
                 return Documented(f"{node.module}.{name}", self.room, self.value).about
         for node, following in pairwise(tree.body):

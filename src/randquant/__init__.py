@@ -4,43 +4,49 @@ The distribution that is certified is the distribution that is sampled, bit for 
 privacy figure printed is a proven bound for the whole run.
 """
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
+from randquant._internal.faces import lazily
 from randquant._internal.version import __version__
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.layout import StateLayout
-from randquant.aggregation.saved import load, save
-from randquant.aggregation.vector import VectorMechanism
-from randquant.audit.claims.checking import ClaimCheck, check
-from randquant.audit.pipeline import Audit, audit
-from randquant.channels.channel import Channel
-from randquant.channels.encoding.codec import decode, encode
-from randquant.channels.exact_moments import Moments, moments
-from randquant.channels.keys import Key
-from randquant.mechanisms.bins import erm, two_bins
-from randquant.mechanisms.interpolated import imvu, imvu_fisher
-from randquant.mechanisms.minimum_variance import mvu
-from randquant.mechanisms.optimal_mechanism import optm
-from randquant.mechanisms.poisson_binomial import pbm
-from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
-from randquant.mechanisms.registry import register
-from randquant.mechanisms.truncated_geometric import qmgeo
-from randquant.planning.compare import Comparison
-from randquant.planning.compare import at_equal_epsilon as compare
-from randquant.planning.plan import Plan, plan
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.allocated import Allocated
-from randquant.privacy.accounting.calibration import Calibration, OutOfReach, calibrate
-from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
-from randquant.privacy.accounting.sampled import Sampled
-from randquant.privacy.certificates.coordinate import Certificate, certify, certify_pair
-from randquant.privacy.certificates.file import load_channel, save_channel
-from randquant.privacy.certificates.metric import certify_metric, fisher_information
-from randquant.privacy.certificates.sums.certificate import SumCertificate, certify_sum
-from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
-from randquant.privacy.certificates.vector import kappa, squared_distance
-from randquant.privacy.guarantee import Guarantee, Interval
+
+if TYPE_CHECKING:
+    from randquant.aggregation.coordinate import ChannelMechanism
+    from randquant.aggregation.layout import StateLayout
+    from randquant.aggregation.saved import load, save
+    from randquant.aggregation.vector import VectorMechanism
+    from randquant.audit.claims.checking import ClaimCheck, check
+    from randquant.audit.pipeline import Audit, audit
+    from randquant.channels.channel import Channel
+    from randquant.channels.encoding.codec import decode, encode
+    from randquant.channels.exact_moments import Moments, moments
+    from randquant.channels.keys import Key
+    from randquant.mechanisms import design
+    from randquant.mechanisms.bins import erm, two_bins
+    from randquant.mechanisms.interpolated import imvu, imvu_fisher
+    from randquant.mechanisms.minimum_variance import mvu
+    from randquant.mechanisms.optimal_mechanism import optm
+    from randquant.mechanisms.poisson_binomial import pbm
+    from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
+    from randquant.mechanisms.registry import register
+    from randquant.mechanisms.truncated_geometric import qmgeo
+    from randquant.planning.compare import Comparison
+    from randquant.planning.compare import at_equal_epsilon as compare
+    from randquant.planning.plan import Plan, plan
+    from randquant.privacy.accounting.accountant import account
+    from randquant.privacy.accounting.allocated import Allocated
+    from randquant.privacy.accounting.calibration import Calibration, calibrate
+    from randquant.privacy.accounting.noise_search import OutOfReach
+    from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
+    from randquant.privacy.accounting.sampled import Sampled
+    from randquant.privacy.certificates.coordinate import Certificate, certify, certify_pair
+    from randquant.privacy.certificates.file import load_channel, save_channel
+    from randquant.privacy.certificates.metric import certify_metric, fisher_information
+    from randquant.privacy.certificates.sums.certificate import SumCertificate, certify_sum
+    from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
+    from randquant.privacy.certificates.vector import kappa, squared_distance
+    from randquant.privacy.guarantee import Guarantee, Interval
+    from randquant.training.federated import train
+    from randquant.training.trained import Run
 
 __all__ = [
     "Allocated",
@@ -59,7 +65,7 @@ __all__ = [
     "Moments",
     "OutOfReach",
     "Plan",
-    "Run",  # pyright: ignore[reportUnsupportedDunderAll]
+    "Run",
     "Sampled",
     "StateLayout",
     "SumCertificate",
@@ -76,7 +82,7 @@ __all__ = [
     "check",
     "compare",
     "decode",
-    "design",  # pyright: ignore[reportUnsupportedDunderAll]
+    "design",
     "encode",
     "erm",
     "fisher_information",
@@ -98,16 +104,8 @@ __all__ = [
     "save_channel",
     "squared_distance",
     "stochastic_rounding",
-    "train",  # pyright: ignore[reportUnsupportedDunderAll]
+    "train",
     "two_bins",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import what is slow to import when it is first used: `design`'s solver, and torch."""
-    if name == "design":
-        return importlib.import_module("randquant.mechanisms.design")
-    if name in ("train", "Run"):
-        module = "federated" if name == "train" else "trained"
-        return getattr(importlib.import_module(f"randquant.training.{module}"), name)
-    raise AttributeError(f"module 'randquant' has no attribute {name!r}")
+lazily(__name__)

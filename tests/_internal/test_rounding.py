@@ -25,7 +25,7 @@ from randquant.planning.compare import page as compare_page
 from randquant.planning.plan import page as plan_page
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
 from randquant.planning.tuning import coordinate as tuning
-from randquant.privacy.accounting.calibration import _NoiseSearch
+from randquant.privacy.accounting.noise_search import NoiseSearch
 from randquant.privacy.certificates import metric
 from randquant.privacy.guarantee import Guarantee, Interval
 from randquant.training import records, schedule
@@ -99,7 +99,9 @@ def reproduction() -> reproduced.Reproduction:
 
 
 def out_of_reach() -> str:
-    search = _NoiseSearch(lambda noise: None, lambda release: 1.0, 1.0, 1e-5, 1.0, 2.0)
+    search = NoiseSearch(
+        lambda noise: None, lambda release: 1.0, 1.0, lambda epsilon: 1 / epsilon, 1.0, 2.0
+    )
     search.tried = {1.0: UPPER}
     return str(search.out_of_reach(1e-5, 3))
 

@@ -256,6 +256,20 @@ def test_a_channel_is_certified_again_when_a_record_is_read(mechanism):
         from_record(record)
 
 
+def test_a_file_that_was_changed_is_refused_and_one_without_a_checksum_is_read(mechanism, tmp_path):
+    path = tmp_path / "mechanism.json"
+    save(mechanism, path)
+    record = json.loads(path.read_text())
+    for name, value in record.items():
+        if type(value) in (int, float):
+            path.write_text(json.dumps({**record, name: value + 1}))
+            with pytest.raises(ValueError, match="its checksum does not match its content"):
+                load(path)
+    del record["checksum"]
+    path.write_text(json.dumps(record))
+    assert load(path) == mechanism
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", '{"format": 1}', "none"])
 def test_a_file_of_something_else_is_refused(tmp_path, text):
     path = tmp_path / "mechanism.json"

@@ -215,7 +215,7 @@ def test_a_client_with_a_number_has_one_group_in_a_round():
         payloads = [own.encode(sign * update, key(int(sign))) for sign in (1.0, 0.0)]
         assert [form.read(payload)[0] for payload in payloads] == [group, group]
         own.check(payloads[0], 2)
-        planted = payloads[0][:2] + bytes([(group + 1) % 4]) + payloads[0][3:]
+        planted = form.payload((group + 1) % 4, form.read(payloads[0])[1])
         with pytest.raises(ValueError, match=f"which client {own.client} has in this round, got"):
             own.check(planted, 2)
         assert mechanism.mean([planted], 2).shape == (2,)  # it does not know whose it is
@@ -241,14 +241,26 @@ def test_an_index_of_two_million_coordinates_is_three_bytes():
     assert mechanism.upload_bytes(2**21) == 3 + 3 + 2
 
 
+def test_no_changed_byte_of_a_payload_is_read():
+    form = RankMechanism(1.0, 2.0, groups=200).form(3)
+    for group, index in ((0, 0), (199, 5), (17, 3)):
+        good = form.payload(group, index)
+        assert form.read(good) == (group, index)
+        for place in range(len(good)):
+            for other in {*range(256)} - {good[place]}:
+                with pytest.raises(ValueError, match="or a damaged one"):
+                    form.read(good[:place] + bytes([other]) + good[place + 1 :])
+
+
 def test_a_payload_is_checked():
     mechanism = RankMechanism(1.0, 2.0, groups=200)
     payload = mechanism.encode(np.ones(3), key(0))
+    form = mechanism.form(3)
     assert len(payload) == 4
     for bad, sentence in (
         (payload + b"0", "payload 0: Expected a payload of 4 bytes, got 5"),
-        (payload[:2] + b"\xff" + payload[3:], "payload 0: Expected group below 200, got 255"),
-        (payload[:3] + b"\x06", "payload 0: Expected index below 6, got 6"),
+        (form.payload(255, 0), "payload 0: Expected group below 200, got 255"),
+        (form.payload(0, 6), "payload 0: Expected index below 6, got 6"),
         (b"zz" + payload[2:], "payload 0: Expected a payload of this table"),
         (RankMechanism(1.0, 2.1, groups=200).encode(np.ones(3), key(0)), "of this table"),
         (mechanism.encode(np.ones(4), key(0)), "of this table, dimension and rotation"),

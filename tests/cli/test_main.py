@@ -370,3 +370,13 @@ def test_the_installed_command_answers():
 def test_json_is_strict(capsys):
     result = run_json(capsys, f"certify rqm {PAPER}")
     assert math.isfinite(result["mse"])
+
+
+def test_a_reader_that_has_read_enough_gets_no_traceback():
+    """As in `randquant reproduce --list | head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "randquant", "reproduce", "--list"]
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")

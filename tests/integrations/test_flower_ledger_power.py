@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import FedAdam
 from power import Trace, reachable, restore
 
 from randquant._internal import disk, serialization
+from randquant.integrations import state as server_state
 from randquant.integrations.files import DamagedFile
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
@@ -137,13 +138,13 @@ def writes_in_place(monkeypatch):
             disk.flush(file.fileno())
         disk.sync_folder(path.parent)
 
-    for module in ("ledger", "flower.state"):
+    for module in ("ledger", "state"):
         monkeypatch.setattr(f"randquant.integrations.{module}.write_atomic", write)
 
 
 def forgets_new_folders(monkeypatch):
     monkeypatch.setattr(
-        state, "make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True)
+        server_state, "make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True)
     )
 
 

@@ -78,7 +78,13 @@ def test_a_client_that_draws_its_group_again_is_left_out(encoded, caplog):
     def fault(step, node, reply):
         if step != "upload" or node != 2:
             return [reply]
-        return [changed(reply, lambda p: p[:2] + bytes([p[2] ^ 1]) + p[3:])]
+        form = encoded[0][0].form(DIMENSION)
+
+        def regrouped(payload):
+            group, index = form.read(payload)
+            return form.payload(group ^ 1, index)
+
+        return [changed(reply, regrouped)]
 
     moved, _, _ = rounds(fault=fault)
     assert "client 2 to 'upload' dropped: Expected group" in caplog.text

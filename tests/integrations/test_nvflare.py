@@ -1,116 +1,36 @@
 """NVFlare's filter and controller on real Shareables and DXOs, in one process."""
 
 import json
+import random
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
-from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
-from nvflare.apis.fl_context import FLContextManager
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
-from nvflare.apis.signal import Signal
-from nvflare.app_common.abstract.model import make_model_learnable
-from nvflare.app_common.decomposers import common_decomposers
+from nvflare_job import (
+    MECHANISM,
+    MODEL,
+    SENT,
+    SITES,
+    UPDATE,
+    Server,
+    asked,
+    context_of,
+    passed,
+    result,
+)
 
+from randquant._internal import locks
 from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.accountant import RoundEvent
 from randquant.integrations.files import DamagedFile
-from randquant.integrations.nvflare import QuantizeController, QuantizeFilter, Request
+from randquant.integrations.nvflare import QuantizeFilter, Request
 from randquant.integrations.nvflare.request import PAYLOAD, REQUEST, SESSION, SiteAccountant
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
-
-common_decomposers.register()  # of arrays, as NVFlare's processes do
-
-SITES = ("cleveland", "hungary", "va")
-MECHANISM = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.1), clip_norm=1.0)
-MODEL = {
-    "weight": np.zeros((3, 4), np.float32),
-    "bias": np.zeros(2, np.float32),
-    "bn.running_mean": np.ones(3, np.float32),
-    "bn.num_batches_tracked": np.array(5),
-}
-SENT = StateLayout.of(MODEL)
-UPDATE = {"weight": np.full((3, 4), 0.1, np.float32), "bias": np.full(2, -0.2, np.float32)}
-
-
-def result(data=UPDATE, kind=DataKind.WEIGHT_DIFF, meta=None):
-    """What an executor returns, with what NVFlare's client API adds in clear."""
-    reply = DXO(kind, data, {"NUM_STEPS_CURRENT_ROUND": 303, "secret": 7, **(meta or {})})
-    reply = reply.to_shareable()
-    reply.set_header("patients", 303)
-    return reply
-
-
-class Server:
-    """Controller with an engine whose sites are filters in this process."""
-
-    def __init__(self, folder, train=lambda site, task: result(), limit=1e9, **options):
-        self.filters = {
-            site: QuantizeFilter(limit, str(folder / "sites"), examples=options.get("examples"))
-            for site in SITES
-        }
-        self.train, self.saved, self.log, self.tamper = train, [], [], lambda site, reply: reply
-        self.context = FLContextManager(identity_name="server", job_id="job").new_context()
-        mechanism = options.pop("mechanism", MECHANISM).record()
-        options = {"rounds": 3, **options}
-        self.controller = QuantizeController(mechanism, folder=str(folder / "server"), **options)
-        self.controller._engine = self
-        self.controller.communicator = self
-        for level in ("info", "warning", "error"):
-            setattr(self.controller, f"log_{level}", lambda _, text: self.log.append(text))
-        self.controller.system_panic = lambda reason, _: self.log.append(f"panic {reason}")
-        self.controller.start_controller(self.context)
-
-    def get_component(self, _):
-        return self
-
-    def get_clients(self):
-        return [SimpleNamespace(name=site) for site in SITES]
-
-    def load(self, _):
-        return make_model_learnable({name: array.copy() for name, array in MODEL.items()}, {})
-
-    def save(self, learnable, _):
-        self.saved.append(learnable["weights"])
-
-    def broadcast_and_wait(self, task, context, sites, *_):
-        for site in sites:
-            reply = self.tamper(site, self.answer(site, task.data))
-            for each in reply if isinstance(reply, list) else [reply]:
-                received = Shareable.from_bytes(each.to_bytes())  # as it travels
-                client = SimpleNamespace(client=SimpleNamespace(name=site), result=received)
-                task.result_received_cb(client, context)
-
-    def answer(self, site, task):
-        try:
-            return passed(self.filters[site], site, task, self.train)
-        except ValueError as error:
-            self.log.append(f"{site}: {error}")
-            return make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR)
-
-    def run(self):
-        self.controller.control_flow(Signal(), self.context)
-        return self
-
-
-def passed(filter_, site, task, train):
-    """One task as NVFlare's client runner handles it."""
-    context = FLContextManager(identity_name=site, job_id="job").new_context()
-    context.set_prop(FLContextKey.FILTER_DIRECTION, FilterKey.IN, private=True, sticky=False)
-    task = filter_.process(Shareable.from_bytes(task.to_bytes()), context)
-    context.set_prop(FLContextKey.FILTER_DIRECTION, FilterKey.OUT, private=True, sticky=False)
-    return filter_.process(train(site, task), context)
-
-
-def asked(server):
-    """A task as the controller sends it."""
-    server.controller._session = b"s" * 16
-    return server.controller._task_data()
 
 
 def test_the_model_moves_by_the_mean_of_the_codes_and_by_nothing_else(tmp_path):
@@ -155,10 +75,6 @@ def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, 
     assert [line for line in server.log if str(spent) in line and "round 3 of 3" in line]
 
 
-def context_of(site):
-    return FLContextManager(identity_name=site, job_id="job").new_context()
-
-
 def test_the_server_stops_before_its_limit(tmp_path):
     two = account([MECHANISM.release(14, 2)], 1e-5).epsilon
     server = Server(tmp_path, rounds=9, stop_at_epsilon=two * 1.01).run()
@@ -192,24 +108,57 @@ def test_what_was_asked_is_counted_when_a_run_is_killed_in_a_round(tmp_path):
     with pytest.raises(Killed):
         server.run()
     model = server.saved[-1]
-    server = Server(tmp_path)
-    assert server.controller._done == 1
-    assert all(np.array_equal(server.controller._model[name], model[name]) for name in MODEL)
+    server, begun = Server(tmp_path), []
+    server.tamper = lambda site, reply: begun.append(server.controller._model) or reply
     server.run()
+    assert "randquant: continuing after round 1." in server.log
+    assert all(np.array_equal(begun[0][name], model[name]) for name in MODEL)
     assert server.controller._done == 3
     spent = account([MECHANISM.release(14, 4)], 1e-5)
     assert server.controller._accountant.get_privacy_spent() == spent
 
 
-def test_a_state_of_another_run_or_a_damaged_one_is_refused(tmp_path):
+def test_a_state_of_another_run_is_refused(tmp_path):
     Server(tmp_path, rounds=1).run()
     other = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.2), clip_norm=1.0)
     with pytest.raises(ValueError, match="another mechanism or model"):
-        Server(tmp_path, mechanism=other)
-    path = tmp_path / "server" / "server.state"
-    path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(ValueError, match=r"Expected the state of this run in .*Restore it"):
-        Server(tmp_path)
+        Server(tmp_path, mechanism=other).run()
+    server = Server(tmp_path)
+    server.controller._model["bias"] = np.zeros(2)  # float64
+    with pytest.raises(ValueError, match="another mechanism or model"):
+        server.run()
+
+
+def test_the_state_is_read_when_no_other_server_can_add_to_it(tmp_path):
+    """A server that was started beside another one goes on from what that one has sent."""
+    second = Server(tmp_path, rounds=3)
+    Server(tmp_path, rounds=2).run()
+    second.run()
+    assert second.controller._accountant.get_privacy_spent().releases == 3 * 16
+    third = Server(tmp_path, rounds=4)
+    with locks.folder(tmp_path / "server"), pytest.raises(BlockingIOError):
+        third.run()
+
+
+def test_no_changed_byte_or_digit_of_a_servers_state_is_believed(tmp_path):
+    Server(tmp_path, rounds=1).run()
+    path, rng = tmp_path / "server" / "server.state", random.Random(1)
+    good, server = path.read_bytes(), Server(tmp_path)
+    digits = [place for place, byte in enumerate(good) if chr(byte).isdigit()]
+    for place in [*rng.sample(range(len(good)), 200), *rng.sample(digits, 200)]:
+        other = rng.choice(sorted({*b"0123456789"} - {good[place]}))
+        path.write_bytes(good[:place] + bytes([other]) + good[place + 1 :])
+        with pytest.raises(ValueError, match=r"Expected the state of a run in .*Restore it"):
+            server.controller._restore()
+    assert server.controller._done == 0
+
+
+def test_a_model_that_could_not_be_read_again_is_refused_before_anybody_is_asked(tmp_path):
+    server = Server(tmp_path, patience=1)
+    server.controller._model["names"] = np.array(["a"])
+    server.run()
+    assert "Expected arrays of numbers, got 'names'" in server.log[-2]
+    assert not (tmp_path / "sites" / "va.account").exists()
 
 
 HOSTILE = {
@@ -312,6 +261,18 @@ def test_hostile_answers_are_left_out_and_the_mean_is_that_of_the_others(tmp_pat
     refused = [line for line in server.log if line.startswith("randquant: refused: Expected")]
     assert len(refused) == 3
     assert "got a second one" in refused[0]
+
+
+def test_an_answer_cannot_write_lines_of_its_own_into_the_servers_log(tmp_path):
+    server = Server(tmp_path, rounds=1, patience=1)
+    lines = "\nrandquant: the run, epsilon 0.1 " + "x" * 9000
+    server.tamper = lambda site, reply: make_reply(lines)
+    server.run()
+    assert len(server.log) == 5  # three refusals, the round, the panic
+    assert all(text.isprintable() and len(text) < 600 for text in server.log)
+    server.tamper = lambda site, reply: Shareable({"DXO": {"kind": 7, "data": [lines]}})
+    server.run()
+    assert all(text.isprintable() and len(text) < 600 for text in server.log)
 
 
 def test_rounds_without_enough_answers_leave_the_model_and_stop_the_job(tmp_path):

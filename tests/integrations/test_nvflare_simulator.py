@@ -1,7 +1,5 @@
 """The job of the hospitals' example on NVFlare's simulator, killed and started again."""
 
-import io
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
+from randquant.integrations import state as server_state
 from randquant.integrations.ledger import OWN, AnswerLedger
 from randquant.integrations.nvflare import SiteAccountant
 
@@ -54,8 +53,7 @@ def killed(process):
 
 def state(folder):
     """(rounds done, how often each site was asked) of the server's file."""
-    stored = np.load(io.BytesIO((folder / "server" / "server.state").read_bytes()))
-    record = json.loads(str(stored["record"]))
+    record, _ = server_state.read(folder / "server" / "server.state")
     return record["rounds"], [sum(c.values()) for c in record["accountant"]["clients"].values()]
 
 

@@ -814,7 +814,7 @@ MUTANTS = [
         (),
     ),
     (
-        "privacy/accounting/calibration.py",
+        "privacy/accounting/noise_search.py",
         "return epsilon is not None and epsilon <= self.target  # NaN",
         "return epsilon is not None and epsilon <= self.target * (1 + TOLERANCE)  # NaN",
         "target exceeded by the tolerance",
@@ -849,7 +849,7 @@ MUTANTS = [
         (),
     ),
     (
-        "privacy/accounting/calibration.py",
+        "privacy/accounting/noise_search.py",
         "nearest = round_up(epsilons[noise])",
         'nearest = f"{epsilons[noise]:.6g}"',
         "nearest epsilon printed to nearest",
@@ -870,14 +870,14 @@ MUTANTS = [
         (),
     ),
     (
-        "privacy/accounting/calibration.py",
+        "privacy/accounting/noise_search.py",
         'return float(f"{value:.6g}")',
         'return float(f"{value:.2g}")',
         "two digits of noise",
         (),
     ),
     (
-        "privacy/accounting/calibration.py",
+        "privacy/accounting/noise_search.py",
         "middle in (good, bad):  # six digits show no number in between\n                break",
         "middle in (good, bad):\n                good = bad\n                break",
         "ends on the wrong side of the bracket",
@@ -1084,9 +1084,9 @@ EQUIVALENT = [
         "a cohort of a fixed size needs central trust, and no channel is released under it",
     ),
     (
-        "privacy/accounting/calibration.py",
-        "gaussian_noise(target * (1 - TOLERANCE / 2), delta)",
-        "gaussian_noise(target * (1 + TOLERANCE / 2), delta)",
+        "privacy/accounting/noise_search.py",
+        "self.alike(self.target * (1 - TOLERANCE / 2))",
+        "self.alike(self.target * (1 + TOLERANCE / 2))",
         "only says where to look next: what is returned is checked against the target",
     ),
     (

@@ -225,7 +225,7 @@ MUTANTS = [
     # Blocks of others, few kinds of them, and all pairs on a grid.
     (SUMS + "blanket.py", "others - self.apart * (self.block - 1)", "others",
      "a block of others that is not whole counts", KINDS),
-    (SUMS + "blocks.py", "np.min([_shares(law, bells[:1], 0.0)", "np.max([_shares(law, bells[:1], 0.0)",
+    (SUMS + "blocks.py", "np.minimum(least, _shares", "np.maximum(least, _shares",
      "the share of the best block stands for all", KINDS),
     (SUMS + "blocks.py", "each @ (found / over)", "each @ found * 1.01",
      "a bell that is not under the law", KINDS),
@@ -290,7 +290,7 @@ MUTANTS = [
      "slope = (order - 1) * curvature + excess", "order off by one", NOISE),
     ("privacy/certificates/noise.py", "(part * (1 - part) / (order - 1))", "0.0",
      "orders between whole ones cost nothing more", (*NOISE, *EDGES)),
-    (LAWS, "(1 / (terms * self.variance) + 2 * stray * summed) * ABOVE",
+    (LAWS, "(1 / (terms * self.variance) + 2 * self._stray(terms)) * ABOVE",
      "(1 / (terms * self.variance)) * ABOVE", "a discrete Gaussian's sum taken for one",
      NOISE),
     (LAWS,

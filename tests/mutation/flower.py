@@ -98,8 +98,8 @@ MUTANTS = [
     ),
     (
         f"{N}/ledger.py",
-        "            self.accountant.load_state_dict(state)\n",
-        "            pass\n",
+        "                self._accountant.load_state_dict(state)\n",
+        "                pass\n",
         "what was answered before is forgotten",
         of("integrations/test_flower_ledger", "what_is_not_saved_is_not_counted"),
     ),
@@ -136,7 +136,7 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/state.py",
+        f"{N}/state.py",
         "    write_atomic(path,",
         "    Path.write_bytes(path,",
         "a kill leaves half a state",
@@ -426,7 +426,7 @@ MUTANTS = [
     ),
     (
         f"{F}/answers.py",
-        'told = "" if why is None else messages.logged(f" {why!r}")',
+        'told = "" if why is None else logged(f" {why!r}")',
         'told = "" if why is None else f" {why!r}"',
         "a log of megabytes",
         of("integrations/test_flower_messages", "what_is_logged_of_a_long_error_is_short"),
@@ -600,8 +600,8 @@ MUTANTS = [
     ),
     (
         f"{F}/offer.py",
-        "            if version != FORMAT and not (former and version in FORMER):\n",
-        '            if version == "":\n',
+        "    if version != FORMAT and not (former and version in FORMER):\n",
+        '    if version == "":\n',
         "offers of another version",
         of("integrations/test_flower_sums", "a_changed_offer_is_refused"),
     ),
@@ -638,7 +638,7 @@ MUTANTS = [
     ),
     (
         f"{F}/replies.py",
-        "            text = messages.logged(error if isinstance(error, ValueError) else UNREADABLE)\n",
+        "            text = logged(error if isinstance(error, ValueError) else UNREADABLE)\n",
         "            text = str(error)\n",
         "a log of megabytes, from a client",
         of("integrations/test_flower_hostile", "any_error_of_a_reply_drops_that_reply_alone"),

@@ -4,6 +4,7 @@ TABLE = ("tests/privacy/test_rank.py",)
 ACCOUNT = ("tests/privacy/test_ranks.py",)
 DESIGN = ("tests/mechanisms/test_ranks.py",)
 HERE = ("tests/aggregation/test_rank.py",)
+BLOCKS = ("tests/aggregation/test_blocks.py",)
 FLOWER = ("tests/integrations/test_flower_ranks.py",)
 SPREAD = ("tests/aggregation/test_spreading.py",)
 
@@ -149,7 +150,7 @@ MUTANTS = [
         HERE,
     ),
     (
-        "aggregation/rank.py",
+        "aggregation/rank_form.py",
         "if value >= count:",
         "if False:",
         "an index out of range",
@@ -199,8 +200,8 @@ MUTANTS = [
     ),
     (
         "aggregation/spreading.py",
-        "sign = 1.0 if normal[0] >= 0 else -1.0",
-        "sign = 1.0",
+        "side = 1.0 if axis[0] >= 0 else -1.0",
+        "side = 1.0",
         "a rotation that is not uniformly distributed",
         SPREAD,
     ),
@@ -211,7 +212,35 @@ MUTANTS = [
         "turns in cohorts of all clients",
         ("tests/planning/test_plan_turns.py",),
     ),
-    ("aggregation/spreading.py", "PASSES = 3", "PASSES = 1", "one pass of signs", SPREAD),
+    (
+        "aggregation/blocks.py",
+        "ends = np.minimum(np.floor(np.cumsum(wanted) + offset), count)",
+        "ends = np.minimum(np.cumsum(np.floor(wanted + offset)), count)",
+        "counts of blocks that are rounded one by one",
+        BLOCKS,
+    ),
+    (
+        "aggregation/blocks.py",
+        "if place not in order[: counts[block]]:",
+        "if True:",
+        "filled up by indices that were given already",
+        BLOCKS,
+    ),
+    (
+        "aggregation/blocks.py",
+        "if unit >= step * table.counts[0]:",
+        "if unit >= table.weights[0] * table.counts[0]:",
+        "the best ranks too often",
+        BLOCKS,
+    ),
+    (
+        "mechanisms/design/blocks.py",
+        "return blocks * float(needed[sums[:-1] <= answer].max()) + slope",
+        "return blocks * float(np.interp(answer / blocks**0.5, sums, np.arange(len(sums))))",
+        "ranks for blocks of equal norms only",
+        BLOCKS,
+    ),
+    ("aggregation/spreading.py", "\nPASSES = 3", "\nPASSES = 1", "one pass of signs", SPREAD),
 ]
 
 EQUIVALENT = []

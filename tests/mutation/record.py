@@ -35,6 +35,7 @@ AREAS = {
     "privacy.accounting.releases": "releases",
     "privacy.accounting": "account",
     "privacy.accounting.calibration": "calibrate",
+    "privacy.accounting.noise_search": "calibrate",
     "privacy.accounting.ledger": "ledger",
     "channels.encoding": "encode",
     "channels.keys": "keys",

@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import queue
+import random
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -52,11 +54,26 @@ def main() -> None:
         listed = together(listed)
     if asked.pending:
         mutants = record.pending(listed, mutants)
-    judged = run(mutants, asked.workers, asked.limit)
+    if asked.shuffle:
+        random.Random(asked.seed).shuffle(mutants)
+    kept = saved(listed, asked.seed) if asked.save else None
+    judged = run(mutants, asked.workers, asked.limit, kept)
     print("\n" + "\n".join(lines(scores(judged))))
-    if asked.save:
-        sys.path.insert(0, str(ROOT / "benchmarks"))
-        record.save(listed, judged, asked.seed)
+
+
+def saved(listed: list[Mutant], seed: int) -> Callable[[Judged], None]:
+    """What keeps one verdict beside the others, so that a run can be stopped at any time."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    one_at_a_time = threading.Lock()
+
+    def keep(judged: Judged) -> None:
+        mutant = judged[0]
+        same = (mutant.module, record.kind(mutant))
+        beside = [m for m in listed if (m.module, record.kind(m)) == same]
+        with one_at_a_time:
+            record.save(beside, [judged], seed)
+
+    return keep
 
 
 def together(listed: list[Mutant]) -> list[Mutant]:
@@ -77,7 +94,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="how many run at a time")
     parser.add_argument("--pending", action="store_true", help="only those not known as killed")
     parser.add_argument("--limit", type=float, help="seconds a mutant, if not by what tests take")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results")
+    parser.add_argument("--shuffle", action="store_true", help="in random order, fair if stopped")
+    parser.add_argument("--save", action="store_true", help="write each into benchmarks/results")
     return parser.parse_args()
 
 
@@ -87,7 +105,12 @@ def chosen(mutant: Mutant, module: str | None) -> bool:
     return module is None or module in names
 
 
-def run(mutants: list[Mutant], workers: int, seconds: float | None = None) -> list[Judged]:
+def run(
+    mutants: list[Mutant],
+    workers: int,
+    seconds: float | None = None,
+    kept: Callable[[Judged], None] | None = None,
+) -> list[Judged]:
     """What becomes of each; tests must pass on code without a fault.
 
     Args:
@@ -95,6 +118,7 @@ def run(mutants: list[Mutant], workers: int, seconds: float | None = None) -> li
         workers: how many copies of the repository work beside each other.
         seconds: a limit for each, and then only tests that failed are run without a fault; without
             it all of them are, first, and the limit is twice what they take, and twenty more.
+        kept: called with each verdict as soon as it is known.
     """
     real = [mutant for mutant in mutants if not mutant.equivalent]
     # The package's own files last: pytest would import them before the package, and shadow names.
@@ -109,8 +133,12 @@ def run(mutants: list[Mutant], workers: int, seconds: float | None = None) -> li
         passed: set[str] = set()
 
         def judge(mutant: Mutant) -> Judged:
-            if mutant.equivalent:
-                return mutant, None
+            verdict = None if mutant.equivalent else planted(mutant)
+            if kept is not None:
+                kept((mutant, verdict))
+            return mutant, verdict
+
+        def planted(mutant: Mutant) -> Verdict:
             space = spaces.get()
             try:
                 verdict = space.run(ordered(mutant, killers), limit)
@@ -121,7 +149,7 @@ def run(mutants: list[Mutant], workers: int, seconds: float | None = None) -> li
             learn(mutant, verdict, killers)
             mark = f"{verdict.outcome:9} {verdict.seconds:4.0f} s"
             print(f"{mark}  {mutant.module}: {mutant.name}  {verdict.by[:120]}", flush=True)
-            return mutant, verdict
+            return verdict
 
         with ThreadPoolExecutor(workers) as pool:
             return list(pool.map(judge, mutants))

@@ -23,8 +23,8 @@ from randquant.privacy.guarantee import Interval
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "gallery"
 ANALYTICAL = (
-    "rqm-fig2", "rqm-fig3", "rqm-fig7", "rqm-fig8", "rqm-sum", "optm-table1", "optm-table2",
-    "optm-fig3", "qmgeo-fig3", "qmgeo-fig4", "imvu-fig1",
+    "rqm-fig2", "rqm-fig3", "rqm-fig7", "rqm-fig8", "rqm-fig9", "rqm-fig10", "rqm-sum",
+    "optm-table1", "optm-table2", "optm-fig3", "qmgeo-fig3", "qmgeo-fig4", "imvu-fig1",
 )  # fmt: skip
 HOSTILE = "<script>alert(1)</script> \"'&amp;</style><b onclick=x> \ud800"
 CHART = line_chart('"<b>&', [("<i>", [(0.0, 1.0), (1.0, 2.0)], "c1")], "x<y", Axis("y>x"), note="&")

@@ -24,8 +24,10 @@ from randquant.papers.qmgeo import tables as qmgeo_paper
 from randquant.papers.registry import ENTRIES, EXPERIMENTS
 from randquant.papers.result import Claim, Reproduction, agrees, as_text, shown
 from randquant.papers.rqm import tables as rqm
+from randquant.papers.rqm import trade_offs
 from randquant.privacy.guarantee import Interval
 
+ENDS = (-1.5, 1.5)
 PAPER_KEEP = Fraction(0.42)  # the double that is meant by 0.42
 
 
@@ -154,6 +156,42 @@ def test_rqms_figure_3_against_enumeration(found):
         3 * float(divergence(one, one[::-1], 1.5)), rel=1e-12, abs=0
     )
     assert {c.verdict for c in found["rqm-fig3"].claims} == {"holds"}
+
+
+def test_rqms_figures_9_and_10_against_roots_in_many_digits(found):
+    low, high = (
+        oracle.rqm_row(Fraction(x), Fraction(1.5 + 2.33 * 1.5), 16, PAPER_KEEP) for x in ENDS
+    )
+    for order, ours, theirs in found["rqm-fig9"].tables[0].rows:
+        one = [Fraction(1, 2) + Fraction(0.15), Fraction(1, 2) - Fraction(0.15)]
+        pbm = 15 * divergence(one, one[::-1], order)
+        assert upper(theirs) == pytest.approx(float(pbm), rel=1e-9, abs=0)
+        ends = max(divergence(high, low, order), divergence(low, high, order))
+        assert upper(ours) >= float(ends) * (1 - 1e-9)  # some other pair may be worse
+        assert ours.upper - ours.lower <= 1e-12 * ours.upper
+    competitive, moderate = found["rqm-fig9"].claims
+    assert "0.25 to 0.75" in competitive.why
+    assert moderate.verdict == "holds"
+    assert {c.verdict for c in found["rqm-fig10"].claims} == {"does not hold"}
+    for table, trials in zip(found["rqm-fig10"].tables, (3, 15, 63), strict=True):
+        epsilon, _, _, theta, _, _ = table.rows[5]
+        # Bernoulli rows at +-clip have the coefficient 2 sqrt(p (1 - p)); trials multiply.
+        assert upper(epsilon) == pytest.approx(-trials * math.log(1 - 4 * theta**2), rel=1e-9)
+
+
+def test_a_divergence_below_order_one_is_within_its_interval():
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        p, q = (rng.multinomial(2**20, rng.dirichlet(np.full(5, 0.3))).tolist() for _ in range(2))
+        order = Fraction(int(rng.integers(1, 8)), 8)
+        found = trade_offs.below_one(p, q, 2**20, order)
+        with mpmath.workdps(50):
+            a, total = mpmath.mpf(order.numerator) / order.denominator, mpmath.mpf(2**20)
+            terms = ((x / total) ** a * (y / total) ** (1 - a) for x, y in zip(p, q, strict=True))
+            exact = mpmath.log(mpmath.fsum(terms)) / (a - 1)
+            assert found.lower <= exact <= found.upper <= found.lower + 1e-12
+    assert trade_offs.below_one([4, 0], [0, 4], 4, Fraction(1, 2)) == Interval(math.inf, math.inf)
+    assert trade_offs.below_one([3, 1], [3, 1], 4, Fraction(1, 2)).lower == 0
 
 
 def test_rqms_figure_7_peaks_where_its_table_does(found):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import randquant as rq
-from randquant._internal import cache
+from randquant._internal import cache, sealed
 from randquant.mechanisms import from_design
 from randquant.mechanisms.minimum_variance import mvu
 from randquant.mechanisms.tuning import CoordinateTarget, UpdateSetting
@@ -33,8 +33,9 @@ def tuned():
 
 
 def plant(path, guess):
-    record = json.loads(path.read_text())
-    path.write_text(json.dumps({**record, "guess": guess}))
+    """Forge a guess, with a right checksum."""
+    record, _ = sealed.unseal(path.read_bytes())
+    path.write_text(json.dumps(sealed.seal({**record, "guess": guess})))
 
 
 def test_a_kept_noise_gives_the_same_result_in_fewer_steps(kept):
@@ -116,9 +117,9 @@ def test_what_is_no_record_is_no_guess(kept):
     for damaged in ("", "{", text[:-5], "null", "[" * 10**5, json.dumps({"guess": 1.0}), "\x00"):
         file.write_text(damaged)
         assert tuned().calibration.guarantee.epsilon <= 8
-    moved = json.loads(text)
+    moved, _ = sealed.unseal(text.encode())
     moved["inputs"]["epsilon"] = 80.0  # a file under another name's inputs
-    file.write_text(json.dumps(moved))
+    file.write_text(json.dumps(sealed.seal(moved)))
     assert tuned().calibration.calls > 3
 
 

@@ -17,8 +17,9 @@ from randquant.mechanisms.noise.laws import NOISES
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.tuning.update import protecting_mechanisms, tuned_mechanism, update_family
-from randquant.privacy.accounting.calibration import EDGE, TOLERANCE, OutOfReach, calibrate
+from randquant.privacy.accounting.calibration import calibrate
 from randquant.privacy.accounting.examples import of_one_example
+from randquant.privacy.accounting.noise_search import EDGE, TOLERANCE, OutOfReach
 
 
 def one_number(

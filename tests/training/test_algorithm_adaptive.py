@@ -87,6 +87,8 @@ def test_a_run_goes_on_with_the_same_numbers(whole, tmp_path, last):
     parts = tmp_path / "parts"
     with pytest.raises(Stopped):
         trained(mechanism=ADAPTIVE, folder=parts, on_round=stop)
+    with pytest.raises(ValueError, match="to be continued as it began, got another rounds"):
+        trained(mechanism=ADAPTIVE, folder=parts, rounds=last - 1)
     again = trained(mechanism=ADAPTIVE, folder=parts)
     assert torch.equal(run.model.weight, again.model.weight)
     for name in ("bytes_up", "mean"):

@@ -17,7 +17,7 @@ from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.algorithm import State
 from randquant.training.cohort import collector
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.runs import checkpoint, execution, pictures
+from randquant.training.runs import checkpoint, execution, pictures, status
 from randquant.training.runs.setup import prepare
 
 NOISY = stochastic_rounding(clip=0.005, levels=2, margin=0.0005)
@@ -72,6 +72,10 @@ def test_a_run_that_is_stopped_goes_on_with_its_threshold_to_the_same_bits(tmp_p
         if stop:
             with pytest.raises(KeyboardInterrupt):
                 execution.execute(tmp_path / name, on_round, report=False)
+            sent = status.read(tmp_path / name).epsilon
+            for less in ({"stop_at_epsilon": 0.99 * sent}, {"rounds": stop - 1}):
+                with pytest.raises(ValueError, match="cannot be taken back"):
+                    execution.execute(tmp_path / name, changes=less)
         return execution.execute(tmp_path / name, report=False)
 
     whole, again = run("whole"), run("again", stop=2)

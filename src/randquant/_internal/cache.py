@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import scipy
 
-from randquant._internal.serialization import to_json, write_json
+from randquant._internal import sealed
+from randquant._internal.serialization import to_json
 from randquant._internal.version import __version__
 
 SWITCH = "RANDQUANT_CACHE"
@@ -40,7 +41,7 @@ def recall(kind: str, inputs: Mapping[str, Any]) -> Any:
         return None
     try:
         with path.open("rb") as file:
-            kept = json.loads(file.read(LARGEST))
+            kept, _ = sealed.unseal(file.read(LARGEST))
         return kept["guess"] if kept["inputs"] == _described(kind, inputs) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -53,7 +54,7 @@ def keep(kind: str, inputs: Mapping[str, Any], guess: Any) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"inputs": _described(kind, inputs), "guess": guess})
+        sealed.write(path, {"inputs": _described(kind, inputs), "guess": guess})
     except (OSError, ValueError):  # a cache that cannot be written is no cache
         return
 

@@ -35,7 +35,7 @@ from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_famil
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.certificates.noise import Noise
-from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust
+from randquant.privacy.guarantee import LARGEST_COHORT, Neighboring, Trust
 
 LARGEST_STEP = 2**40
 """Largest coordinate that is rounded: above any norm that 24 bits and 2**30 coordinates allow."""
@@ -49,6 +49,7 @@ class NoisePlan:
         size: how many coordinates of it are sent.
         scale: grid steps in one unit of an update.
         bound: upper bound of a rounded update's squared L2 norm, in steps^2.
+        longest: how far an update may reach along one coordinate, in whole steps.
         noise: each client's noise.
         deviation: upper bound of the standard deviation of a coordinate of the sum, in steps, when
             all clients send the same update of norm clip_norm (and the rotation spreads it).
@@ -57,6 +58,7 @@ class NoisePlan:
     size: int
     scale: float
     bound: int
+    longest: int
     noise: Noise
     deviation: float
 
@@ -171,15 +173,13 @@ class AdditiveMechanism(MechanismDefaults):
         key.claim()
         rounded = round_within(steps, plan.bound, key.fold_in("round"))
         noisy = rounded + plan.noise.draw(plan.size, key.fold_in("noise"))
-        codes = noisy & ((1 << self.bits) - 1)
-        codes = codes.astype(np.uint8 if self.bits <= 8 else np.uint32)
+        codes = (noisy & ((1 << self.bits) - 1)).astype(np.uint8 if self.bits <= 8 else np.uint32)
         return wire.pack(self.coding, codes, codes.size - vector.size)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Sum the payloads' codes and decode."""
-        size = self.size(dimension)
-        totals = np.zeros(size, dtype=np.int64)
-        form, padding = self.coding, size - dimension
+        totals = np.zeros(self.size(dimension), dtype=np.int64)
+        form, padding = self.coding, len(totals) - dimension
         each(payloads, lambda payload: wire.add(form, payload, totals, padding))
         return self.decode(totals, len(payloads), dimension)
 
@@ -206,11 +206,10 @@ class AdditiveMechanism(MechanismDefaults):
             ValueError: there are too few clients.
         """
         enough(clients, self.cohort)
-        plan = self.plan(dimension)
         half = 1 << (self.bits - 1)
         centred = ((totals + half) & (2 * half - 1)) - half
-        mean = self.projection(dimension).inverse(centred / (plan.scale * clients))
-        return mean.astype(np.float32)
+        steps = self.plan(dimension).scale * clients
+        return self.projection(dimension).inverse(centred / steps).astype(np.float32)
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
         """A vector masked for a sum modulo 2**bits, for any number of clients."""
@@ -239,9 +238,9 @@ class AdditiveMechanism(MechanismDefaults):
         Under `zero_out` the distance is the norm bound, since a zero update rounds to zero.
         """
         plan = self.plan(dimension)
-        validate.choice("neighboring", neighboring, NEIGHBORINGS)
         square = (4 if neighboring == "replace_one" else 1) * plan.bound
-        return NoiseRelease(plan.noise, self.cohort, square, plan.size, rounds, neighboring)
+        place = (square, plan.size, rounds, neighboring, plan.longest)
+        return NoiseRelease(plan.noise, self.cohort, *place)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Unbiased, with the variances of the noise and of rounding to the grid."""
@@ -354,9 +353,9 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
         return (cohort * norm) ** 2 / size + cohort / 4 + noise
 
     if variance(0.0) >= capacity:
-        wanted = mechanism.deviations * math.sqrt(variance(0.0))
+        wanted = math.log2(mechanism.deviations * math.sqrt(variance(0.0))) + 1
         raise ValueError(
-            f"Expected bits > {math.log2(wanted) + 1:.1f} for noise on {size} coordinates, got "
+            f"Expected bits > {wanted:.1f} for noise on {size} coordinates, got "
             f"bits={mechanism.bits}: add bits, or lower noise_multiplier or deviations."
         )
     low, high = 0.0, 2.0**mechanism.bits * math.sqrt(size)
@@ -367,7 +366,8 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
     bound = math.floor(squared_bound(low, size))
     local = 4 * mechanism.noise_multiplier**2 * bound / cohort * (1 + 2.0**-48)
     noise = NOISES[mechanism.kind](local)
-    return NoisePlan(size, scale, bound, noise, math.sqrt(variance(low)))
+    longest = math.floor(low * (1 - 2.0**-20))  # its norm is not clipped for its rounding
+    return NoisePlan(size, scale, bound, longest, noise, math.sqrt(variance(low)))
 
 
 def _updates(setting: UpdateSetting) -> UpdateFamily:

@@ -17,21 +17,27 @@ from typing import Any, final
 import numpy as np
 
 from randquant._internal import validate
+from randquant.aggregation.blocks import draw_index
 from randquant.aggregation.defaults import MechanismDefaults, error_of
 from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.payloads import each, finite
+from randquant.aggregation.rank_form import CHECK, RankForm
 from randquant.aggregation.ranking import draw_below, index_at, ranks_of
-from randquant.aggregation.spreading import GroupRotation, spread_size
+from randquant.aggregation.spreading import (
+    UNIFORM_UP_TO,
+    BlockRotation,
+    GroupRotation,
+    block_shape,
+    spread_size,
+)
 from randquant.channels.keys import Key
+from randquant.mechanisms.design.blocks import block_gain, block_two_levels
 from randquant.mechanisms.design.ranks import LEAST, MOST, gain, graded, shared, two_levels
 from randquant.mechanisms.record import CLIP_NORM, MechanismRecord
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, six_digits
 from randquant.privacy.accounting.ranks import RankRelease
 from randquant.privacy.certificates.rank import RankTable
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
-
-CHECK = 2
-"""Bytes of a payload that tell its table, dimension and rotations from others."""
 
 GROUPS = 2**24
 """Default number of groups."""
@@ -56,14 +62,17 @@ class RankMechanism(MechanismDefaults):
             are known; of each round another one, see `in_round`.
         client: number of the client whose updates these are, see `of_client`: its group follows
             from that and `rotation_seed`, and payloads of other groups are refused.
+        unbiased: whether ranks are those of blocks of coordinates, each rotated uniformly: beyond
+            64 coordinates the mean is then exactly unbiased, with a larger error; two levels only.
 
     Guarantees:
         The bound of `release` holds for what is sent, whatever the rotation: rounding may only
         exchange ranks, and ranks are drawn from exactly the certified integers.
         `mean` is unbiased for the mean of the clipped updates if rotations are uniformly
-        distributed: up to 64 coordinates they are; beyond, see `docs/theory/rank.md`. An update
-        shorter than clip_norm is sent with a probability of its norm over clip_norm, else a
-        uniform index.
+        distributed, which they are up to 64 coordinates, and if `unbiased` is set. Else a small
+        bias is possible, and was not found: see `docs/theory/rank.md`.
+        An update shorter than clip_norm is sent with a probability of its norm over clip_norm, else
+        a uniform index.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -87,6 +96,7 @@ class RankMechanism(MechanismDefaults):
     groups: int = GROUPS
     rotation_seed: int = 0
     client: int | None = None
+    unbiased: bool = False
 
     cohort = 1
     channel = None
@@ -101,6 +111,11 @@ class RankMechanism(MechanismDefaults):
         validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
         if self.client is not None:
             validate.whole("client", self.client, low=0, high=2**64 - 1)
+        if validate.flag("unbiased", self.unbiased) and self.order is not None:
+            raise ValueError(
+                f"Expected no order where unbiased is set, got order={self.order}: ranks within "
+                "blocks are for tables of two levels."
+            )
 
     @property
     def trust(self) -> Trust:
@@ -110,6 +125,9 @@ class RankMechanism(MechanismDefaults):
     def table(self, dimension: int) -> RankTable:
         """The table of ranks for updates of this dimension."""
         size = self.size(dimension)
+        if self._in_blocks(dimension):
+            block, blocks = block_shape(dimension)
+            return block_two_levels(blocks, block, self.epsilon, self.tuned_to)
         if self.order is None:
             return two_levels(size, self.epsilon, self.tuned_to)
         return graded(size, self.epsilon, self.order, self.tuned_to)
@@ -132,13 +150,18 @@ class RankMechanism(MechanismDefaults):
         """As payloads say, and that it is of the client's own group."""
         self._read(payload, dimension)
 
-    def rotation(self, dimension: int, group: int) -> GroupRotation:
+    def rotation(self, dimension: int, group: int) -> GroupRotation | BlockRotation:
         """The rotation of a group's updates."""
+        if self._in_blocks(dimension):
+            return BlockRotation(dimension, self.rotation_seed, group)
         return GroupRotation(dimension, self.rotation_seed, group)
 
     def length(self, dimension: int) -> float:
         """The norm of every decoded update, before padding is cut off."""
-        return self.clip_norm / _gain(self.table(dimension))
+        table = self.table(dimension)
+        if self._in_blocks(dimension):
+            return self.clip_norm / block_gain(table, block_shape(dimension)[1])
+        return self.clip_norm / _gain(table)
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Draw a group and a rank, and find the index that has it."""
@@ -150,9 +173,14 @@ class RankMechanism(MechanismDefaults):
         sent = min(norm / self.clip_norm, 1.0)
         if int(key.fold_in("length").words(1)[0]) >= int(sent * 2.0**64):
             return form.payload(group, int(draw_below(2 * form.size, key.fold_in("uniform"))[0]))
-        rotation, table = self.rotation(vector.size, group), self.table(vector.size)
+        turned, table = (
+            self.rotation(vector.size, group).forward(direction),
+            self.table(vector.size),
+        )
+        if self._in_blocks(vector.size):
+            return form.payload(group, draw_index(turned, table, key))
         rank = int(ranks_of(table, draw_below(table.total, key.fold_in("rank")))[0])
-        return form.payload(group, index_at(rotation.forward(direction), rank))
+        return form.payload(group, index_at(turned, rank))
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Add up each group's signed coordinates, and rotate each group's sum back."""
@@ -167,7 +195,11 @@ class RankMechanism(MechanismDefaults):
 
     def size(self, dimension: int) -> int:
         """Coordinates of a rotated update, of which one is sent."""
-        return spread_size(dimension)
+        return math.prod(block_shape(dimension)) if self.unbiased else spread_size(dimension)
+
+    def _in_blocks(self, dimension: int) -> bool:
+        """Whether ranks are those of blocks: short updates are rotated uniformly in any case."""
+        return self.unbiased and dimension > UNIFORM_UP_TO
 
     def log_equal(self, dimension: int) -> float:
         """As often as two clients share a group and send its likeliest index."""
@@ -199,14 +231,15 @@ class RankMechanism(MechanismDefaults):
         What the clients of one group have in common does not average out.
         """
         error = error_of(self, dimension)
-        together = error.variance * shared(self.table(dimension)) / self.groups
+        gained = self.clip_norm / self.length(dimension)
+        together = error.variance * shared(self.table(dimension), gained) / self.groups
         return replace(error, bias=error.bias + together)
 
     def record(self) -> dict[str, Any]:
-        """All arguments; the client's number only where there is one."""
-        given = {name: value for name, value in asdict(self).items() if name != "client"}
-        own = {} if self.client is None else {"client": self.client}
-        return {"mechanism": "rank", **given, **own}
+        """All arguments; the client's number, and `unbiased`, only where they are set."""
+        rare = {"client": None, "unbiased": False}
+        given = {k: value for k, value in asdict(self).items() if k not in rare or value != rare[k]}
+        return {"mechanism": "rank", **given}
 
     def form(self, dimension: int) -> RankForm:
         """How payloads of updates of this dimension are put together."""
@@ -221,57 +254,6 @@ class RankMechanism(MechanismDefaults):
                 f"Expected group {own}, which client {self.client} has in this round, got {group}: "
                 "a client does not choose its rotation."
             )
-        return group, index
-
-
-@dataclass(frozen=True, slots=True)
-class RankForm:
-    """The payload of an index: CHECK, the client's group, the index, all little-endian.
-
-    Index j < size is coordinate j, size + j its negative.
-
-    Attributes:
-        check: CHECK bytes.
-        groups: how many groups there are.
-        size: coordinates of a rotated update.
-    """
-
-    check: bytes
-    groups: int
-    size: int
-
-    @property
-    def of_group(self) -> int:
-        """Bytes of a group."""
-        return ((self.groups - 1).bit_length() + 7) // 8
-
-    @property
-    def of_index(self) -> int:
-        """Bytes of an index."""
-        return ((2 * self.size - 1).bit_length() + 7) // 8
-
-    def payload(self, group: int, index: int) -> bytes:
-        """Put a payload together."""
-        return b"".join(
-            (self.check, group.to_bytes(self.of_group, "little"),
-             index.to_bytes(self.of_index, "little"))
-        )  # fmt: skip
-
-    def read(self, payload: bytes) -> tuple[int, int]:
-        """Read (group, index), or raise ValueError."""
-        wanted = CHECK + self.of_group + self.of_index
-        if len(payload) != wanted:
-            raise ValueError(f"Expected a payload of {wanted} bytes, got {len(payload)}.")
-        if payload[:CHECK] != self.check:
-            raise ValueError(
-                "Expected a payload of this table, dimension and rotation, got another's: encode "
-                "with the same mechanism."
-            )
-        group = int.from_bytes(payload[CHECK : CHECK + self.of_group], "little")
-        index = int.from_bytes(payload[CHECK + self.of_group :], "little")
-        for name, value, count in (("group", group, self.groups), ("index", index, 2 * self.size)):
-            if value >= count:
-                raise ValueError(f"Expected {name} below {count}, got {value}: it is damaged.")
         return group, index
 
 
@@ -296,6 +278,7 @@ def _signed(size: int, indices: Iterable[int]) -> np.ndarray:
 def _form(mechanism: RankMechanism, dimension: int) -> RankForm:
     table = mechanism.table(dimension)
     parts = (dimension, mechanism.rotation_seed, table.counts, table.weights)
+    parts += ("blocks",) if mechanism.unbiased else ()
     check = hashlib.sha256(f"randquant rank {parts}".encode()).digest()[:CHECK]
     return RankForm(check, mechanism.groups, table.size)
 
@@ -352,7 +335,7 @@ RECORDS = (
     MechanismRecord(
         "rank",
         RankMechanism,
-        HELP,
+        HELP | {"unbiased": "ranks within blocks: exactly unbiased, with a larger error"},
         example={"clip_norm": 1.0, "epsilon": 2.0},
         update=_family,
         trusts=("local",),

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from randquant._internal import files, validate
-from randquant._internal.serialization import write_json
+from randquant._internal import files, sealed, validate
 from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -71,7 +70,7 @@ def _check_fields(constructor: Callable[..., UpdateMechanism], fields: Mapping[s
 
 
 def save(mechanism: UpdateMechanism, path: str | Path) -> None:
-    """Write a mechanism as JSON, a channel with its certificate; the write is atomic.
+    """Write a mechanism as JSON with a checksum, a channel with its certificate, atomically.
 
     Raises:
         TypeError: the mechanism is not one of this package.
@@ -87,20 +86,23 @@ def save(mechanism: UpdateMechanism, path: str | Path) -> None:
     """
     wanted = "a mechanism for whole updates, such as VectorMechanism(channel, clip_norm)"
     validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
-    write_json(validate.path("path", path), {"format": FORMAT, **mechanism.record()})
+    sealed.write(validate.path("path", path), {"format": FORMAT, **mechanism.record()})
 
 
 def load(path: str | Path) -> UpdateMechanism:
     """Read a mechanism that `save` wrote, and certify its channel again.
 
     Raises:
-        ValueError: the file holds no mechanism, or the channel's certificate does not match its
-            weights: the file was damaged or changed.
+        ValueError: the file holds no mechanism, or the checksum does not match its content, or the
+            channel's certificate its weights: the file was damaged or changed. A file without a
+            checksum is read too: version 0.1.0 wrote none, and a record may be written by hand.
         OSError: the file cannot be read.
     """
     text = files.read_text(validate.path("path", path), "a mechanism")
     try:
         record: dict[str, Any] = json.loads(text)
+        if isinstance(record, dict) and sealed.CHECKSUM in record:
+            record, _ = sealed.unseal(text.encode())
         if not isinstance(record, dict) or record.pop("format", None) != FORMAT:
             raise ValueError("it is a file of another format")
         return from_record(record, f"in {path}")

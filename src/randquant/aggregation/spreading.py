@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numba
 import numpy as np
+from scipy.linalg import solve_triangular
 from scipy.special import ndtri
 
 from randquant._internal import validate
@@ -19,6 +20,15 @@ from randquant.channels.keys import Key
 
 UNIFORM_UP_TO = 64
 """Most coordinates that are rotated by a uniformly distributed rotation, in D^2 operations."""
+
+BLOCK = 256
+"""Coordinates of a block, twice as many beyond SHORT: more cost time, fewer cost answers."""
+
+SHORT = 2**18
+"""Up to so many coordinates blocks are short."""
+
+BLOCK_PASSES = 2
+"""Before blocks are rotated; without, updates would be unbiased, but errors gather in places."""
 
 FEWEST = 2**13
 """Fewest coordinates that signs and transforms spread well enough; shorter updates are padded."""
@@ -87,9 +97,7 @@ class GroupRotation:
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Rotate a vector (d,) to (size,), float64."""
         if self.size <= UNIFORM_UP_TO:
-            y = np.array(x, dtype=np.float64)
-            _reflect(y, self._normals(), -1)
-            return y
+            return Reflections(self._key, self.size).forward(x)
         y = np.zeros(self.size)
         y[: self.dimension] = x
         for number in range(PASSES):
@@ -100,9 +108,7 @@ class GroupRotation:
     def inverse(self, y: np.ndarray) -> np.ndarray:
         """Rotate a vector (size,) back to (d,), float64, without the padding."""
         if self.size <= UNIFORM_UP_TO:
-            x = np.array(y, dtype=np.float64)
-            _reflect(x, self._normals(), 1)
-            return x
+            return Reflections(self._key, self.size).inverse(y)
         x = np.array(y, dtype=np.float64)
         for number in reversed(range(PASSES)):
             hadamard(x, math.sqrt(self.size))
@@ -113,10 +119,109 @@ class GroupRotation:
         """(size / 64,) uint64: a bit for each sign."""
         return self._key.fold_in(number).words(self.size // 64)
 
-    def _normals(self) -> np.ndarray:
-        """(size (size + 1) / 2,) normal numbers: a direction of each dimension down to one."""
-        words = self._key.words(self.size * (self.size + 1) // 2)
-        return ndtri(((words >> np.uint64(12)) + 0.5) * 2.0**-52)
+
+class Reflections:
+    """A uniformly distributed rotation, as a product of reflections.
+
+    Derivation: `docs/theory/rank.md`, Proposition 7.
+
+    Args:
+        key: of the rotation; public.
+        size: m, coordinates.
+
+    Guarantees:
+        `forward` and `inverse` rotate each column of (m,) or (m, n) arrays, and undo each other, up
+        to float64 rounding.
+
+    References:
+        Stewart 1980; Schreiber and Van Loan 1989 (products of reflections).
+    """
+
+    def __init__(self, key: Key, size: int) -> None:
+        words = key.words(size * (size + 1) // 2)
+        normals = ndtri(((words >> np.uint64(12)) + 0.5) * 2.0**-52)
+        self._axes, self._signs = _axes(normals, size)
+        # The product of all I - 2vv^T is I - V T V^T; this is the inverse of T.
+        self._triangle = np.triu(self._axes.T @ self._axes, 1) + np.eye(size) / 2
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """Rotate the columns of x, float64."""
+        y = (self._signs * np.asarray(x, dtype=np.float64).T).T
+        return y - self._axes @ solve_triangular(self._triangle, self._axes.T @ y)
+
+    def inverse(self, y: np.ndarray) -> np.ndarray:
+        """Rotate the columns of y back, float64."""
+        x = np.asarray(y, dtype=np.float64)
+        x = x - self._axes @ solve_triangular(self._triangle, self._axes.T @ x, trans=1)
+        return (self._signs * x.T).T
+
+
+def block_shape(dimension: int) -> tuple[int, int]:
+    """(coordinates of a block, number of blocks) for updates of this dimension, with padding.
+
+    Example:
+        >>> [block_shape(dimension) for dimension in (100, 257, 10_000, 2**21)]
+        [(100, 1), (256, 2), (256, 64), (512, 4096)]
+    """
+    dimension = validate.whole("dimension", dimension, low=1, high=2**29)
+    if dimension <= BLOCK:
+        return dimension, 1
+    size = 1 << (dimension - 1).bit_length()
+    block = BLOCK if size <= SHORT else 2 * BLOCK
+    return block, size // block
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRotation:
+    """The rotation of one group whose ranks are those of blocks.
+
+    Derivation: `docs/theory/rank.md`, Proposition 13.
+
+    Arguments and guarantees are those of `GroupRotation`. Several blocks are spread by
+    BLOCK_PASSES of signs and transforms; then one uniformly distributed rotation turns each.
+
+    Example:
+        >>> rotation = BlockRotation(dimension=300, seed=0, group=5)
+        >>> turned = rotation.forward(np.ones(300))
+        >>> turned.shape, rotation.inverse(turned)[:3].round(12)
+        ((256, 2), array([1., 1., 1.]))
+    """
+
+    dimension: int
+    seed: int
+    group: int
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """Rotate a vector (d,) to (block, blocks), float64: a block is a column."""
+        block, blocks = block_shape(self.dimension)
+        y = np.zeros(block * blocks)
+        y[: self.dimension] = x
+        for number in range(BLOCK_PASSES if blocks > 1 else 0):
+            _flip(y, self._words(number, y.size))
+            hadamard(y, math.sqrt(y.size))
+        return self._within(block).forward(y.reshape(block, blocks))
+
+    def inverse(self, y: np.ndarray) -> np.ndarray:
+        """Rotate (block, blocks), or (block · blocks,), back to (d,), float64."""
+        block, blocks = block_shape(self.dimension)
+        x, turned = np.zeros((block, blocks)), y.reshape(block, blocks)
+        used = np.flatnonzero(turned.any(axis=0))
+        x[:, used] = self._within(block).inverse(turned[:, used])
+        x = x.reshape(-1)
+        for number in reversed(range(BLOCK_PASSES if blocks > 1 else 0)):
+            hadamard(x, math.sqrt(x.size))
+            _flip(x, self._words(number, x.size))
+        return x[: self.dimension]
+
+    @property
+    def _key(self) -> Key:
+        return Key.from_seed(self.seed).fold_in("block rotation", self.group)
+
+    def _words(self, number: int, size: int) -> np.ndarray:
+        return self._key.fold_in("signs", number).words(size // 64)
+
+    def _within(self, block: int) -> Reflections:
+        return Reflections(self._key.fold_in("within"), block)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -129,21 +234,19 @@ def _flip(x: np.ndarray, words: np.ndarray) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _reflect(x: np.ndarray, normals: np.ndarray, step: int) -> None:
-    """Reflect what is left of x from each place on, from the first (1) or the last place (-1) on.
+def _axes(normals: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(axes of the reflections as columns, signs): theory/rank.md, Proposition 7.
 
-    The reflection takes the place's axis to a random direction: theory/rank.md, Proposition 7.
+    The reflection at a place takes the place's axis to a random direction of what is left.
     """
-    size = x.size
-    for turn in range(size):
-        place = turn if step > 0 else size - 1 - turn
+    axes, signs, sign = np.zeros((size, size)), np.empty(size), 1.0
+    for place in range(size):
         left = size - place
-        part = x[place:]
         # The directions of `left` dimensions come after those of fewer.
-        normal = normals[left * (left - 1) // 2 : left * (left + 1) // 2].copy()
-        length = math.sqrt((normal * normal).sum())
-        sign = 1.0 if normal[0] >= 0 else -1.0
-        normal[0] += sign * length
-        along = 2.0 * (normal * part).sum() / (normal * normal).sum()
-        for j in range(left):
-            part[j] = sign * (along * normal[j] - part[j])
+        axis = normals[left * (left - 1) // 2 : left * (left + 1) // 2].copy()
+        side = 1.0 if axis[0] >= 0 else -1.0
+        axis[0] += side * math.sqrt((axis * axis).sum())
+        axes[place:, place] = axis / math.sqrt((axis * axis).sum())
+        sign *= -side
+        signs[place] = sign
+    return axes, signs

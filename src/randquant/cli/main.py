@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -36,7 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = "; continue with --resume and the same folder" * resumable
         print(f"{called}: stopped{hint}", file=sys.stderr)
         return 130
-    print(text)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # whoever reads the output, `head` say, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return output.code
 
 

@@ -13,13 +13,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from randquant._internal import validate
-from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
+
+if TYPE_CHECKING:
+    from randquant.aggregation.mechanism import UpdateMechanism
+    from randquant.privacy.accounting.release import Release
 
 SCHEMA = 2
 MOST = 2**53
@@ -246,5 +247,7 @@ def _trust(offers: Iterable[Offered]) -> Trust:
 def _guarantee(
     spent: Spent, delta: float, neighboring: Neighboring, trust: Trust, quick: bool
 ) -> Guarantee:
+    from randquant.privacy.accounting.accountant import account
+
     releases = [offer.release(count, neighboring, trust) for offer, count in spent]
     return account(releases, delta, quick=quick)

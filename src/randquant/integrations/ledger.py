@@ -53,11 +53,28 @@ class AnswerLedger(Generic[Kind]):
     """
 
     def __init__(self, accountant: Kind, path: str | Path | None) -> None:
-        self.accountant = accountant
+        self._accountant = accountant
+        self._unread: bytes | None = None  # the account as the file has it
         # Links are resolved: otherwise replacing the file would separate two names of it.
         self._path = None if path is None else Path(path).resolve()
         self._taken: dict[bytes, None] = {}
         self._written = 0
+
+    @property
+    def accountant(self) -> Kind:
+        """What this client has answered. A step that needs no account leaves it unread.
+
+        Raises:
+            DamagedFile: the account is none of this client's.
+        """
+        if self._unread is not None:
+            with _readable():
+                state: dict[str, Any] = json.loads(self._unread)
+                if not set(state["clients"]) <= {str(OWN)}:
+                    raise ValueError("it is of other clients")
+                self._accountant.load_state_dict(state)
+            self._unread = None
+        return self._accountant
 
     @contextlib.contextmanager
     def held(self, seen: int = 0) -> Iterator[Self]:
@@ -94,7 +111,9 @@ class AnswerLedger(Generic[Kind]):
         write_atomic(self._path, self._to_bytes())
 
     def _to_bytes(self) -> bytes:
-        account = json.dumps(self.accountant.state_dict()).encode()
+        account = self._unread
+        if account is None:
+            account = json.dumps(self._accountant.state_dict()).encode()
         numbers = (number.to_bytes(8, "little") for number in (self._written, len(account)))
         body = b"".join([*numbers, account, *self._taken])
         return MAGIC + hashlib.sha256(body).digest() + body
@@ -102,7 +121,7 @@ class AnswerLedger(Generic[Kind]):
     def _load(self, data: bytes | None) -> None:
         if data is None:
             return
-        try:
+        with _readable():
             body = data[START:]
             if data[:START] != MAGIC + hashlib.sha256(body).digest():
                 raise ValueError("it is damaged, or of another version")
@@ -111,11 +130,15 @@ class AnswerLedger(Generic[Kind]):
             taken = {body[start : start + STEP_BYTES]: None for start in steps}
             if len(body) != end + STEP_BYTES * len(taken):
                 raise ValueError("its steps are not whole, or one comes twice")
-            state: dict[str, Any] = json.loads(body[16:end])
-            if not set(state["clients"]) <= {str(OWN)}:
-                raise ValueError("it is of other clients")
-            self.accountant.load_state_dict(state)
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            reason = str(error).rstrip(".")
-            raise DamagedFile(f"Expected this client's account, but: {reason}.") from error
-        self._taken, self._written = taken, int.from_bytes(body[:8], "little")
+        self._unread, self._taken = body[16:end], taken
+        self._written = int.from_bytes(body[:8], "little")
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Errors within are those of a damaged file."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        reason = str(error).rstrip(".")
+        raise DamagedFile(f"Expected this client's account, but: {reason}.") from error

@@ -17,13 +17,16 @@ from randquant.papers.page import as_page
 from randquant.papers.qmgeo import tables as qmgeo
 from randquant.papers.result import Claim, Reproduction, Stated, Table, as_text
 from randquant.papers.rqm import tables as rqm
+from randquant.papers.rqm import trade_offs as rqm_trade_offs
 from randquant.papers.saved import as_json, from_json
 
 ENTRIES: dict[str, Callable[[], Reproduction]] = {
     "rqm-fig2": rqm.figure_2,
-    "rqm-fig3": rqm.figure_3,
+    "rqm-fig3": rqm_trade_offs.figure_3,
     "rqm-fig7": rqm.figure_7,
     "rqm-fig8": rqm.figure_8,
+    "rqm-fig9": rqm_trade_offs.figure_9,
+    "rqm-fig10": rqm_trade_offs.figure_10,
     "rqm-sum": rqm.sums,
     "optm-table1": optm.table_1,
     "optm-table2": optm.table_2,

@@ -18,8 +18,8 @@ from randquant.planning.plan.record import Candidate, DecodedError, Need
 from randquant.planning.plan.verdict import judge
 from randquant.planning.tuning.update import TunedUpdate, tune_update
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.calibration import OutOfReach
 from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.accounting.noise_search import OutOfReach
 from randquant.privacy.guarantee import Neighboring
 
 
@@ -167,7 +167,7 @@ def choose_adaptive(target: Target) -> AdaptiveMechanism:
         tuned = [_tuned(name, replace(target, epsilon=aim, coordinates=k)) for k in counts]
         mechanism = AdaptiveMechanism(tuple(each.calibration.mechanism for each in tuned))
         release = mechanism.release(target.dimension, target.participations, target.neighboring)
-        found = account([release], target.delta).epsilon
+        found = account([release], target.delta, attacked=False).epsilon
         if found <= target.epsilon:
             return mechanism
         aim *= target.epsilon / found * (1 - 1e-4)

@@ -1,9 +1,14 @@
 """Encoding values as codes, with exactly the certified distribution."""
 
-from randquant.channels.encoding.batch import encode_payloads
-from randquant.channels.encoding.codec import decode, encode, encode_payload
-from randquant.channels.encoding.stream import encode_to
-from randquant.channels.encoding.threads import CHUNK, SEGMENT, cores
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
+
+if TYPE_CHECKING:
+    from randquant.channels.encoding.batch import encode_payloads
+    from randquant.channels.encoding.codec import decode, encode, encode_payload
+    from randquant.channels.encoding.stream import encode_to
+    from randquant.channels.encoding.threads import CHUNK, SEGMENT, cores
 
 __all__ = [
     "CHUNK",
@@ -15,3 +20,5 @@ __all__ = [
     "encode_payloads",
     "encode_to",
 ]
+
+lazily(__name__)

@@ -3,10 +3,17 @@
 What is sent, and who can learn what: `docs/flower.md`.
 """
 
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
 from randquant.integrations.flower import installed  # noqa: F401 - before what needs it
-from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.offer import Offer
-from randquant.integrations.flower.strategy import QuantizedStrategy
+
+if TYPE_CHECKING:
+    from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+    from randquant.integrations.flower.mod import QuantizeMod
+    from randquant.integrations.flower.offer import Offer
+    from randquant.integrations.flower.strategy import QuantizedStrategy
 
 __all__ = ["Offer", "QuantizeMod", "QuantizedStrategy", "RoundEvent", "RunAccountant"]
+
+lazily(__name__)

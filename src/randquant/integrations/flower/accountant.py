@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from randquant.integrations.accountant import Accountant, RoundEvent
-from randquant.integrations.flower.offer import Offer
+
+if TYPE_CHECKING:
+    from randquant.integrations.flower.offer import Offer
 
 __all__ = ["RoundEvent", "RunAccountant"]
 
@@ -14,6 +18,7 @@ class RunAccountant(Accountant):
     Example:
         >>> import randquant as rq
         >>> from randquant.aggregation.vector import VectorMechanism
+        >>> from randquant.flower import Offer
         >>> channel = rq.stochastic_rounding(clip=0.05, levels=2, margin=0.5)
         >>> offer = Offer(VectorMechanism(channel, 1.0, "aggregate", 40), 650)
         >>> accountant = RunAccountant(delta=1e-5, max_epsilon=8.0)
@@ -26,4 +31,6 @@ class RunAccountant(Accountant):
     @staticmethod
     def read(text: str) -> Offer:
         """See `Accountant`."""
+        from randquant.integrations.flower.offer import Offer
+
         return Offer.from_text(text, former=True)

@@ -14,6 +14,7 @@ from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.files import DamagedFile
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import Head
+from randquant.integrations.foreign import logged
 
 FILES = "This client's files cannot be used; its log says why."
 NOTHING = "This client has no update to send; its log says why."
@@ -49,5 +50,5 @@ def refusal(message: Message, reason: str, why: BaseException | None = None) -> 
 
 
 def _log(reason: str, why: BaseException | None) -> None:
-    told = "" if why is None else messages.logged(f" {why!r}")
+    told = "" if why is None else logged(f" {why!r}")
     log(WARNING, "randquant: refused: %s%s", reason, told)

@@ -2,46 +2,55 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from flwr.app import ConfigRecord, Context
 
-from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg import draw
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.files import DamagedFile
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import Head
-from randquant.integrations.flower.offer import Offer
+
+if TYPE_CHECKING:
+    from randquant.aggregation.mechanism import UpdateMechanism
+    from randquant.integrations.flower.offer import Offer
 
 SUM = "randquant.sum"
 """Its records in a client's own state, which is never sent, have names that begin so."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Membership:
     """What a client has agreed to in a round.
 
     Attributes:
         session: of the round.
-        offer: the server's.
+        text: of the server's offer, which is read, and certified again, where it is needed.
         client: its side of the secure sum; None without secure aggregation.
         commitment: the server's, to its part of the round's seed; empty if there is none.
         part: this client's part of the seed.
     """
 
     session: bytes
-    offer: Offer
+    text: str
     client: Client | None = None
     commitment: bytes = b""
     part: bytes = b""
+
+    @cached_property
+    def offer(self) -> Offer:
+        """The server's offer; ProtocolError if it is none."""
+        return messages.read_offer(self.text)
 
     def mechanism(self, number: int, proof: bytes) -> UpdateMechanism:
         """The offered mechanism with the round's seed; ProtocolError unless the proof is valid.
@@ -62,12 +71,16 @@ class Membership:
 
     def remember(self, context: Context) -> None:
         """Store it for the round's next message."""
-        fields = {"session": self.session, "offer": self.offer.to_text()}
+        fields: dict[str, Any] = {"session": self.session, "offer": self.text}
         if self.client is not None:
             fields["terms"] = messages.terms_text(self.client.terms)
-            fields["client"] = self.client.to_bytes()
+            fields["client"], fields["dimension"] = (
+                self.client.to_bytes(),
+                self.client.terms.dimension,
+            )
         if self.commitment:
             fields["commitment"], fields["part"] = self.commitment, self.part
+        fields["checksum"] = _checksum(fields)
         context.state[_name(self.session)] = ConfigRecord(fields)
 
     def forget(self, context: Context) -> None:
@@ -93,16 +106,23 @@ class Membership:
         """Undo `remember`; ProtocolError if this client has no part in that round."""
         record = context.state.get(_name(session))
         saved: dict[str, Any] = dict(record) if isinstance(record, ConfigRecord) else {}
+        checksum = saved.pop("checksum", None)
+        if saved and checksum != _checksum(saved):
+            raise DamagedFile("Expected this client's part in a sum as it was kept, got another.")
         if saved.get("session") != session:
             raise ProtocolError(
                 "Expected a message of the sum that this client is in, got another."
             )
-        offer, client = messages.read_offer(saved["offer"]), None
+        client = None
         if "client" in saved:
-            terms = messages.read_terms(saved["terms"], session, offer.size)
+            terms = messages.read_terms(saved["terms"], session, saved["dimension"])
             client = Client.from_bytes(terms, saved["client"], *identity(context.node_config))
         parts = saved.get("commitment", b""), saved.get("part", b"")
-        return cls(session, offer, client, *parts)
+        return cls(session, saved["offer"], client, *parts)
+
+
+def _checksum(fields: Mapping[str, object]) -> bytes:
+    return hashlib.sha256(repr(sorted(fields.items())).encode()).digest()
 
 
 def _name(session: bytes) -> str:

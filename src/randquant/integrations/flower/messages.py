@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.draw import LONGEST_PROOF
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.channels import wire
 from randquant.channels.wire.payload import Coding, Format
-from randquant.integrations.flower.offer import Offer
+
+if TYPE_CHECKING:
+    from randquant.aggregation.mechanism import UpdateMechanism
+    from randquant.integrations.flower.offer import Offer
 
 ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL = "advertise", "share", "upload", "confirm", "reveal"
 STEPS = (ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL)
@@ -34,9 +37,6 @@ LONGEST_TEXT = 2**23
 """Most characters of an offer or terms: a channel of 1000 inputs and 256 levels has 5 million."""
 
 LONGEST_SESSION = 64
-
-LOGGED = 500
-"""Most characters of foreign text that are logged or kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,6 @@ class Head:
         if not all(isinstance(field, bytes) and len(field) <= LONGEST_PROOF for field in drawn):
             raise ProtocolError("Expected the parts of a seed in a few bytes, got something else.")
         return cls(step, session, offer, terms, tuple(map(_number, survivors)), *drawn)  # type: ignore[arg-type]
-
-
-def logged(text: object) -> str:
-    """Foreign text as part of one log line, so that it cannot imitate a line of ours."""
-    return "".join(c if c.isprintable() else "?" for c in str(text)[:LOGGED])
 
 
 def inbox_record(messages: Mapping[int, bytes]) -> ConfigRecord:
@@ -182,6 +177,8 @@ def read_terms(text: str, session: bytes, size: int) -> Terms:
 
 def read_offer(text: str) -> Offer:
     """Like `Offer.from_text`; ProtocolError if the text is invalid."""
+    from randquant.integrations.flower.offer import Offer
+
     try:
         return Offer.from_text(text)
     except (ArithmeticError, MemoryError, ValueError) as error:

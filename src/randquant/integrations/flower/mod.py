@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from logging import INFO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
@@ -14,7 +14,6 @@ from flwr.common import log
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
-from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES
 from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms
@@ -26,7 +25,6 @@ from randquant.integrations.flower.answers import NOTHING, refusal, reply, told
 from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
 from randquant.integrations.flower.membership import Membership, identity
 from randquant.integrations.flower.messages import Head
-from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.updates import (
     BUFFERS,
     WAY_OUT,
@@ -36,7 +34,12 @@ from randquant.integrations.flower.updates import (
     UnknownPart,
     parts_of,
 )
+from randquant.integrations.foreign import logged
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
+
+if TYPE_CHECKING:
+    from randquant.aggregation.mechanism import UpdateMechanism
+    from randquant.integrations.flower.offer import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +241,8 @@ class QuantizeMod:
     def _advertise(self, head: Head, ledger: ClientLedger, context: Context) -> Membership:
         """Agree to the server's offer, and draw this client's secrets of the round."""
         Membership.check_same(context, head)
-        offer, terms, client = messages.read_offer(head.offer), None, None
+        own = Membership(head.session, head.offer)
+        offer, terms, client = own.offer, None, None
         if head.terms or not offer.drawn:  # without secure aggregation only the seed is drawn
             terms = messages.read_terms(head.terms, head.session, offer.size)
             threshold = float(context.node_config.get("randquant-threshold", self.threshold))
@@ -255,7 +259,7 @@ class QuantizeMod:
                 f"Expected a commitment in {HASH_BYTES} bytes, got {len(head.commitment)}."
             )
         part = os.urandom(PART_BYTES) if offer.drawn else b""
-        return Membership(head.session, offer, client, head.commitment, part)
+        return Membership(head.session, head.offer, client, head.commitment, part)
 
     def _begin(
         self, head: Head, content: RecordDict, context: Context
@@ -263,7 +267,7 @@ class QuantizeMod:
         """This client's part in the round, and its mechanism; the ledger is charged here."""
         if head.offer:  # in one message, without secure aggregation and seed
             Membership.check_same(context, head)
-            own = Membership(head.session, messages.read_offer(head.offer))
+            own = Membership(head.session, head.offer)
         else:
             own = Membership.recall(context, head.session)
         mechanism, terms = own.mechanism(context.node_id, head.proof), None
@@ -343,9 +347,7 @@ class QuantizeMod:
         if not layout.finite(model):
             raise ProtocolError("Expected finite numbers in the model, got others.")
         if layout.kept:
-            log(
-                INFO, "randquant: no update is sent of %s.", messages.logged(", ".join(layout.kept))
-            )
+            log(INFO, "randquant: no update is sent of %s.", logged(", ".join(layout.kept)))
 
     def _check_terms(self, offer: Offer, terms: Terms, context: Context) -> None:
         """Raise ProtocolError unless the sum hides as many clients as the offer assumes."""

@@ -12,10 +12,8 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from randquant.aggregation.secagg.terms import ProtocolError
-from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import Head
-
-UNREADABLE = "Expected a reply of this protocol, got something else."
+from randquant.integrations.foreign import UNREADABLE, logged
 
 Requests = Mapping[int, Mapping[str, ConfigRecord]]
 """By client, the records of ours in a request."""
@@ -81,7 +79,7 @@ def checked(
     for reply in replies:
         client = reply.metadata.src_node_id
         if reply.has_error() and client not in asked:  # on behalf of a client that has left
-            reason = messages.logged(reply.error.reason)
+            reason = logged(reply.error.reason)
             log(WARNING, "randquant: no reply to %r: %s", step, reason)
             continue
         try:
@@ -98,7 +96,7 @@ def checked(
             take(client, content)
             known.add(client)
         except Exception as error:  # any malformed reply: the round continues with the others
-            text = messages.logged(error if isinstance(error, ValueError) else UNREADABLE)
+            text = logged(error if isinstance(error, ValueError) else UNREADABLE)
             if client not in known:
                 refused[client] = text
             log(WARNING, "randquant: reply of client %s to %r dropped: %s", client, step, text)

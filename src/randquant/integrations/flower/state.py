@@ -1,19 +1,7 @@
-"""The server's state: one file, replaced as a whole.
-
-offset  bytes  field
-0       8      magic "RQSTATE1"
-8       32     SHA-256 of what follows
-40      8      n
-48      n      JSON: the record, and (name, dtype, shape) of every array
-48 + n         the arrays
-"""
+"""The server's state on Flower, in one file: the record, the model, the strategy's arrays."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,14 +10,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from randquant._internal import validate
-from randquant._internal.disk import make_folder
-from randquant._internal.serialization import write_atomic
+from randquant.integrations import state
 from randquant.integrations.flower.arrays import read
 
-MAGIC, MODEL, INNER = b"RQSTATE1", "model/", "inner/"
-HEAD = len(MAGIC) + 32
-DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
+MODEL, INNER = "model/", "inner/"
 
 
 def save(path: Path, record: Mapping[str, Any], model: ArrayRecord, inner: Strategy) -> None:
@@ -38,14 +22,7 @@ def save(path: Path, record: Mapping[str, Any], model: ArrayRecord, inner: Strat
     for name, value in vars(inner).items():
         for key, array in _arrays_in(value).items():
             arrays[f"{INNER}{name}/{key}"] = array
-    fields = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
-    head = json.dumps({"record": record, "arrays": fields}).encode()
-    parts = [len(head).to_bytes(8, "little"), head, *(a.tobytes() for a in arrays.values())]
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    make_folder(path.parent)
-    write_atomic(path, b"".join([MAGIC, digest.digest(), *parts]))
+    state.write(path, record, arrays)
 
 
 def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord]:
@@ -55,7 +32,7 @@ def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord]:
         ValueError: the file is damaged.
     """
     try:
-        record, arrays = _read(path.read_bytes())
+        record, arrays = state.read(path)
         model, by_attribute = {}, {}
         for name, array in arrays.items():
             if name.startswith(MODEL):
@@ -66,38 +43,12 @@ def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord]:
             if not isinstance(known, list | dict | None):
                 raise ValueError(f"{name!r} does not belong to this strategy")
             by_attribute.setdefault(attribute, {})[key] = array
-    except (AttributeError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        reason = str(error).rstrip(".")
-        raise ValueError(
-            f"Expected the state of a run in {path}, but: {reason}. Restore it from a copy, or "
-            "begin again in another folder."
-        ) from error
+    except state.ERRORS as error:
+        raise state.refused(path, error) from error
     for attribute, parts in by_attribute.items():
         in_order = list(parts) == [f"#{place}" for place in range(len(parts))]
         setattr(inner, attribute, list(parts.values()) if in_order else parts)
     return record, ArrayRecord(model)
-
-
-def _read(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return (record, arrays) of a file's bytes, in the memory of these bytes."""
-    body = memoryview(data)[HEAD:]
-    if data[:HEAD] != MAGIC + hashlib.sha256(body).digest():
-        raise ValueError("it is damaged")
-    start = 8 + int.from_bytes(body[:8], "little")
-    head: dict[str, Any] = json.loads(bytes(body[8:start]))
-    arrays = {}
-    for name, dtype, shape in head["arrays"]:
-        if not DTYPE.fullmatch(dtype) or name in arrays:
-            raise ValueError(f"{name!r} is not an array of numbers, or comes twice")
-        sides = [validate.whole("side", side, low=0, high=len(data)) for side in shape]
-        size = math.prod(sides) * np.dtype(dtype).itemsize
-        if size > len(body) - start:
-            raise ValueError("its arrays end too soon")
-        arrays[name] = np.ndarray(sides, dtype, bytearray(body[start : start + size]))
-        start += size
-    if start != len(body) or not isinstance(head["record"], dict):
-        raise ValueError("it has other bytes after its arrays, or no record")
-    return head["record"], arrays
 
 
 def _arrays_in(value: Any) -> dict[str, np.ndarray]:

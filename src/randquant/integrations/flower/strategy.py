@@ -24,20 +24,17 @@ from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.ahead import WAYS, Handshakes, Way, fewest
 from randquant.integrations.flower.eligible import EligibleGrid
+from randquant.integrations.flower.grids import PollingGrid
 from randquant.integrations.flower.history import RoundRow, page, write
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.planned import for_target
 from randquant.integrations.flower.replies import Link
 from randquant.integrations.flower.sums import PlainSum, SecureSum, Sum
 from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, parts_of
-from randquant.integrations.flower.wrapped import EXAMPLES, check_inner, check_nodes
+from randquant.integrations.flower.wrapped import EXAMPLES, RoundsFailed, check_inner, check_nodes
 from randquant.privacy.guarantee import Neighboring
 
 STATE_FILE, REPORT = "server.state", "report.html"
-
-
-class RoundsFailed(RuntimeError):
-    """Several rounds in a row have failed; the model is that of the last successful round."""
 
 
 class QuantizedStrategy(Strategy):
@@ -256,10 +253,10 @@ class QuantizedStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the privacy settings, and the strategy's own summary."""
-        accountant = self.accountant
-        limit = "none" if accountant.max_epsilon is None else f"epsilon {accountant.max_epsilon}"
+        own, limit = self.accountant, self.accountant.max_epsilon
+        limit = "none" if limit is None else f"epsilon {limit}"
         log(INFO, "\t├──> Private updates: %s trust, limit: %s", self.mechanism.trust, limit)
-        log(INFO, "\t│\t├── delta: %s, %s", accountant.delta, accountant.neighboring)
+        log(INFO, "\t│\t├── delta: %s, %s", own.delta, own.neighboring)
         log(INFO, "\t│\t└── clients in a sum, at least: %d", self.least)
         self.strategy.summary()
 
@@ -298,8 +295,8 @@ class QuantizedStrategy(Strategy):
                 return evaluate_fn(number + done, model) if evaluate_fn else None
 
             result = super().start(
-                grid, arrays, max(planned - done, 0), timeout, train_config, evaluate_config,
-                evaluate if evaluate_fn else None,
+                PollingGrid.over(grid), arrays, max(planned - done, 0), timeout, train_config,
+                evaluate_config, evaluate if evaluate_fn else None,
             )  # fmt: skip
             if not result.arrays:
                 result.arrays = arrays

@@ -28,6 +28,10 @@ class TooFewNodes(ValueError):
     """The rounds of a run cannot have the clients that its guarantee needs."""
 
 
+class RoundsFailed(RuntimeError):
+    """Several rounds in a row have failed; the model is that of the last successful round."""
+
+
 def check_inner(strategy: Strategy) -> None:
     """Refuse a strategy that needs more than the mean of equally weighted updates."""
     validate.kind("strategy", strategy, Strategy)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from nvflare.apis.controller_spec import ClientTask, Task
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
@@ -24,11 +21,12 @@ from nvflare.app_common.app_constant import AppConstants
 
 from randquant._internal import locks, validate
 from randquant._internal.disk import make_folder
-from randquant._internal.serialization import to_json, write_atomic
+from randquant._internal.serialization import to_json
 from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.saved import from_record
-from randquant.channels import wire
+from randquant.integrations import state
 from randquant.integrations.accountant import RoundEvent
+from randquant.integrations.foreign import UNREADABLE, logged
 from randquant.integrations.nvflare.request import (
     PAYLOAD,
     REQUEST,
@@ -36,6 +34,8 @@ from randquant.integrations.nvflare.request import (
     SESSION_BYTES,
     Request,
     SiteAccountant,
+    data_of,
+    header_of,
     number,
 )
 from randquant.privacy.guarantee import Neighboring
@@ -101,22 +101,27 @@ class QuantizeController(Controller):
         self._session, self._payloads = b"", {}
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Load the model, or go on with the folder's."""
+        """Load the first model."""
         self._persistor = self._engine.get_component(self.persistor_id)
         self._learnable = self._persistor.load(fl_ctx)
         weights = self._learnable[ModelLearnableKey.WEIGHTS]
         self._model = {name: np.asarray(array) for name, array in weights.items()}
         layout = StateLayout.of(self._model)
         self._request = Request(from_record(self.mechanism), layout, self.examples)
-        if self._path.exists():
-            self._restore()
-            self.log_info(fl_ctx, f"randquant: continuing after round {self._done}.")
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Run the rounds that are not done yet."""
+        """Run the rounds that are not done yet, with the folder's model and account if it has them.
+
+        Raises:
+            ValueError: the folder's state is damaged, or of another mechanism or model.
+            BlockingIOError: another process is training in the folder.
+        """
         with contextlib.ExitStack() as stack:
             make_folder(self._path.parent)
             stack.enter_context(locks.folder(self._path.parent))
+            if self._path.exists():  # read under the lock: nobody adds a round meanwhile
+                self._restore()
+                self.log_info(fl_ctx, f"randquant: continuing after round {self._done}.")
             failures = 0
             while self._done < self.rounds and not abort_signal.triggered:
                 sites = self._eligible()
@@ -157,22 +162,20 @@ class QuantizeController(Controller):
         Raises:
             ValueError: it is not this site's first answer to this round's request.
         """
-        if (code := result.get_return_code()) != ReturnCode.OK:
+        code = header_of(result, ReservedKey.RC)
+        if code not in (None, ReturnCode.OK):
             raise ValueError(
                 f"Expected an update of {site}, got none ({code}): see the site's log."
             )
         if site in self._payloads:
             raise ValueError(f"Expected one answer of {site} in a round, got a second one.")
-        answer = from_shareable(result)
+        answer = data_of(result)
         payload = answer.data.get(PAYLOAD) if answer.data_kind == DataKind.APP_DEFINED else None
         if not isinstance(payload, bytes):
             raise ValueError(
                 f"Expected codes of {site}, got something else: it needs QuantizeFilter."
             )
-        mechanism, coding, form = self._request.in_session(self._session, site)
-        size = mechanism.size(self._request.dimension)
-        codes = wire.unpack(form, payload, size)
-        self._payloads[site] = wire.pack(coding, codes, size - self._request.dimension)
+        self._payloads[site] = self._request.unaddressed(payload, self._session, site)
 
     def _eligible(self) -> list[str]:
         """Names of the connected sites that a round would not take above the limit."""
@@ -225,7 +228,8 @@ class QuantizeController(Controller):
         try:
             self.accept(client_task.client.name, client_task.result or Shareable())
         except Exception as error:  # any error that a malicious answer causes
-            self.log_warning(fl_ctx, f"randquant: refused: {error}")
+            text = logged(error if isinstance(error, ValueError) else UNREADABLE)
+            self.log_warning(fl_ctx, f"randquant: refused: {text}")
         client_task.result = None
 
     def _move(self, mean: np.ndarray) -> None:
@@ -243,27 +247,19 @@ class QuantizeController(Controller):
             "request": self._request.to_text(),
             "accountant": self._accountant.state_dict(),
         }
-        data = io.BytesIO()
-        arrays = {f"array{place}": array for place, array in enumerate(self._model.values())}
-        np.savez(data, record=np.array(json.dumps(record)), **arrays)
-        make_folder(self._path.parent)
-        write_atomic(self._path, data.getvalue())
+        state.write(self._path, record, self._model)
 
     def _restore(self) -> None:
         try:
-            with np.load(io.BytesIO(self._path.read_bytes()), allow_pickle=False) as stored:
-                record: Mapping[str, Any] = json.loads(str(stored["record"]))
-                if record["request"] != self._request.to_text():
-                    raise ValueError("it is of another mechanism or model")
-                model = {name: stored[f"array{place}"] for place, name in enumerate(self._model)}
-            if any(model[name].shape != old.shape for name, old in self._model.items()):
-                raise ValueError("its arrays are others")
+            record, model = state.read(self._path)
+            if record["request"] != self._request.to_text() or _kinds(model) != _kinds(self._model):
+                raise ValueError("it is of another mechanism or model")
+            done = validate.whole("rounds", record["rounds"], low=0)
             self._accountant.load_state_dict(record["accountant"])
-            self._done = validate.whole("rounds", record["rounds"], low=0)
-        except (KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
-            reason = str(error).rstrip(".")
-            raise ValueError(
-                f"Expected the state of this run in {self._path}, but: {reason}. Restore it from a "
-                "copy, or begin again in another folder."
-            ) from error
-        self._model = model
+        except state.ERRORS as error:
+            raise state.refused(self._path, error) from error
+        self._done, self._model = done, model
+
+
+def _kinds(model: Mapping[str, np.ndarray]) -> list[tuple]:
+    return [(name, array.dtype, array.shape) for name, array in model.items()]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -16,7 +16,6 @@ from nvflare.apis.shareable import Shareable, make_reply
 from randquant._internal import validate
 from randquant._internal.disk import make_folder
 from randquant._internal.rounding import round_up
-from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.integrations.accountant import RoundEvent
 from randquant.integrations.ledger import OWN, AnswerLedger
@@ -27,6 +26,8 @@ from randquant.integrations.nvflare.request import (
     SESSION_BYTES,
     Request,
     SiteAccountant,
+    data_of,
+    header_of,
 )
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring
 
@@ -91,7 +92,7 @@ class QuantizeFilter(Filter):
             request, session = self._request(shareable)
             with self._ledger(fl_ctx).held() as ledger:
                 self._check(request, ledger)
-            asked = (request, session, request.layout.flatten(from_shareable(shareable).data))
+            asked = (request, session, request.layout.flatten(data_of(shareable).data))
             fl_ctx.set_prop(ASKED, asked, private=True, sticky=False)
             return shareable
         if (code := shareable.get_return_code()) != ReturnCode.OK:
@@ -106,11 +107,10 @@ class QuantizeFilter(Filter):
                 "task data and for task results."
             )
         request, session, old = asked
-        update = self._update(request, old, from_shareable(shareable))
+        update = self._update(request, old, data_of(shareable))
         site = fl_ctx.get_identity_name()
-        mechanism, coding, form = request.in_session(session, site)
-        payload = mechanism.encode(update, Key.generate())
-        payload = wire.pack(form, wire.unpack(coding, payload, mechanism.size(request.dimension)))
+        mechanism, _, _ = request.in_session(session, site)
+        payload = request.addressed(mechanism.encode(update, Key.generate()), session, site)
         with self._ledger(fl_ctx).held() as ledger:
             self._check(request, ledger)
             if not ledger.first(session, "upload"):
@@ -121,7 +121,7 @@ class QuantizeFilter(Filter):
         return DXO(DataKind.APP_DEFINED, {PAYLOAD: payload}).to_shareable()
 
     def _request(self, task: Shareable) -> tuple[Request, bytes]:
-        text, session = task.get_header(REQUEST), task.get_header(SESSION)
+        text, session = header_of(task, REQUEST), header_of(task, SESSION)
         if not (isinstance(text, str) and isinstance(session, bytes)):
             raise ValueError(
                 "Expected a task of QuantizeController, got another: it has no request."

@@ -8,11 +8,15 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from nvflare.apis.dxo import DXO, from_shareable
+from nvflare.apis.shareable import Shareable
+
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
 from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.saved import from_record
+from randquant.channels import wire
 from randquant.channels.wire.payload import Coding, Format
 from randquant.integrations.accountant import Accountant, RoundEvent
 from randquant.privacy.accounting.release import Release
@@ -47,7 +51,8 @@ class Request:
     examples: int | None = None
 
     def __post_init__(self) -> None:
-        if self.mechanism.coding is None or self.mechanism.trust != "local":
+        # Of a round: what is sent of some coordinates is known with the round's seed.
+        if self.mechanism.in_round(0).coding is None or self.mechanism.trust != "local":
             raise ValueError(
                 f"Expected a mechanism of local trust that sends codes, got {self.mechanism!r}: "
                 "NVFlare's server sees every site's answer by itself."
@@ -105,6 +110,17 @@ class Request:
                 f"Expected a request of this package's version, but: {reason}."
             ) from error
 
+    def addressed(self, payload: bytes, session: bytes, site: str) -> bytes:
+        """A payload as it is sent: its codes say of which round and site they are."""
+        mechanism, coding, form = self.in_session(session, site)
+        return wire.pack(form, wire.unpack(coding, payload, mechanism.size(self.dimension)))
+
+    def unaddressed(self, payload: bytes, session: bytes, site: str) -> bytes:
+        """Undo `addressed`; ValueError if it is damaged, or of another round or site."""
+        mechanism, coding, form = self.in_session(session, site)
+        size = mechanism.size(self.dimension)
+        return wire.pack(coding, wire.unpack(form, payload, size), size - self.dimension)
+
     def in_session(self, session: bytes, site: str) -> tuple[UpdateMechanism, Coding, Format]:
         """The mechanism of one round, its coding, and the format of one site's answer."""
         seed = int.from_bytes(hashlib.sha256(session).digest()[:8], "little")
@@ -148,6 +164,22 @@ class SiteAccountant(Accountant):
         """Both guarantees, as they are logged."""
         spent, site = self.get_privacy_spent(), self.of_site()
         return f"one {spent.unit}: {spent}; a whole site: {site}"
+
+
+def header_of(message: Shareable, name: str) -> Any:
+    """A header of a task; None if it has none."""
+    try:
+        return message.get_header(name)
+    except ValueError:  # its headers are something else
+        return None
+
+
+def data_of(message: Shareable) -> DXO:
+    """The data of a task or an answer; ValueError if there are none."""
+    try:
+        return from_shareable(message)
+    except Exception as error:  # any error that a malicious message causes
+        raise ValueError("Expected a message with data, got one without.") from error
 
 
 def number(site: str) -> int:

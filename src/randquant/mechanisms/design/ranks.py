@@ -82,10 +82,14 @@ def gain(table: RankTable) -> float:
     return math.fsum(step * part for step, part in zip(steps, sums, strict=True)) / table.total
 
 
-def shared(table: RankTable) -> float:
+def shared(table: RankTable, known: float | None = None) -> float:
     """How much of a client's squared error does not average out over clients of one rotation.
 
     It is the share for clients that all have one update, of the largest norm.
+
+    Args:
+        table: of ranks.
+        known: its gain, if that is not the one of uniform rotations.
 
     Example:
         >>> shared(RankTable((1, 1), (3, 1)))  # one coordinate: a rotation is a sign, known to all
@@ -101,8 +105,9 @@ def shared(table: RankTable) -> float:
         ]
         square += (end - first) * (weights[0] - weights[1]) ** 2
     # theory/rank.md, Proposition 8.
-    known = gain(table) ** 2
-    return max((square / table.total**2 - known) / (1 - known), 0.0)
+    square /= table.total**2
+    gained = (gain(table) if known is None else known) ** 2
+    return max((square - gained) / (1 - gained), 0.0)
 
 
 @functools.lru_cache(maxsize=64)
@@ -132,7 +137,7 @@ def two_levels(size: int, epsilon: float, neighboring: Neighboring = "replace_on
     if neighboring == "zero_out":
         # theory/rank.md, Proposition 5: neither weight is farther from uniform than half of it.
         cut = min(math.ceil(2 * size * float(expit(-epsilon / 2))), size)
-        return _integers([cut, 2 * size - cut], [math.exp(epsilon), 1.0])
+        return integers([cut, 2 * size - cut], [math.exp(epsilon), 1.0])
     low, high = 1, size  # the gain rises with the cut, then falls: theory/rank.md, Proposition 4
     while low < high:
         middle = (low + high) // 2
@@ -140,7 +145,7 @@ def two_levels(size: int, epsilon: float, neighboring: Neighboring = "replace_on
             low = middle + 1
         else:
             high = middle
-    return _integers([low, 2 * size - low], [math.exp(epsilon), 1.0])
+    return integers([low, 2 * size - low], [math.exp(epsilon), 1.0])
 
 
 def largest_gain(size: int, epsilon: float, delta: float) -> float:
@@ -196,11 +201,11 @@ def graded(
     steepest = _slope(epsilon, order) / scores[0]
     ratios = [math.exp(epsilon), *(_ratio(score * steepest, order) for score in scores[1:])]
     if neighboring == "replace_one":
-        return _integers([*counts, size], [*ratios, 1.0])
+        return integers([*counts, size], [*ratios, 1.0])
     # Above uniform and below it: square roots, over that of the last, which is 1.
     above = [math.sqrt(ratios[0] * ratio) for ratio in ratios]
     below = [math.sqrt(ratios[0] / ratio) for ratio in reversed(ratios)]
-    return _integers(counts + counts[::-1], above + below)
+    return integers(counts + counts[::-1], above + below)
 
 
 def _slope(log_ratio: float, order: float) -> float:
@@ -218,7 +223,7 @@ def _ratio(slope: float, order: float) -> float:
     return math.exp(low)
 
 
-def _integers(counts: list[int], ratios: list[float]) -> RankTable:
+def integers(counts: list[int], ratios: list[float]) -> RankTable:
     """The table of these weights, rounded down in units of the last; equal levels are merged."""
     unit = int(LARGEST_TOTAL // (sum(c * r for c, r in zip(counts, ratios, strict=True)) + 1))
     merged: dict[int, int] = {}

@@ -52,15 +52,23 @@ class DiscreteGaussian:
 
     def curvature(self, terms: int) -> float:
         """1/(n · sigma^2), plus twice how far a sum's log law may differ from a Gaussian's."""
-        k = np.arange(1, terms)
-        q = np.exp(-2 * math.pi**2 * self.variance * (k / (k + 1))) * ABOVE
-        stray = float(np.sum(np.log1p(2 * q / (1 - q**3)) - np.log1p(-2 * q)))
-        summed = 1 + terms * UNIT  # rounding of a sum of `terms` numbers
-        return (1 / (terms * self.variance) + 2 * stray * summed) * ABOVE
+        return (1 / (terms * self.variance) + 2 * self._stray(terms)) * ABOVE
 
     def spread(self, terms: int) -> float:
         """n · sigma^2, for every a."""
         return terms * self.variance * ABOVE
+
+    def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
+        """-k^2 / (2 n · sigma^2), within the range that a sum's log law may differ by."""
+        logs = -(np.arange(reach + 1.0) ** 2) / (2 * terms * self.variance)
+        return logs, self._stray(terms) * ABOVE + 8 * UNIT * np.abs(logs)
+
+    def _stray(self, terms: int) -> float:
+        """How far the log of a sum's law may differ from a Gaussian's, up to a constant."""
+        k = np.arange(1, terms)
+        q = np.exp(-2 * math.pi**2 * self.variance * (k / (k + 1))) * ABOVE
+        stray = float(np.sum(np.log1p(2 * q / (1 - q**3)) - np.log1p(-2 * q)))
+        return stray * (1 + terms * UNIT)  # rounding of a sum of `terms` numbers
 
     def distance(self, terms: int) -> float:
         """Total variation distance of the summed draws: that of one table for each."""
@@ -109,6 +117,21 @@ class Skellam:
         """Slightly above the variance mu: log E exp(a X) = mu (cosh a - 1); infinite if mu < 1."""
         mu = terms * self.variance
         return (mu + 1 / (11 * mu)) * ABOVE if mu >= 1 else math.inf
+
+    def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
+        """Logs of I_k(mu) / I_0(mu), by the recurrence of their ratios from above."""
+        mu = terms * self.variance
+        start = reach + 40 + math.ceil(2 * math.sqrt(mu))
+        # theory/composition.md, Proposition 12: I_k / I_{k-1} from some k on, downward.
+        ratio, error = 1 / (2 * start / mu + 1), math.log1p(mu / (2 * start)) + 4 * UNIT
+        ratios, errors = np.empty(reach), np.empty(reach)
+        for k in range(start - 1, 0, -1):
+            most = ratio * math.exp(error)
+            error = most / (2 * k / mu + most) * error + 4 * UNIT
+            ratio = 1 / (2 * k / mu + ratio)
+            if k <= reach:
+                ratios[k - 1], errors[k - 1] = ratio, error
+        return _summed_logs(ratios, errors)
 
     def distance(self, terms: int) -> float:
         """Total variation distance of the summed draws, two for each client."""
@@ -171,6 +194,13 @@ class Binomial:
         """The variance plus 2, which covers the law outside the window."""
         return (terms * self.trials / 4 + 2) * ABOVE
 
+    def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of the binomial itself, as far as it reaches."""
+        half = terms * self.trials // 2
+        k = np.arange(1.0, min(reach, half) + 1)
+        ratios = (half - k + 1) / (half + k)
+        return _summed_logs(ratios, np.full(len(k), 4 * UNIT))
+
     def distance(self, terms: int) -> float:
         """Mass outside the window, under both laws, plus the distance of the tables."""
         total, reach = self._window(terms)
@@ -199,6 +229,15 @@ NOISES: dict[str, Callable[[float], Noise]] = {
     "binomial": Binomial.at_least,
 }
 """By name: from a variance to the smallest noise of at least this variance."""
+
+
+def _summed_logs(ratios: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Logs of products of ratios, from 1 on, and their errors, at most."""
+    logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
+    # theory/composition.md, Proposition 12: a logarithm is within 8 units, each sum within 1.
+    count = np.arange(len(logs))
+    off = np.concatenate([[0.0], np.cumsum(errors)]) + (count + 10) * UNIT * np.abs(logs)
+    return logs, off * (1 + len(logs) * UNIT)
 
 
 def _check_variance(variance: float, low: float) -> None:

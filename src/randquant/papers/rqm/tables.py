@@ -1,4 +1,4 @@
-"""Figures 2, 3, 7 and 8 of the RQM paper, and its first version's claim about sums of codes."""
+"""Figures 2, 7 and 8 of the RQM paper, and its first version's claim about sums of codes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import math
 
 import numpy as np
 
-from randquant._internal.html.figures import Axis, heat_map, line_chart
+from randquant._internal.html.figures import heat_map, line_chart
 from randquant._internal.rounding import round_down, round_up
 from randquant.channels.channel import Channel
-from randquant.channels.exact_moments import moments
 from randquant.mechanisms.poisson_binomial import pbm as pbm_channel
 from randquant.mechanisms.randomized_quantization import rqm as rqm_channel
 from randquant.papers.axes import DIVERGENCE, ORDER
@@ -110,76 +109,6 @@ def _ends(name: str, orders: list[float], worst: list[Interval], ends: list[Inte
             f"{round_up(ends[most].upper, 7)}."
         )
     return Claim(f"{name}: (clip, -clip) is RQM's worst pair", None, worst[most], verdict, why)
-
-
-def figure_3() -> Reproduction:
-    """Figure 3: mean squared error against Rényi divergence of order 1.5."""
-    order, grid = 1.5, np.linspace(-CLIP, CLIP, 30)
-    keeps = [0.01, 0.02, 0.05, *np.linspace(0.1, 0.7, 13)]
-    claims, tables, figures = [], [], []
-    for levels in (4, 16, 64):
-        rows = []
-        for keep in map(float, keeps):
-            channel = rqm_channel(CLIP, CLIP, levels, keep)
-            epsilon = certify(channel, order).epsilon
-            theta = _pbm_theta(epsilon.upper, levels - 1, order)
-            error = float(moments(channel).mse_at(grid).mean())
-            other = float(_pbm_variance(theta, levels - 1, grid).mean())
-            rows.append((epsilon, keep, error, theta, other, other / error))
-        ratios = [row[-1] for row in rows]
-        better = min(ratios) > 1
-        claims.append(
-            Claim(
-                f"{levels} levels: at equal divergence RQM has the smaller mean squared error",
-                None,
-                f"{min(ratios):.3f} to {max(ratios):.3f} times",
-                "holds" if better else "does not hold",
-                f"PBM's error over RQM's at {len(rows)} values of keep from 0.01 to 0.7, PBM's "
-                "theta solved for RQM's divergence over all pairs.",
-            )
-        )
-        columns = ("epsilon", "RQM keep", "RQM MSE", "PBM theta", "PBM MSE", "ratio")
-        title = f"{levels} levels: Rényi divergence of order 1.5 in nats, MSE of one coordinate"
-        tables.append(Table(title, columns, rows))
-        lines = [
-            ("RQM", [(row[0].upper, row[2]) for row in rows], "c1"),
-            ("PBM", [(row[0].upper, row[4]) for row in rows], "c2 dashed"),
-        ]
-        axes = (
-            Axis("Rényi divergence of order 1.5, nats", bound=True),
-            Axis("MSE (log scale)", log=True),
-        )
-        figures.append(line_chart(f"{levels} levels", lines, *axes))
-    return Reproduction(
-        name="rqm-fig3",
-        title="RQM, figure 3: privacy against mean squared error, beside PBM",
-        source=f"{PAPER}, section 5.4",
-        setting=(
-            "clip = margin = 1.5, order 1.5, keep and theta swept. The MSE is the exact mean over "
-            "the paper's 30 evenly spaced inputs, where the paper draws 100,000 samples at each; "
-            "PBM's is its closed form. The paper prints curves and no numbers."
-        ),
-        claims=claims,
-        tables=tables,
-        figures=figures,
-    )
-
-
-def _pbm_theta(epsilon: float, trials: int, order: float) -> float:
-    """PBM's theta with this divergence between ±clip, which is its worst pair."""
-    low, high = 0.0, 0.5
-    for _ in range(60):
-        theta = (low + high) / 2
-        up, down = 0.5 + theta, 0.5 - theta
-        moment = up**order * down ** (1 - order) + down**order * up ** (1 - order)
-        below = trials * math.log(moment) / (order - 1) < epsilon
-        low, high = (theta, high) if below else (low, theta)
-    return low
-
-
-def _pbm_variance(theta: float, trials: int, x: np.ndarray) -> np.ndarray:
-    success = 0.5 + theta * x / CLIP
-    return success * (1 - success) * (CLIP / theta) ** 2 / trials
 
 
 def figure_7() -> Reproduction:

@@ -24,9 +24,10 @@ from randquant.planning.tuning.update import (
     quick_mechanisms,
     tune_update,
 )
-from randquant.privacy.accounting.calibration import OutOfReach, calibrate
+from randquant.privacy.accounting.calibration import calibrate
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.hidden import DRAWS, Draw
+from randquant.privacy.accounting.noise_search import OutOfReach
 from randquant.privacy.guarantee import Neighboring
 
 SCHEDULED = "rank"

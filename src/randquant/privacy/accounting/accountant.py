@@ -18,7 +18,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.accounting.attacks import attacked_epsilon
 from randquant.privacy.accounting.composition.loss import Worlds
 from randquant.privacy.accounting.composition.rule import compose, compose_worlds
-from randquant.privacy.accounting.gaussian import gaussian_epsilon
+from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_epsilon_below
 from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
 from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
@@ -121,9 +121,7 @@ def account(
             # it.
             lower = max(lower, composed.epsilon.lower)
     if attacked and not quick:
-        # theory/composition.md, Propositions 10 and 11.
-        attacks = (attack for release in releases for attack in release.attacks)
-        lower = max(lower, attacked_epsilon(attacks, delta, order))
+        lower = max(lower, _reached(releases, delta, order, distance))
     hidden = any(release.sampled for release in releases)
     return Guarantee(epsilon, delta, neighboring, trust, order, total, lower, hidden, unit)
 
@@ -187,6 +185,10 @@ NEAR = 1.001
 """Epsilon over that of Gaussian noise of the same energy, so close that no other is looked for."""
 
 
+NEARLY = 0.98
+"""Part of what Rényi composition seems to give that it may give where its bounds are better."""
+
+
 def _by_steps(releases: Sequence[Release], delta: float) -> tuple[float, float, float]:
     """(epsilon, order, energy) by comparison with Gaussian noise; infinity where there is none."""
     small = [release.steps for release in releases]
@@ -225,8 +227,8 @@ def _renyi_may_help(
 ) -> bool:
     """Whether Rényi composition might beat `epsilon`: it takes long, mostly in vain.
 
-    Of Gaussian noise of the same energy it does not beat it, and at the order that is best there
-    the releases are no better than Gaussian noise. Either answer leaves a proven bound.
+    Of Gaussian noise of the same energy it does not beat it, and other bounds grow with the order
+    as those of Gaussian noise do, about. Either answer leaves a proven bound.
     """
     orders = np.array(ORDERS)
     conversion = np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
@@ -234,7 +236,8 @@ def _renyi_may_help(
     best = int(converted.argmin())
     if epsilon > converted[best]:
         return True
-    return _composed(releases, ORDERS[best]) < 0.999 * ORDERS[best] * energy / 2
+    slope = _composed(releases, ORDERS[best]) / ORDERS[best]
+    return slope < 0.999 * energy / 2 and NEARLY * (orders * slope + conversion).min() < epsilon
 
 
 def _by_worlds(releases: Sequence[Release], delta: float) -> tuple[float, float]:
@@ -257,6 +260,21 @@ def _only_worlds(known: Sequence[tuple[Worlds, int] | None]) -> tuple[Worlds | N
     return found[0][0], sum(parts for _, parts in found)
 
 
+def _reached(releases: Sequence[Release], delta: float, order: float, distance: float) -> float:
+    """Bound epsilon from below by attacks."""
+    # theory/composition.md, Propositions 10 to 13.
+    attacks = [attack for release in releases for attack in release.attacks]
+    # theory/accounting.md, Proposition 4, the other way: what is sent is only close to these laws.
+    known = delta * (1 + 2 * RESERVE) if distance > 0 else delta
+    lower = attacked_epsilon(attacks, known, order)
+    if not _affordable(distance, lower, delta):
+        lower = 0.0
+    # theory/gaussian.md, Proposition 1: inputs as far apart as may be, always in one direction.
+    plain = [each for each in releases if each.gaussian_multiplier is not None]
+    square = math.fsum(each.rounds / (each.gaussian_multiplier or 1.0) ** 2 for each in plain)
+    return max(lower, gaussian_epsilon_below(math.sqrt(square) * (1 - 8 * UNIT), delta))
+
+
 GIVEN_UP = 4.0
 """A divergence so many times that of Gaussian noise, which is right at order 2, is a bound that has
 given up at its order."""
@@ -274,16 +292,25 @@ def _by_renyi(
 
     (order - 1) times a divergence is convex in the order, so epsilon is quasi-convex in it: it
     falls, then rises. Where bounds are not quite convex the descent may end elsewhere: every order
-    gives a valid bound.
+    gives a valid bound. Higher orders take longer, and are looked at only where they may help.
     """
-    epsilons: dict[int, float] = {}
+    bounds: dict[int, float] = {}
+
+    def epsilon(divergence: float, place: int) -> float:
+        return _to_epsilon(divergence, ORDERS[place], delta)
 
     def at(place: int) -> float:
-        if place not in epsilons:
-            order = ORDERS[place]
-            report(f"Rényi order {order:.4g}", len(epsilons), 0)
-            epsilons[place] = _to_epsilon(_composed(releases, order), order, delta)
-        return epsilons[place]
+        if place not in bounds:
+            report(f"Rényi order {ORDERS[place]:.4g}", len(bounds), 0)
+            bounds[place] = _composed(releases, ORDERS[place])
+        return epsilon(bounds[place], place)
+
+    def may_help(higher: int, best: int, lower: int) -> bool:
+        # Mostly bounds grow with the order as those of Gaussian noise, which are in proportion to
+        # it, or faster.
+        slope = bounds[best] / ORDERS[best]
+        slower = slope < bounds[lower] / ORDERS[lower]
+        return slower or epsilon(slope * ORDERS[higher], higher) < at(best)
 
     if near is None:
         # Of Gaussian noise D is rate · order, and the best order 1 + sqrt(log(1/delta)/rate).
@@ -297,8 +324,10 @@ def _by_renyi(
     else:
         best, step = _nearest(near), 1
     while step:
-        around = range(max(best - step, 0), min(best + step, len(ORDERS) - 1) + 1, step)
-        nearer = min((best, *around), key=at)
+        lower, higher = max(best - step, 0), min(best + step, len(ORDERS) - 1)
+        nearer = min(best, lower, key=at)
+        if nearer == best and (higher in bounds or may_help(higher, best, lower)):
+            nearer = min(best, higher, key=at)
         step, best = (step, nearer) if nearer != best else (step // 2, best)
     return at(best), ORDERS[best]
 

@@ -16,6 +16,7 @@ from randquant.privacy.accounting.hidden import (
     check_unseen,
     distance_of,
 )
+from randquant.privacy.accounting.hidden_attacks import DrawnRun
 from randquant.privacy.accounting.release import Release, whole_times
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import rounded_up
@@ -122,6 +123,17 @@ class Allocated(HiddenRelease):
         # theory/sampling.md, Propositions 19 and 25.
         block = Allocation(apart, self.total // self.participations, through)
         return block, self.participations * self.runs
+
+    @property
+    def attacks(self) -> tuple[tuple[DrawnRun, int], ...]:
+        """The same inputs in every round that the client takes part in."""
+        if not self.participations:
+            return ()
+        # theory/composition.md, Proposition 13: zeros where the client is absent.
+        rounds = self._attacked_rounds(False)
+        return tuple(
+            (DrawnRun(each, self.participations, self.total), self.runs) for each in rounds
+        )
 
     def repeated(self, times: int) -> Allocated:
         """In so many times the runs, each with its own draw."""

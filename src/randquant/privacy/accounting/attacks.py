@@ -16,6 +16,7 @@ import numpy as np
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition.loss import PrivacyLoss, log_moments
 from randquant.privacy.accounting.composition.rule import reached_epsilon
+from randquant.privacy.accounting.rounds import SumRound, few_enough, places_of
 from randquant.privacy.certificates.sums.chain import Powers, rounding
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Neighboring
@@ -38,6 +39,10 @@ class RunAttack(Protocol):
 
     def attained(self) -> tuple[PrivacyLoss, ...]:
         """The loss of one part, rounded down, for each order of the two worlds."""
+        ...
+
+    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
+        """The loss of so many parts at once, in the same order, if it is known more closely."""
         ...
 
 
@@ -68,6 +73,10 @@ class SumAttack:
         """The loss of this coordinate, either world first."""
         return _losses(self)
 
+    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
+        """Nothing closer is known."""
+        return ()
+
 
 def on_updates(
     channel: Channel, clients: int, neighboring: Neighboring, lengths: Iterable[tuple[int, float]]
@@ -97,6 +106,38 @@ def on_updates(
     return tuple(found.items())
 
 
+def on_rounds(
+    channel: Channel,
+    clients: int,
+    neighboring: Neighboring,
+    stand_in: bool,
+    coordinates: int,
+    length: float,
+) -> tuple[SumRound, ...]:
+    """Inputs of one round that may be absent, in as many coordinates as are looked at.
+
+    Args:
+        channel: the channel of every coordinate.
+        clients: in a sum.
+        neighboring: what the two worlds differ by.
+        stand_in: another client takes an absent one's place, and all others do as it does; else an
+            absent client's entries are zeros, and all others do as the client, or the opposite.
+        coordinates: in which updates may be so long.
+        length: of updates in each of them, in either direction.
+    """
+    count = few_enough(channel, clients, coordinates)
+    if not count:
+        return ()
+    # No norm is clipped, and the encoder reads the place from float32 exactly.
+    far = min(float(np.float32(length * INSIDE)), channel.clip)
+    # theory/composition.md, Proposition 12: others at any place give a lower end.
+    return tuple(
+        SumRound(channel, clients, count, (one * far, other * far, absent * far), others * far)
+        for one, other, absent in places_of(neighboring, stand_in)
+        for others in ((absent,) if stand_in else (1.0, -1.0)[:clients])
+    )
+
+
 def attacked_epsilon(attacks: Iterable[tuple[RunAttack, int]], delta: float, order: float) -> float:
     """Bound epsilon of a run from below by the best, it seems, of some attacks.
 
@@ -114,20 +155,27 @@ def attacked_epsilon(attacks: Iterable[tuple[RunAttack, int]], delta: float, ord
     for attack, times in attacks:
         total[attack] = total.get(attack, 0) + times
     losses = [
-        (loss, times)
+        (loss, times, attack, way)
         for attack, times in total.items()
-        for loss in (attack.attained() if times else ())
+        for way, loss in enumerate(attack.attained() if times else ())
         if loss.infinite > 0 or len(loss.losses)
     ]
     tilt = np.array([min(max(order - 1, 0.5), 1e4)])
 
-    def strength(candidate: tuple[PrivacyLoss, int]) -> float:
-        loss, times = candidate
+    def strength(candidate: tuple[PrivacyLoss, int, RunAttack, int]) -> float:
+        loss, times, _, _ = candidate
         return math.inf if loss.infinite > 0 else times * float(log_moments(loss, tilt)[0])
 
     # Whichever is taken, it is a lower end: one composition takes a tenth of a second.
     best = max(losses, key=strength, default=None)
-    return 0.0 if best is None else reached_epsilon(*best, delta)
+    if best is None:
+        return 0.0
+    loss, times, attack, way = best
+    at_once = attack.together(times)[way : way + 1]
+    return max(
+        reached_epsilon(each, parts, delta)
+        for each, parts in ((loss, times), *((one, 1) for one in at_once))
+    )
 
 
 @functools.lru_cache(maxsize=256)

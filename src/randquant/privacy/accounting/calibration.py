@@ -5,39 +5,25 @@ The accountant checks the result at exactly the parameter that is returned.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from randquant._internal import validate
-from randquant._internal.progress import report
-from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.examples import check_examples, of_one_example
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
+from randquant.privacy.accounting.noise_search import TOLERANCE, NoiseSearch, six
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
 M = TypeVar("M", bound=Releasing)
 
 
-TOLERANCE = 1e-3
-"""The search ends if epsilon is within this relative distance below the target."""
-
 REACH = (1e-6, 1e12)
 """Default range of noise to search."""
-
-STEPS = 48
-"""Most points that one stage of the search evaluates."""
-
-EDGE = 1e-3
-"""How near, relatively, noise that cannot be built is looked for."""
-
-JUMP = 100.0
-"""Two epsilons that differ by more are not joined by a curve worth a secant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +44,6 @@ class Calibration(Generic[M]):
     guarantee: Guarantee
     tight: bool
     calls: int
-
-
-class OutOfReach(ValueError):
-    """No noise in range meets the target.
-
-    Attributes:
-        nearest: the least epsilon found, rounded up; infinity if none is finite.
-        noise: the noise that gives it; None if no mechanism could be built.
-    """
-
-    def __init__(self, message: str, nearest: float, noise: float | None) -> None:
-        super().__init__(message)
-        self.nearest, self.noise = nearest, noise
 
 
 def calibrate(
@@ -139,9 +112,9 @@ def calibrate(
     ends = validate.listed("reach", reach)
     if len(ends) != 2:
         raise ValueError(f"Expected reach to be (least, largest) noise, got {len(ends)} numbers.")
-    low = _six(validate.real("the least noise", ends[0], above=0))
-    high = _six(validate.real("the largest noise", ends[1], low=low))
-    start = _six(min(max(validate.real("start", start, above=0), low), high))
+    low = six(validate.real("the least noise", ends[0], above=0))
+    high = six(validate.real("the largest noise", ends[1], low=low))
+    start = six(min(max(validate.real("start", start, above=0), low), high))
 
     def released(noise: float) -> tuple[M, Release]:
         mechanism = build(noise)
@@ -162,7 +135,7 @@ def calibrate(
     near = gaussian_order(epsilon, delta) if delta > 0 and cohorts is None else None
     measured = _Accounted(delta, near)
     start, low, calls = _roughly(released, epsilon, measured, start, (low, high))
-    search = _NoiseSearch(lambda noise: released(noise)[1], measured, epsilon, delta, low, high)
+    search = NoiseSearch(lambda z: released(z)[1], measured, epsilon, measured.alike, low, high)
     noise = search.run(start)
     if noise is None:
         raise search.out_of_reach(delta, rounds)
@@ -185,6 +158,10 @@ class _Accounted:
     def __call__(self, release: Release) -> float:
         return self.guarantee(release, attacked=False).epsilon
 
+    def alike(self, epsilon: float) -> float:
+        """The noise at this epsilon, up to a factor, of what is like Gaussian noise."""
+        return gaussian_noise(epsilon, self.delta)
+
     def guarantee(self, release: Release, attacked: bool = True) -> Guarantee:
         """The accountant's."""
         # Other bounds than Rényi's may be the best for a channel on each coordinate.
@@ -199,202 +176,61 @@ def _roughly(
     start: float,
     reach: tuple[float, float],
 ) -> tuple[float, float, int]:
-    """(noise, low, calls): about the noise that meets the target, by one order of each release.
+    """(noise, low, calls): about the noise that meets the target, by one figure of each release.
 
     This takes a fraction of the accountant's time. The start, where other bounds count. No noise
     below `low` is worth trying.
     """
-    near, delta = measured.near, measured.delta
-    if near is None:
+    if measured.near is None:
         return start, reach[0], 0
-    gaussian = plain = None
-
-    def at_order(release: Release) -> float:
-        nonlocal gaussian, plain
-        if plain is None:  # the first noise decides what all are measured by
-            plain = release.coordinate_channel is None
-            gaussian = plain and (release.steps is not None or release.squared_mu is not None)
-        if not gaussian:
-            return account_at([release], delta, near)
-        # What is compared with Gaussian noise is hardly worse than noise of its energy.
-        return gaussian_epsilon(math.sqrt(release.renyi(2.0)), delta)
-
-    search = _NoiseSearch(lambda noise: released(noise)[1], at_order, epsilon, delta, *reach)
-    if search.buildable(start) is None or not plain:
+    rough = _Rough(measured.delta, measured.near)
+    search = NoiseSearch(lambda noise: released(noise)[1], rough, epsilon, rough.alike, *reach)
+    if search.buildable(start) is None or rough.figure == "coordinates":
         return start, reach[0], len(search.tried)
     noise = search.run(start) or start
     missing = [tried for tried, found in search.tried.items() if found is None and tried < noise]
     return noise, max(missing, default=reach[0]), len(search.tried)
 
 
-class _NoiseSearch:
-    """A search for the noise, on a logarithmic scale, by a bracket around the target."""
+class _Rough:
+    """Epsilon by one figure of a release; the first one decides which figure that is."""
 
-    def __init__(
-        self,
-        release: Callable[[float], Release],
-        measure: Callable[[Release], float],
-        target: float,
-        delta: float,
-        low: float,
-        high: float,
-    ) -> None:
-        self.release, self.measure = release, measure
-        self.target, self.delta, self.low, self.high = target, delta, low, high
-        # The middle of the tolerated range below the target.
-        self.aim = gaussian_noise(target * (1 - TOLERANCE / 2), delta)
-        self.tried: dict[float, float | None] = {}  # epsilon; None if no mechanism could be built
-        self.reasons: dict[float, str] = {}
+    def __init__(self, delta: float, order: float) -> None:
+        self.delta, self.order = delta, order
+        self.figure: Literal["coordinates", "energy", "noise", "order"] | None = None
 
-    def at(self, noise: float) -> float | None:
-        """Epsilon at this noise; None if there is no mechanism."""
-        if noise not in self.tried:
-            report(f"noise {noise:g}", len(self.tried), 0)
-            try:
-                self.tried[noise] = self.measure(self.release(noise))
-            except (ValueError, ArithmeticError) as error:
-                # Errors tell where mechanisms can be built; their messages go into the final one.
-                self.tried[noise], self.reasons[noise] = None, str(error)
-        return self.tried[noise]
+    def __call__(self, release: Release) -> float:
+        # What differs from noise to noise would be no curve to search on.
+        if self.figure is None:
+            self.figure = self._chosen(release)
+        if self.figure == "energy":
+            # What is compared with Gaussian noise is hardly worse than noise of its energy.
+            return gaussian_epsilon(math.sqrt(release.renyi(2.0)), self.delta)
+        if self.figure == "noise":
+            return self._beside(release)
+        return account_at([release], self.delta, self.order)
 
-    def enough(self, noise: float) -> bool:
-        epsilon = self.at(noise)
-        return epsilon is not None and epsilon <= self.target  # NaN is not enough
+    def alike(self, epsilon: float) -> float:
+        """The noise at this epsilon, up to a factor, of what is like Gaussian noise."""
+        if self.figure != "order":
+            return gaussian_noise(epsilon, self.delta)
+        # theory/accounting.md, Proposition 2: at one order epsilon is this and a divergence, which
+        # falls about as the noise's square.
+        order = self.order
+        least = math.log1p(-1 / order) - math.log(self.delta * order) / (order - 1)
+        return max(epsilon - least, 1e-9 * epsilon) ** -0.5
 
-    def tight(self, noise: float) -> bool:
-        """Whether this noise meets the target with epsilon within TOLERANCE of it."""
-        epsilon = self.at(noise)
-        return epsilon is not None and self.target * (1 - TOLERANCE) <= epsilon <= self.target
+    def _chosen(self, release: Release) -> Literal["coordinates", "energy", "noise", "order"]:
+        # Codes of one coordinate have bounds of their own, which are the accountant's to compare.
+        if release.coordinate_channel is not None:
+            return "coordinates"
+        # theory/martingale.md: the accountant then finds hardly more than Gaussian noise's epsilon.
+        if release.steps is not None:
+            return "energy"
+        # Very many clients are not all counted beside Gaussian noise.
+        nearer = self._beside(release) <= account_at([release], self.delta, self.order)
+        return "noise" if nearer else "order"
 
-    def run(self, start: float) -> float | None:
-        """The least noise found that meets the target; None if none does."""
-        first = self.buildable(start)
-        if first is None:
-            return None
-        # Epsilon need not be monotone: a bracket is two noises that were evaluated and lie on
-        # different sides of the target.
-        if self.tight(first):
-            return first
-        if self.enough(first):
-            return self.narrow(*self.walk(first, down=True))
-        bad, good = self.walk(first, down=False)
-        if not self.enough(good):
-            inside = self.inside(bad, good)
-            if inside is None:
-                return None
-            bad, good = inside
-        return self.narrow(good, bad)
-
-    def buildable(self, start: float) -> float | None:
-        """A noise near the start at which a mechanism can be built."""
-        # A logarithmic grid, nearest to the start first: the range spans 18 decades.
-        span = math.log(self.high / self.low)
-        grid = [_six(self.low * math.exp(span * k / STEPS)) for k in range(STEPS + 1)]
-        points = [start, *sorted(grid, key=lambda noise: abs(math.log(noise / start)))]
-        return next((noise for noise in points if self.at(noise) is not None), None)
-
-    def walk(self, first: float, *, down: bool) -> tuple[float, float]:
-        """(last noise on the side of `first`, next one), by growing steps across the target.
-
-        They are equal at an end of the range. There may be no mechanism at the next one.
-        """
-        side, here, factor = self.enough(first), first, 1.0
-        there = self.guess(first)
-        for _ in range(STEPS):
-            # A tight noise ends the walk on either side: it is good enough.
-            if self.at(there) is None or self.enough(there) != side or self.tight(there):
-                break
-            here = there
-            if there == (self.low if down else self.high):
-                break
-            # The second guess is mostly right. Then steps grow as 1.05, 1.05**2, 1.05**4, …: about
-            # ten of them cross the range.
-            guess = self.guess(there)
-            there = (
-                min(guess, self.clamp(there / factor))
-                if down
-                else max(guess, self.clamp(there * factor))
-            )
-            factor = max(factor * factor, 1.05)
-        return here, there
-
-    def guess(self, noise: float) -> float:
-        """A guess of the noise at the target: as if it were Gaussian noise."""
-        epsilon = self.at(noise)
-        if not epsilon or math.isinf(epsilon):
-            return noise
-        return self.clamp(noise * self.aim / gaussian_noise(epsilon, self.delta))
-
-    def narrow(self, good: float, bad: float) -> float:
-        """Narrow the bracket, by a secant in logarithms or by bisection."""
-        for step in range(STEPS):
-            upper, lower = self.at(bad), self.at(good)
-            if good == bad or self.tight(good):
-                break
-            # To find out what cannot be built may take seconds a step.
-            if upper is None and abs(math.log(bad / good)) < EDGE:
-                break
-            # Every fourth step bisects, so that a sharply bent curve cannot stall the secant, and
-            # every step where it jumps.
-            part = 0.5
-            if upper is not None and lower and upper < JUMP * lower and step % 4 != 3:
-                most, least = (gaussian_noise(each, self.delta) for each in (lower, upper))
-                part = math.log(most / self.aim) / math.log(most / least)
-            middle = _six(good * (bad / good) ** min(max(part, 1e-3), 1 - 1e-3))
-            if middle in (good, bad):
-                middle = _six((good + bad) / 2)
-            if middle in (good, bad):  # six digits show no number in between
-                break
-            good, bad = (middle, bad) if self.enough(middle) else (good, middle)
-        return good
-
-    def inside(self, here: float, end: float) -> tuple[float, float] | None:
-        """A bracket (too little, enough) between two noises that both miss the target."""
-        if self.at(end) is None:  # bisect for the largest noise that can be built
-            for _ in range(STEPS // 2):
-                middle = _six(math.sqrt(here * end))
-                if middle in (here, end):
-                    break
-                if self.enough(middle):
-                    return here, middle
-                here, end = (here, middle) if self.at(middle) is None else (middle, end)
-        # Without a finite epsilon there is no minimum to look for.
-        if all(epsilon is None or math.isinf(epsilon) for epsilon in self.tried.values()):
-            return None
-        # Epsilon may have a minimum in between.
-        for _ in range(STEPS // 4):
-            noises = sorted(noise for noise, epsilon in self.tried.items() if epsilon is not None)
-            least = min(noises, key=lambda noise: self.tried[noise] or math.inf)
-            place = noises.index(least)
-            sides = noises[max(place - 1, 0) : place + 2]
-            for left, right in itertools.pairwise(sides):
-                middle = _six(math.sqrt(left * right))
-                if self.enough(middle):
-                    return sides[0], middle
-        return None
-
-    def clamp(self, noise: float) -> float:
-        return _six(min(max(noise, self.low), self.high))
-
-    def out_of_reach(self, delta: float, rounds: int) -> OutOfReach:
-        """The error to raise if no noise meets the target."""
-        epsilons = {noise: value for noise, value in self.tried.items() if value is not None}
-        # The message names the least epsilon found, and why larger noise was not possible.
-        target = repr(float(self.target)).removesuffix(".0")
-        start = f"epsilon <= {target} at delta = {delta} over {rounds} rounds is out of reach"
-        if not epsilons:
-            reason = next(iter(self.reasons.values()))
-            return OutOfReach(f"{start}: no noise can be built. {reason}", math.inf, None)
-        noise = min(epsilons, key=lambda candidate: (epsilons[candidate], -candidate))
-        beyond = [candidate for candidate in self.reasons if candidate > noise]
-        why = self.reasons[min(beyond)] if beyond else f"Noise above {self.high:g} is not tried."
-        if math.isinf(epsilons[noise]):
-            return OutOfReach(f"{start}: epsilon is infinite for any noise.", math.inf, noise)
-        nearest = round_up(epsilons[noise])
-        text = f"{start}: the least epsilon found is {nearest}, at noise = {noise:g}. {why}"
-        return OutOfReach(text, float(nearest), noise)
-
-
-def _six(value: float) -> float:
-    """Six significant digits, so that the printed number is exactly the one checked."""
-    return float(f"{value:.6g}")
+    def _beside(self, release: Release) -> float:
+        square = release.squared_mu
+        return math.inf if square is None else gaussian_epsilon(math.sqrt(square), self.delta)

@@ -51,6 +51,34 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return max(0.0, mu * (high + mu / 2) + 4 * UNIT * mu * (abs(high) + mu / 2))
 
 
+def gaussian_epsilon_below(mu: float, delta: float) -> float:
+    """Least epsilon of one Gaussian release, rounded down: what real-valued noise does reveal.
+
+    Args:
+        mu: at most the distance of neighbours over the standard deviation of the noise; >= 0.
+        delta: in [0, 1).
+
+    Example:
+        >>> 0 < gaussian_epsilon(1.0, 1e-5) - gaussian_epsilon_below(1.0, 1e-5) < 1e-9
+        True
+    """
+    if mu == 0:
+        return 0.0
+    if delta == 0 or math.isinf(mu):
+        return math.inf
+    log_delta = math.log(delta) * (1 - 8 * UNIT)
+    low, high = max(-mu / 2, -40.0), math.sqrt(-2 * log_delta) * (1 + 1e-9) + 1e-9
+    if _log_below(low, mu) <= log_delta:
+        return 0.0
+    while (middle := (low + high) / 2) not in (low, high):
+        if _log_below(middle, mu) > log_delta:
+            low = middle
+        else:
+            high = middle
+    # theory/gaussian.md, Proposition 3: four roundings.
+    return max(0.0, mu * (low + mu / 2) - 4 * UNIT * mu * (abs(low) + mu / 2))
+
+
 def gaussian_noise(epsilon: float, delta: float) -> float:
     """About the deviation of Gaussian noise of this guarantee at distance 1; not a proven figure.
 
@@ -94,6 +122,25 @@ def log_gaussian_delta(threshold: float, mu: float) -> float:
     log = math.log(height / 2)
     # theory/gaussian.md, Proposition 3.
     return log - threshold**2 / 2 + 16 * UNIT * (1 + abs(log) + threshold**2)
+
+
+def _log_below(threshold: float, mu: float) -> float:
+    """log of a lower bound of the same delta."""
+    root = math.sqrt(2)
+    right = float(erfcx((threshold + mu) / root))
+    if threshold < 0:
+        # theory/gaussian.md, Propositions 1 and 3.
+        value = float(ndtr(-threshold)) - math.exp(-(threshold**2) / 2) * right / 2 - 4 * SPECIAL
+        return math.log(value) if value > 0 else -math.inf
+    left = float(erfcx(threshold / root))
+    # theory/gaussian.md, Proposition 1: at least the distance times the slope where it is flatter.
+    slope = 2 / math.sqrt(math.pi) - root * (threshold + mu) * right
+    height = max(left - right - 2 * SPECIAL * left, mu / root * (slope - 2 * SPECIAL))
+    if height <= 0:
+        return -math.inf
+    log = math.log(height / 2)
+    # theory/gaussian.md, Proposition 3.
+    return log - threshold**2 / 2 - 16 * UNIT * (1 + abs(log) + threshold**2)
 
 
 def step_square(curvature: float) -> float:

@@ -9,6 +9,7 @@ import math
 from typing import Literal
 
 from randquant.privacy.accounting.release import Release, ReleaseDefaults, check_release
+from randquant.privacy.accounting.rounds import SeenRound
 from randquant.privacy.guarantee import Neighboring, Trust, rounded_up
 
 Draw = Literal["fixed", "poisson", "drawn"]
@@ -41,6 +42,13 @@ class HiddenRelease(ReleaseDefaults):
     def sampled(self) -> bool:
         """Yes."""
         return True
+
+    def _attacked_rounds(self, stand_in: bool) -> tuple[SeenRound, ...]:
+        """Of one round in which the client may be absent."""
+        # theory/composition.md, Proposition 12: models show sums, not the codes of one client.
+        if self.models and self.release.trust == "local":
+            return ()
+        return self.release.attacked_rounds(stand_in)
 
 
 def distance_of(release: Release | None) -> float | None:

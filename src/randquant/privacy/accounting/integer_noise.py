@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 from randquant._internal import validate
 from randquant.privacy.accounting.gaussian import step_square
+from randquant.privacy.accounting.hidden_attacks import DrawnRound
 from randquant.privacy.accounting.release import ReleaseDefaults, check_size, whole_times
+from randquant.privacy.accounting.rounds import IntegerRound, places_of
 from randquant.privacy.certificates.noise import Noise, shift_divergence
 from randquant.privacy.guarantee import (
     LARGEST_COHORT,
@@ -30,6 +32,8 @@ class NoiseRelease(ReleaseDefaults):
         dimension: coordinates of a sum.
         rounds: rounds that the client takes part in.
         neighboring: the neighbouring relation of that distance.
+        longest: how far a clipped update reaches along one coordinate, in steps; None for the whole
+            distance. For lower ends only.
 
     Do not count clients that collude with the server in `cohort`: they know their own noise.
 
@@ -43,12 +47,15 @@ class NoiseRelease(ReleaseDefaults):
     dimension: int
     rounds: int
     neighboring: Neighboring = "replace_one"
+    longest: int | None = None
 
     def __post_init__(self) -> None:
         validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
         validate.whole("squared_distance", self.squared_distance, low=0)
         check_size(self.dimension, self.rounds)
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
+        if self.longest is not None:
+            validate.whole("longest", self.longest, low=0)
 
     @property
     def trust(self) -> Trust:
@@ -85,6 +92,29 @@ class NoiseRelease(ReleaseDefaults):
         if math.isinf(step):  # a law too narrow to compare
             return None
         return rounded_up(self.rounds * self.squared_distance * step)
+
+    @property
+    def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:
+        """Updates along one coordinate, in each round."""
+        return tuple((DrawnRound(seen, 1.0), self.rounds) for seen in self.attacked_rounds(False))
+
+    def attacked_rounds(self, stand_in: bool) -> tuple[IntegerRound, ...]:
+        """Updates along one coordinate, as long as may be."""
+        # Opposite updates are twice as far apart as either is from zero.
+        worlds = 2 if self.neighboring == "replace_one" else 1
+        reach = math.isqrt(self.squared_distance) // worlds
+        if self.longest is not None:
+            reach = min(reach, self.longest)
+        # theory/composition.md, Proposition 12: integers are sent as they are.
+        return tuple(
+            IntegerRound(
+                self.noise,
+                self.cohort,
+                round((one - absent) * reach),
+                round((other - absent) * reach),
+            )
+            for one, other, absent in places_of(self.neighboring, stand_in)
+        )
 
     def repeated(self, times: int) -> NoiseRelease:
         """The same release over `times` times as many rounds."""

@@ -37,6 +37,10 @@ class RankWorlds:
         """The same, rounded down: an update and its negative, or zero, are told apart as easily."""
         return self._losses(upward=False)
 
+    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
+        """Nothing closer is known."""
+        return ()
+
     def _losses(self, *, upward: bool) -> tuple[PrivacyLoss, ...]:
         # theory/rank.md, Propositions 1 and 3; rounded by theory/composition.md, Proposition 4.
         pairs = self.table.pairs(self.neighboring)

@@ -9,6 +9,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.accounting.attacks import RunAttack
 from randquant.privacy.accounting.composition.loss import Worlds
 from randquant.privacy.accounting.martingale import Steps
+from randquant.privacy.accounting.rounds import SeenRound
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
 
 
@@ -95,6 +96,14 @@ class Release(Protocol):
         """Attacks on parts of the run, each with how many parts it is repeated in; for `lower`."""
         ...
 
+    def attacked_rounds(self, stand_in: bool) -> tuple[SeenRound, ...]:
+        """Inputs of one round that are easy to tell apart, and the client's absence; for `lower`.
+
+        Args:
+            stand_in: another client takes its place, with any update; else zeros do.
+        """
+        ...
+
     def zeroed(self) -> Release | None:
         """The same release for `zero_out` neighbours; None if it does not follow from this one."""
         ...
@@ -172,6 +181,10 @@ class ReleaseDefaults:
 
     @property
     def attacks(self) -> tuple[tuple[RunAttack, int], ...]:
+        """None is known."""
+        return ()
+
+    def attacked_rounds(self, stand_in: bool) -> tuple[SeenRound, ...]:
         """None is known."""
         return ()
 

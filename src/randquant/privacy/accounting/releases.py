@@ -14,10 +14,11 @@ from typing import Literal
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting import release as checks
-from randquant.privacy.accounting.attacks import SumAttack, on_updates
+from randquant.privacy.accounting.attacks import SumAttack, on_rounds, on_updates
 from randquant.privacy.accounting.examples import check_examples, share
 from randquant.privacy.accounting.martingale import Steps, steps_of_sums
 from randquant.privacy.accounting.release import ReleaseDefaults, whole_times
+from randquant.privacy.accounting.rounds import NormalRound, SumRound, places_of
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
 from randquant.privacy.certificates.sums.bell import bell_square
@@ -95,6 +96,12 @@ class ChannelRelease(ReleaseDefaults):
             return ()
         ends = [(self.releases, self.channel.clip)]
         return on_updates(self.channel, self.cohort, self.neighboring, ends)
+
+    def attacked_rounds(self, stand_in: bool) -> tuple[SumRound, ...]:
+        """Every coordinate at the clip."""
+        return on_rounds(
+            self.channel, self.cohort, self.neighboring, stand_in, self.dimension, self.channel.clip
+        )
 
     def zeroed(self) -> ChannelRelease:
         """The same release for `zero_out` neighbours."""
@@ -214,12 +221,35 @@ class VectorRelease(ReleaseDefaults):
     @property
     def attacks(self) -> tuple[tuple[SumAttack, int], ...]:
         """Updates that are long in as few coordinates as may be, or in all of them."""
-        whole = self.clip_norm if self.whole_norm is None else self.whole_norm
-        reach = min(self.clip_norm, whole / (self.examples or 1))
-        power = 1 if self.norm == "l1" else 2
-        few = min(max(int((reach / self.channel.clip) ** power), 1), self.dimension)
-        lengths = [(m * self.rounds, reach / m ** (1 / power)) for m in {few, self.dimension}]
+        lengths = [
+            (count * self.rounds, self._length(count)) for count in {self._few, self.dimension}
+        ]
         return on_updates(self.channel, self.cohort, self.neighboring, lengths)
+
+    def attacked_rounds(self, stand_in: bool) -> tuple[SumRound, ...]:
+        """Updates that are long in as few coordinates as may be."""
+        return on_rounds(
+            self.channel, self.cohort, self.neighboring, stand_in, self._few,
+            self._length(self._few),
+        )  # fmt: skip
+
+    @property
+    def _few(self) -> int:
+        """As few coordinates as hold the whole norm, within the clip."""
+        return min(max(int((self._reach / self.channel.clip) ** self._power), 1), self.dimension)
+
+    def _length(self, count: int) -> float:
+        """How long an update may be in each of so many coordinates."""
+        return self._reach / count ** (1 / self._power)
+
+    @property
+    def _reach(self) -> float:
+        whole = self.clip_norm if self.whole_norm is None else self.whole_norm
+        return min(self.clip_norm, whole / (self.examples or 1))
+
+    @property
+    def _power(self) -> int:
+        return 1 if self.norm == "l1" else 2
 
     @property
     def _apart(self) -> float:
@@ -317,6 +347,15 @@ class GaussianRelease(ReleaseDefaults):
         """rounds / noise_multiplier^2: many Gaussian releases are one."""
         # theory/gaussian.md, Proposition 1; two roundings.
         return rounded_up(self.rounds / self.noise_multiplier**2)
+
+    def attacked_rounds(self, stand_in: bool) -> tuple[NormalRound, ...]:
+        """Updates as far apart as may be, of a ball around zero."""
+        halves = 2 if self.neighboring == "replace_one" else 1
+        reach = (1 - 8 * UNIT) / (halves * self.noise_multiplier)
+        return tuple(
+            NormalRound((one - absent) * reach, (other - absent) * reach)
+            for one, other, absent in places_of(self.neighboring, stand_in)
+        )
 
     def repeated(self, times: int) -> GaussianRelease:
         """The same release over `times` times as many rounds."""

@@ -20,6 +20,7 @@ from randquant.privacy.accounting.hidden import (
     check_unseen,
     distance_of,
 )
+from randquant.privacy.accounting.hidden_attacks import DrawnRound
 from randquant.privacy.accounting.release import Release, whole_times
 from randquant.privacy.divergence import UNIT
 
@@ -143,6 +144,14 @@ class Sampled(HiddenRelease):
             return Mixture.of_exchange(self.rate, (away, -away)), self.rounds
         # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
         return Mixture.of_exchange(self.rate, (apart, 0.0)), self.rounds
+
+    @property
+    def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:
+        """Inputs that are easy to tell apart from each other and from absence, in every round."""
+        # theory/composition.md, Proposition 12: taking part less often tells less.
+        rate = self.rate * (1 - 8 * UNIT)
+        rounds = self._attacked_rounds(self.scheme == "fixed")
+        return tuple((DrawnRound(seen, rate), self.rounds) for seen in rounds)
 
     def repeated(self, times: int) -> Sampled:
         """In so many times the rounds."""

@@ -17,11 +17,17 @@ from randquant.privacy.certificates.sums.bits import straightened
 from randquant.privacy.certificates.sums.chain import Powers, rounding
 from randquant.privacy.divergence import UNIT
 
-MOST_CLIENTS = 2**13
+MOST_CLIENTS = 2**17
 """More clients are not counted: they only hide more."""
 
 FINE = 64
 """The k-th arrangement from an end is bounded together with k / FINE others, about."""
+
+LARGE = 2**13
+"""Of more clients, at least `WORK` / clients or `FEW` parts of all arrangements are bounded
+together: each takes time that grows with the clients."""
+
+WORK, FEW = 2**21, 48
 
 LEAST = 1e-250
 """Less likely sums are bounded by a formula."""
@@ -56,7 +62,7 @@ def bell_square(channel: Channel, clients: int) -> float:
     low, high = sorted(int(weight) for weight in one.weights[:, 1])
     mirror = low + high == one.denominator
     ends = low / one.denominator, high / one.denominator
-    longest = _longest(*ends, min(clients, MOST_CLIENTS) - 1, mirror)
+    longest = _longest(*ends, clients - 1, mirror)
     # theory/vector-sums.md, Proposition 17: the way from end to end is this long, at least.
     return (longest / bit.narrowest) ** 2 * SLACK
 
@@ -64,7 +70,7 @@ def bell_square(channel: Channel, clients: int) -> float:
 def _longest(low: float, high: float, others: int, mirror: bool) -> float:
     """Largest distance, in deviations, that the way from end to end has at some sum."""
     left, right = (Powers(np.array([1 - end, end])) for end in (low, high))
-    error = rounding(others + 1, 2) + 8 * UNIT
+    error = rounding(min(others + 1, MOST_CLIENTS), 2) + 8 * UNIT
     worst = 0.0
     for at_left, at_right in _arrangements(others, mirror):
         noise = left.of(at_left).convolve(right.of(at_right))
@@ -81,10 +87,13 @@ def _longest(low: float, high: float, others: int, mirror: bool) -> float:
 
 def _arrangements(others: int, mirror: bool) -> Iterator[tuple[int, int]]:
     """How many of the others are at the left and at the right end, at least."""
+    together = others + 1 - MOST_CLIENTS
+    if others > LARGE:
+        together = max(together, others // max(WORK // others, FEW))
     done = 0
     while done <= others // 2:
         # theory/vector-sums.md, Proposition 1: who is not counted only hides more.
-        more = min(done // FINE, others - done)
+        more = min(max(done // FINE, together), others - done)
         yield others - done - more, done
         if not mirror:
             yield done, others - done - more
@@ -135,11 +144,18 @@ def _beyond(at_left: int, at_right: int, low: float, high: float, below: int) ->
     outer = np.sqrt(2 * rare)
     far = np.sqrt(2 * (rare - math.log(math.sqrt(2 * math.pi)) - np.log(outer + 1 / outer)))
     falls = _odds(at_left, at_right, low, high, np.maximum(sums - 2, 0)) * (1 - 1e-9)
-    worst, tail = 0.0, 0.0
-    for fall, deviations in zip(falls.tolist(), far.tolist(), strict=True):
-        tail = fall * (1 + tail)
-        worst = max(worst, 1 / ((1 - high + tail) * deviations))
-    return worst * SLACK
+    return float((1 / ((1 - high + _falling(falls)) * far)).max()) * SLACK
+
+
+def _falling(falls: np.ndarray) -> np.ndarray:
+    """f_j + f_j f_(j-1) + …, or less: as many terms as float64 shows, twice as many each time."""
+    tails, products, reach = falls.copy(), falls.copy(), 1
+    while reach < len(falls) and products[reach:].max() > UNIT:
+        # All terms are positive: whatever is left out makes the sum smaller.
+        tails[reach:] += products[reach:] * tails[:-reach]
+        products[reach:] *= products[:-reach]
+        products[:reach], reach = 0.0, 2 * reach
+    return tails
 
 
 def _odds(at_left: int, at_right: int, low: float, high: float, mean: np.ndarray) -> np.ndarray:

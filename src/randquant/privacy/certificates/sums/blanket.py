@@ -138,31 +138,26 @@ def _fitted(table: np.ndarray, shapes: list[np.ndarray]) -> tuple[float, list[np
         return min(value for value, _ in alone), [np.concatenate([s for _, (s,) in alone])]
     places = [levels - len(shape) + 1 for shape in shapes]
     starts = np.cumsum([0, *places])
-    size = int(starts[-1])
-    rows, columns, entries = [], [], []
+    size, kinds = int(starts[-1]), np.arange(len(shapes))
+    codes, columns, entries = [], [], []
     for shape, start, count in zip(shapes, starts[:-1], places, strict=True):
-        for z in np.flatnonzero(shape):
-            rows.append(np.arange(count) + z)
-            columns.append(start + np.arange(count))
-            entries.append(np.full(count, shape[z] / shape.sum()))
+        used = np.flatnonzero(shape)
+        codes.append((used[:, None] + np.arange(count)).ravel())
+        columns.append(np.tile(start + np.arange(count), len(used)))
+        entries.append(np.repeat(shape[used] / shape.sum(), count))
     # theory/sums.md, Proposition 3: under each row, the shapes at all their places; and of each
     # shape at least one share for all vertices, whose variance is to be largest.
-    cover = coo_matrix(
-        (np.concatenate(entries), (np.concatenate(rows), np.concatenate(columns))), (levels, size)
-    )
-    per_shape = coo_matrix(
-        (np.ones(size), (np.repeat(np.arange(len(shapes)), places), np.arange(size)))
-    )
-    from scipy.sparse import block_diag, hstack, vstack
-
-    all_vertices = range(vertices)
-    kinds = vstack([-coo_matrix(np.eye(len(shapes)))] * vertices)
-    matrix = vstack(
-        [
-            hstack([block_diag([cover] * vertices), coo_matrix((vertices * levels, len(shapes)))]),
-            hstack([block_diag([-per_shape for _ in all_vertices]), -kinds]),
-        ]
-    )
+    each = np.arange(vertices)[:, None]
+    shares = vertices * levels + each * len(shapes)
+    parts = [
+        (each * levels + np.concatenate(codes), each * size + np.concatenate(columns),
+         np.concatenate(entries)),
+        (shares + np.repeat(kinds, places), each * size + np.arange(size), -1.0),
+        (shares + kinds, vertices * size + kinds + 0 * each, 1.0),
+    ]  # fmt: skip
+    flat = [[part.ravel() for part in np.broadcast_arrays(*three)] for three in parts]
+    row, column, entry = (np.concatenate(side) for side in zip(*flat, strict=True))
+    matrix = coo_matrix((entry, (row, column)))
     limits = np.concatenate([table.ravel(), np.zeros(vertices * len(shapes))])
     variance = [_variance(shape) for shape in shapes]
     cost = np.concatenate([np.zeros(vertices * size), -np.array(variance)])

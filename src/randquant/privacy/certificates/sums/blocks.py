@@ -93,14 +93,24 @@ def _fitted(
         return None
     bells = [shape / shape.sum() for shape in shapes]
     laws = [functools.reduce(np.convolve, rows[list(block)]) for block in blocks]
-    shares = np.min([_shares(law, bells[:1], 0.0) for law in laws], axis=0)
+    shares = _common(laws, bells[:1], 0.0)
     if len(bells) > 1:
         # theory/sums.md, Proposition 13: of each bell what all laws have at once.
-        shares = np.min([_shares(law, bells, TAKEN * shares[0]) for law in laws], axis=0)
+        shares = _common(laws, bells, TAKEN * shares[0])
     weights = [int(share * channel.denominator) for share in shares.tolist()]
     if min(weights) <= 0:
         return None
     return Blanket(tuple(shapes), tuple(weights), channel.denominator, size, kinds)
+
+
+def _common(laws: list[np.ndarray], bells: list[np.ndarray], first: float) -> np.ndarray:
+    """The least shares of all laws; of the rest it is of no use if one has nothing of a bell."""
+    least = np.ones(len(bells))
+    for law in laws:
+        least = np.minimum(least, _shares(law, bells, first))
+        if least.min() <= 0:
+            break
+    return least
 
 
 def _bell(variance: float) -> np.ndarray:

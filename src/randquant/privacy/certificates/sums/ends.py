@@ -61,8 +61,11 @@ def between_ends(channel: Channel, clients: int, order: float, loose: float = LO
     if clients <= LARGEST_CHAIN:
         return _Ends(channel, clients, order, loose).run(alone)
     found = by_blanket(channel, min(clients, LARGEST_SUM), order, alone)
-    # theory/vector-sums.md, Proposition 1: more clients hide more.
-    upper = min(found.upper, between_ends(channel, LARGEST_CHAIN, order, loose).upper)
+    upper = found.upper
+    # Of fewer clients the curvature is larger, about by as much as they are fewer.
+    if upper * LARGEST_CHAIN > found.lower * clients:
+        # theory/vector-sums.md, Proposition 1: more clients hide more.
+        upper = min(upper, between_ends(channel, LARGEST_CHAIN, order, loose).upper)
     return Kappa(min(found.lower, upper), upper, order, found.witness)
 
 

@@ -1,0 +1,191 @@
+"""Attacks on runs in which nobody sees which rounds a client takes part in: lower ends.
+
+Derivation: `docs/theory/composition.md`, Propositions 12 and 13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant.privacy.accounting.composition.fourier import powered
+from randquant.privacy.accounting.composition.loss import PrivacyLoss
+from randquant.privacy.accounting.rounds import CELLS, SeenRound
+from randquant.privacy.divergence import UNIT
+
+LEAST = 1e-250
+"""Less likely outcomes are left out; those that are so in the other world count as that likely."""
+
+PRECISE = 1e-4
+"""Outcomes whose masses are known less well are left out."""
+
+SIZE = 2**17
+"""Points of the grid on which scores are added up."""
+
+MOST_ROUNDS = 2**20
+"""Scores of more rounds are not added up."""
+
+UNLIKELY = 1e-18
+"""Scores of outcomes less likely are those of others."""
+
+FINEST = 2**15
+"""Values of the score of one round, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRound:
+    """One round, in which the client takes part with some probability.
+
+    Attributes:
+        seen: the round's inputs, and what is seen of them.
+        rate: the probability of taking part; 1 for a round that it surely takes part in.
+    """
+
+    seen: SeenRound
+    rate: float
+
+    def attained(self) -> tuple[PrivacyLoss, ...]:
+        """The loss of this round, rounded down, either world first."""
+        return _both_ways(*self._worlds())
+
+    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
+        """The loss of the sum of the scores of so many rounds, rounded down."""
+        if times > MOST_ROUNDS:
+            return ()
+        # theory/composition.md, Proposition 13, with the log-ratio of a round as its score.
+        first, second, error = _precise(*self._worlds())
+        return _summed(([(first, times)], [(second, times)]), np.log(first / second), error)
+
+    def _worlds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The laws of what is seen in either world, and their errors."""
+        laws = self.seen.laws()
+        # theory/composition.md, Proposition 12: 3 units for the mix.
+        first, second = (
+            (1 - self.rate) * laws.absent + self.rate * law for law in (laws.first, laws.second)
+        )
+        return first, second, laws.error + 8 * UNIT
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRun:
+    """A run in which the client takes part in some rounds that are drawn.
+
+    Attributes:
+        seen: the inputs of every round that the client takes part in, and what is seen of them.
+        participations: in how many rounds.
+        total: rounds of the run.
+    """
+
+    seen: SeenRound
+    participations: int
+    total: int
+
+    def attained(self) -> tuple[PrivacyLoss, ...]:
+        """The loss of the sum of all rounds' scores, or outcomes, rounded down, either way."""
+        found = self._of_scores()
+        for added in self.seen.added(self.participations, self.total):
+            found += DrawnRound(added, 1.0).attained()
+        return found
+
+    def _of_scores(self) -> tuple[PrivacyLoss, ...]:
+        if self.total > MOST_ROUNDS:
+            return ()
+        laws = self.seen.laws()
+        first, second, absent, error = _precise(laws.first, laws.second, laws.absent, laws.error)
+        rate, left = self.participations / self.total, self.total - self.participations
+        # theory/composition.md, Proposition 13: any score gives a lower end; the log-ratio of
+        # rounds that are drawn one by one is nearly the best.
+        mixed = [(1 - rate) * absent + rate * law for law in (first, second)]
+        worlds = tuple([(law, self.participations), (absent, left)] for law in (first, second))
+        return _summed(worlds, np.log(mixed[0] / mixed[1]), error)
+
+    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
+        """Nothing closer is known of several runs."""
+        return ()
+
+
+def _precise(*laws: np.ndarray) -> list[np.ndarray]:
+    """The same laws, the last of them the errors, where they are known well."""
+    # theory/composition.md, Proposition 13: runs with other outcomes are told apart no more.
+    some = (np.min(laws[:-1], axis=0) > LEAST) & (laws[-1] < PRECISE)
+    return [law[some] for law in laws]
+
+
+def _summed(
+    worlds: Sequence[list[tuple[np.ndarray, int]]], score: np.ndarray, error: np.ndarray
+) -> tuple[PrivacyLoss, ...]:
+    """The loss of a sum of scores, either world first.
+
+    Args:
+        worlds: in each, laws of a round's outcomes, and in how many rounds they hold.
+        score: of each outcome.
+        error: relative error of each mass.
+    """
+    rounds = sum(times for _, times in worlds[0])
+    # theory/composition.md, Proposition 13: relative errors of all rounds.
+    relative = 1.1 * rounds * float(error.max(initial=0.0))
+    if not len(score) or relative > 0.1:
+        return ()
+    typical = np.sum([law * (times / rounds) for law, times in worlds[0]], axis=0)
+    likely = typical > UNLIKELY
+    score = np.clip(score, score[likely].min(), score[likely].max())
+    mean = float(typical @ score) / float(typical.sum())
+    spread = math.sqrt(rounds * float(typical @ (score - mean) ** 2))
+    step = max(float(np.ptp(score)) / FINEST, 32 * spread / SIZE, 1e-300)
+    low = float(score.min())
+    place = np.rint((score - low) / step).astype(np.int64)
+    start = round(rounds * (mean - low) / step) - SIZE // 2
+    sums = [_sum_of(parts, place, start) for parts in worlds]
+    return _certain(sums, relative)
+
+
+def _sum_of(
+    parts: list[tuple[np.ndarray, int]], place: np.ndarray, start: int
+) -> tuple[np.ndarray, float]:
+    """(SIZE,) masses of the sum of all places modulo SIZE, and the length of their errors."""
+    (law, times), *rest = parts
+    sums, error = powered(law, place, 0, SIZE, times)
+    for other, more in rest:
+        if not more:
+            continue
+        # theory/composition.md, Proposition 13: what is negative is an error.
+        once = np.maximum(sums, 0.0)
+        one = np.bincount(place % SIZE, weights=other, minlength=SIZE)
+        # theory/composition.md, Proposition 7: one of the factors is what was added up so far.
+        sums, added = powered(one, np.arange(SIZE), 0, SIZE, more + 1, once)
+        error += added
+    return np.roll(sums, -start % SIZE), error
+
+
+def _certain(found: list[tuple[np.ndarray, float]], relative: float) -> tuple[PrivacyLoss, ...]:
+    """The losses of two laws on the grid, whose errors' lengths are known; `relative` besides."""
+    width = SIZE // CELLS
+    # theory/composition.md, Proposition 13: of a cell, the root of its width times the length.
+    cells = [
+        (sums.reshape(CELLS, width).sum(axis=1), 1.01 * math.sqrt(width) * error + width * UNIT)
+        for sums, error in found
+    ]
+    losses = []
+    for (one, off), (other, other_off) in (cells, cells[::-1]):
+        surely, most = one - off, np.maximum(other, 0.0) + other_off
+        used = surely > 0
+        loss = np.log(surely[used] / most[used])
+        loss -= 2.1 * relative + 8 * UNIT + 18 * UNIT * np.abs(loss)
+        losses.append(PrivacyLoss(loss, surely[used] * (1 - 1.1 * relative), 0.0, upward=False))
+    return tuple(losses)
+
+
+def _both_ways(first: np.ndarray, second: np.ndarray, error: np.ndarray) -> tuple[PrivacyLoss, ...]:
+    """The loss of two laws with relative errors, rounded down, either one first."""
+    found = []
+    for law, other in ((first, second), (second, first)):
+        used = (law > LEAST) & (error < PRECISE)
+        mass, off = law[used], error[used]
+        loss = np.log(mass / np.maximum(other[used], LEAST))
+        # theory/composition.md, Proposition 12, as in Proposition 11.
+        loss -= 2.1 * off + 8 * UNIT + 18 * UNIT * np.abs(loss)
+        found.append(PrivacyLoss(loss, mass * (1 - 1.1 * off), 0.0, upward=False))
+    return tuple(found)

@@ -1,0 +1,353 @@
+"""Changed files and payloads: python tests/flips.py [BYTES [SEED]], by default 200.
+
+Of every kind of file that the product writes and reads again, so many changes of a byte and as
+many of a digit, one at a time. Prints how many were refused, how many were read as before (a
+change of white space), and how many were accepted with another content: these must be none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ["RANDQUANT_CACHE"] = "off"
+
+import fuzz
+import numpy as np
+import torch
+from flower_grid import InProcessGrid, client_app
+from flower_rounds import ANYTHING, fedavg, model, mover, noisy
+from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.common.serde import config_record_from_proto, config_record_to_proto
+from flwr.proto.recorddict_pb2 import ConfigRecord as ConfigRecordProto
+from google.protobuf.message import DecodeError
+from nvflare_job import MECHANISM, Server
+from torch import nn
+
+import randquant as rq
+from randquant._internal import cache, sealed
+from randquant._internal.serialization import from_json
+from randquant.aggregation.adaptive import AdaptiveMechanism
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.registry import update_mechanism
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels import wire
+from randquant.integrations.flower import state
+from randquant.integrations.flower.accountant import RunAccountant
+from randquant.integrations.flower.ledger import ClientLedger
+from randquant.integrations.flower.membership import SUM, Membership
+from randquant.integrations.flower.messages import terms_text
+from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.ledger import AnswerLedger
+from randquant.integrations.nvflare.request import SiteAccountant
+from randquant.papers.gallery import gallery
+from randquant.papers.saved import as_json
+from randquant.privacy.certificates.file import channel_record
+from randquant.training.config import TrainConfig
+from randquant.training.federated import train
+from randquant.training.runs import binding, checkpoint, execution, secret
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs import status as run_status
+
+REFUSED = (ValueError, TypeError, OSError)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A file, and what is read of it; two equal contents have equal text."""
+
+    name: str
+    path: Path
+    read: Callable[[], Any]
+
+
+def flipped(rng: random.Random, good: bytes, digits: bool) -> bytes:
+    """One other byte, or one other digit."""
+    wanted = b"0123456789"
+    places = [at for at, byte in enumerate(good) if not digits or byte in wanted]
+    at = rng.choice(places)
+    others = sorted({*(wanted if digits else range(256))} - {good[at]})
+    return good[:at] + bytes([rng.choice(others)]) + good[at + 1 :]
+
+
+def flips(kind: Kind, count: int, seed: int) -> tuple[int, int, int]:
+    """(refused, as before, accepted with another content) of `count` bytes and as many digits."""
+    rng, good = random.Random(f"{kind.name} {seed}"), kind.path.read_bytes()
+    before, refused, same, other = repr(kind.read()), 0, 0, 0
+    has_digits = any(byte in b"0123456789" for byte in good)
+    try:
+        for digits in (False, True) if has_digits else (False,):
+            for _ in range(count):
+                kind.path.write_bytes(flipped(rng, good, digits))
+                try:
+                    found = repr(kind.read())
+                except REFUSED:
+                    refused += 1
+                    continue
+                same += found == before
+                other += found != before
+    finally:
+        kind.path.write_bytes(good)
+    return refused, same, other
+
+
+def kinds(folder: Path) -> Iterator[Kind]:
+    """Every kind of file, made in a folder."""
+    yield from _runs(folder / "runs")
+    yield from _mechanisms(folder / "mechanisms")
+    yield from _servers(folder)
+    yield from _payloads(folder / "payloads")
+    yield from _others(folder)
+
+
+def _hex(array: np.ndarray) -> str:
+    return array.tobytes().hex()
+
+
+# Runs
+
+NOISE = {"clip_norm": 1.0, "noise_multiplier": 1.0}
+CONFIG = TrainConfig(
+    dataset="breast-cancer", model="softmax", mechanism="gaussian",
+    parameters={"clip_norm": 0.5, "noise_multiplier": 4.0}, population=8, cohort=2, rounds=6,
+    checkpoint_every=4, evaluate_every=3, threads=1,
+)  # fmt: skip
+QUANTILE = dataclasses.replace(
+    CONFIG, mechanism="stochastic-rounding", trust="aggregate", clip_norm=0.5, clip_quantile=0.5,
+    parameters={"clip": 0.005, "levels": 2, "margin": 0.0005}, seed=None,
+)  # fmt: skip
+
+
+def _runs(folder: Path) -> Iterator[Kind]:
+    folder.mkdir()
+    for name, config in (("run", CONFIG), ("run with a clipping quantile", QUANTILE)):
+        home = folder / name
+        execution.create(home, config, baseline=config is CONFIG, overwrite=False)
+        execution.execute(home)
+        run_status.give_up(home, "it failed 12 times", lasting=True)
+        yield from _of_run(name, home)
+    torch.manual_seed(1)
+    drawn = [(torch.randn(4, 20), torch.arange(4) % 6) for _ in range(12)]
+    choices = [update_mechanism("skellam", NOISE, cohort=4, coordinates=k) for k in (None, 10)]
+    home = folder / "of rq.train"
+    train(
+        nn.Linear(20, 6), drawn, mechanism=AdaptiveMechanism(tuple(choices)), rounds=4, cohort=4,
+        checkpoint_every=2, progress=False, folder=home,
+    )  # fmt: skip
+    yield from _of_run("run with adaptive coordinates", home)
+
+
+FILES = (
+    "config.json", "sent.json", "metrics.jsonl", "summary.json", "checkpoint.safetensors",
+    "failed.json", "baseline/config.json", "baseline/sent.json", "baseline/summary.json",
+)  # fmt: skip
+
+
+def _of_run(name: str, home: Path) -> Iterator[Kind]:
+    for file in FILES:
+        if (home / file).exists():
+            yield Kind(f"{name}: {file}", home / file, lambda: _said(home))
+    yield Kind(f"{name}: problem.json", home / run_folder.BINDING, lambda: _bound(home))
+    if (home / run_folder.SECRET).exists():
+        yield Kind(f"{name}: key", home / run_folder.SECRET, lambda: _key(home))
+
+
+def _said(home: Path) -> tuple:
+    """All that is stated of a finished run, and what it would go on with."""
+    parts = []
+    for folder in (home, home / run_folder.BASELINE):
+        if not folder.exists():
+            continue
+        found = run_status.read(folder)
+        if found.state != "finished":
+            raise ValueError(found.error)
+        config = run_folder.read_config(folder)
+        sent = run_folder.read_sent(folder, config)
+        state = checkpoint.load(folder / run_folder.CHECKPOINT, sent.identity)
+        assert state is not None
+        whole = [_hex(state.parameters), _hex(state.participations), state.round, state.squares]
+        parts += [found, config, sent, whole, state.threshold, repr(state.optimizer)]
+    return (*parts, run_folder.read_finished(home), run_status.failure(home))
+
+
+def _bound(home: Path) -> binding.Binding:
+    return from_json(binding.Binding, sealed.read(home / run_folder.BINDING, ""))
+
+
+def _key(home: Path) -> str:
+    config = run_folder.read_config(home)
+    key = secret.key_of(config, home)
+    if run_folder.read_sent(home, config).commitment != secret.commitment(config, key):
+        raise ValueError("Expected the secret key that the run began with.")  # as `_prepared`
+    return _hex(key.words(4))
+
+
+# Mechanisms, channels, guesses
+
+
+def _mechanisms(folder: Path) -> Iterator[Kind]:
+    folder.mkdir()
+    for name, mechanism in MECHANISMS.items():
+        path = folder / f"{len(list(folder.iterdir()))}.json"
+        rq.save(mechanism, path)
+        yield Kind(f"saved mechanism: {name}", path, lambda path=path: rq.load(path).record())
+    path = folder / "channel.json"
+    rq.save_channel(path, CHANNEL)
+    yield Kind("channel", path, lambda: channel_record(*rq.load_channel(path)))
+    before, os.environ[cache.SWITCH] = os.environ[cache.SWITCH], str(folder / "cache")
+    cache.keep("noise", {"epsilon": 8.0}, {"noise": 1.25, "steps": [1, 2, 3]})
+    [kept] = (folder / "cache").iterdir()
+
+    def guess() -> object:
+        os.environ[cache.SWITCH] = str(folder / "cache")
+        found = cache.recall("noise", {"epsilon": 8.0})
+        if found is None:
+            raise ValueError("Expected a guess.")
+        return found
+
+    os.environ[cache.SWITCH] = before
+    yield Kind("kept guess of plan and calibrate", kept, guess)
+    os.environ[cache.SWITCH] = before
+
+
+CHANNEL = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7)
+MECHANISMS: dict[str, UpdateMechanism] = {
+    "vector": VectorMechanism(CHANNEL, 1.0, "aggregate", 40, rotation_seed=7),
+    "coordinates": VectorMechanism(CHANNEL, 1.0, coordinates=3),
+    "skellam": update_mechanism("skellam", NOISE, cohort=4),
+    "rank": update_mechanism("rank", {"clip_norm": 1.0, "epsilon": 4.0}),
+    "adaptive": AdaptiveMechanism(
+        tuple(update_mechanism("skellam", NOISE, cohort=4, coordinates=k) for k in (None, 10))
+    ),
+}
+
+
+# What is sent
+
+DIMENSION = 37
+UPDATE = np.linspace(-0.2, 0.2, DIMENSION).astype(np.float32)
+
+
+def _payloads(folder: Path) -> Iterator[Kind]:
+    folder.mkdir()
+    for name, mechanism in MECHANISMS.items():
+        sending = mechanism.in_round(5)
+        path = folder / f"{name}.payload"
+        path.write_bytes(sending.encode(UPDATE, rq.Key.generate()))
+
+        def read(path: Path = path, sending: UpdateMechanism = sending) -> tuple:
+            payload = path.read_bytes()
+            if sending.coding is None:
+                return _hex(sending.mean([payload] * sending.cohort, DIMENSION)), payload.hex()
+            return (wire.unpack(sending.coding, payload, sending.size(DIMENSION)).tolist(),)
+
+        yield Kind(f"payload: {name}", path, read)
+
+
+# Engines
+
+
+def _servers(folder: Path) -> Iterator[Kind]:
+    path = folder / "flower" / "server.state"
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    contexts = {}
+    for node in range(1, 6):
+        config = {"randquant-ledger": str(folder / f"account{node}")}
+        contexts[node] = Context(1, node, config, RecordDict({}), {})
+        grid.contexts[node] = contexts[node]
+    kept: list[ConfigRecord] = []
+
+    def note(number: int, arrays: object) -> None:
+        parts = [part for name, part in contexts[1].state.items() if name.startswith(SUM)]
+        kept.extend(part for part in parts if isinstance(part, ConfigRecord))
+
+    strategy = QuantizedStrategy(
+        fedavg(), noisy(cohort=3), folder=folder / "flower", handshake="ahead"
+    )
+    strategy.start(grid, model(), 3, evaluate_fn=note)  # type: ignore[arg-type]
+
+    def server() -> tuple:
+        record, arrays = state.load(path, fedavg())
+        accountant = RunAccountant(1e-5)
+        accountant.load_state_dict(record["accountant"])
+        return record, [(n, _hex(a.numpy())) for n, a in arrays.items()], accountant.state_dict()
+
+    yield Kind("state of a server on Flower, handshake ahead", path, server)
+
+    def account() -> tuple:
+        ledger = ClientLedger(RunAccountant(1e-5), contexts[1])
+        with ledger.held():
+            return ledger.accountant.state_dict(), ledger._taken
+
+    yield Kind("account of a client on Flower", folder / "account1", account)
+    yield _part_in_a_sum(folder, kept[-1])
+    yield from _on_nvflare(folder)
+
+
+def _part_in_a_sum(folder: Path, record: ConfigRecord) -> Kind:
+    """What a client keeps of a sum that was agreed upon ahead; Flower keeps it, as bytes."""
+    path, session = folder / "part", record["session"]
+    assert isinstance(session, bytes)
+    path.write_bytes(config_record_to_proto(record).SerializeToString())
+
+    def read() -> tuple:
+        try:
+            kept = config_record_from_proto(ConfigRecordProto.FromString(path.read_bytes()))
+        except (DecodeError, AttributeError) as error:  # Flower's own, before any of ours
+            raise ValueError("Expected a record of Flower's.") from error
+        state = RecordDict({f"{SUM}.{session.hex()}": kept})
+        own = Membership.recall(Context(1, 1, {}, state, {}), session)
+        assert own.client is not None
+        return own.offer.to_text(), terms_text(own.client.terms), own.client.to_bytes(), own.part
+
+    return Kind("part of a client in the next sum", path, read)
+
+
+def _on_nvflare(folder: Path) -> Iterator[Kind]:
+    Server(folder / "nvflare", rounds=2, mechanism=MECHANISM).run()
+    path = folder / "nvflare" / "server" / "server.state"
+
+    def server() -> tuple:
+        controller = Server(folder / "nvflare", mechanism=MECHANISM).controller
+        controller._restore()
+        arrays = [(name, _hex(array)) for name, array in controller._model.items()]
+        return controller._done, arrays, controller._accountant.state_dict()
+
+    yield Kind("state of a server on NVFlare", path, server)
+    own = folder / "nvflare" / "sites" / "va.account"
+
+    def account() -> tuple:
+        ledger = AnswerLedger(SiteAccountant(1e-5), own)
+        with ledger.held():
+            return ledger.accountant.state_dict(), ledger._taken
+
+    yield Kind("account of a site on NVFlare", own, account)
+
+
+def _others(folder: Path) -> Iterator[Kind]:
+    folder.mkdir(exist_ok=True)
+    path = folder / "made-up.json"
+    [data] = fuzz._sealed(as_json(fuzz.RESULT, figures=True))
+    path.write_bytes(data)
+    yield Kind("saved reproduction", path, lambda: as_json(gallery.load(path), figures=True))
+
+
+if __name__ == "__main__":
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    number, start = (int(sys.argv[i]) if len(sys.argv) > i else d for i, d in ((1, 200), (2, 0)))
+    accepted = 0
+    with tempfile.TemporaryDirectory() as scratch, contextlib.suppress(KeyboardInterrupt):
+        for each in kinds(Path(scratch)):
+            refused, same, other = flips(each, number, start)
+            accepted += other
+            print(f"{each.name}: {refused} refused, {same} as before, {other} other", flush=True)
+    sys.exit(f"{accepted} accepted with another content" if accepted else 0)

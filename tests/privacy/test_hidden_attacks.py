@@ -1,0 +1,224 @@
+"""Lower ends of hidden cohorts and of integer noise: against exact laws, and below every bound."""
+
+import dataclasses
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
+from randquant.privacy.accounting.allocated import Allocated
+from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_epsilon_below
+from randquant.privacy.accounting.hidden_attacks import DrawnRound, DrawnRun
+from randquant.privacy.accounting.integer_noise import NoiseRelease
+from randquant.privacy.accounting.releases import ChannelRelease, VectorRelease
+from randquant.privacy.accounting.rounds import IntegerRound, NormalRound, SumRound, places_of
+from randquant.privacy.accounting.sampled import Sampled
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring
+
+DELTA = 1e-5
+BIT = rq.stochastic_rounding(1.0, 2, 3.0)
+RQM = rq.rqm(1.0, 1.0, 4, 0.42)
+
+
+def gaussian(multiplier, neighboring: Neighboring = "replace_one"):
+    return rq.GaussianRelease(multiplier, 10, 1, neighboring=neighboring)
+
+
+def exact(noise, terms, k):
+    """Mass of a sum of noise at k, by 40 digits."""
+    if isinstance(noise, Skellam):
+        mu = mpmath.mpf(noise.variance) * terms
+        return mpmath.exp(-mu) * mpmath.besseli(k, mu)
+    if isinstance(noise, Binomial):
+        trials = noise.trials * terms
+        return mpmath.binomial(trials, trials // 2 + k) / mpmath.mpf(2) ** trials
+    law = {0: mpmath.mpf(1)}
+    reach = 60
+    one = {z: mpmath.exp(-mpmath.mpf(z * z) / (2 * noise.variance)) for z in range(-reach, reach)}
+    for _ in range(terms):
+        new = {}
+        for (a, p), (b, q) in itertools.product(law.items(), one.items()):
+            new[a + b] = new.get(a + b, 0) + p * q
+        law = new
+    return law.get(k, mpmath.mpf(0)) / sum(law.values())
+
+
+@pytest.mark.parametrize(
+    ("noise", "terms"),
+    [(Skellam(0.4), 3), (Skellam(500.0), 4), (Binomial(40), 3), (DiscreteGaussian(0.6), 2)],
+)
+def test_laws_of_integer_noise_are_within_their_errors(noise, terms):
+    logs, errors = noise.log_law(terms, 600)
+    with mpmath.workdps(40):
+        middle = exact(noise, terms, 0)
+        for k in (1, 2, 7, 23, 40):
+            assert abs(logs[k] - mpmath.log(exact(noise, terms, k) / middle)) <= errors[k]
+    assert errors[1:40].max() < (0.1 if isinstance(noise, DiscreteGaussian) else 1e-12)
+    laws = IntegerRound(noise, terms, 3, -2).laws()
+    for law, shift in ((laws.first, 3), (laws.second, -2), (laws.absent, 0)):
+        at = int(np.argmax(laws.absent)) + 1  # the law's middle is at 0
+        with mpmath.workdps(40):
+            truth = exact(noise, terms, 1 - shift)
+            assert abs(law[at] - truth) <= 1.01 * laws.error[at] * truth
+
+
+def test_laws_of_cells_and_of_codes_are_within_their_errors():
+    found = NormalRound(1.5, -0.5).laws()
+    edges = np.linspace(-14.5, 15.5, 2**12 + 1)
+    with mpmath.workdps(90):
+        for cell in (100, 2000, 2047, 2048, 2500, 4000):
+            left, right = (mpmath.mpf(edges[cell + k]) - 1.5 for k in (0, 1))
+            truth = mpmath.ncdf(-left) - mpmath.ncdf(-right)
+            assert abs(found.first[cell] - truth) <= found.error[cell] * truth
+    seen = SumRound(RQM, 2, 2, (0.5, -0.5, 0.0), 1.0)
+    rows = [np.array(w, float) / float(t) for w, t in map(RQM.mix, (*seen.place, 1.0))]
+    law = seen.laws()
+    for row, found in zip(rows, (law.first, law.second, law.absent), strict=False):
+        truth = np.convolve(np.convolve(row, row), np.convolve(rows[3], rows[3]))
+        assert found == pytest.approx(truth, rel=1e-12, abs=0)
+    assert 0 < law.error[0] < 1e-13
+
+
+def delta_of(first, second, epsilon):
+    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
+
+
+@pytest.mark.parametrize("way", [0, 1])
+def test_two_rounds_and_one_of_two_are_below_the_exact_divergence(way):
+    """By all pairs of outcomes; a score or a loss rounded up would be above them."""
+    seen = IntegerRound(Skellam(1.0), 3, 2, -1)
+    laws = seen.laws()
+    worlds = (laws.first, laws.second)
+    mixed = [0.7 * laws.absent + 0.3 * law for law in worlds]
+    drawn = [np.outer(law, laws.absent) + np.outer(laws.absent, law) for law in worlds]
+    cases = [
+        (DrawnRound(seen, 0.3).together(2), [np.outer(law, law) for law in mixed]),
+        (DrawnRun(seen, 1, 2).attained(), [law / 2 for law in drawn]),
+    ]
+    for losses, pair in cases:
+        loss = losses[way]
+        for epsilon in (0.0, 0.1, 0.4, 1.0):
+            found = float(loss.masses @ -np.expm1(-np.maximum(loss.losses - epsilon, 0)))
+            truth = delta_of(pair[way], pair[1 - way], epsilon)
+            assert 0.98 * truth - 1e-9 <= found <= truth * (1 + 1e-12)
+
+
+def hidden(release, zeros, rate, rounds, scheme):
+    """A release of one round, in a run of hidden cohorts."""
+    everybody = release.trust == "aggregate" and scheme != "fixed"
+    if scheme == "fixed":
+        return Sampled(release, rate, rounds, scheme, models=True)
+    if scheme == "poisson":
+        return Sampled(release, rate, rounds, hidden=everybody, absent=zeros)
+    times = max(round(rate * rounds), 1)
+    return Allocated(release, times, rounds, hidden=everybody, absent=zeros)
+
+
+@pytest.mark.parametrize("scheme", ["fixed", "poisson", "drawn"])
+def test_lower_ends_are_below_the_bounds_at_random_settings(scheme):
+    random = np.random.default_rng(7)
+    for _ in range(2):
+        size, rate = 10 ** random.uniform(-0.3, 1), 10 ** random.uniform(-3, -0.1)
+        rounds, delta = int(10 ** random.uniform(0, 3)), 10 ** random.uniform(-9, -1)
+        steps, clients = int(random.integers(2, 40)), int(random.integers(2, 50))
+        noise = (Skellam, DiscreteGaussian)[random.integers(2)](steps * steps * size / clients + 1)
+        pairs = [
+            (gaussian(size / 2), gaussian(size, "zero_out")),
+            (
+                NoiseRelease(noise, clients, 4 * steps**2, 5, 1),
+                NoiseRelease(noise, clients, steps**2, 5, 1, "zero_out"),
+            ),
+        ]
+        for release, zeros in pairs:
+            guarantee = rq.account([hidden(release, zeros, rate, rounds, scheme)], delta)
+            assert 0 <= guarantee.lower <= guarantee.epsilon
+            if scheme != "fixed":
+                zeroed = hidden(zeros, None, rate, rounds, scheme)
+                guarantee = rq.account([zeroed], delta)
+                assert 0 <= guarantee.lower <= guarantee.epsilon
+
+
+@pytest.mark.parametrize(
+    ("release", "ratio"),
+    [
+        (Sampled(gaussian(1.0, "zero_out"), 0.01, 1000), 1.005),
+        (Sampled(gaussian(0.5), 0.01, 1000, absent=gaussian(1.0, "zero_out")), 1.005),
+        (Sampled(gaussian(0.5), 0.1, 100, "fixed"), 1.12),
+        (Sampled(gaussian(1.0, "zero_out"), 0.1, 100, "fixed", absent=gaussian(0.5)), 1.06),
+        (Allocated(gaussian(1.0, "zero_out"), 10, 1000), 1.01),
+        (Allocated(gaussian(4.0, "zero_out"), 500, 1000), 1.02),
+        (NoiseRelease(Skellam(50.0), 200, 4 * 900, 700, 20), 1.002),
+        (NoiseRelease(DiscreteGaussian(50.0), 200, 4 * 900, 700, 20), 1.002),
+        (
+            Sampled(VectorRelease(BIT, 4.0, 100, 1, "aggregate", cohort=50), 0.1, 50, "fixed",
+                models=True),
+            1.25,
+        ),
+        (
+            Sampled(ChannelRelease(BIT, 9, 1, "aggregate", "zero_out", 50), 0.1, 50, hidden=True),
+            1.25,
+        ),
+    ],
+)  # fmt: skip
+def test_lower_ends_are_close(release, ratio):
+    guarantee = rq.account([release], DELTA)
+    assert guarantee.lower <= guarantee.epsilon <= ratio * guarantee.lower
+    assert rq.account([release], DELTA, attacked=False).lower == 0
+    # The same inputs in the rest of the run add up.
+    if release.rounds == 1000 and isinstance(release, Sampled):
+        half = dataclasses.replace(release, rounds=500)
+        assert rq.account([half, half], DELTA).lower == guarantee.lower
+
+
+def test_codes_that_nobody_sees_are_not_attacked():
+    """Models show sums over a cohort: what a mechanism under local trust sends is not seen."""
+    local = VectorRelease(BIT, 4.0, 100, 1)
+    seen = Sampled(local, 0.1, 50, "fixed", models=True)
+    assert seen.attacks == ()
+    assert Sampled(local, 0.1, 50, hidden=True).attacks
+
+
+def test_updates_of_integer_noise_are_no_longer_than_clients_can_send():
+    release = NoiseRelease(Skellam(50.0), 20, 4 * 900, 8, 3, longest=20)
+    assert release.attacks == ((DrawnRound(IntegerRound(Skellam(50.0), 20, 20, -20), 1.0), 3),)
+    zeroed = NoiseRelease(Skellam(50.0), 20, 900, 8, 3, "zero_out", longest=20)
+    assert [(each.first, each.second) for each in zeroed.attacked_rounds(True)] == [
+        (40, 20), (20, 0),
+    ]  # fmt: skip
+    assert rq.account([release], DELTA).lower < rq.account([release], DELTA).epsilon / 1.3
+
+
+def test_places_are_within_the_longest_update():
+    for neighboring, stand_in in itertools.product(NEIGHBORINGS, (True, False)):
+        for first, second, absent in places_of(neighboring, stand_in):
+            assert first == 1
+            assert second == (-1 if neighboring == "replace_one" else 0)
+            assert absent == 0 or (stand_in and absent == -1)
+
+
+@pytest.mark.parametrize("mu", [1e-8, 1e-3, 0.7, 30.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.3, 0.9])
+def test_gaussian_noise_reveals_what_is_stated(mu, delta):
+    below, above = gaussian_epsilon_below(mu, delta), gaussian_epsilon(mu, delta)
+    assert below <= above <= below * (1 + 1e-7)
+    with mpmath.workdps(40):
+        for epsilon, sign in ((below, 1), (above, -1)):
+            e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+            truth = mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+            assert epsilon == 0 or sign * (truth - delta) >= 0
+    release = rq.GaussianRelease(2.0, 5, 9)
+    guarantee = rq.account([release], 1e-5)
+    assert guarantee.lower <= guarantee.epsilon <= guarantee.lower * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_very_long_runs_and_wide_noise_are_bounded_or_not_at_all():
+    many = rq.account([Sampled(gaussian(4.0, "zero_out"), 1e-4, 10**7)], DELTA)
+    assert 0 <= many.lower <= many.epsilon
+    wide = NoiseRelease(Skellam(2.0**29), 20, 10**6, 8, 3)
+    assert rq.account([wide], DELTA).lower == 0
+    assert rq.account([Allocated(gaussian(4.0, "zero_out"), 3, 2**21)], DELTA).lower >= 0
