@@ -1,7 +1,5 @@
 """Flower from a target: a strategy in one line, and what it says before the first round."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -6,10 +6,7 @@ The second round's handshake travels with the first.
 import json
 import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +20,8 @@ from randquant.integrations.flower.accountant import RunAccountant
 from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.training import models
 from randquant.training.data import datasets
+from tests.deployments import deployment
 
-DEPLOY = Path(__file__).parents[2] / "examples" / "flower_app" / "deploy.py"
 CLIENTS, RATE, CLIP, MARGIN = 4, 1.5, 0.05, 0.02
 SETTINGS = (
     "num-server-rounds=2", "handshake=ahead", "round-timeout=120", "step-timeout=120",
@@ -38,19 +35,7 @@ pytestmark = pytest.mark.slow
 def deployed(tmp_path_factory):
     """The script's folder, what it printed, and its exit status."""
     folder = tmp_path_factory.mktemp("deployed")
-    command = [
-        sys.executable, str(DEPLOY), "--folder", str(folder), "--clients", str(CLIENTS),
-        "--kill-client", "1", "--set", *SETTINGS,
-    ]  # fmt: skip
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as script:
-        try:
-            printed, _ = script.communicate(timeout=600)  # on two loaded cores
-        finally:  # it ends what it has started
-            script.send_signal(signal.SIGTERM)
-            script.wait(30)
-    return folder, printed, script.returncode
+    return folder, *deployment(folder, CLIENTS, "--kill-client", "1", settings=SETTINGS)
 
 
 def test_a_round_goes_on_without_the_client_that_was_killed(deployed):

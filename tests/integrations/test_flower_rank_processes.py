@@ -1,10 +1,6 @@
 """The example app under local trust on real processes: clients take turns, each sends one index."""
 
 import json
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -13,8 +9,8 @@ from randquant.aggregation import RankMechanism
 from randquant.integrations.flower.accountant import RunAccountant
 from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.privacy.accounting.accountant import account
+from tests.deployments import deployment
 
-DEPLOY = Path(__file__).parents[2] / "examples" / "flower_app" / "deploy.py"
 CLIENTS, DIMENSION, DELTA = 4, 650, 1e-5
 SETTINGS = (
     "num-server-rounds=3", "round-timeout=120", "step-timeout=120", "mechanism=rank",
@@ -28,19 +24,8 @@ pytestmark = pytest.mark.slow
 def deployed(tmp_path_factory):
     """The script's folder, what it printed, and what it measured."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [
-        sys.executable, str(DEPLOY), "--folder", str(folder), "--clients", str(CLIENTS),
-        "--epsilon", "8", "--set", *SETTINGS,
-    ]  # fmt: skip
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as script:
-        try:
-            printed, _ = script.communicate(timeout=400)
-        finally:  # it ends what it has started
-            script.send_signal(signal.SIGTERM)
-            script.wait(30)
-    assert script.returncode == 0, printed
+    printed, status = deployment(folder, CLIENTS, "--epsilon", "8", settings=SETTINGS)
+    assert status == 0, printed
     return folder, printed, json.loads((folder / "results.json").read_text())
 
 

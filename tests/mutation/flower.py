@@ -600,8 +600,8 @@ MUTANTS = [
     ),
     (
         f"{F}/offer.py",
-        "            if version != FORMAT and not (former and version in FORMER):\n",
-        '            if version == "":\n',
+        "    if version != FORMAT and not (former and version in FORMER):\n",
+        '    if version == "":\n',
         "offers of another version",
         of("integrations/test_flower_sums", "a_changed_offer_is_refused"),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -140,21 +141,7 @@ class Offer:
             ValueError: it is not an offer, or its channel's certificate is not the stated one.
         """
         try:
-            record: dict[str, Any] = json.loads(text)
-            version = record.pop("format")
-            if version != FORMAT and not (former and version in FORMER):
-                raise ValueError("its format is another")
-            dimension, buffers = record.pop("dimension"), record.pop("buffers")
-            if version == FORMER[0]:
-                parts, buffers = [], "refuse"
-            else:
-                parts = record.pop("parts")
-            if not isinstance(parts, list):
-                raise ValueError("its parts are not a list of names")
-            if ("mechanism" in record) == ("channel" in record):
-                raise ValueError("its fields are others")
-            mechanism = from_record({"mechanism": _kind(record), **record}, "in an offer")
-            return cls(mechanism, dimension, tuple(parts), buffers)
+            return _read(text, former)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(
@@ -165,6 +152,26 @@ class Offer:
     def digest(self) -> str:
         """SHA-256 of the offer: 64 hexadecimal characters."""
         return hashlib.sha256(self._text.encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=8)
+def _read(text: str, former: bool) -> Offer:
+    """`Offer.from_text`, once: every message and every account of a sum has the same text."""
+    record: dict[str, Any] = json.loads(text)
+    version = record.pop("format")
+    if version != FORMAT and not (former and version in FORMER):
+        raise ValueError("its format is another")
+    dimension, buffers = record.pop("dimension"), record.pop("buffers")
+    if version == FORMER[0]:
+        parts, buffers = [], "refuse"
+    else:
+        parts = record.pop("parts")
+    if not isinstance(parts, list):
+        raise ValueError("its parts are not a list of names")
+    if ("mechanism" in record) == ("channel" in record):
+        raise ValueError("its fields are others")
+    mechanism = from_record({"mechanism": _kind(record), **record}, "in an offer")
+    return Offer(mechanism, dimension, tuple(parts), buffers)
 
 
 def _deployable(mechanism: UpdateMechanism) -> bool:
