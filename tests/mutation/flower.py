@@ -265,7 +265,7 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "        if layout.dimension != offer.dimension:\n",
+        "        if layout.dimension != offer.of_model:\n",
         "        if False:\n",
         "a model of another dimension is trained",
         of("integrations/test_flower_mod", "a_request_of_another_model_is_refused"),

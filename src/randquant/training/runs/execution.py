@@ -213,7 +213,7 @@ def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRe
             pool=pool,
             workers=config.threads,
             hidden=hidden_cohorts(config),
-            clip=prepared.clip,
+            beside=prepared.alongside,
             # Public and the run's own: it goes on with the same subsets of coordinates.
             public_seed=int(run_folder.read_sent(folder, config).identity[:16], 16),
         )
