@@ -23,3 +23,4 @@ def test_with_faults_at_random_every_mean_is_exact_and_every_answer_is_counted(t
     assert seen["rounds"] + seen["failed"] == ROUNDS
     assert seen["rounds"] > 10
     assert seen["lost"] + seen["damaged"] + seen["replayed"] > 5
+    assert seen["crashed"] > 3
