@@ -322,8 +322,8 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "privacy/accounting/accountant.py",
-        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 4",
-        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 5",
+        "best, step = _nearest(1 + math.sqrt(-math.log(delta) / rate)), 4",
+        "best, step = _nearest(1 + math.sqrt(-math.log(delta) / rate)), 5",
         "the descent ends with steps of 1 either way, where neither neighbour is lower: epsilon is quasi-convex in the order",
     ),
     (
@@ -418,8 +418,8 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "privacy/accounting/accountant.py",
-        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 4",
-        "near, step = 0 + math.sqrt(-math.log(delta) / rate), 4",
+        "best, step = _nearest(1 + math.sqrt(-math.log(delta) / rate)), 4",
+        "best, step = _nearest(0 + math.sqrt(-math.log(delta) / rate)), 4",
         "where the descent starts: it ends where neither neighbour is lower, and epsilon is quasi-convex in the order",
     ),
     (
@@ -490,8 +490,8 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "privacy/accounting/accountant.py",
-        "near, step = 1 + math.sqrt(-math.log(delta) / rate), 4",
-        "near, step = 1 ** math.sqrt(-math.log(delta) / rate), 4",
+        "best, step = _nearest(1 + math.sqrt(-math.log(delta) / rate)), 4",
+        "best, step = _nearest(1 ** math.sqrt(-math.log(delta) / rate)), 4",
         "where the descent starts: it ends where neither neighbour is lower, and epsilon is quasi-convex in the order",
     ),
     (

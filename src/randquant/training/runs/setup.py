@@ -83,7 +83,7 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     """
     mechanism = _mechanism(config) if given.mechanism is None else given.mechanism
     _check_sums(config, mechanism)
-    problem = _problem(config) if given.problem is None else given.problem
+    problem = problem_of(config) if given.problem is None else given.problem
     learner = Learner(problem, _local(config, mechanism), config.device)
     size = learner.dimension + beside(config)
     alongside = _alongside(config, mechanism)
@@ -119,7 +119,12 @@ def server_step(
     return ServerStep(make, [tuple(parameters[name].shape) for name in problem.parts])
 
 
-def _problem(config: TrainConfig) -> Problem:
+def problem_of(config: TrainConfig) -> Problem:
+    """Build a run's model, clients and loss from their names.
+
+    Raises:
+        ValueError: they have none, or nothing can be trained with them.
+    """
     if config.dataset == OWN or config.model == OWN:
         raise ValueError(
             "Expected the model and the clients of the run, which no file holds: go on with the "
