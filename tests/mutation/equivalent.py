@@ -353,8 +353,8 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "aggregation/secagg/masks.py",
-        "_PART = 2**14  # coordinates at a time: their masks stay in the processor's cache",
-        "_PART = 2** 13  # coordinates at a time: their masks stay in the processor's cache",
+        "_PART = 2**16  # coordinates at a time: their masks stay in the processor's cache",
+        "_PART = 2** 15  # coordinates at a time: their masks stay in the processor's cache",
         "the cipher goes on where it stopped: parts of 8 bytes each make the same mask",
     ),
     (
