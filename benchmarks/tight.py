@@ -1,25 +1,25 @@
-"""The bound of a whole run beside Rényi composition and the best attack: python benchmarks/tight.py
+"""Every proven bound beside the best attack, and seconds: python benchmarks/tight.py [--again]
 
-Mechanisms are calibrated as `plan` does. The attack is the larger of an exact composition (every
-coordinate as far apart as it may be, the other clients at one end; integer noise: one coordinate
-a round) and Gaussian noise of the least variance, which many coordinates a little apart come to.
+Whole runs (one bit, Gaussian and integer noise), hidden cohorts beside dp-accounting, and sums of
+several bits. Rows that are stored are printed as they are; what is missing is computed and stored,
+with --again everything. Mechanisms are calibrated as `plan` does. The attack is the run's lower
+end: docs/theory/composition.md, Propositions 11 to 13.
 """
 
-import math
+import argparse
 import time
-from typing import cast
+from collections.abc import Callable
 
-import numpy as np
-from results import save
-from scipy.special import ive
+import sampled
+import several_bits
+from results import commit, save, stored
 
+import randquant as rq
+from randquant.aggregation.registry import update_mechanism
+from randquant.cli.commands.train import DEMO
 from randquant.planning.plan.planner import plan
 from randquant.privacy.accounting import accountant
-from randquant.privacy.accounting.gaussian import gaussian_epsilon
-from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.releases import VectorRelease
-from randquant.privacy.certificates.sums.chain import Powers
-from randquant.privacy.certificates.vector import squared_distance
+from randquant.privacy.accounting.release import Release
 
 CASES = [  # dimension, population, cohort, rounds, epsilon, delta, trust, bits
     (650, 200, 200, 50, 8.0, 1e-5, "aggregate", 16),
@@ -30,96 +30,103 @@ CASES = [  # dimension, population, cohort, rounds, epsilon, delta, trust, bits
     (1_200_000, 10_000, 100, 500, 8.0, 1e-6, "aggregate", 16),
     (1_200_000, 10_000, 100, 500, 8.0, 1e-6, "local", 4),
 ]
-NAMES = ["stochastic-rounding", "skellam", "discrete-gaussian"]
+NAMES = ("stochastic-rounding", "skellam", "discrete-gaussian", "gaussian")
+
+Made = Callable[[], Release | None]
 
 
-def composed(p: np.ndarray, q: np.ndarray, times: int, delta: float) -> float:
-    """Epsilon of independent copies of one pair, hardly above the exact one."""
-    # Each loss is split between two places of a grid: this fine, so that it hardly adds variance.
-    step, length = min(1e-3, 0.03 / math.sqrt(times)), 2**21
-    used = (p > 1e-200) & (q > 1e-200)
-    place = np.log(p[used] / q[used]) / step
-    low = np.floor(place).astype(int)
-    part = (1 - np.exp((low - place) * step)) / (1 - np.exp(-step))
-    law = np.zeros(length)
-    np.add.at(law, low % length, p[used] * (1 - part))
-    np.add.at(law, (low + 1) % length, p[used] * part)
-    law = np.maximum(np.fft.irfft(np.fft.rfft(law) ** times, length), 0)
-    loss = ((np.arange(length) + length // 2) % length - length // 2) * step
-    low, high = 0.0, 60.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        above = law @ np.maximum(-np.expm1(np.minimum(middle - loss, 1.0)), 0)
-        low, high = (middle, high) if above > delta else (low, middle)
-    return low
-
-
-def of_bits(release: VectorRelease, delta: float) -> float:
-    """Attack on whole updates through a channel of two vertices."""
-    channel, clients = release.channel, release.cohort
-    width = float(np.ptp(channel.inputs))
-    worlds = 2 if release.neighboring == "replace_one" else 1
-    square = squared_distance(channel, worlds * release.clip_norm, release.dimension)
-    left, right = channel.weights / channel.denominator
-    others = Powers(left).of(clients - 1).mass
-    a, b = np.convolve(others, left), np.convolve(others, right)
-    times = math.floor(release.rounds * min(square / width**2, release.dimension))
-    fisher = release._kappa(1.01) if clients == 1 else 0.0
-    limit = 2 * fisher / 1.01 * square * release.rounds
-    if clients > 1:
-        limit = float(((b - a) ** 2 / a).sum()) * square / width**2 * release.rounds
-    found = [gaussian_epsilon(math.sqrt(limit), delta)]
-    if times > 0:
-        found += [composed(p, q, times, delta) for p, q in ((a, b), (b, a))]
-    return max(found)
-
-
-def of_noise(release: NoiseRelease, delta: float) -> float:
-    """Attack on integer noise: one coordinate of each round moves by all it may."""
-    variance = release.noise.variance * release.cohort
-    shift = math.isqrt(release.squared_distance)
-    reach = int(14 * math.sqrt(variance)) + shift
-    k = np.arange(-reach, reach + 1)
-    skellam = type(release.noise).__name__ == "Skellam"
-    p = ive(np.abs(k), variance) if skellam else np.exp(-(k**2) / (2 * variance))
-    p /= p.sum()
-    return composed(p[shift:], p[:-shift], release.rounds, delta)
-
-
-def measured(name: str, case: tuple) -> dict | None:
-    """One mechanism of one setting, or None where the plan has none."""
-    dimension, population, cohort, rounds, epsilon, delta, trust, bits = case
-    found = plan(
-        dimension, population, cohort, rounds, epsilon, delta, trust=trust, bits=bits,
-        mechanisms=[name],
+def demo() -> Release | None:
+    """The run of `randquant train` with its own settings: 650 coordinates, 50 rounds."""
+    mechanism = update_mechanism(
+        DEMO.mechanism, dict(DEMO.parameters), trust=DEMO.trust, cohort=DEMO.cohort,
+        clip_norm=DEMO.clip_norm,
     )  # fmt: skip
-    entry = found.entries[0]
-    if entry.guarantee is None:
-        return None
-    if entry.baseline:
-        return None
-    release = found.mechanism.release(dimension, found.need.participations, "replace_one")
-    assert release is not None
-    started = time.perf_counter()
-    bound = accountant.account([release], delta).epsilon
-    seconds = time.perf_counter() - started
+    return mechanism.release(650, DEMO.rounds)
+
+
+def planned(case: tuple, name: str) -> Made:
+    """What `plan` recommends of one mechanism; None where it has none."""
+    dimension, population, cohort, rounds, epsilon, delta, trust, bits = case
+
+    def made() -> Release | None:
+        names = None if name == "gaussian" else [name]
+        found = plan(
+            dimension, population, cohort, rounds, epsilon, delta, trust=trust, bits=bits,
+            mechanisms=names or ["stochastic-rounding"],
+        )  # fmt: skip
+        if names is None:
+            noise, kind = found.need.multiplier, "central" if trust == "aggregate" else "local"
+            return rq.GaussianRelease(noise, dimension, found.need.participations, kind)
+        if found.entries[0].guarantee is None or found.entries[0].baseline:
+            return None
+        return found.mechanism.release(dimension, found.need.participations, "replace_one")
+
+    return made
+
+
+def settings() -> dict[str, tuple[Made, float]]:
+    """How each row's release is made, and its delta."""
+    known: dict[str, tuple[Made, float]] = {"demo": (demo, 1e-5)}
+    for case in CASES:
+        dimension, _, cohort, rounds, epsilon, delta, trust, _ = case
+        for name in NAMES:
+            key = f"{dimension:,} / {cohort} / {rounds} / {trust} / {epsilon:g}, {name}"
+            known[key] = (planned(case, name), delta)
+    return known
+
+
+def measured(made: Made, delta: float) -> dict:
+    """One row; empty where the plan has no such mechanism."""
+    release = made()
+    if release is None:
+        return {}
+    started = time.process_time()
+    guarantee = accountant.account([release], delta)
+    seconds = time.process_time() - started
     renyi, _ = accountant._by_renyi([release], delta)
-    if name == "stochastic-rounding":
-        attack = of_bits(cast(VectorRelease, release), delta)
-    else:
-        attack = of_noise(cast(NoiseRelease, release), delta)
     return {
-        "setting": f"{dimension:,} / {cohort} / {release.rounds} / {trust}",
-        "mechanism": name, "bound": bound, "renyi": renyi, "attack": attack, "delta": delta,
-        "over_attack": bound / attack, "renyi_over_attack": renyi / attack, "seconds": seconds,
+        "bound": guarantee.epsilon, "attack": guarantee.lower, "renyi": renyi, "delta": delta,
+        "seconds": seconds, "commit": commit(),
     }  # fmt: skip
 
 
+def runs(again: bool) -> None:
+    """Whole runs: bound, attack, and Rényi composition, which was the bound before."""
+    rows = {} if again else stored("tight").get("rows", {})
+    print(f"{'dimension / cohort / rounds / trust / target':68}    bound   attack  over   Rényi")
+    for name, (made, delta) in settings().items():
+        if name not in rows:
+            rows[name] = measured(made, delta)
+            save("tight", {"rows": rows}, quiet=True)
+        row = rows[name]
+        if row:
+            over = row["bound"] / row["attack"] if row["attack"] else float("inf")
+            print(
+                f"{name:68} {row['bound']:8.4f} {row['attack']:8.4f} {over:6.4f} "
+                f"{row['renyi']:7.4f} {row['seconds']:6.2f} s",
+                flush=True,
+            )
+
+
+def several(again: bool) -> None:
+    """Sums of several bits: upper bound over the best attack."""
+    if again or "tightness" not in stored("several_bits"):
+        table = [row for clients in (10, 100, 1000) for row in several_bits.tightness(clients)]
+        save("several_bits", {"tightness": table})
+    rows: dict[tuple, list[dict]] = {}
+    for row in stored("several_bits")["tightness"]:
+        rows.setdefault((row["channel"], row["clients"]), []).append(row)
+    for (channel, clients), found in rows.items():
+        orders = " / ".join(f"{row['order']:g}" for row in found)
+        over = " / ".join(f"{row['upper'] / row['lower']:.2f}" for row in found)
+        seconds = sum(row["seconds"] for row in found)
+        print(f"{channel:20} {clients:5} clients, orders {orders}: {over:30} {seconds:6.1f} s")
+
+
 if __name__ == "__main__":
-    rows = [row for case in CASES for name in NAMES if (row := measured(name, case))]
-    for row in rows:
-        print(
-            "{setting:34} {mechanism:20} bound {bound:8.4f} rényi {renyi:8.4f} attack "
-            "{attack:8.4f} over {over_attack:.4f} {renyi_over_attack:.4f}".format(**row)
-        )
-    save("tight", {"rows": rows})
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--again", action="store_true", help="compute stored rows too")
+    asked = parser.parse_args()
+    runs(asked.again)
+    sampled.rows(asked.again)
+    several(asked.again)

@@ -34,7 +34,7 @@ RESPONSE = ChannelMechanism(rq.pbm(clip=1.0, theta=0.25, trials=1))  # epsilon =
 PAPER = ChannelMechanism(rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42))
 
 
-def audited(mechanism, dimension=1, trials=4000, inputs=None, **options):
+def audited(mechanism, dimension=1, trials=2000, inputs=None, **options):
     update, other = inputs or worst_inputs(mechanism, dimension)
     return rq.audit(mechanism, update, other, trials=trials, key=KEY, **options)
 
@@ -318,7 +318,7 @@ def test_a_missing_clip_is_caught():
     for mechanism in (*faulty, unclipped(summed)):
         assert audited(mechanism, inputs=inputs, trials=1000, delta=1e-5).contradicted
     for mechanism in (local, central, summed):
-        assert not audited(mechanism, inputs=inputs, trials=1000, delta=1e-5).contradicted
+        assert not audited(mechanism, inputs=inputs, trials=300, delta=1e-5).contradicted
 
 
 # Sound mechanisms
@@ -442,7 +442,7 @@ LINE = "audit pbm --clip 1 --theta 0.25 --trials 1 --audit-trials 2000"
 
 
 def test_the_command_prints_what_was_stated_and_shown(capsys):
-    code, out, _ = run(capsys, LINE)
+    code, out, _ = run(capsys, LINE.replace("2000", "200"))
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[1:]] == [
         "stated", "audited", "event", "verdict",
@@ -453,10 +453,11 @@ def test_the_command_prints_what_was_stated_and_shown(capsys):
     assert 0.8 < found["epsilon_lower"] < math.log(3) < found["epsilon"] + 1e-4
     assert not found["contradicted"]
     assert (found["counted"], len(found["hits"])) == (1000, 2)
-    code, out, _ = run(capsys, LINE + " --neighboring zero_out --trust aggregate --cohort 3 --json")
+    summed = LINE.replace("2000", "600") + " --neighboring zero_out --trust aggregate --cohort 3"
+    code, out, _ = run(capsys, summed + " --json")
     assert code == 0
     assert 0 <= json.loads(out)["epsilon_lower"] < 0.7
-    code, out, _ = run(capsys, LINE + " --dimension 40")
+    code, out, _ = run(capsys, LINE.replace("2000", "200") + " --dimension 40")
     assert "limit" in out
 
 

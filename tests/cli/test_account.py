@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import randquant as rq
+from randquant._internal.rounding import round_down
 from randquant.cli.main import main
 from randquant.privacy.guarantee import MODEL_TERMS
 
@@ -81,6 +82,8 @@ def test_a_client_and_one_of_its_examples_are_promised_something_by_the_same_run
     assert str(rq.account([client], 1e-5)) in text
     one = replace(rq.account([client.of_one_example(20)], 1e-5), unit="example")
     assert str(one) in text
+    for guarantee in (rq.account([client], 1e-5), one):
+        assert f"epsilon >= {round_down(guarantee.lower)} under" in text
     status, text = printed(
         capsys, "--examples", "20", "--participation", "drawn", "--of-rounds", "64"
     )

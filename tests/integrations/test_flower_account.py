@@ -280,9 +280,9 @@ def test_the_accountant_composes_what_clients_answered():
 def test_the_two_lines_of_the_docs_run():
     page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(blocks) == 3
-    spaces = [{}, {"mechanism": noisy()}]
-    for block, space in zip(blocks, [*spaces, spaces[1]], strict=True):
+    assert len(blocks) == 4
+    spaces = [{}, {"mechanism": noisy(), "model": 650}]
+    for block, space in zip(blocks, [*spaces, spaces[1], spaces[1]], strict=True):
         exec(compile(block, "docs/flower.md", "exec"), space)
     assert spaces[1]["strategy"].parts == "head.*"
     grid = InProcessGrid(spaces[0]["app"], [1, 2])

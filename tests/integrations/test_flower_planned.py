@@ -1,7 +1,6 @@
 """Flower from a target: a strategy in one line, and what it says before the first round."""
 
-from __future__ import annotations
-
+import dataclasses
 import re
 from pathlib import Path
 
@@ -130,9 +129,11 @@ def test_the_page_of_a_run_has_every_round_and_outlives_a_restart(tmp_path):
 
 def test_failed_rounds_and_hostile_names_are_shown_as_text():
     rows = [RoundRow(1, 3.00001, 6, 6, failed="<script>alert(1)</script>")]
-    guarantee = planned().accountant.get_privacy_spent()
+    spent = planned().accountant.get_privacy_spent()
+    guarantee = dataclasses.replace(spent, epsilon=3.5, lower=2.9999999)
     found = Page(page("<b>", rows, guarantee, {1: {"<u>": 0.5}}))
     assert "<script>alert(1)</script>" in found.words
+    assert "an attack reaches ε ≥ 2.99999" in found.words
     assert "u" not in found.tags
 
 

@@ -265,7 +265,7 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "        if layout.dimension != offer.dimension:\n",
+        "        if layout.dimension != offer.of_model:\n",
         "        if False:\n",
         "a model of another dimension is trained",
         of("integrations/test_flower_mod", "a_request_of_another_model_is_refused"),
@@ -600,8 +600,8 @@ MUTANTS = [
     ),
     (
         f"{F}/offer.py",
-        "            if version != FORMAT and not (former and version in FORMER):\n",
-        '            if version == "":\n',
+        "    if version != FORMAT and not (former and version in FORMER):\n",
+        '    if version == "":\n',
         "offers of another version",
         of("integrations/test_flower_sums", "a_changed_offer_is_refused"),
     ),

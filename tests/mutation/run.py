@@ -41,6 +41,9 @@ Judged = tuple[Mutant, Verdict | None]
 def main() -> None:
     """Run what the command line asks for."""
     asked = arguments()
+    if asked.table:
+        table()
+        return
     everything = [] if asked.mechanical_only else list(handmade())
     if asked.mechanical:
         files = [file for file in TESTS if chosen(Mutant(file, "", "", ()), asked.module)]
@@ -59,6 +62,15 @@ def main() -> None:
     kept = saved(listed, asked.seed) if asked.save else None
     judged = run(mutants, asked.workers, asked.limit, kept)
     print("\n" + "\n".join(lines(scores(judged))))
+
+
+def table() -> None:
+    """Count again what is known: faults whose lines are others since have no verdict."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    known = record.read()
+    files = [file for file in TESTS if FRESH in known.get(Mutant(file, "", "", ()).module, {})]
+    listed = [*handmade(), *(mutant for file in files for mutant in fresh(file))]
+    record.save(listed, [(mutant, None) for mutant in listed if mutant.equivalent], 0)
 
 
 def saved(listed: list[Mutant], seed: int) -> Callable[[Judged], None]:
@@ -93,6 +105,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--match", default="", help="only mutants with this text in their line")
     parser.add_argument("--workers", type=int, default=2, help="how many run at a time")
     parser.add_argument("--pending", action="store_true", help="only those not known as killed")
+    parser.add_argument("--table", action="store_true", help="count again, and run nothing")
     parser.add_argument("--limit", type=float, help="seconds a mutant, if not by what tests take")
     parser.add_argument("--shuffle", action="store_true", help="in random order, fair if stopped")
     parser.add_argument("--save", action="store_true", help="write each into benchmarks/results")

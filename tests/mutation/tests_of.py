@@ -54,7 +54,13 @@ COMPOSITION = (
     "privacy/test_rule.py",
 )
 
-SUMS = ("privacy/test_certificate.py", "privacy/test_rounding.py", "privacy/test_sums.py")
+SEARCHING = "privacy/test_sums_searching.py"
+SUMS = (
+    SEARCHING,
+    "privacy/test_certificate.py",
+    "privacy/test_rounding.py",
+    "privacy/test_sums.py",
+)
 CURVATURE = (
     "privacy/test_rounding.py",
     "privacy/test_sum_curvature_steep.py",
@@ -145,7 +151,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_accountant.py",
         "privacy/test_releases_contract.py",
     ),
-    "privacy/certificates/sums/bell.py": ("privacy/test_bell.py",),
+    "privacy/certificates/sums/bell.py": (SEARCHING, "privacy/test_bell.py"),
     "privacy/accounting/attacks.py": ("privacy/test_attacks.py",),
     "privacy/accounting/hidden_attacks.py": ("privacy/test_hidden_attacks.py",),
     "privacy/accounting/rounds.py": ("privacy/test_hidden_attacks.py",),
@@ -261,10 +267,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/certificates/sums/attacks.py": SUMS,
     "privacy/certificates/sums/binomial.py": SUMS,
     "privacy/certificates/sums/blanket.py": (*SUMS, "privacy/test_classes.py"),
-    "privacy/certificates/sums/blocks.py": ("privacy/test_classes.py",),
-    "privacy/certificates/sums/classes.py": ("privacy/test_classes.py",),
+    "privacy/certificates/sums/blocks.py": (SEARCHING, "privacy/test_classes.py"),
+    "privacy/certificates/sums/classes.py": (SEARCHING, "privacy/test_classes.py"),
     "privacy/certificates/sums/kinds.py": ("privacy/test_kinds.py",),
-    "privacy/certificates/sums/pairs.py": ("privacy/test_classes.py",),
+    "privacy/certificates/sums/kind_moments.py": ("privacy/test_kinds.py",),
+    "privacy/certificates/sums/pairs.py": (SEARCHING, "privacy/test_classes.py"),
     "privacy/certificates/sums/blanket_draws.py": SUMS,
     "privacy/certificates/sums/bounds.py": SUMS,
     "privacy/certificates/sums/certificate.py": SUMS,

@@ -158,6 +158,28 @@ def test_renyi_bounds_alone_are_converted_at_their_best_order(multiplier, delta)
     assert guarantee.trust == "aggregate"
 
 
+@dataclasses.dataclass
+class GivingUp(CloseRelease):
+    """Bounded like a Gaussian to some order, and beyond it by what one client tells."""
+
+    last: float = 16.0
+    rounds: int = 1
+
+    def renyi(self, order: float) -> float:
+        return self.rounds * (order / 2000 if order <= self.last else 600.0)
+
+
+@pytest.mark.parametrize("last", [3.0, 16.0])
+def test_a_bound_that_gives_up_at_high_orders_is_used_below_them(last):
+    """More rounds reveal more: what bounds two rounds bounds one."""
+    epsilons = [account([GivingUp(0.0, last=last, rounds=n)], 1e-5).epsilon for n in (1, 2, 64)]
+    assert epsilons == sorted(epsilons)
+    exact = min(
+        oracle.rdp_to_epsilon(order / 2000, order, 1e-5) for order in ORDERS if order <= last
+    )
+    assert exact <= epsilons[0] <= exact * (1 + 1e-12)
+
+
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01])
 def test_closeness_is_paid_for_out_of_delta(delta):
     """(epsilon, delta) of what is bounded is delta + (1 + e^epsilon) · distance of what is sent."""

@@ -11,8 +11,10 @@ from scipy.optimize import linprog
 from scipy.stats import binom
 
 import randquant as rq
+from randquant.privacy.certificates.sums import kind_moments
 from randquant.privacy.certificates.sums.classes import SHARES, by_classes
 from randquant.privacy.certificates.sums.kinds import by_kinds, kinds_of_blocks
+from randquant.privacy.certificates.sums.rows import Rows
 
 INNER = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.42)
 LEVELS = rq.rqm(clip=1.0, margin=3.0, levels=8, keep=0.42)
@@ -58,27 +60,82 @@ def test_kinds_bound_what_brute_force_finds(name, size, clients, order):
     assert truth * (1 - 1e-9) <= by_classes(channel, clients, order, truth, kinds)
 
 
+def mean_of_the_worst(own: np.ndarray, parts, order: float) -> np.ndarray:
+    """M - 1 of all pairs in float64: of each number of blocks that draw a kind the worst way."""
+    excess = np.zeros((len(own), len(own)))
+    for drawn in itertools.product(*(range(count + 1) for _, count in parts)):
+        worst = np.zeros_like(excess)
+        noises = [
+            itertools.combinations_with_replacement(kinds.rows, number)
+            for (kinds, _), number in zip(parts, drawn, strict=True)
+        ]
+        for noise in itertools.product(*noises):
+            every = [law for several in noise for law in several]
+            laws = np.array([functools.reduce(np.convolve, every, row) for row in own])
+            laws = laws[:, laws.min(axis=0) > 0]
+            moments = (laws[:, None] ** order * laws[None] ** (1 - order)).sum(axis=2)
+            worst = np.maximum(worst, moments - 1)
+        mass = [
+            binom.pmf(number, count, kinds.share / SHARES)
+            for (kinds, count), number in zip(parts, drawn, strict=True)
+        ]
+        excess += math.prod(mass) * worst
+    return excess
+
+
 @pytest.mark.parametrize("order", [2.0, 8.0])
 def test_the_bound_is_the_mean_of_the_worst_arrangements(order):
     """Of every number of blocks that draw a kind, all arrangements, in plain floating point."""
     kinds = kinds_of_blocks(LEVELS, 4)
     assert kinds is not None
     inputs, own = oracle.between_vertices(LEVELS)
-    clients, share = 12, kinds.share / SHARES  # two whole blocks, three clients left over
-    excess = np.zeros((len(own), len(own)))
-    for drawn in range(3):
-        worst = np.zeros_like(excess)
-        for right in range(drawn + 1):
-            noise = [kinds.rows[1]] * right + [kinds.rows[0]] * (drawn - right)
-            laws = np.array([functools.reduce(np.convolve, noise, row) for row in own])
-            laws = laws[:, laws.min(axis=0) > 0]
-            moments = (laws[:, None] ** order * laws[None] ** (1 - order)).sum(axis=2)
-            worst = np.maximum(worst, moments - 1)
-        excess += binom.pmf(drawn, 2, share) * worst
+    # Of 11 others two whole blocks, three clients left over.
+    excess = mean_of_the_worst(own, [(kinds, 2)], order)
     apart = inputs[:, None] - inputs
     ratio = np.log1p(excess) / (order - 1) / np.where(apart == 0, np.inf, apart) ** 2
     truth = float(ratio.max())
-    assert truth * (1 - 1e-9) <= by_classes(LEVELS, clients, order, truth, kinds) <= 1.03 * truth
+    assert truth * (1 - 1e-9) <= by_classes(LEVELS, 12, order, truth, kinds) <= 1.03 * truth
+
+
+@pytest.mark.parametrize("order", [1.5, 8.0])
+@pytest.mark.parametrize(("name", "sizes"), [("lopsided", [4, 6]), ("levels", [2, 3])])
+def test_one_coordinate_is_bounded_by_the_mean_of_the_worst_arrangements(
+    name, sizes, order, monkeypatch
+):
+    """Nothing between vertices is worse, so the mean itself is the bound: of blocks of any size."""
+    channel = CHANNELS[name]
+    rows = Rows.of(channel, "replace_one")
+    monkeypatch.setattr(kind_moments, "fitting_sizes", lambda _: sizes)
+    others = sum(sizes) + sizes[0]
+    blocks = kind_moments._blocks(channel, others)
+    assert sum(kinds.block * count for kinds, count in blocks) == others
+    assert len(blocks) > 1
+    truth = math.log1p(mean_of_the_worst(rows.probabilities, blocks, order).max())
+    found = kind_moments.by_kinds(channel, rows, others, order, 1e3)
+    assert truth * (1 - 1e-9) <= found <= truth * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("order", [1.3, 8.0])
+def test_no_others_exceed_the_bound_of_one_coordinate(order, neighboring):
+    rows = Rows.of(LEVELS, neighboring)
+    vertices = rows.probabilities[: rows.vertices]
+    worst = 0.0
+    for beside in itertools.combinations_with_replacement(vertices, 5):
+        laws = [functools.reduce(np.convolve, beside, row) for row in rows.probabilities]
+        moments = [[(p**order * q ** (1 - order)).sum() for q in laws] for p in laws]
+        worst = max(worst, float(np.array(moments)[rows.allowed].max()))
+    found = kind_moments.by_kinds(LEVELS, rows, 5, order, 1e3)
+    assert math.log(worst) <= found < math.inf
+
+
+def test_whoever_is_left_over_fills_smaller_blocks():
+    for usable in ((2, 3, 4), (2, 3), (3,)):
+        for others in range(3, 40):
+            sizes = kind_moments._sizes(others, usable[-1], usable)
+            held = sum(each * count for each, count in sizes.items())
+            assert set(sizes) <= set(usable)
+            assert held == others - others % 3 if usable == (3,) else others
 
 
 def test_channels_of_two_rows_or_of_many_have_no_kinds():
@@ -92,3 +149,11 @@ def test_channels_of_two_rows_or_of_many_have_no_kinds():
 def test_sixteen_levels_are_within_a_quarter_of_the_attack(order):
     found = rq.kappa_sum(SIXTEEN, 100, order)
     assert 0 < found.lower <= found.upper <= 1.25 * found.lower
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [41, 100])
+def test_one_coordinate_of_sixteen_levels_is_within_six_percent_of_the_attack(clients):
+    found = rq.certify_sum(SIXTEEN, clients, 2.0)
+    assert found.method == "blocks"
+    assert found.epsilon.upper <= 1.06 * found.epsilon.lower

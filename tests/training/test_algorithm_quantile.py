@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from randquant.aggregation import ClippedSGD
-from randquant.aggregation.alongside import QuantileClip
+from randquant.aggregation.alongside import Alongside, QuantileClip
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
@@ -52,7 +52,9 @@ def test_without_noise_the_threshold_goes_to_the_median_and_the_mean_is_of_clipp
     updates, _ = learner.updates(cohort, key)
     norms = np.linalg.norm(updates.astype(np.float64), axis=1)
     with ThreadPoolExecutor(1) as pool:
-        collect = collector(learner, ClippedSGD(start), pool, 1, None, QuantileClip(start, 0.5))
+        collect = collector(
+            learner, ClippedSGD(start), pool, 1, None, Alongside(start, clip=QuantileClip(0.5))
+        )
         for number in range(30):
             before, collected = threshold, collect(cohort, key.fold_in(number), 0, (), threshold)
             threshold = collected.threshold
@@ -117,7 +119,9 @@ def test_absent_clients_send_zeros_of_the_same_size():
     mechanism = VectorMechanism(NOISY, 0.05, "aggregate", 6)
     learner = prepare(PLAIN, Key.from_seed(0)).learner
     with ThreadPoolExecutor(1) as pool:
-        collect = collector(learner, mechanism, pool, 1, hidden, QuantileClip(0.05))
+        collect = collector(
+            learner, mechanism, pool, 1, hidden, Alongside(0.05, clip=QuantileClip())
+        )
         collected = collect([], Key.from_seed(2), 0, (), 0.05)
     assert collected.mean.shape == (650,)
     assert collected.threshold not in (None, 0.05)

@@ -213,6 +213,13 @@ def test_a_large_total_is_called_what_it_is(epsilon: float) -> None:
     assert "This run simulated all clients on one machine" in words
 
 
+def test_the_lower_end_is_rounded_down() -> None:
+    known = dataclasses.replace(guarantee(), lower=7.3456789)
+    words = Page(render(make_run(known), None, None, None)).words
+    assert "No proof can state less than ε ≥ 7.34567:" in words
+    assert "No proof" not in Page(render(make_run(guarantee()), None, None, None)).words
+
+
 @pytest.mark.parametrize(
     ("rounds", "every"), [(1, 1), (19, 1), (20, 1), (21, 1), (300, 1), (99, 7)]
 )

@@ -189,10 +189,9 @@ def _refusal(problem: str, name: str, hint: Any, value: Any) -> Exception:
         return ValueError(f"Expected {field[2]} of {name}, got none.")
     if field:
         return ValueError(f"Expected settings of {name} that there are, got {field[2]!r}.")
-    if words := [
-        each for leaf in leaves(hint) if get_origin(leaf) is Literal for each in get_args(leaf)
-    ]:
-        validate.choice(name, value, words)
+    literal = [leaf for leaf in leaves(hint) if get_origin(leaf) is Literal]
+    if literal and (isinstance(value, str) or literal == leaves(hint)):
+        validate.choice(name, value, [each for leaf in literal for each in get_args(leaf)])
     if "regex" in problem:
         return ValueError(f"Expected {name} ({text(hint)}), got {value!r}.")
     bound = re.search(r"[<>]=? \S+$", problem)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,89 +19,62 @@ SHARE = 0.2
 RATE = 0.2
 """Step of the threshold's logarithm (Andrew et al. 2021, section 3)."""
 
+BELOW = "below threshold"
+"""Name of the number that says whether a client's update is not clipped: 1, or 0."""
+
+LEAST_WEIGHT = 0.05
+"""A mean weight that is released as less than this counts as this: noise must not divide by 0."""
+
 
 @dataclass(frozen=True, slots=True)
-class Alongside:
-    """Joins a client's update and a few numbers in [-1, 1] to one vector of bounded norm.
+class Number:
+    """A number of each client, whose mean over the cohort is released.
 
     Args:
-        clip_norm: L2 threshold of the mechanism that the vector is sent through.
-        numbers: how many numbers.
-        share: of each number in the norm; numbers · share² < 1.
-
-    Guarantees:
-        A joined vector has norm clip_norm at most, whatever the update, the numbers and the
-        threshold: the mechanism's guarantee in `dimension + numbers` coordinates holds as it stands
-        (`docs/theory/alongside.md`, Proposition 1).
+        name: what it is called, such as `accuracy`.
+        low, high: a client clips its number to these bounds, which nobody may choose by the data.
+        share: of the norm of what a client sends. A larger share makes the mean more exact, and
+            the update noisier.
 
     Example:
-        >>> beside = Alongside(clip_norm=1.0)
-        >>> vector = beside.joined(np.array([30.0, 40.0]), [1.0], threshold=5.0)
-        >>> update, numbers = beside.parted(vector, threshold=5.0)
-        >>> update.round(3), numbers.round(3)
-        (array([3., 4.], dtype=float32), array([1.]))
+        >>> Number("num-examples", 0, 200).mean(0.5)
+        150.0
     """
 
-    clip_norm: float
-    numbers: int = 1
+    name: str
+    low: float = 0.0
+    high: float = 1.0
     share: float = SHARE
 
     def __post_init__(self) -> None:
-        validate.real("clip_norm", self.clip_norm, above=0)
-        validate.whole("numbers", self.numbers, low=1)
-        validate.real("share", self.share, above=0, below=1 / math.sqrt(self.numbers))
-
-    def joined(
-        self, update: np.ndarray, numbers: np.ndarray | list[float], threshold: float
-    ) -> np.ndarray:
-        """On a client: the vector to encode, (d + numbers,) float32.
-
-        Args:
-            update: (d,) floats; clipped to norm `threshold` here.
-            numbers: (numbers,) floats; clipped to [-1, 1] here.
-            threshold: of this round, public.
-
-        Raises:
-            ValueError: the update holds a NaN or an infinity, or the threshold is not within
-                1e-30 and 1e30.
-        """
-        validate.real("threshold", threshold, low=1e-30, high=1e30)
-        clipped = clip_to_norm(update, threshold)
-        beside = np.clip(finite(np.asarray(numbers, dtype=np.float64)), -1.0, 1.0)
-        # theory/alongside.md, Proposition 1. The mechanism clips again, so rounding costs nothing.
-        scaled = clipped * np.float64(self._left * self.clip_norm / threshold)
-        return np.concatenate([scaled, self.share * self.clip_norm * beside]).astype(np.float32)
-
-    def parted(self, mean: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
-        """On the server: the mean of the clipped updates, and of the numbers.
-
-        Args:
-            mean: (d + numbers,) float32, decoded.
-            threshold: of this round.
-
-        Returns:
-            (d,) float32 and (numbers,) float64. The latter are estimates, and may exceed 1.
-        """
-        update, beside = mean[: -self.numbers], mean[-self.numbers :]
-        scale = np.float64(threshold / (self._left * self.clip_norm))
-        numbers = beside.astype(np.float64) / (self.share * self.clip_norm)
-        return (update * scale).astype(np.float32), numbers
+        validate.kind("name", self.name, str)
+        low = validate.real("low", self.low, low=-1e30, high=1e30)
+        validate.real("high", self.high, above=low, high=1e30)
+        validate.real("share", self.share, above=0, below=1)
 
     @property
-    def _left(self) -> float:
-        """What is left of a norm of 1 for the update."""
-        return math.sqrt(1 - self.numbers * self.share**2)
+    def half(self) -> float:
+        """Half the distance of the bounds."""
+        return (self.high - self.low) / 2
+
+    def scaled(self, value: float) -> float:
+        """A client's number, clipped, in [-1, 1]."""
+        inside = min(max(value, self.low), self.high)
+        return min(max((inside - self.low) / self.half - 1, -1.0), 1.0)
+
+    def mean(self, scaled: float) -> float:
+        """A mean of scaled numbers in the number's own units."""
+        return self.low + (scaled + 1) * self.half
 
 
 @dataclass(frozen=True, slots=True)
 class QuantileClip:
     """A clipping threshold that follows a quantile of the clients' norms.
 
-    A client sends beside its update whether its norm is below the threshold, +1 or -1; the server
-    moves the threshold by what the decoded mean says.
+    A client sends beside its update whether its norm is below the threshold; the server moves the
+    threshold by what the decoded mean says.
 
     Args:
-        clip_norm: L2 threshold of the mechanism that updates are sent through.
         quantile: the share of clients whose updates are not clipped.
         rate: step of the threshold's logarithm in a round.
 
@@ -112,52 +87,165 @@ class QuantileClip:
         Andrew, Thakkar, McMahan and Ramaswamy 2021, Algorithm 1.
 
     Example:
-        >>> clip = QuantileClip(clip_norm=1.0, quantile=0.5)
-        >>> vectors = clip.joined(np.array([[3.0, 4.0], [30.0, 40.0]]), threshold=10.0)
-        >>> vectors.round(2)
-        array([[ 0.29,  0.39,  0.2 ],
-               [ 0.59,  0.78, -0.2 ]], dtype=float32)
-        >>> mean, threshold = clip.parted(vectors.mean(axis=0), threshold=10.0)
-        >>> mean.round(2), round(threshold, 3)
-        (array([4.5, 6. ], dtype=float32), 10.0)
+        >>> round(QuantileClip(quantile=0.5).moved(threshold=10.0, below=1.0), 3)
+        9.048
     """
 
-    clip_norm: float
     quantile: float = 0.5
     rate: float = RATE
 
     def __post_init__(self) -> None:
         validate.real("quantile", self.quantile, above=0, below=1)
         validate.real("rate", self.rate, above=0, high=1)
-        self._beside  # noqa: B018 - checks clip_norm
 
-    def joined(self, updates: np.ndarray, threshold: float) -> np.ndarray:
-        """On clients: from updates (n, d) to what is encoded, (n, d + 1) float32."""
-        norms = [float(np.linalg.norm(update)) for update in np.asarray(updates, dtype=np.float64)]
-        signs = [1.0 if norm <= threshold else -1.0 for norm in norms]
-        rows = [
-            self._beside.joined(update, [sign], threshold)
-            for update, sign in zip(updates, signs, strict=True)
-        ]
-        return np.stack(rows) if rows else np.empty((0, updates.shape[1] + 1), np.float32)
-
-    def parted(self, mean: np.ndarray, threshold: float) -> tuple[np.ndarray, float]:
-        """On the server: the mean of the clipped updates, and the threshold of the next round.
-
-        Args:
-            mean: (d + 1,) float32, decoded.
-            threshold: of this round.
-        """
-        update, (sign,) = self._beside.parted(mean, threshold)
-        return update, self.moved(threshold, float(sign))
-
-    def moved(self, threshold: float, mean: float) -> float:
-        """The next threshold, from the mean of the signs; beyond [-1, 1] it is the nearer end."""
-        below = (min(max(mean, -1.0), 1.0) + 1) / 2
+    def moved(self, threshold: float, below: float) -> float:
+        """The next threshold, from the decoded share of clients below; cut to [0, 1]."""
+        share = min(max(below, 0.0), 1.0)
         # theory/alongside.md, Proposition 3.
-        moved = threshold * math.exp(-self.rate * (below - self.quantile))
+        moved = threshold * math.exp(-self.rate * (share - self.quantile))
         return min(max(moved, 1e-12), 1e12)  # far from where clipping is not defined
 
+
+class Parted(NamedTuple):
+    """What a decoded mean says.
+
+    Attributes:
+        update: (d,) float32, the mean of the clipped updates; weighted, if they are.
+        numbers: mean of each number over the cohort, in its own units; estimates, which noise may
+            move beyond the bounds.
+        threshold: that clients clip to in the next round.
+    """
+
+    update: np.ndarray
+    numbers: dict[str, float]
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alongside:
+    """Joins a client's update and a few bounded numbers to one vector of bounded norm.
+
+    Args:
+        clip_norm: L2 threshold of the mechanism that the vector is sent through.
+        numbers: what is sent beside the update; the squares of their shares add up to less than 1.
+        clip: how the threshold moves, by one number more; None if it does not.
+        weight: name of the number, with low = 0, that an update is weighted by; None for none.
+
+    Guarantees:
+        A joined vector has norm clip_norm at most, whatever the update, the numbers and the
+        threshold: the mechanism's guarantee in `dimension + extra` coordinates holds as it stands,
+        and covers the numbers (`docs/theory/alongside.md`, Proposition 1).
+
+    Example:
+        >>> beside = Alongside(clip_norm=1.0, numbers=(Number("accuracy"),))
+        >>> vector = beside.joined(np.array([30.0, 40.0]), {"accuracy": 0.9}, threshold=5.0)
+        >>> update, numbers, _ = beside.parted(vector, threshold=5.0)
+        >>> update.round(3), round(numbers["accuracy"], 3)
+        (array([3., 4.], dtype=float32), 0.9)
+    """
+
+    clip_norm: float
+    numbers: tuple[Number, ...] = ()
+    clip: QuantileClip | None = None
+    weight: str | None = None
+
+    def __post_init__(self) -> None:
+        validate.real("clip_norm", self.clip_norm, above=0)
+        names = [number.name for number in self.all]
+        if len(set(names)) < len(names):
+            raise ValueError(f"Expected each number once, got {', '.join(names)}.")
+        taken = sum(number.share**2 for number in self.all)
+        if taken >= 1:
+            raise ValueError(
+                f"Expected shares whose squares add up to less than 1, got {taken:g}: nothing is "
+                "left for the update; lower the shares, or send fewer numbers."
+            )
+        if self.weight is not None:
+            (by,) = [n for n in self.numbers if n.name == self.weight] or [None]
+            if by is None or by.low != 0:
+                raise ValueError(
+                    f"Expected weight to name a number from 0 up, got {self.weight!r}: add it to "
+                    "the numbers, with low=0."
+                )
+
     @property
-    def _beside(self) -> Alongside:
-        return Alongside(self.clip_norm)
+    def all(self) -> tuple[Number, ...]:
+        """The numbers in the order in which they are sent."""
+        return self.numbers if self.clip is None else (*self.numbers, Number(BELOW))
+
+    @property
+    def extra(self) -> int:
+        """How many coordinates the numbers take."""
+        return len(self.all)
+
+    def joined(
+        self, update: np.ndarray, values: Mapping[str, float], threshold: float
+    ) -> np.ndarray:
+        """On a client: the vector to encode, (d + extra,) float32.
+
+        Args:
+            update: (d,) floats; clipped to norm `threshold` here, and weighted.
+            values: of each number; clipped to its bounds here.
+            threshold: of this round, public.
+
+        Raises:
+            ValueError: the update or a number is not finite, a number is missing, or the threshold
+                is not within 1e-30 and 1e30.
+        """
+        validate.real("threshold", threshold, low=1e-30, high=1e30)
+        update = np.asarray(update)
+        own = dict(values)
+        if self.clip is not None:
+            own[BELOW] = float(np.linalg.norm(update.astype(np.float64)) <= threshold)
+        if missing := [n.name for n in self.all if n.name not in own]:
+            raise ValueError(f"Expected a number {missing[0]!r} beside the update, got none.")
+        told = finite(np.array([float(own[n.name]) for n in self.all]))
+        beside = [n.share * n.scaled(float(x)) for n, x in zip(self.all, told, strict=True)]
+        clipped = clip_to_norm(update, threshold)
+        factor = self._left * self.clip_norm / threshold * self._weight(own)
+        # theory/alongside.md, Proposition 1. The mechanism clips again, so rounding costs nothing.
+        scaled = clipped * np.float64(factor)
+        return np.concatenate([scaled, self.clip_norm * np.array(beside)]).astype(np.float32)
+
+    def parted(self, mean: np.ndarray, threshold: float) -> Parted:
+        """On the server: what a decoded mean says.
+
+        Args:
+            mean: (d + extra,) float32, decoded.
+            threshold: of this round.
+        """
+        end = len(mean) - self.extra
+        beside = mean[end:].astype(np.float64) / self.clip_norm
+        numbers = {
+            n.name: n.mean(float(x) / n.share) for n, x in zip(self.all, beside, strict=True)
+        }
+        scale = threshold / (self._left * self.clip_norm)
+        if self.weight is not None:
+            # theory/alongside.md, Proposition 4: a function of what was released.
+            scale /= max(self._weight(numbers), LEAST_WEIGHT)
+        below = numbers.pop(BELOW, 0.0)
+        moved = threshold if self.clip is None else self.clip.moved(threshold, below)
+        return Parted((mean[:end] * np.float64(scale)).astype(np.float32), numbers, moved)
+
+    def deviation(self, name: str, coordinate: float) -> float:
+        """Standard deviation of a number's mean that the mechanism adds, in the number's units.
+
+        Args:
+            name: of the number.
+            coordinate: standard deviation of a coordinate of the mechanism's decoded mean.
+        """
+        (number,) = (each for each in self.all if each.name == name)
+        # theory/alongside.md, Proposition 2.
+        return coordinate * number.half / (number.share * self.clip_norm)
+
+    def _weight(self, values: Mapping[str, float]) -> float:
+        """What an update counts, in [0, 1]; of means, the mean of that."""
+        if self.weight is None:
+            return 1.0
+        (high,) = (number.high for number in self.numbers if number.name == self.weight)
+        return min(max(values[self.weight] / high, 0.0), 1.0)
+
+    @property
+    def _left(self) -> float:
+        """What is left of a norm of 1 for the update."""
+        return math.sqrt(1 - sum(number.share**2 for number in self.all))

@@ -23,6 +23,7 @@ TILTS = np.geomspace(1e-6, 300, 320)
 """Tilts of the Chernoff bound times the largest code: any are valid, so dense ones are enough."""
 
 
+@functools.lru_cache(maxsize=256)
 def sum_bits(channel: Channel, clients: int, size: int, deviation: float = math.inf) -> int:
     """Fewest bits of a sum of clients' codes that wraps with a probability of at most WRAP.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from randquant.aggregation.alongside import QuantileClip
+from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.cohorts import HiddenCohorts
@@ -34,7 +34,7 @@ class State:
         participations: (N,) int64, rounds that each client has taken part in.
         optimizer: the state of the server's optimiser.
         squares: what the mechanism of the next round adapts to, from what was released.
-        threshold: that clients clip to in the next round, if it follows a quantile; else None.
+        threshold: that clients clip to in the next round, if numbers travel beside updates.
     """
 
     round: int
@@ -85,7 +85,7 @@ def distributed_sgd(
     workers: int,
     hidden: HiddenCohorts | None = None,
     public_seed: int = 0,
-    clip: QuantileClip | None = None,
+    beside: Alongside | None = None,
 ) -> Algorithm:
     """Federated SGD or averaging, one step of the server a round (RQM paper, Algorithm 1).
 
@@ -98,7 +98,7 @@ def distributed_sgd(
         hidden: how clients take part if nobody sees which of them do; None if it is seen.
         public_seed: of what all clients know and the key must not give away: which coordinates are
             sent in each round, if not all are.
-        clip: how the clipping threshold moves, from the mechanism's on; None if it does not.
+        beside: what clients send beside their updates; None for nothing.
 
     Returns:
         The algorithm as an (init, apply) pair.
@@ -106,10 +106,10 @@ def distributed_sgd(
 
     def init() -> State:
         participations = np.zeros(population, dtype=np.int64)
-        first = None if clip is None else mechanism.clip_norm
+        first = None if beside is None else mechanism.clip_norm
         return State(0, learner.parameters(), participations, server.init(), threshold=first)
 
-    collect = collector(learner, mechanism, pool, workers, hidden, clip)
+    collect = collector(learner, mechanism, pool, workers, hidden, beside)
     public = Key.from_seed(public_seed).fold_in("rounds")
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:

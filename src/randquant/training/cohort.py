@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from randquant.aggregation.alongside import QuantileClip
+from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.payloads import finite
 from randquant.channels.channel import Channel
@@ -31,7 +31,8 @@ class Collected(NamedTuple):
             included where they must be sent.
         seconds_gradient: wall time of forward and backward passes, in seconds.
         squares: what the next round's mechanism adapts to (`UpdateMechanism.noted`).
-        threshold: that clients clip to in the next round, if it follows a quantile; else None.
+        threshold: that clients clip to in the next round, if numbers travel beside updates.
+        numbers: decoded means of these numbers.
     """
 
     mean: np.ndarray
@@ -40,6 +41,7 @@ class Collected(NamedTuple):
     seconds_gradient: float
     squares: tuple[float, ...] = ()
     threshold: float | None = None
+    numbers: dict[str, float] | None = None
 
 
 ZEROS_AT_ONCE = 16
@@ -54,12 +56,12 @@ def collector(
     pool: Executor,
     workers: int,
     hidden: HiddenCohorts | None = None,
-    clip: QuantileClip | None = None,
+    beside: Alongside | None = None,
 ) -> Collect:
     """Return the function that collects a cohort's mean.
 
     It is given the cohort, the round's key and public seed (`in_round`), what the mechanism adapts
-    to (`adapted`), and the threshold that clients clip to, if it follows a quantile.
+    to (`adapted`), and the threshold that clients clip to, if numbers travel beside updates.
 
     Args:
         learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
@@ -69,14 +71,14 @@ def collector(
         mechanism: protects and aggregates them.
         pool, workers: threads that clients are simulated on; they do not change the result.
         hidden: how clients take part if nobody sees which of them do; None if it is seen.
-        clip: how the clipping threshold moves; None if it does not.
+        beside: what clients send beside their updates, of `loss` and `examples`; None for nothing.
 
     Guarantees:
         With hidden cohorts whose size varies, every client's payload is in the sum, an encoding of
         zeros where it does not take part, and the sum is divided by a public number.
     """
     channel = mechanism.coordinate_channel
-    size = learner.dimension + (clip is not None)
+    size = learner.dimension + (0 if beside is None else beside.extra)
     filled = None if hidden is None or hidden.draw == "fixed" else hidden
     if filled is None and learner.on_gpu and channel is not None and channel.lattice:
         return functools.partial(_on_gpu, learner, mechanism, channel)
@@ -91,8 +93,8 @@ def collector(
         for client, update in zip(clients, updates, strict=True):
             with named(learner.problem.clients.names[client]):
                 finite(update)
-        if clip is not None and threshold is not None:
-            updates = clip.joined(updates, threshold)
+        if beside is not None and threshold is not None:
+            updates = _joined(beside, learner, clients, updates, losses, threshold)
         keys = [key.fold_in("client", client) for client in clients]
         return encoder.encode_many(updates, keys), losses, seconds
 
@@ -117,15 +119,41 @@ def collector(
             # theory/sampling.md, Proposition 22: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
         squares = now.noted(squares, mean, clients)
-        if clip is not None and threshold is not None:
-            mean, threshold = clip.parted(mean, threshold)
+        mean, threshold, numbers = _parted(beside, mean, threshold)
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
         sent = senders * now.upload_bytes(size, senders or None)
-        return Collected(mean, losses, sent, seconds, squares, threshold)
+        return Collected(mean, losses, sent, seconds, squares, threshold, numbers)
 
     return by_payloads
+
+
+def _joined(
+    beside: Alongside,
+    learner: Learner,
+    clients: Sequence[int],
+    updates: np.ndarray,
+    losses: np.ndarray,
+    threshold: float,
+) -> np.ndarray:
+    """What some clients encode: their updates and numbers, (n, d + extra) float32."""
+    sizes = learner.problem.clients.sizes[list(clients)]
+    rows = [
+        beside.joined(update, {"loss": loss, "examples": size}, threshold)
+        for update, loss, size in zip(updates, losses, sizes, strict=True)
+    ]
+    return np.array(rows, dtype=np.float32).reshape(len(rows), updates.shape[1] + beside.extra)
+
+
+def _parted(
+    beside: Alongside | None, mean: np.ndarray, threshold: float | None
+) -> tuple[np.ndarray, float | None, dict[str, float] | None]:
+    """The mean update, the next threshold and the numbers, as far as there are any."""
+    if beside is None or threshold is None:
+        return mean, threshold, None
+    parted = beside.parted(mean, threshold)
+    return parted.update, parted.threshold, parted.numbers
 
 
 def _known(cohort: Sequence[int], hidden: HiddenCohorts | None) -> int:

@@ -69,7 +69,8 @@ class TrainConfig:
             alone.
         norm: norm that clip_norm bounds.
         coordinates: how many coordinates of a rotated update are sent, a public random subset that
-            is drawn anew in each round; by default all.
+            is drawn anew in each round; auto for as few as the released means call for, by a
+            mechanism whose noise is calibrated to stop_at_epsilon; by default all.
         neighboring: neighbours: replace_one (another update) or zero_out (the zero update).
         stop_at_epsilon: end before the round that would take epsilon above this; inf for no such
             end.
@@ -141,7 +142,7 @@ class TrainConfig:
     public: Data[str] = ""
     most_examples: Clients[MostCount | None] = None
     clip_quantile: Mechanism[Share | None] = None
-    coordinates: Mechanism[Annotated[int, Meta(ge=1, le=2**30)] | None] = None
+    coordinates: Mechanism[Annotated[int, Meta(ge=1, le=2**30)] | Literal["auto"] | None] = None
 
     def __post_init__(self) -> None:
         if self.trust == "":  # as files of version 0.1.0 say it

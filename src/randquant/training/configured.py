@@ -40,6 +40,11 @@ def mechanism_of(config: TrainConfig) -> UpdateMechanism:
                 "mechanism=."
             )
         return from_record(config.parameters, "in a run's configuration")
+    if config.coordinates == "auto":
+        raise ValueError(
+            "Expected a number of coordinates in a configuration that has begun, got auto: begin "
+            "the run with randquant train, which calibrates a mechanism for it."
+        )
     hidden = hidden_cohorts(config)
     return update_mechanism(
         config.mechanism,

@@ -207,10 +207,10 @@ def train(
         batch=batch, local_epochs=_epochs(local_epochs, unit, local_learning_rate), unit=unit,
         local_learning_rate=_local(unit, local_learning_rate), loss=_named(loss), buffers=buffers,
         parts=_tuple(parts), frozen=_tuple(frozen), most_examples=most_examples,
-        problem=problem.digest, coordinates=_number(coordinates), checkpoint_every=checkpoint_every,
+        problem=problem.digest, coordinates=coordinates, checkpoint_every=checkpoint_every,
         clip_quantile=clip_quantile,
     )  # fmt: skip
-    asked = mechanism, bits, server_optimizer, coordinates == "auto"
+    asked = mechanism, bits, server_optimizer
     return _trained(TrainingRequest(problem, config, *asked), folder, on_round, baseline, progress)
 
 
@@ -370,11 +370,6 @@ def _epochs(given: int | None, unit: str, rate: float | None) -> int:
 def _named(loss: Loss) -> str:
     name = getattr(loss, "__name__", type(loss).__name__)
     return name if getattr(F, name, None) is loss else f"{loss.__module__}:{name}"
-
-
-def _number(coordinates: int | Literal["auto"] | None) -> int | None:
-    """How many coordinates the configuration has on record: none if the mechanism says so."""
-    return None if coordinates == "auto" else coordinates
 
 
 def _tuple(patterns: Sequence[str] | None) -> tuple[str, ...] | None:

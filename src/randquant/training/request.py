@@ -16,7 +16,7 @@ from randquant.training.configured import OWN, beside, hidden_cohorts, record_of
 from randquant.training.local import Local
 from randquant.training.optimizer import MakeOptimizer
 from randquant.training.problem import Problem
-from randquant.training.runs.setup import Given, server_step
+from randquant.training.runs.setup import Given, problem_of, server_step
 from randquant.training.schedule import most_participations
 from randquant.training.target import Target, choose, choose_adaptive
 
@@ -34,7 +34,6 @@ class TrainingRequest:
         mechanism: one's own; None to calibrate one to the target.
         bits: most bits of a code.
         server_optimizer: the name of a class in torch.optim, or what makes an optimiser.
-        adaptive: whether each round sends as many coordinates as the released means call for.
     """
 
     problem: Problem
@@ -42,7 +41,6 @@ class TrainingRequest:
     mechanism: UpdateMechanism | None
     bits: int
     server_optimizer: str | MakeOptimizer
-    adaptive: bool = False
 
     @property
     def given(self) -> Given:
@@ -54,14 +52,15 @@ class TrainingRequest:
         """The configuration with its mechanism and optimiser; the key determines the cohorts."""
         config = self._capped()
         if self.mechanism is not None:
-            _check_own(config, self.mechanism, self.adaptive)
+            _check_own(config, self.mechanism)
             config = _with_own(config, self.mechanism)
         check_config(config)
         config = _with_optimizer(config, self)
         if self.mechanism is not None:
             return config
-        if self.adaptive:
-            return _with_own(config, choose_adaptive(self._target(config, key)))
+        if config.coordinates == "auto":
+            target = self._target(config, key)
+            return _with_own(config, choose_adaptive(target, config.mechanism))
         chosen = choose(self._target(config, key))
         if chosen.warning:
             warnings.warn(chosen.warning, UserWarning, stacklevel=6)
@@ -96,7 +95,8 @@ class TrainingRequest:
         return Target(
             config.stop_at_epsilon, config.delta, config.neighboring, self.bits, trust,
             config.clip_norm, self.problem.dimension + beside(config), config.population,
-            config.cohort, config.rounds, most, examples, hidden, config.coordinates,
+            config.cohort, config.rounds, most, examples, hidden,
+            None if config.coordinates == "auto" else config.coordinates,
         )  # fmt: skip
 
 
@@ -105,11 +105,43 @@ def _with_own(config: TrainConfig, mechanism: UpdateMechanism) -> TrainConfig:
     return dataclasses.replace(
         config, mechanism=OWN, parameters=record_of(mechanism),
         trust="model" if config.trust == "model" else mechanism.trust,
-        clip_norm=mechanism.clip_norm,
+        clip_norm=mechanism.clip_norm, coordinates=None,
     )  # fmt: skip
 
 
-def _check_own(config: TrainConfig, mechanism: UpdateMechanism, adaptive: bool) -> None:
+def calibrated(config: TrainConfig, key: Key, given: Given) -> tuple[TrainConfig, Given]:
+    """With the mechanism that `coordinates` of `auto` asks for, and the problem that it is for.
+
+    Args:
+        config: of names; one with another number of coordinates is returned as it is.
+        key: the run's.
+        given: what was passed as objects.
+
+    Raises:
+        ValueError: there is nothing to calibrate it to, or it is given noise of its own.
+    """
+    if config.coordinates != "auto":
+        return config, given
+    problem = problem_of(config) if given.problem is None else given.problem
+    named, wanted = config.mechanism, f"with coordinates auto and {config.mechanism}"
+    for name in ("stop_at_epsilon", "clip_norm"):
+        if getattr(config, name) is None:
+            raise ValueError(f"Expected {name} {wanted}, got none: its noise is calibrated to it.")
+    if config.parameters:
+        raise ValueError(
+            f"Expected no parameters of its own {wanted}, got {', '.join(config.parameters)}: its "
+            "noise is calibrated to stop_at_epsilon, for each number of coordinates."
+        )
+    if config.norm != "l2" or named == OWN:
+        raise ValueError(
+            f"Expected norm=l2 and a mechanism by its name with coordinates auto, got {named} and "
+            f"{config.norm}: a part of an update is clipped in L2."
+        )
+    request = TrainingRequest(problem, config, None, 1, config.server_optimizer)
+    return request.complete(key), dataclasses.replace(given, problem=problem)
+
+
+def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
     """Refuse what is no mechanism, and settings that it would not keep to."""
     wanted = "a mechanism for whole updates, such as randquant.plan(...).mechanism"
     validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
@@ -118,11 +150,10 @@ def _check_own(config: TrainConfig, mechanism: UpdateMechanism, adaptive: bool) 
             f"Expected a mechanism of local trust with trust='local', got one of "
             f"{mechanism.trust} trust: leave trust out, or plan with trust='local'."
         )
-    if config.coordinates is not None or adaptive:
-        number = "auto" if adaptive else config.coordinates
+    if config.coordinates is not None:
         raise ValueError(
-            f"Expected no coordinates with a mechanism of your own, got {number}: give them to the "
-            "mechanism, as VectorMechanism(..., coordinates=...)."
+            f"Expected no coordinates with a mechanism of your own, got {config.coordinates}: give "
+            "them to the mechanism, as VectorMechanism(..., coordinates=...)."
         )
     if config.clip_norm not in (DEFAULT_CLIP_NORM, mechanism.clip_norm):
         raise ValueError(

@@ -144,8 +144,12 @@ PARTS = (1, 3, 10, 30, 100)
 """Of how many rotated coordinates one is sent, in the choices of an adaptive mechanism."""
 
 
-def choose_adaptive(target: Target) -> AdaptiveMechanism:
+def choose_adaptive(target: Target, name: str = "") -> AdaptiveMechanism:
     """Calibrate a mechanism that sends fewer or more coordinates from round to round.
+
+    Args:
+        target: what is to be met.
+        name: of a mechanism; by default the one that `choose` takes.
 
     Guarantees:
         The accountant's guarantee for so many participations is at most the target, whatever is
@@ -160,14 +164,14 @@ def choose_adaptive(target: Target) -> AdaptiveMechanism:
             "Expected trust='aggregate' or 'local' and unit='client' with coordinates='auto', got "
             "others: give the number of coordinates."
         )
-    name, size = choose(target).mechanism, target.setting.size
+    name, size = name or choose(target).mechanism, target.setting.size
     counts = [None, *(size // part for part in PARTS[1:] if size // part)]
     aim = target.epsilon
     while True:
         tuned = [_tuned(name, replace(target, epsilon=aim, coordinates=k)) for k in counts]
         mechanism = AdaptiveMechanism(tuple(each.calibration.mechanism for each in tuned))
         release = mechanism.release(target.dimension, target.participations, target.neighboring)
-        found = account([release], target.delta).epsilon
+        found = account([release], target.delta, attacked=False).epsilon
         if found <= target.epsilon:
             return mechanism
         aim *= target.epsilon / found * (1 - 1e-4)

@@ -80,20 +80,27 @@ def run(
         str(guarantee),
         *[MODEL_TERMS if trust == "model" else TERMS] * guarantee.hidden,
     ]
-    if 0 < guarantee.lower < math.inf:
-        lines.append(
-            f"epsilon >= {round_down(guarantee.lower)} under any accounting: the privacy loss of "
-            f"one pair of inputs{BEHIND * (guarantee.trust in ('aggregate', 'model'))}"
-        )
+    lines += _lower(guarantee)
     if examples is not None:
         one = _of_one_example(release, examples, delta)
         result["one_example"] = to_json(one)
         lines.append(f"one of a client's {examples} examples, in the same run: {one}")
+        lines += _lower(one)
     if name in channel_mechanisms():
         pure = certify(build(name, parameters))
         result["per_coordinate"] = {"order": pure.order, "epsilon": pure.epsilon}
         lines.append(f"per coordinate and round: {pure}")
     return Output(result, lines)
+
+
+def _lower(guarantee: Guarantee) -> list[str]:
+    """The lower end of a guarantee, if one is known."""
+    if not 0 < guarantee.lower < math.inf:
+        return []
+    return [
+        f"epsilon >= {round_down(guarantee.lower)} under any accounting: the privacy loss of "
+        f"one pair of inputs{BEHIND * (guarantee.trust in ('aggregate', 'model'))}"
+    ]
 
 
 def _of_one_example(release: Release, examples: int, delta: float) -> Guarantee:

@@ -12,9 +12,11 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from randquant._internal import validate
 from randquant.aggregation.secagg.graphs import Losses
 from randquant.integrations.flower.handshake import Handshake, begin
 from randquant.integrations.flower.offer import Offer
+from randquant.privacy.guarantee import Trust
 
 Way = Literal["apart", "ahead"]
 WAYS: tuple[Way, ...] = ("apart", "ahead")
@@ -96,6 +98,12 @@ class Handshakes:
         except ValueError as error:
             log(WARNING, "randquant: round %d begins with its own handshake: %s", number, error)
             return None
+
+
+def checked_way(way: Way, trust: Trust | None) -> Way:
+    """The way, if updates under this trust can take it: without sums there is no handshake."""
+    validate.choice("handshake", way, WAYS if trust == "aggregate" else ("apart",))
+    return way
 
 
 def fewest(strategy: Strategy, least: int) -> int:

@@ -35,3 +35,13 @@ class EligibleGrid(DelegatingGrid):
             if self._accountant.would_exceed(RoundEvent(self._offer, frozenset({client})))
         }
         return [client for client in connected if client not in self.exhausted]
+
+    def too_few(self, least: int) -> str:
+        """Why fewer clients than that may still take part; empty if they may."""
+        left, spent = len(list(self.get_node_ids())), len(self.exhausted)
+        if not spent or left >= least:
+            return ""
+        return (
+            f"epsilon of {spent} clients would have exceeded {self._accountant.max_epsilon}, and "
+            f"{left} others are too few"
+        )

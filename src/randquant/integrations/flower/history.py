@@ -14,6 +14,7 @@ from flwr.common import log
 from randquant._internal.html import formatting, pages
 from randquant._internal.html.figures import Figure, line_chart
 from randquant._internal.html.pages import DataTable, Notes, Section
+from randquant._internal.rounding import round_down
 from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import Guarantee
 
@@ -79,7 +80,7 @@ def page(title: str, rows: Sequence[RoundRow], guarantee: Guarantee, measured: M
     cards = [
         ("Guarantee of every client", formatting.bound(guarantee.epsilon), [
             f"at δ = {formatting.plain(guarantee.delta)}, {guarantee.neighboring}, "
-            f"{guarantee.trust} trust"]),
+            f"{guarantee.trust} trust", *_reached(guarantee)]),
         ("Rounds", f"{len(good)}", [f"{formatting.count(len(rows) - len(good), 'round')} failed"]),
         ("Dropouts", f"{lost}", [f"of {formatting.count(sum(r.asked for r in rows), 'request')}"]),
         ("Sent by a client in a round", formatting.size_of(max(
@@ -118,6 +119,12 @@ def write(path: Path, text: str) -> None:
     place = path.resolve()
     write_atomic(place, text.encode("utf-8", "xmlcharrefreplace"))
     log(INFO, "randquant: the run as a page: %s", place)
+
+
+def _reached(guarantee: Guarantee) -> list[str]:
+    """The lower end of a guarantee, if one is known."""
+    known = 0 < guarantee.lower < math.inf
+    return [f"an attack reaches ε ≥ {round_down(guarantee.lower, grouped=True)}"] * known
 
 
 def _points(rows: Sequence[RoundRow]) -> list[tuple[float, float]]:

@@ -27,6 +27,9 @@ NEXT = {HEAD: "randquant.next", INBOX: "randquant.next.inbox"}
 
 OURS = (HEAD, INBOX, PAYLOAD, *NEXT.values())
 
+THRESHOLD = "threshold"
+"""In the head of a request to upload, if numbers travel beside updates."""
+
 REASON = "refused"
 """In the place of a reply to the next sum's step: why this client is not in that sum."""
 
@@ -37,6 +40,9 @@ LONGEST_TEXT = 2**23
 """Most characters of an offer or terms: a channel of 1000 inputs and 256 levels has 5 million."""
 
 LONGEST_SESSION = 64
+
+LARGEST = 1e30
+"""Largest threshold of an update's norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,7 @@ class Head:
         commitment: the server's, to its part of the round's seed, sent with the offer.
         part: a client's part of the seed, in its answer to the offer.
         proof: of the seed, in the request to upload (`aggregation.secagg.draw`).
+        threshold: what clients clip their updates to before numbers are added, in that request.
     """
 
     step: str
@@ -62,6 +69,7 @@ class Head:
     commitment: bytes = b""
     part: bytes = b""
     proof: bytes = b""
+    threshold: float = 0.0
 
     def record(self) -> ConfigRecord:
         """The record that is sent; client numbers are text, because they are unsigned 64-bit."""
@@ -74,6 +82,7 @@ class Head:
             "commitment": self.commitment,
             "part": self.part,
             "proof": self.proof,
+            THRESHOLD: self.threshold,
         }
         return ConfigRecord({name: value for name, value in fields.items() if value})
 
@@ -99,7 +108,11 @@ class Head:
         drawn = [record.get(name, b"") for name in ("commitment", "part", "proof")]
         if not all(isinstance(field, bytes) and len(field) <= LONGEST_PROOF for field in drawn):
             raise ProtocolError("Expected the parts of a seed in a few bytes, got something else.")
-        return cls(step, session, offer, terms, tuple(map(_number, survivors)), *drawn)  # type: ignore[arg-type]
+        threshold = record.get(THRESHOLD, 0.0)
+        if not (isinstance(threshold, float) and 0 <= threshold <= LARGEST):
+            raise ProtocolError("Expected a threshold of updates, got something else.")
+        numbers = tuple(map(_number, survivors))
+        return cls(step, session, offer, terms, numbers, *drawn, threshold=threshold)  # type: ignore[arg-type]
 
 
 def inbox_record(messages: Mapping[int, bytes]) -> ConfigRecord:

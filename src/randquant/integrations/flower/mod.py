@@ -25,6 +25,7 @@ from randquant.integrations.flower.answers import NOTHING, refusal, reply, told
 from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
 from randquant.integrations.flower.membership import Membership, identity
 from randquant.integrations.flower.messages import Head
+from randquant.integrations.flower.numbers import numbers_in
 from randquant.integrations.flower.updates import (
     BUFFERS,
     WAY_OUT,
@@ -47,8 +48,9 @@ class QuantizeMod:
     """Clips, encodes and masks what a train function returns, as the server's offer says.
 
     The train function returns the whole model, as on Flower without this mod. Only the codes of
-    the update are sent, drawn with a key from the operating system. Metrics are not sent, because
-    no guarantee covers them.
+    the update are sent, drawn with a key from the operating system. Of its metrics only numbers
+    that the offer names are sent, within the offer's bounds and in the same codes, which the
+    guarantee covers; no other metric is.
 
     Args:
         epsilon: limit of this client's epsilon at `delta`, by a proven bound that it computes
@@ -148,6 +150,8 @@ class QuantizeMod:
             if offer.buffers == "frozen":
                 layout.check_frozen(old, new)
             update = layout.update(old, new)
+            if offer.beside is not None:
+                update = offer.beside.joined(update, numbers_in(answer.content), head.threshold)
             payload = mechanism.of_client(context.node_id).encode(update, Key.generate())
         except Exception as error:
             return refusal(message, NOTHING, error)
@@ -330,9 +334,9 @@ class QuantizeMod:
                 f"Expected an offer to train the {len(own)} arrays that this client trains, got "
                 f"one of {len(layout.parts)} or of others."
             )
-        if layout.dimension != offer.dimension:
+        if layout.dimension != offer.of_model:
             raise ProtocolError(
-                f"Expected {offer.dimension} coordinates as offered, got {layout.dimension}."
+                f"Expected {offer.of_model} coordinates as offered, got {layout.dimension}."
             )
         if offer.buffers != (self.buffers or offer.buffers):
             raise ProtocolError(

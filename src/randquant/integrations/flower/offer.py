@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
+from randquant.aggregation.alongside import Alongside, Number, QuantileClip
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.aggregation.saved import from_record
@@ -34,11 +36,12 @@ class Offer:
     Args:
         mechanism: how updates are protected, and the trust and cohort that this counts on; one
             that sends codes of a channel, or under local trust a payload of its own.
-        dimension: coordinates of an update.
+        dimension: coordinates of what a client encodes: of its update, and of what it sends beside.
         parts: names of the arrays that are trained, encoded and counted, in the model's order;
             empty for all of floating-point numbers other than running statistics.
         buffers: what is done about running statistics: the model has none (`refuse`), clients leave
             them as they are (`frozen`), or the server has its own (`server`). They are never sent.
+        beside: what a client sends beside its update, in the same vector; None for nothing.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or out of bounds.
@@ -56,6 +59,7 @@ class Offer:
     dimension: int
     parts: tuple[str, ...] = ()
     buffers: Buffers = "refuse"
+    beside: Alongside | None = None
     _text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +75,11 @@ class Offer:
         if len(set(self.parts)) < len(self.parts):
             raise ValueError("Expected each part once, got one twice.")
         validate.choice("buffers", self.buffers, BUFFERS)
+        if self.beside is not None:
+            validate.whole("dimension", self.of_model, low=1)
+            if self.beside.clip_norm != self.mechanism.clip_norm:
+                raise ValueError("Expected numbers in the norm that the mechanism clips to.")
+            self.mechanism.expected_error(self.dimension)  # TypeError: it does not clip in L2
         self.size  # noqa: B018 - checks the dimension: a rotation has an upper limit
         object.__setattr__(self, "_text", self._written())
 
@@ -87,6 +96,11 @@ class Offer:
         if self.mechanism.channel is None:
             return self.mechanism.payload_bytes(self.dimension)
         return upload.coded(self.channel, self.size)
+
+    @property
+    def of_model(self) -> int:
+        """Coordinates of an update."""
+        return self.dimension - (0 if self.beside is None else self.beside.extra)
 
     @property
     def size(self) -> int:
@@ -124,7 +138,9 @@ class Offer:
             if kind != _kind(fields):
                 raise TypeError(f"Expected a mechanism that can be offered, got {kind!r}.")
         own = {"format": FORMAT, "dimension": self.dimension}
-        trained = {"parts": self.parts, "buffers": self.buffers}
+        trained: dict[str, Any] = {"parts": self.parts, "buffers": self.buffers}
+        if self.beside is not None:
+            trained["beside"] = _told(self.beside)
         return json.dumps(to_json({**fields, **own, **trained}), sort_keys=True)
 
     @classmethod
@@ -140,21 +156,7 @@ class Offer:
             ValueError: it is not an offer, or its channel's certificate is not the stated one.
         """
         try:
-            record: dict[str, Any] = json.loads(text)
-            version = record.pop("format")
-            if version != FORMAT and not (former and version in FORMER):
-                raise ValueError("its format is another")
-            dimension, buffers = record.pop("dimension"), record.pop("buffers")
-            if version == FORMER[0]:
-                parts, buffers = [], "refuse"
-            else:
-                parts = record.pop("parts")
-            if not isinstance(parts, list):
-                raise ValueError("its parts are not a list of names")
-            if ("mechanism" in record) == ("channel" in record):
-                raise ValueError("its fields are others")
-            mechanism = from_record({"mechanism": _kind(record), **record}, "in an offer")
-            return cls(mechanism, dimension, tuple(parts), buffers)
+            return _read(text, former)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(
@@ -165,6 +167,47 @@ class Offer:
     def digest(self) -> str:
         """SHA-256 of the offer: 64 hexadecimal characters."""
         return hashlib.sha256(self._text.encode()).hexdigest()
+
+
+def _told(beside: Alongside) -> dict[str, Any]:
+    """What an offer says about the numbers; the norm is the mechanism's."""
+    clip = beside.clip
+    return {
+        "numbers": [[n.name, n.low, n.high, n.share] for n in beside.numbers],
+        "clip": None if clip is None else [clip.quantile, clip.rate],
+        "weight": beside.weight,
+    }
+
+
+def _beside(told: Mapping[str, Any], mechanism: UpdateMechanism) -> Alongside:
+    """Undo `_told`; ValueError or TypeError if it is something else."""
+    if mechanism.clip_norm is None or told.keys() != {"numbers", "clip", "weight"}:
+        raise ValueError("its numbers are none that a clipped update can carry")
+    numbers = tuple(Number(*each) for each in told["numbers"])
+    clip = None if told["clip"] is None else QuantileClip(*told["clip"])
+    return Alongside(mechanism.clip_norm, numbers, clip, told["weight"])
+
+
+@functools.lru_cache(maxsize=8)
+def _read(text: str, former: bool) -> Offer:
+    """`Offer.from_text`, once: every message and every account of a sum has the same text."""
+    record: dict[str, Any] = json.loads(text)
+    version = record.pop("format")
+    if version != FORMAT and not (former and version in FORMER):
+        raise ValueError("its format is another")
+    dimension, buffers = record.pop("dimension"), record.pop("buffers")
+    if version == FORMER[0]:
+        parts, buffers = [], "refuse"
+    else:
+        parts = record.pop("parts")
+    if not isinstance(parts, list):
+        raise ValueError("its parts are not a list of names")
+    told = record.pop("beside", None)
+    if ("mechanism" in record) == ("channel" in record):
+        raise ValueError("its fields are others")
+    mechanism = from_record({"mechanism": _kind(record), **record}, "in an offer")
+    beside = None if told is None else _beside(told, mechanism)
+    return Offer(mechanism, dimension, tuple(parts), buffers, beside)
 
 
 def _deployable(mechanism: UpdateMechanism) -> bool:

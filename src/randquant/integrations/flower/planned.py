@@ -77,7 +77,7 @@ def for_target(
         max_participations: most rounds of one client; by default all. Fewer need less noise, and
             end the training when too few clients are left.
         parts, frozen, buffers: as for the constructor.
-        options: further arguments of the constructor, such as folder or losses.
+        options: further arguments of the constructor, such as folder, losses or numbers.
 
     Returns:
         A strategy with a calibrated mechanism, `stop_at_epsilon=epsilon`, and `rounds`.
@@ -108,10 +108,11 @@ def for_target(
     summed = cohort - _spared(cohort, dropouts, trust)
     most = min(rounds, max_participations or rounds)
     validate.whole("max_participations", most, low=1)
+    beside = len(options.get("numbers", ())) + (options.get("clip_quantile") is not None)
     delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
     target = Target(
         epsilon, delta, neighboring, bits, trust, clip_norm,
-        _dimension(model, parts, frozen, buffers), population, summed, rounds, most,
+        _dimension(model, parts, frozen, buffers) + beside, population, summed, rounds, most,
         coordinates=coordinates,
     )  # fmt: skip
     found = choose(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import ERROR, INFO
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,29 @@ from flwr.serverapp.strategy import Result, Strategy
 from randquant._internal import locks, validate
 from randquant._internal.disk import make_folder
 from randquant._internal.patterns import Patterns
+from randquant.aggregation.alongside import Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.ahead import WAYS, Handshakes, Way, fewest
+from randquant.integrations.flower.ahead import Handshakes, Way, checked_way, fewest
 from randquant.integrations.flower.eligible import EligibleGrid
 from randquant.integrations.flower.grids import PollingGrid
 from randquant.integrations.flower.history import RoundRow, page, write
+from randquant.integrations.flower.numbers import Beside
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.planned import for_target
 from randquant.integrations.flower.replies import Link
 from randquant.integrations.flower.sums import PlainSum, SecureSum, Sum
-from randquant.integrations.flower.updates import BUFFERS, Buffers, Layout, parts_of
-from randquant.integrations.flower.wrapped import EXAMPLES, RoundsFailed, check_inner, check_nodes
+from randquant.integrations.flower.updates import Buffers, Layout, checked_buffers, parts_of
+from randquant.integrations.flower.wrapped import (
+    RoundsFailed,
+    check_inner,
+    check_nodes,
+    only_reply,
+    summarise,
+)
 from randquant.privacy.guarantee import Neighboring
 
 STATE_FILE, REPORT = "server.state", "report.html"
@@ -40,7 +48,7 @@ STATE_FILE, REPORT = "server.state", "report.html"
 class QuantizedStrategy(Strategy):
     """Wraps a strategy: clients send codes, and the strategy takes its step with the decoded mean.
 
-    Clients need `QuantizeMod`. All clients have equal weight, and training metrics are not sent.
+    Clients need `QuantizeMod`. Of their metrics only `numbers` are sent, in the same sum.
 
     Args:
         strategy: selects clients, and takes the step: FedAvg, FedAvgM, FedAdam, FedProx and others
@@ -79,11 +87,17 @@ class QuantizedStrategy(Strategy):
             second round on three, since a round's handshake travels with the messages of the round
             before, when its clients are chosen.
         connect_timeout: seconds that `start` waits for the nodes that a round needs.
+        numbers: what clients' train functions return as metrics under these names, such as
+            `Number("accuracy")`, is sent beside updates; the round's metrics have the means, and
+            `NAME_deviation`, what noise adds to them.
+        weighted_by: the name of a number that updates are weighted by; None for equal weights.
+        clip_quantile: let the threshold of updates follow this quantile of their norms, from
+            `mechanism.clip_norm` on; None to leave it there.
 
     Guarantees:
-        The reported epsilon holds for every client, whatever fails: it counts all clients that were
-        asked to upload. A round either takes its step with the exact mean of the valid replies, or
-        leaves the model unchanged and logs why.
+        The reported epsilon holds for every client and its numbers, whatever fails: it counts all
+        clients that were asked to upload. A round either takes its step with the exact mean of the
+        valid replies, or leaves the model unchanged and logs why.
 
     Raises:
         TypeError, ValueError: the strategy needs more than a mean, or an argument is out of bounds.
@@ -119,21 +133,21 @@ class QuantizedStrategy(Strategy):
         losses: Losses | None = None,
         handshake: Way = "apart",
         connect_timeout: float = 60.0,
+        numbers: Sequence[Number] = (),
+        weighted_by: str | None = None,
+        clip_quantile: float | None = None,
     ) -> None:
         check_inner(strategy)
-        validate.choice("buffers", buffers, BUFFERS)
-        if statistics is not None and buffers != "server":
-            raise ValueError(f"Expected buffers='server' with statistics, got buffers={buffers!r}.")
         self.parts, self.frozen = parts, frozen
-        self.buffers: Buffers = buffers
+        self.buffers: Buffers = checked_buffers(buffers, statistics is not None)
         self.statistics, self.directory = statistics, directory
-        Offer(mechanism, 2**29)  # checks it; a subset is no larger
+        self._beside = Beside.of(mechanism, numbers, weighted_by, clip_quantile)
+        Offer(mechanism, 2**29, beside=self._beside.alongside)  # checks both
         self.strategy, self.mechanism = strategy, mechanism
         self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
         self.least = mechanism.cohort if least is None else least
-        validate.whole(
-            "least", self.least, low=mechanism.cohort, why="the guarantee needs that many"
-        )
+        why = "the guarantee needs that many"
+        validate.whole("least", self.least, low=mechanism.cohort, why=why)
         if mechanism.trust == "aggregate":
             validate.whole("least", self.least, low=2, why="a sum of one hides nothing")
         if neighbours is not None and losses is not None:
@@ -141,9 +155,8 @@ class QuantizedStrategy(Strategy):
         self.neighbours, self.losses, self.step_timeout = neighbours, losses, step_timeout
         self.patience = validate.whole("patience", patience, low=1)
         graph = neighbours if losses is None else losses
-        ways = WAYS if mechanism.trust == "aggregate" else ("apart",)  # others have no handshake
-        validate.choice("handshake", handshake, ways)
-        self._handshakes = Handshakes(handshake, self.least, graph, directory)
+        way = checked_way(handshake, mechanism.trust)
+        self._handshakes = Handshakes(way, self.least, graph, directory)
         self.connect_timeout = validate.real("connect_timeout", connect_timeout, low=0)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
         self.stopped = ""  # why training is over, once it is
@@ -151,8 +164,7 @@ class QuantizedStrategy(Strategy):
         self._done = self._failures = self._asked = 0  # rounds before this start; in a row; clients
         self.history: list[RoundRow] = []  # with failed rounds
         self._sum: Sum | None = None
-        self._base = ArrayRecord()
-        self._squares: tuple[float, ...] = ()  # what a mechanism adapts to, of what was released
+        self._base, self._squares = ArrayRecord(), ()  # what a mechanism adapts to
 
     for_target = classmethod(for_target)
 
@@ -183,7 +195,7 @@ class QuantizedStrategy(Strategy):
             else:
                 requests, own = self._handshakes.of_round(requests, offer, connected)
                 self._sum = SecureSum(own, link)
-            additions = self._sum.requests()
+            self._beside.stamp(additions := self._sum.requests())
         except ValueError as error:
             self._fail(number, error)
             return []
@@ -209,20 +221,16 @@ class QuantizedStrategy(Strategy):
         current, self._sum = self._sum, None
         if current is None:
             return None, None
-        number, replies = server_round + self._done, list(replies)
-        layout = self._layout(self._base)
+        number, replies, layout = server_round + self._done, list(replies), self._layout(self._base)
         try:
             good = current.add(replies)
-            moved = layout.moved(self._base, mean := current.mean())
+            moved = layout.moved(self._base, self._beside.update(mean := current.mean()))
         except ValueError as error:
             self._fail(number, error)
             return None, None
         finally:
             self._handshakes.prepared = current.ahead
-        answer = next(reply for reply in replies if not reply.has_error())
-        equal = MetricRecord({EXAMPLES: 1.0})  # nothing of what clients' replies say about weights
-        answer.content = RecordDict({"arrays": moved, "metrics": equal})
-        arrays, metrics = self.strategy.aggregate_train(number, [answer])
+        arrays, metrics = self.strategy.aggregate_train(number, [only_reply(replies, moved)])
         if arrays is None:
             self._fail(number, RuntimeError("the strategy took no step"))
             return None, None
@@ -235,6 +243,7 @@ class QuantizedStrategy(Strategy):
         row = self._note(number, self._asked - good, sizes)
         self._save(number, arrays)
         own = {"clients": good, "dropped": row.dropped, "epsilon": row.epsilon, **sizes}
+        own |= self._beside.told(current.offer, good)
         return arrays, MetricRecord({**(metrics or {}), **own})
 
     def configure_evaluate(
@@ -253,11 +262,7 @@ class QuantizedStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the privacy settings, and the strategy's own summary."""
-        own, limit = self.accountant, self.accountant.max_epsilon
-        limit = "none" if limit is None else f"epsilon {limit}"
-        log(INFO, "\t├──> Private updates: %s trust, limit: %s", self.mechanism.trust, limit)
-        log(INFO, "\t│\t├── delta: %s, %s", own.delta, own.neighboring)
-        log(INFO, "\t│\t└── clients in a sum, at least: %d", self.least)
+        summarise(self.mechanism, self.accountant, self.least)
         self.strategy.summary()
 
     def start(
@@ -309,10 +314,11 @@ class QuantizedStrategy(Strategy):
             return result
 
     def _offer(self, arrays: ArrayRecord, clients: int | None = None) -> Offer:
-        layout, now = self._layout(arrays), self.mechanism
+        layout, now, beside = self._layout(arrays), self.mechanism, self._beside
+        dimension = layout.dimension + beside.extra
         if clients is not None:  # of a round
-            now = now.adapted(self._squares, layout.dimension, clients)
-        return Offer(now, layout.dimension, layout.parts, self.buffers)
+            now = now.adapted(self._squares, dimension, clients)
+        return Offer(now, dimension, layout.parts, self.buffers, beside.alongside)
 
     def _layout(self, arrays: ArrayRecord) -> Layout:
         """Which arrays are trained; ValueError if there are running statistics to refuse."""
@@ -322,12 +328,8 @@ class QuantizedStrategy(Strategy):
 
     def _exhausted(self, view: EligibleGrid, number: int) -> bool:
         """Whether too few clients may still take part."""
-        left, spent = len(list(view.get_node_ids())), len(view.exhausted)
-        if spent and left < fewest(self.strategy, self.least):
-            self.stopped = (
-                f"before round {number}: epsilon of {spent} clients would have exceeded "
-                f"{self.accountant.max_epsilon}, and {left} others are too few"
-            )
+        if why := view.too_few(fewest(self.strategy, self.least)):
+            self.stopped = f"before round {number}: {why}"
             log(INFO, "randquant: training ends %s.", self.stopped)
         return bool(self.stopped)
 
@@ -350,10 +352,9 @@ class QuantizedStrategy(Strategy):
             path: of the file.
             result: of `start`, for what the server measured after each round.
         """
-        measured = {} if result is None else result.evaluate_metrics_serverapp
         title = f"{type(self.strategy).__name__} with private updates"
-        guarantee = self.accountant.get_privacy_spent()
-        write(Path(path), page(title, self.history, guarantee, measured))
+        measured = {} if result is None else self._beside.measured(result)
+        write(Path(path), page(title, self.history, self.accountant.get_privacy_spent(), measured))
 
     def _note(self, number: int, dropped: int, sizes: dict[str, int], why: str = "") -> RoundRow:
         """Note in the history and the log what a round cost."""
@@ -372,6 +373,7 @@ class QuantizedStrategy(Strategy):
             "strategy": type(self.strategy).__name__,
             "accountant": self.accountant.state_dict(),
             "squares": self._squares,
+            "threshold": self._beside.threshold,
             "history": [dataclasses.asdict(row) for row in self.history],
         }
         state.save(self._path, record, arrays, self.strategy)
@@ -392,6 +394,7 @@ class QuantizedStrategy(Strategy):
         done = validate.whole("rounds", record.get("rounds"), low=0)
         self.accountant.load_state_dict(record.get("accountant", {}))
         self._done, self._squares = done, tuple(record.get("squares", ()))
+        self._beside.threshold = record.get("threshold", self._beside.threshold)
         self.history = [RoundRow(**row) for row in record.get("history", [])]
         log(INFO, "randquant: continuing after round %d.", self._done)
         return arrays

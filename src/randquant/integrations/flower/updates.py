@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from randquant._internal import patterns
+from randquant._internal import patterns, validate
 from randquant._internal.patterns import Patterns
 from randquant.aggregation.layout import is_running
 from randquant.integrations.flower import arrays
@@ -24,6 +24,14 @@ WAY_OUT = (
     "function leaves the statistics as they are (a batch norm in eval mode), or buffers='server' "
     "if the server has statistics of its own"
 )
+
+
+def checked_buffers(buffers: Buffers, statistics: bool) -> Buffers:
+    """What is done about running statistics, if the server may have its own only where it says."""
+    validate.choice("buffers", buffers, BUFFERS)
+    if statistics and buffers != "server":
+        raise ValueError(f"Expected buffers='server' with statistics, got buffers={buffers!r}.")
+    return buffers
 
 
 class UnknownPart(ValueError):

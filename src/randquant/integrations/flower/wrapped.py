@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from logging import INFO
+from collections.abc import Iterable
+from logging import INFO, WARNING
 
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Strategy
 
 from randquant._internal import validate
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.integrations.accountant import Accountant
 
 EXAMPLES = "num-examples"
 """Flower's name for the weight of a client."""
@@ -33,7 +37,7 @@ class RoundsFailed(RuntimeError):
 
 
 def check_inner(strategy: Strategy) -> None:
-    """Refuse a strategy that needs more than the mean of equally weighted updates."""
+    """Refuse a strategy that needs more than the mean of updates; say what nothing protects."""
     validate.kind("strategy", strategy, Strategy)
     refused = tuple(getattr(strategies, name) for name in LOOK_AT_EACH if hasattr(strategies, name))
     name = type(strategy).__name__
@@ -47,10 +51,31 @@ def check_inner(strategy: Strategy) -> None:
         raise ValueError(
             f"Expected a strategy in which clients have equal weights, got {name} weighted by "
             f"{weighted!r}: a client's weight would tell the server how much data it has, and no "
-            "epsilon covers that. Leave weighted_by_key out: all clients count alike."
+            "epsilon covers that. Leave weighted_by_key out: all clients count alike, or as "
+            "QuantizedStrategy(weighted_by=...) says."
         )
     if name == "QuantizedStrategy" or name.startswith("DifferentialPrivacy"):
         raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")
+    if getattr(strategy, "fraction_evaluate", 0):
+        log(
+            WARNING, "randquant: clients' evaluations are sent as they are, and no epsilon covers "
+            "them: set fraction_evaluate=0, and release what you need by numbers=[...].",
+        )  # fmt: skip
+
+
+def summarise(mechanism: UpdateMechanism, accountant: Accountant, least: int) -> None:
+    """Log the privacy settings of a strategy."""
+    limit = "none" if accountant.max_epsilon is None else f"epsilon {accountant.max_epsilon}"
+    log(INFO, "\t├──> Private updates: %s trust, limit: %s", mechanism.trust, limit)
+    log(INFO, "\t│\t├── delta: %s, %s", accountant.delta, accountant.neighboring)
+    log(INFO, "\t│\t└── clients in a sum, at least: %d", least)
+
+
+def only_reply(replies: Iterable[Message], arrays: ArrayRecord) -> Message:
+    """A reply with the private mean, as if of the only client: nothing else of what clients say."""
+    reply = next(reply for reply in replies if not reply.has_error())
+    reply.content = RecordDict({"arrays": arrays, "metrics": MetricRecord({EXAMPLES: 1.0})})
+    return reply
 
 
 def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> None:

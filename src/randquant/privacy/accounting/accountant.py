@@ -275,6 +275,16 @@ def _reached(releases: Sequence[Release], delta: float, order: float, distance: 
     return max(lower, gaussian_epsilon_below(math.sqrt(square) * (1 - 8 * UNIT), delta))
 
 
+GIVEN_UP = 4.0
+"""A divergence so many times that of Gaussian noise, which is right at order 2, is a bound that has
+given up at its order."""
+
+
+def _nearest(order: float) -> int:
+    """The place in ORDERS of the next order that is no smaller."""
+    return int(np.searchsorted(ORDERS, order).clip(0, len(ORDERS) - 1))
+
+
 def _by_renyi(
     releases: Sequence[Release], delta: float, near: float | None = None
 ) -> tuple[float, float]:
@@ -305,10 +315,14 @@ def _by_renyi(
     if near is None:
         # Of Gaussian noise D is rate · order, and the best order 1 + sqrt(log(1/delta)/rate).
         rate = max(_composed(releases, 2.0) / 2, 1e-300)
-        near, step = 1 + math.sqrt(-math.log(delta) / rate), 4
+        best, step = _nearest(1 + math.sqrt(-math.log(delta) / rate)), 4
+        # theory/accounting.md, Proposition 2: any order will do. Where a bound has given up, as of
+        # a sum that is bounded by one client's code, epsilon only falls towards the last orders.
+        limit = GIVEN_UP * rate
+        while (order := ORDERS[best]) > 2 and _composed(releases, order) > limit * order:
+            best = min(_nearest(1 + (order - 1) / 2), best - 1)
     else:
-        step = 1
-    best = int(np.searchsorted(ORDERS, near).clip(0, len(ORDERS) - 1))
+        best, step = _nearest(near), 1
     while step:
         lower, higher = max(best - step, 0), min(best + step, len(ORDERS) - 1)
         nearer = min(best, lower, key=at)

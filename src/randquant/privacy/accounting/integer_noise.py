@@ -100,6 +100,7 @@ class NoiseRelease(ReleaseDefaults):
 
     def attacked_rounds(self, stand_in: bool) -> tuple[IntegerRound, ...]:
         """Updates along one coordinate, as long as may be."""
+        # Opposite updates are twice as far apart as either is from zero.
         worlds = 2 if self.neighboring == "replace_one" else 1
         reach = math.isqrt(self.squared_distance) // worlds
         if self.longest is not None:

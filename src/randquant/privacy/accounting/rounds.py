@@ -113,6 +113,7 @@ class NormalRound:
 
     def laws(self) -> Laws:
         """Masses of cells of the line."""
+        # theory/composition.md, Proposition 12: the adversary sees the cell, and no tails.
         shifts = (self.first, self.second, 0.0)
         edges = np.linspace(min(shifts) - REACH, max(shifts) + REACH, CELLS + 1)
         (first, one), (second, other), (absent, another) = (_cells(edges - at) for at in shifts)
@@ -178,6 +179,7 @@ class SumRound:
 
 def few_enough(channel: Channel, clients: int, coordinates: int) -> int:
     """How many coordinates are looked at, of so many that may differ; 0 if a sum is too long."""
+    # theory/composition.md, Proposition 12: an attack may use fewer, and its update is shorter.
     return min(coordinates, MOST_CODES // (clients * (channel.levels - 1) ** 2))
 
 
@@ -222,6 +224,7 @@ def _of_integers(seen: IntegerRound) -> Laws:
 @functools.lru_cache(maxsize=16)
 def _of_codes(seen: SumRound) -> Laws:
     channel, count = seen.channel, seen.coordinates
+    # theory/composition.md, Proposition 12: the others' codes of all coordinates, and the client's.
     others = _added(channel, seen.others, (seen.clients - 1) * count)
     laws = [others.convolve(_added(channel, place, count)) for place in seen.place]
     low = min(law.start for law in laws)

@@ -29,6 +29,7 @@ from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import hidden_cohorts
 from randquant.training.records import RoundMetrics, RunSummary, Sent
+from randquant.training.request import calibrated
 from randquant.training.runs import binding, checkpoint, rewrite, secret
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE, REPORT
@@ -70,6 +71,7 @@ def create(
     hidden = own_secret or Secret.fresh()
     key = hidden.key if config.seed is None else Key.from_seed(config.seed)
     # An invalid configuration must fail before anything is written.
+    config, given = calibrated(config, key, given)
     prepared = prepare(config, key, given)
     rounds = prepared.schedule.rounds()
     bound = binding.bind(prepared.problem, key)
@@ -211,7 +213,7 @@ def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRe
             pool=pool,
             workers=config.threads,
             hidden=hidden_cohorts(config),
-            clip=prepared.clip,
+            beside=prepared.alongside,
             # Public and the run's own: it goes on with the same subsets of coordinates.
             public_seed=int(run_folder.read_sent(folder, config).identity[:16], 16),
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from randquant._internal.html import formatting, pages
 from randquant._internal.html.formatting import minus
 from randquant._internal.html.pages import DataTable, Paragraphs, Section
+from randquant._internal.rounding import round_down
 from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee
 from randquant.training.config import TrainConfig
@@ -191,6 +192,7 @@ def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
             *_terms(summary),
             ("One coordinate and the whole run.", _scope(summary, guarantee, curve)),
             ("How large it is.", _size(guarantee.epsilon, observer)),
+            *_tight(guarantee),
             ("Deployed and simulated.", _SECRET if run.config.seed is None else _SIMULATION),
         ]
     return Paragraphs(paragraphs)
@@ -254,6 +256,17 @@ def _size(epsilon: float, observer: str) -> str:
         "everything else; the true loss may be smaller, but that is not promised. A small total "
         "takes updates clipped as a whole in L2, and only their noisy sum shown to the server."
     )
+
+
+def _tight(guarantee: Guarantee) -> list[tuple[str, str]]:
+    """The lower end of a guarantee, if one is known."""
+    if not 0 < guarantee.lower < math.inf:
+        return []
+    text = (
+        f"No proof can state less than ε ≥ {round_down(guarantee.lower, grouped=True)}: that much "
+        "is lost to one attack, computed for two updates that are easy to tell apart."
+    )
+    return [("How tight it is.", text)]
 
 
 EMPTY = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from randquant.aggregation.alongside import QuantileClip
+from randquant.aggregation.alongside import Alongside, QuantileClip
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
@@ -52,7 +52,7 @@ class Prepared:
         schedule: draws the cohorts and ends the run.
         beside: of a whole client whose participation is seen, where the schedule's is not that.
         fingerprint: of the mechanism, in hexadecimal; empty if the configuration says it all.
-        clip: how the clipping threshold moves; None if it does not.
+        alongside: what clients send beside their updates; None for nothing.
     """
 
     problem: Problem
@@ -62,7 +62,7 @@ class Prepared:
     schedule: Schedule
     beside: Ledger | None
     fingerprint: str
-    clip: QuantileClip | None = None
+    alongside: Alongside | None = None
 
     @property
     def sent(self) -> int:
@@ -83,10 +83,10 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     """
     mechanism = _mechanism(config) if given.mechanism is None else given.mechanism
     _check_sums(config, mechanism)
-    problem = _problem(config) if given.problem is None else given.problem
+    problem = problem_of(config) if given.problem is None else given.problem
     learner = Learner(problem, _local(config, mechanism), config.device)
     size = learner.dimension + beside(config)
-    clip = _clip(config, mechanism)
+    alongside = _alongside(config, mechanism)
     of_run = {"delta": config.delta, "neighboring": config.neighboring}
     ledger = Ledger(
         mechanism,
@@ -102,7 +102,7 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     fingerprint = fingerprint_of(config, mechanism, size)
     server = server_step(config, problem, given.optimizer)
     schedule = Schedule(config, ledger, key)
-    return Prepared(problem, learner, mechanism, server, schedule, other, fingerprint, clip)
+    return Prepared(problem, learner, mechanism, server, schedule, other, fingerprint, alongside)
 
 
 def server_step(
@@ -119,7 +119,12 @@ def server_step(
     return ServerStep(make, [tuple(parameters[name].shape) for name in problem.parts])
 
 
-def _problem(config: TrainConfig) -> Problem:
+def problem_of(config: TrainConfig) -> Problem:
+    """Build a run's model, clients and loss from their names.
+
+    Raises:
+        ValueError: they have none, or nothing can be trained with them.
+    """
     if config.dataset == OWN or config.model == OWN:
         raise ValueError(
             "Expected the model and the clients of the run, which no file holds: go on with the "
@@ -145,7 +150,7 @@ def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
     )  # fmt: skip
 
 
-def _clip(config: TrainConfig, mechanism: UpdateMechanism) -> QuantileClip | None:
+def _alongside(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside | None:
     if config.clip_quantile is None:
         return None
     if mechanism.clip_norm is None:
@@ -153,7 +158,7 @@ def _clip(config: TrainConfig, mechanism: UpdateMechanism) -> QuantileClip | Non
             "Expected a clip_norm with clip_quantile, got none: it is the threshold that follows "
             "the quantile, and coordinates are clipped one by one here."
         )
-    return QuantileClip(mechanism.clip_norm, config.clip_quantile)
+    return Alongside(mechanism.clip_norm, clip=QuantileClip(config.clip_quantile))
 
 
 def _weighting(config: TrainConfig, mechanism: UpdateMechanism) -> Weighting | None:

@@ -19,7 +19,8 @@ def check_valid(config: TrainConfig) -> None:
         ValueError, TypeError: a number or the mechanism is not valid.
     """
     check_config(config)
-    mechanism_of(config)
+    if config.coordinates != "auto":  # that is calibrated when the run begins
+        mechanism_of(config)
 
 
 def folder(config: TrainConfig) -> str:

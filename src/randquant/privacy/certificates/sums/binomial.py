@@ -12,6 +12,9 @@ import numpy as np
 
 from randquant.privacy.divergence import UNIT
 
+UNLIKELY = -9.0
+"""Logarithm of a probability below which values are grouped coarsely."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogBinomial:
@@ -104,6 +107,23 @@ class LogBinomial:
             (start, end - 1, self._between(start, end))
             for start, end in zip(starts, ends, strict=True)
         ]
+
+    def tops(self) -> list[tuple[int, float]]:
+        """Cut 0..trials into groups: (least, log of at least its mass), the largest first.
+
+        Values near `trials` are groups of their own, down to the hardly likely ones. With h
+        decreasing, E[h(K)] <= sum mass·h(least).
+        """
+        found, end = [], self.trials + 1
+        while end > 0:
+            # Any cuts are valid (theory/sums.md, Proposition 4).
+            wide = 1 if self.below(end) > UNLIKELY else max(end // 6, 1)
+            start = max(end - wide, 0)
+            mass = self._between(start, end)
+            if mass > -math.inf:
+                found.append((start, mass))
+            end = start
+        return found
 
     def _between(self, start: int, end: int) -> float:
         """log of at least P(start <= K < end)."""

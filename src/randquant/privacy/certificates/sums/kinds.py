@@ -36,7 +36,7 @@ def by_kinds(channel: Channel, clients: int, order: float, attained: float) -> f
         clients, order: as in `kappa_sum`.
         attained: at most what the bound will be.
     """
-    fitting = [size for size in SIZES if 2 * size < clients and _blocks(channel, size)]
+    fitting = [size for size in fitting_sizes(channel) if 2 * size < clients]
     # Large blocks have more in common, small ones leave fewer clients over.
     several = [found for size in fitting[-2:] if (found := kinds_of_blocks(channel, size))]
     if not several:
@@ -44,7 +44,7 @@ def by_kinds(channel: Channel, clients: int, order: float, attained: float) -> f
 
     def hidden(kinds: Classes) -> float:
         counted = (clients - 1) // kinds.block
-        return counted * kinds.share * _least_variance(kinds.rows)
+        return counted * kinds.share * least_variance(kinds.rows)
 
     return by_classes(channel, clients, order, attained, max(several, key=hidden))
 
@@ -70,12 +70,17 @@ def kinds_of_blocks(channel: Channel, size: int, middle: bool = False) -> Classe
     # Which laws the kinds are affects how tight a bound is, not whether it holds.
     tried = [_kinds(rows, size, middle, *cut) for cut in CUTS]
     kept = [min(_together(law, kinds) for law in pure) for kinds in tried]
-    best = max(range(len(tried)), key=lambda at: kept[at] * _least_variance(tried[at]))
+    best = max(range(len(tried)), key=lambda at: kept[at] * least_variance(tried[at]))
     # theory/vector-sums.md, Proposition 22: what all blocks have of the kinds together.
     share = min(_together(_law(rows, block), tried[best]) for block in blocks)
     if share <= 0.5:
         return None
     return Classes(tried[best], int(share * SHARES), block=size)
+
+
+def fitting_sizes(channel: Channel) -> list[int]:
+    """Sizes of blocks of which there are not too many kinds."""
+    return [size for size in SIZES if _blocks(channel, size)]
 
 
 def _rows(channel: Channel) -> np.ndarray:
@@ -97,7 +102,8 @@ def _law(rows: np.ndarray, block: tuple[int, ...]) -> np.ndarray:
     return functools.reduce(np.convolve, rows[list(block)])
 
 
-def _least_variance(rows: np.ndarray) -> float:
+def least_variance(rows: np.ndarray) -> float:
+    """Of rows of probabilities (J, L)."""
     place = np.arange(rows.shape[1])
     return float((rows @ place**2 - (rows @ place) ** 2).min())
 

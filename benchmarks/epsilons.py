@@ -1,0 +1,91 @@
+"""Epsilons of stored runs, as stated and as proven now: python benchmarks/epsilons.py
+
+Nothing is trained: a run's noise is in its record, or follows from the epsilon that Rényi
+divergences gave it then (Gaussian noise of the gallery). A run that is repeated is calibrated with
+today's account.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import private_training as training
+from planned import COHORT, DELTA, DIMENSION
+from results import save, stored
+from tight import demo
+
+import randquant as rq
+from randquant.aggregation.registry import update_mechanism
+from randquant.privacy.accounting.accountant import _by_renyi, account
+from randquant.privacy.accounting.release import Release
+
+GALLERY = Path(__file__).parents[1] / "docs" / "gallery" / "results"
+EXPERIMENTS = ("imvu-fig2", "imvu-fig3", "imvu-fig4")
+"""Experiments of the gallery that are calibrated to an epsilon of one round, `zero_out`."""
+
+Row = tuple[str, float, Release, float]
+"""A name, the epsilon that was stated, the release, and delta."""
+
+
+def trained() -> Iterator[Row]:
+    """Runs of private_training.py that protect."""
+    for row in stored("private_training")["runs"]:
+        if row["epsilon"] is None:
+            continue
+        digits = row["dataset"] == "digits"
+        config = training.DIGITS if digits else training.FASHION
+        plain = row["mechanism"] == "gaussian"
+        mechanism = update_mechanism(
+            row["mechanism"], row["parameters"], trust=None if plain else "aggregate",
+            cohort=None if plain else config.cohort,
+            clip_norm=None if plain else config.clip_norm,
+        )  # fmt: skip
+        release = mechanism.release(650 if digits else 50_890, row["rounds"], row["neighboring"])
+        assert release is not None
+        name = f"private_training: {row['dataset']}, {row['neighboring']}, {row['mechanism']}"
+        yield name, row["epsilon"], release, training.DELTA
+
+
+def others() -> Iterator[Row]:
+    """The demo, on Flower too; the planned run; the notebook's."""
+    release = demo()
+    assert release is not None
+    yield "flower_simulation: make demo", stored("flower_simulation")["epsilon"], release, 1e-5
+    row = stored("planned")
+    mechanism = update_mechanism(
+        row["mechanism"], row["parameters"], trust="aggregate", cohort=COHORT, clip_norm=1.0
+    )
+    release = mechanism.release(DIMENSION, row["participations"])
+    assert release is not None
+    yield "planned", row["planned_epsilon"], release, DELTA
+    row = stored("fashion_mnist")
+    channel = rq.ChannelRelease(
+        rq.rqm(**row["parameters"]), row["dimension"], row["participations"]
+    )
+    yield "fashion_mnist", row["guarantee"]["epsilon"], channel, row["guarantee"]["delta"]
+
+
+def gallery() -> Iterator[Row]:
+    """Gaussian noise of one round that was calibrated by Rényi divergences."""
+    for name in EXPERIMENTS:
+        for row in json.loads((GALLERY / f"{name}.json").read_text())["guarantees"]:
+            if not row["what"].startswith("Gaussian"):
+                continue
+            low, high = 1e-2, 1e3
+            for _ in range(50):
+                middle = (low * high) ** 0.5
+                release = rq.GaussianRelease(middle, 1, 1, "local", "zero_out")
+                enough = _by_renyi([release], 1e-5)[0] <= row["certified"]
+                low, high = (low, middle) if enough else (middle, high)
+            release = rq.GaussianRelease(high, 1, 1, "local", "zero_out")
+            yield f"{name}: {row['what']}", row["certified"], release, 1e-5
+
+
+if __name__ == "__main__":
+    found = {}
+    print(f"{'run':66} {'stated':>12} {'now':>12} {'attack':>12}")
+    for name, stated, release, delta in (*others(), *trained(), *gallery()):
+        guarantee = account([release], delta)
+        found[name] = {"stated": stated, "now": guarantee.epsilon, "attack": guarantee.lower}
+        print(f"{name:66} {stated:12.6g} {guarantee.epsilon:12.6g} {guarantee.lower:12.6g}")
+    save("epsilons", {"runs": found})

@@ -1,0 +1,155 @@
+"""Metrics and counts of clients in the same private sum as their updates; a moving threshold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid
+from flower_rounds import ANYTHING, fedavg, model, mover, refusals, steps_of
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+import randquant as rq
+from randquant.aggregation.alongside import Number
+from randquant.aggregation.vector import VectorMechanism
+from randquant.integrations.flower.messages import HEAD, PAYLOAD, read_offer
+from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.privacy.accounting.accountant import account
+
+FINE = rq.stochastic_rounding(clip=4.0, levels=64, margin=0.5)  # little noise
+NODES = range(1, 7)
+NUMBERS = Number("accuracy"), Number("num-examples", 0, 40)
+
+
+def fine(trust="aggregate", clip_norm=4.0):
+    return VectorMechanism(FINE, clip_norm, trust, 4 if trust == "aggregate" else 1)
+
+
+def app(metrics=lambda node: {"accuracy": node / 10, "num-examples": 10 * node, "secret": 0.5}):
+    own = ClientApp()
+
+    @own.train(mods=[ANYTHING])
+    def train(message, context):
+        arrays = {
+            n: mover(context.node_id, n, a.numpy()) for n, a in message.content["arrays"].items()
+        }
+        content = {
+            "arrays": ArrayRecord(_arrays(arrays)),
+            "m": MetricRecord(metrics(context.node_id)),
+        }
+        return Message(RecordDict(content), reply_to=message)
+
+    return own
+
+
+def _arrays(values):
+
+    return {name: Array(value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize("trust", ["aggregate", "local"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_numbers_arrive_in_the_same_payload_and_weights_are_theirs(trust, weighted):
+    grid, weight = InProcessGrid(app(), NODES), "num-examples" if weighted else None
+    strategy = QuantizedStrategy(fedavg(), fine(trust), numbers=NUMBERS, weighted_by=weight)
+    result = strategy.start(grid, model(), 1)
+    metrics = result.train_metrics_clientapp[1]
+    counts = np.minimum(10 * np.array(NODES), 40)
+    for name, true in (("accuracy", 0.35), ("num-examples", counts.mean())):
+        assert abs(metrics[name] - true) < 5 * metrics[f"{name}_deviation"]
+        assert 0 < metrics[f"{name}_deviation"] < 0.1 * true
+    weights = counts if weighted else np.ones(6)
+    wanted = np.average([steps_of(n) for n in NODES], axis=0, weights=weights)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), wanted, atol=0.3)
+    uploads = [(request, reply) for step, _, request, reply in grid.seen if step == "upload"]
+    assert {frozenset(reply.content) for _, reply in uploads} == {frozenset({HEAD, PAYLOAD})}
+    assert "secret" not in metrics
+    # What is accounted is one vector of the update and the numbers.
+    guarantee = strategy.accountant.get_privacy_spent()
+    release = fine(trust).release(5 + 2, 1, "replace_one")
+    assert guarantee.epsilon >= account([release], 1e-5).epsilon * (1 - 1e-9)
+
+
+def test_the_threshold_follows_the_quantile_and_survives_a_restart(tmp_path):
+    """All updates are above the first threshold: it grows; and the mean is in its units."""
+
+    def start(rounds):
+        strategy = QuantizedStrategy(
+            fedavg(), fine(clip_norm=0.5), clip_quantile=0.5, folder=tmp_path, handshake="ahead"
+        )
+        grid = InProcessGrid(app(), NODES)
+        return strategy.start(grid, model(), rounds).train_metrics_clientapp, grid
+
+    first, grid = start(2)
+    again, _ = start(4)
+    moved = [m["clip_norm"] for m in [*first.values(), *again.values()]]
+    steps = np.diff(np.log([0.5, *moved]))
+    assert (steps > 0.03).all()
+    assert (steps <= 0.1 + 1e-9).all()
+    asked = [r.content[HEAD]["threshold"] for step, _, r, _ in grid.seen if step == "upload"]
+    np.testing.assert_allclose(sorted(set(asked)), [0.5, moved[0]])
+    assert "below threshold" not in first[1]
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [lambda node: {"accuracy": 0.5}, lambda node: {"accuracy": float("nan"), "num-examples": 3}],
+)
+def test_a_client_without_its_numbers_sends_nothing(metrics):
+    grid = InProcessGrid(app(metrics), NODES)
+    strategy = QuantizedStrategy(fedavg(), fine(), numbers=NUMBERS)
+    result = strategy.start(grid, model(), 1)
+    assert not result.train_metrics_clientapp
+    assert set(refusals(grid).values()) == {"This client has no update to send; its log says why."}
+
+
+def test_offers_say_which_numbers_and_are_read_again():
+    grid = InProcessGrid(app(), NODES)
+    strategy = QuantizedStrategy(fedavg(), fine(), numbers=NUMBERS, clip_quantile=0.3,
+                                 weighted_by="num-examples")  # fmt: skip
+    strategy.start(grid, model(), 1)
+    text = grid.seen[0][2].content[HEAD]["offer"]
+    offer = read_offer(text)
+    assert offer.beside == strategy._beside.alongside
+    assert (offer.dimension, offer.of_model, offer.beside.extra) == (8, 5, 3)
+    for change in (
+        lambda t: t.replace('["accuracy", 0.0', '["accuracy", NaN'),
+        lambda t: t.replace('"weight": "num-examples"', '"weight": "other"'),
+        lambda t: t.replace(", 0.2]", ", 0.9]"),
+        lambda t: t.replace('"clip": [0.3', '"clip": ["x"'),
+    ):
+        assert change(text) != text
+        with pytest.raises(ValueError, match="Expected an offer"):
+            read_offer(change(text))
+
+
+@pytest.mark.parametrize("threshold", [0.0, -1.0, 1e31, float("nan"), "1"])
+def test_a_threshold_that_is_none_is_refused(threshold):
+    grid = InProcessGrid(app(), NODES)
+    strategy = QuantizedStrategy(fedavg(), fine(), numbers=NUMBERS)
+    strategy._beside.stamp = lambda requests: [
+        records[HEAD].__setitem__("threshold", threshold) for records in requests.values()
+    ]
+    strategy.start(grid, model(), 1)
+    assert set(refusals(grid)) == set(NODES)
+
+
+def test_mechanisms_that_do_not_clip_in_l2_are_refused():
+    coordinates = rq.ChannelMechanism(FINE, "aggregate", 3)
+    with pytest.raises(ValueError, match="a mechanism with a clip_norm"):
+        QuantizedStrategy(fedavg(), coordinates, numbers=NUMBERS)
+    with pytest.raises(TypeError, match="clipped in l2"):
+        QuantizedStrategy(
+            fedavg(), VectorMechanism(FINE, 1.0, "aggregate", 3, norm="l1"), numbers=NUMBERS
+        )
+
+
+def test_evaluation_in_the_clear_is_said(caplog):
+    caplog.set_level("WARNING", "flwr")
+    said = []
+    for share in (0.0, 1.0):
+        inner = FedAvg(fraction_evaluate=share)
+        QuantizedStrategy(inner, fine()).start(InProcessGrid(app(), NODES), model(), 0)
+        said.append("no epsilon covers them" in caplog.text)
+    assert said == [False, True]

@@ -1,0 +1,258 @@
+"""Processes that are killed, and disks that are full: python tests/kills.py [TRIALS [SEED]].
+
+A training run, and a server with its clients on Flower whose handshakes run ahead, are stopped so
+often: by SIGKILL at any time, by a limit on the size of files, and by a disk without space (Linux,
+as root). What was reported before must be on the disk, at most one round more may be; the run must
+be able to go on; and in the end it is what it is without any of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from flower_grid import InProcessGrid, client_app
+from flower_rounds import ANYTHING, exact, fedavg, mean_of, model, mover
+from flwr.app import Context, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from randquant.integrations.flower import state
+from randquant.integrations.flower.accountant import RunAccountant
+from randquant.integrations.flower.ledger import OWN, ClientLedger
+from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.training.config import TrainConfig
+from randquant.training.runs import execution as runs
+from randquant.training.runs import status as run_status
+
+Report = Callable[[int], None]
+
+
+class Work(Protocol):
+    """What is stopped, and what must then be true."""
+
+    def run(self, folder: Path, report: Report) -> None:
+        """Begin, or go on; report what was sent."""
+        ...
+
+    def check(self, folder: Path, told: list[int]) -> None:
+        """What the files state, after `told` was reported."""
+        ...
+
+    def finish(self, folder: Path) -> None:
+        """Go on to the end, and check it."""
+        ...
+
+
+class Training:
+    """A run in a folder."""
+
+    config = TrainConfig(
+        dataset="breast-cancer", model="softmax", mechanism="gaussian",
+        parameters={"clip_norm": 0.5, "noise_multiplier": 4.0}, population=8, cohort=2, rounds=120,
+        checkpoint_every=7, evaluate_every=50, threads=1,
+    )  # fmt: skip
+
+    def __init__(self, folder: Path) -> None:
+        runs.create(folder, self.config, baseline=False, overwrite=False)
+        self.wanted = runs.execute(folder, report=False).summary.guarantee
+        self.parameters = runs.load_parameters(folder).tobytes()
+        self.sent = 0
+
+    def run(self, folder: Path, report: Report) -> None:
+        if not (folder / "config.json").exists():
+            runs.create(folder, self.config, baseline=False, overwrite=False)
+        runs.execute(folder, lambda config, metrics: report(metrics.round), report=False)
+
+    def check(self, folder: Path, told: list[int]) -> None:
+        self.sent = max([self.sent, *told])
+        if not (folder / "config.json").exists():
+            assert self.sent == 0, "a run is gone"
+            return
+        found = run_status.read(folder)
+        assert found.state != "damaged", found.error
+        assert found.sent is not None
+        assert self.sent <= found.sent.round <= self.sent + 1, "another number of rounds"
+        assert (found.epsilon or 0.0) >= max((m.epsilon or 0.0 for m in found.metrics), default=0.0)
+        self.sent = found.sent.round
+
+    def finish(self, folder: Path) -> None:
+        self.run(folder, lambda number: None)
+        assert run_status.read(folder).state == "finished"
+        assert runs.load_parameters(folder).tobytes() == self.parameters, "other parameters"
+        assert runs.execute(folder, report=False).summary.guarantee == self.wanted
+
+
+class Ahead:
+    """A server and its clients, in one process."""
+
+    clients, rounds = range(1, 6), 40
+
+    def __init__(self) -> None:
+        self.counted: Counter[int] = Counter()
+
+    def run(self, folder: Path, report: Report) -> None:
+        def reply(step, node, message):
+            if step == "upload" and not message.has_error():
+                report(node)
+            return [message]
+
+        grid = InProcessGrid(client_app(ANYTHING, mover), self.clients, reply)
+        for node in self.clients:
+            grid.contexts[node] = self._context(folder, node)
+        self._strategy(folder).start(grid, model(), self.rounds)
+
+    def check(self, folder: Path, told: list[int]) -> None:
+        folder.mkdir(exist_ok=True)  # killed before anything
+        self.counted += Counter(told)
+        asked = RunAccountant(1e-5)
+        if (folder / "server.state").exists():
+            record, arrays = state.load(folder / "server.state", fedavg())
+            asked.load_state_dict(record["accountant"])
+            wanted = record["rounds"] * mean_of(self.clients)
+            np.testing.assert_allclose(arrays["w"].numpy(), wanted, atol=1e-4)
+        for node in self.clients:
+            found = self._answers(folder, node)
+            assert self.counted[node] <= found <= self.counted[node] + 1, (
+                "another number of answers"
+            )
+            assert found <= asked.answers(node), "the server has counted less than was answered"
+            self.counted[node] = found
+
+    def finish(self, folder: Path) -> None:
+        self.run(folder, lambda node: None)
+        record, arrays = state.load(folder / "server.state", fedavg())
+        assert record["rounds"] == self.rounds
+        wanted = self.rounds * mean_of(self.clients)
+        np.testing.assert_allclose(arrays["w"].numpy(), wanted, atol=1e-4)
+
+    def _strategy(self, folder: Path) -> QuantizedStrategy:
+        inner: FedAvg = fedavg(min_available_nodes=5, min_train_nodes=5)
+        return QuantizedStrategy(
+            inner, exact(cohort=5), folder=folder, handshake="ahead", patience=self.rounds
+        )
+
+    def _context(self, folder: Path, node: int) -> Context:
+        config = {"randquant-ledger": str(folder / f"account{node}")}
+        return Context(1, node, config, RecordDict({}), {})  # type: ignore[arg-type]
+
+    def _answers(self, folder: Path, node: int) -> int:
+        ledger = ClientLedger(RunAccountant(1e-5), self._context(folder, node))
+        with ledger.held():
+            return ledger.accountant.answers(OWN)
+
+
+def stopped(work: Work, folder: Path, seconds: float, largest: int | None = None) -> bool:
+    """Run in another process for so long at most, or with a limit on files; whether it ended."""
+    read, write = os.pipe()
+    process = os.fork()
+    if not process:
+        code = 1
+        with contextlib.suppress(BaseException):
+            os.close(read)
+            if largest is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+            work.run(folder, lambda number: os.write(write, struct.pack("<q", number)) and None)
+            code = 0
+        os._exit(code)
+    os.close(write)
+    until = time.monotonic() + seconds
+    ended, code = 0, 0
+    while not ended and time.monotonic() < until:
+        ended, code = os.waitpid(process, os.WNOHANG)
+        time.sleep(0.001)
+    if not ended:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+    with open(read, "rb") as pipe:
+        told = list(struct.iter_unpack("<q", pipe.read()))  # 8 bytes are written whole
+    work.check(folder, [number for (number,) in told])
+    return bool(ended) and code == 0
+
+
+def kills(work: Work, folder: Path, count: int, rng: random.Random, most: float) -> int:
+    """So many kills; how many of them came before the end."""
+    early = 0
+    for _ in range(count):
+        early += not stopped(work, folder, rng.uniform(0, most))
+    work.finish(folder)
+    return early
+
+
+def limits(work: Work, folder: Path, count: int, rng: random.Random, most: int) -> int:
+    """So many limits on the size of files; how many stopped it."""
+    early = sum(not stopped(work, folder, 60, rng.randrange(most)) for _ in range(count))
+    work.finish(folder)
+    return early
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Callable[[int], None]]:
+    """A file system of its own in a folder; called with how many KiB it has."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", folder], check=True)
+    try:
+        yield (
+            lambda size: (
+                subprocess.run(["mount", "-o", f"remount,size={size}k", folder], check=True)
+                and None
+            )
+        )
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def full_disks(work: Work, folder: Path, count: int, rng: random.Random, most: int) -> int:
+    """So many disks that fill up; how many stopped it."""
+    early = 0
+    with small_disk(folder) as resize:
+        for _ in range(count):
+            used = sum(path.stat().st_blocks for path in folder.rglob("*")) // 2
+            resize(used + rng.randrange(4, most))
+            early += not stopped(work, folder, 60)
+        resize(20_000)
+        work.finish(folder)
+    return early
+
+
+def main(count: int, seed: int, folder: Path) -> None:
+    """All of it, with counts."""
+    rng = random.Random(seed)
+
+    def made() -> Iterator[tuple[str, Work]]:
+        yield "training", Training(folder / f"whole{rng.random()}")
+        yield "rounds ahead on Flower", Ahead()
+
+    for name, work in made():
+        early = kills(work, folder / f"killed {name}", count, rng, 0.3)
+        print(f"{name}: {count} kills, {early} before the end", flush=True)
+    for name, work in made():
+        early = limits(work, folder / f"limited {name}", count, rng, 9000)
+        print(f"{name}: {count} limits on the size of files, {early} met", flush=True)
+    for name, work in made():
+        try:
+            early = full_disks(work, folder / f"full {name}", count, rng, 40)
+        except subprocess.CalledProcessError:
+            print(f"{name}: no disk of its own may be mounted here", flush=True)
+            continue
+        print(f"{name}: {count} full disks, {early} met", flush=True)
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    number, start = (int(sys.argv[i]) if len(sys.argv) > i else d for i, d in ((1, 30), (2, 0)))
+    with tempfile.TemporaryDirectory() as scratch:
+        main(number, start, Path(scratch))

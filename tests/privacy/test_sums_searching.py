@@ -1,0 +1,86 @@
+"""Parts of the searches over sums, beside what they must give for every input."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant.privacy.certificates.sums import bell, blocks, hardest, kernel, pairs
+
+
+def last_first(vertices, several):
+    """The mirror image of a multiset of vertices, in order."""
+    return tuple(sorted(vertices - 1 - each for each in several))
+
+
+@pytest.mark.parametrize(("vertices", "size"), [(3, 1), (4, 2), (4, 3), (5, 4)])
+def test_of_a_multiset_and_its_mirror_image_one_is_evaluated(vertices, size):
+    first = hardest._mirrored_first.py_func
+    several = list(itertools.combinations_with_replacement(range(vertices), size))
+    kept = {each for each in several if not first((-1, *each), size, size, vertices)}
+    for each in several:
+        assert (each in kept) + (last_first(vertices, each) in kept) == 1 + (
+            each == last_first(vertices, each)
+        )
+    for each in several:  # a beginning is passed over only if all that go on from it are
+        for at in range(1, size):
+            if first((-1, *each), at, size, vertices):
+                goes_on = [other for other in several if other[:at] == each[:at]]
+                assert not kept & {*goes_on}
+
+
+@pytest.mark.parametrize("ahead", [-1, 1])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_box_is_bounded_everywhere_in_it(ahead, seed):
+    """At any place in it, with the distance that inputs have there."""
+    draw = np.random.default_rng(seed)
+    mixed, corners = draw.uniform(0.5, 40, (2, 2, 2))
+    between, first, second, above = 0.3, *draw.uniform(0.05, 0.6, 2), 3.0
+    bound = pairs._inside.py_func(mixed, corners, ahead, between, first, second, above)
+    assert math.isfinite(bound)
+    for s, t in itertools.product(np.linspace(0, 1, 33), repeat=2):
+        apart = first * (1 - s) + second * t if ahead < 0 else first * s + second * (1 - t)
+        near = between + apart
+        mix = [
+            (1 - s) * ((1 - t) * of[0, 0] + t * of[0, 1]) + s * ((1 - t) * of[1, 0] + t * of[1, 1])
+            for of in (mixed, corners)
+        ]
+        least = min(mix[0] * near**2, mix[1])
+        assert math.log1p(above * least) / (above * near**2) <= bound * (1 + 1e-12)
+    # Where nothing but the distance differs, the nearest place has the bound.
+    flat, free = np.full((2, 2), 20.0), np.full((2, 2), 1e9)
+    bound = pairs._inside.py_func(flat, free, ahead, between, first, second, above)
+    nearest = math.log1p(above * 20 * between**2) / (above * between**2)
+    assert bound == pytest.approx(nearest, rel=1e-9, abs=0)
+
+
+def test_a_sum_that_nobody_can_have_stops_no_product():
+    values = np.array([[0.5, 0.0, 0.25], [0.25, 0.0, 0.5]])
+    table = np.zeros((2, 2))
+    found = kernel._whole_moments.py_func(values, np.zeros(3, np.int64), 3, 2, table)
+    assert math.isfinite(found)
+    assert table[0, 1] == pytest.approx(math.log(1.125), rel=1e-12, abs=0)
+
+
+def test_less_rare_sums_than_the_bound_of_their_tails_needs_are_not_bounded():
+    """At 91 bits of 0.3 none is set with chance e^-31.96, at 92 with e^-32.3."""
+    assert bell._beyond(0, 91, 0.1, 0.3, 1) == math.inf
+    assert 0 < bell._beyond(0, 92, 0.1, 0.3, 1) < 0.2
+
+
+def test_blocks_are_listed_where_they_are_few():
+    rows = np.random.default_rng(0).uniform(size=(20, 3))
+    assert len(blocks.multisets(rows, 2, 240)) == math.comb(21, 2)
+    assert len(blocks.multisets(rows, 2, 104)) == 105  # said to be too many
+    mirrored = rq.stochastic_rounding(clip=1.0, levels=4, margin=0.5).probabilities
+    mirrored = (mirrored + mirrored[::-1, ::-1]) / 2
+    few = blocks.multisets(mirrored, 2, 240)
+    ends = len(mirrored)
+    assert {(*each, *last_first(ends, each)) for each in few} | {
+        (*last_first(ends, each), *each) for each in few
+    } == {
+        (*each, *last_first(ends, each))
+        for each in itertools.combinations_with_replacement(range(ends), 2)
+    }

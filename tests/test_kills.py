@@ -1,0 +1,36 @@
+"""What is killed states no less than it has sent: `python tests/kills.py` kills 30 times."""
+
+import random
+
+import kills
+import pytest
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+
+
+class Forgetful:
+    """A planted fault: it reports before it writes."""
+
+    def run(self, folder, report):
+        for number in range(1, 10**6):
+            report(number)
+            (folder / "sent").write_text(f"{number - 2}")
+
+    def check(self, folder, told):
+        assert max(told, default=0) <= int((folder / "sent").read_text())
+
+
+def test_what_is_reported_before_it_is_written_is_caught(tmp_path):
+    (tmp_path / "sent").write_text("0")
+    with pytest.raises((AssertionError, ValueError)):  # also where half a number is on the disk
+        kills.stopped(Forgetful(), tmp_path, 0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["training", "ahead"])
+def test_killed_processes_have_counted_what_they_have_sent(name, tmp_path):
+    rng = random.Random(1)
+    work = kills.Training(tmp_path / "whole") if name == "training" else kills.Ahead()
+    kills.kills(work, tmp_path / "killed", 4, rng, 0.3)
+    work = kills.Training(tmp_path / "again") if name == "training" else kills.Ahead()
+    kills.limits(work, tmp_path / "limited", 3, rng, 9000)
