@@ -220,6 +220,10 @@ def test_tasks_that_are_no_requests_are_refused(tmp_path):
             passed(server.filters["va"], "va", task, lambda *_: result())
 
     refused("it has no request", request=None)
+    none = asked(server)
+    none["__headers__"] = 3
+    with pytest.raises(ValueError, match="it has no request"):
+        server.filters["va"]._request(none)
     refused("session of 16 bytes, got 3", session=b"abc")
     record = json.loads(server.controller._request.to_text())
     refused("its format is another", request=json.dumps({**record, "format": "x"}))

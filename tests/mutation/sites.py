@@ -4,7 +4,7 @@
 """
 
 N = "integrations/nvflare"
-ALL = ("tests/integrations/test_nvflare.py", "tests/test_fuzz.py")
+ALL = ("tests/integrations/test_nvflare.py",)
 
 MUTANTS = [
     # request.py
