@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from randquant.aggregation.blocks import best_of_blocks, draw_index
+from randquant.aggregation.blocks import best_of_blocks, draw_index, other_index
 from randquant.aggregation.rank import RankMechanism
 from randquant.aggregation.ranking import index_at
 from randquant.aggregation.spreading import BlockRotation, Reflections, block_shape
@@ -88,6 +88,25 @@ def test_indices_have_that_law():
     whole = np.full(24, float(table.weights[1]))
     whole[[index_at(turned.reshape(-1), rank) for rank in range(count)]] = table.weights[0]
     assert not fits(drawn, whole / table.total)
+
+
+def test_the_table_is_kept_where_its_weights_are_close():
+    turned, table = Reflections(key("x"), 4).forward(UPDATES[1]), block_two_levels(3, 4, 0.5)
+    count, step = table.counts[0], table.weights[0] - table.weights[1]
+    share = step * count / table.total
+    drawn = np.array([draw_index(turned, table, key("close", c)) for c in range(5000)])
+    assert fits(drawn, share * law(turned, count) + (1 - share) / 24)
+    assert not fits(drawn, np.full(24, 1 / 24))
+
+
+def test_ranks_that_no_block_gives_are_indices_of_other_coordinates():
+    turned = Reflections(key("other"), 4).forward(UPDATES[1])
+    drawn = {other_index(turned, np.array([4, 0, 1]), key("rest", c)) for c in range(400)}
+    best = int(np.abs(turned[:, 2]).argmax())
+    others = [
+        (place, block) for place in range(4) for block in (1, 2) if (place, block) != (best, 2)
+    ]
+    assert drawn == {p * 3 + b + sign for p, b in others for sign in (0, 12)}
 
 
 # Linear answers --------------------------------------------------------------------------------

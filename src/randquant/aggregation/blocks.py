@@ -36,7 +36,7 @@ def draw_index(turned: np.ndarray, table: RankTable, key: Key) -> int:
     place, counts = unit // step, best_of_blocks(turned, table.counts[0], key.fold_in("counts"))
     ends = np.cumsum(counts)
     if place >= ends[-1]:
-        return _other(turned, counts, key.fold_in("other"))
+        return other_index(turned, counts, key.fold_in("other"))
     block = int(np.searchsorted(ends, place, side="right"))
     return _at(turned, block, place - int(ends[block] - counts[block]))
 
@@ -63,7 +63,7 @@ def _at(turned: np.ndarray, block: int, rank: int) -> int:
     return (index % size) * blocks + block + turned.size * (index >= size)
 
 
-def _other(turned: np.ndarray, counts: np.ndarray, key: Key) -> int:
+def other_index(turned: np.ndarray, counts: np.ndarray, key: Key) -> int:
     """A uniformly distributed one of the indices whose coordinate no block gives."""
     blocks, given = turned.shape[1], 0
     while True:
