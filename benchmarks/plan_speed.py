@@ -1,4 +1,4 @@
-"""Seconds that plan and compare take in fresh processes: python benchmarks/plan_speed.py
+"""Seconds that commands take in fresh processes: python benchmarks/plan_speed.py
 
 User CPU time, without and with what earlier calls kept on disk (`RANDQUANT_CACHE`).
 """
@@ -12,6 +12,8 @@ import tempfile
 from results import save
 
 RUN = ["--epsilon", "8"]
+RQM = ["rqm", "--clip", "1", "--margin", "1", "--levels", "16", "--keep", "0.42"]
+BIT = ["stochastic-rounding", "--clip", "0.004", "--levels", "2", "--margin", "0.03"]
 SETTINGS = {
     "plan, 650 parameters, 200 of 200 clients": (
         ["plan", "--dimension", "650", "--population", "200", "--cohort", "200", "--rounds", "50"],
@@ -33,6 +35,18 @@ SETTINGS = {
         ["plan", "--dimension", "1000000000", "--population", "1000000", "--cohort", "10000"],
         ["--rounds", "10000", *RUN],
     ),
+    "plan, 10^6 parameters, 1,000 of 1,000 clients": (
+        ["plan", "--dimension", "1000000", "--population", "1000", "--cohort", "1000"],
+        ["--rounds", "50", *RUN],
+    ),
+    "plan, 10^9 parameters, 10^4 of 10^4 clients": (
+        ["plan", "--dimension", "1000000000", "--population", "10000", "--cohort", "10000"],
+        ["--rounds", "50", *RUN],
+    ),
+    "plan, 10^9 parameters, 10^5 of 10^5 clients": (
+        ["plan", "--dimension", "1000000000", "--population", "100000", "--cohort", "100000"],
+        ["--rounds", "50", *RUN],
+    ),
     "compare, 2 bits": (["compare", "--clip", "1", "--bits", "2"], ["--epsilon", "1"]),
     "compare, 2 bits, with curves": (
         ["compare", "--clip", "1", "--bits", "2"],
@@ -46,6 +60,13 @@ SETTINGS = {
         ["compare", "--clip", "1", "--bits", "2,3"],
         ["--epsilon", "1", "--output", "compare.html"],
     ),
+    "certify, a sum of 200 clients": (["certify", *RQM], ["--clients", "200"]),
+    "account, 100 rounds of one of 200 clients": (
+        ["account", *BIT, "--dimension", "1000000", "--rounds", "100"],
+        ["--clip-norm", "1", "--trust", "aggregate", "--cohort", "200"],
+    ),
+    "design, 16 levels": (["design", "--clip", "1", "--levels", "16"], ["--epsilon", "1"]),
+    "audit": (["audit", *RQM], []),
 }
 
 

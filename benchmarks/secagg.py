@@ -6,10 +6,12 @@ sent. With `traffic` it counts the bytes of messages instead, in a sum of 40 cli
 dropouts and 1,000 coordinates of one bit each (6 bits per coordinate of the sum).
 
 With `load` it sums 100,000 coordinates of 100, 300 and 1,000 clients that all share masks with each
-other, and of 3,000 with as many neighbours as `Losses` chooses (6, 48 or 630). Codes are of 1 and 4
-bits, and every client is lost in each of the five steps with probability 0, 1 or 5 %: seconds of
-one core, as the processor counts them, and the largest memory of a process that plays the server
-and all clients. Sums are compared with those of the codes.
+other, and of 3,000 with as many neighbours as `Losses` chooses (6 or 48). Codes are of 1 or 4 bits,
+and every client is lost in each of the five steps with probability 0, 1 or 5 %: seconds of one
+core, as the processor counts them, and the largest memory of a process that plays the server and
+all clients. Sums are compared with those of the codes. Cases are kept one by one: started again, it
+goes on with those that were not measured at this commit. `load CLIENTS ...` takes all six cases of
+these sizes; one case of 1,000 clients takes five minutes.
 """
 
 import itertools
@@ -23,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from results import FOLDER, save
+from results import FOLDER, commit, save
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
@@ -34,7 +36,13 @@ from randquant.aggregation.secagg.terms import Terms
 from randquant.channels.wire import upload
 
 CLIENTS, DIMENSION, LOST = 40, 1_000_000, 3
-LOAD, COORDINATES, CODE_BITS, LOSSES = (100, 300, 1000, 3000), 100_000, (1, 4), (0.0, 0.01, 0.05)
+COORDINATES, CODE_BITS, LOSSES = 100_000, (1, 4), (0.0, 0.01, 0.05)
+QUICK = [
+    *itertools.product((100,), CODE_BITS, LOSSES),
+    *[(3000, bits, loss) for loss in (0.0, 0.01) for bits in CODE_BITS],
+    (300, 1, 0.0), (300, 1, 0.05), (300, 4, 0.05), (1000, 1, 0.05),
+]  # fmt: skip
+"""Cases (clients, bits of a code, loss of a step) that are measured by default."""
 
 
 class Clock:
@@ -214,13 +222,17 @@ def loaded(clients: int, code_bits: int, loss: float, dimension: int = COORDINAT
 
 
 def load(counts: tuple[int, ...]) -> None:
-    """Measure every case in a process of its own; cases that were measured before stay."""
+    """Measure every case in a process of its own, unless it was measured at this commit."""
     saved = FOLDER / "secagg_load.json"
     cases = json.loads(saved.read_text())["cases"] if saved.exists() else {}
-    for clients, code_bits, loss in itertools.product(counts, CODE_BITS, LOSSES):
+    wanted = [*itertools.product(counts, CODE_BITS, LOSSES)] if counts else QUICK
+    for clients, code_bits, loss in wanted:
+        name, now = f"{clients} clients, {code_bits} bits, loss {loss}", commit()
+        if cases.get(name, {}).get("commit") == now:
+            continue
         case = [sys.executable, __file__, "case", str(clients), str(code_bits), str(loss)]
         row = json.loads(subprocess.run(case, check=True, capture_output=True).stdout)
-        cases[f"{clients} clients, {code_bits} bits, loss {loss}"] = row
+        cases[name] = {"commit": now, **row}
         print({name: row[name] for name in list(row)[:-2]}, flush=True)
         save("secagg_load", {"dimension": COORDINATES, "cases": cases})
 
@@ -228,7 +240,7 @@ def load(counts: tuple[int, ...]) -> None:
 if __name__ == "__main__" and "case" in sys.argv:
     print(json.dumps(loaded(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))))
 elif __name__ == "__main__" and "load" in sys.argv:
-    load(tuple(map(int, sys.argv[2:])) or LOAD)
+    load(tuple(map(int, sys.argv[2:])))
 elif __name__ == "__main__" and "traffic" in sys.argv:
     found = {f"{degree} neighbours": measured_traffic(degree) for degree in (10, CLIENTS - 1)}
     for name, counted in found.items():

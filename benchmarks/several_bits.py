@@ -7,11 +7,12 @@ python benchmarks/several_bits.py --errors        the second
 
 import argparse
 import functools
+import itertools
 import math
 import time
 
 import numpy as np
-from results import save
+from results import commit, save, stored
 
 import randquant as rq
 from randquant.mechanisms.design.constraints import Fisher
@@ -29,7 +30,7 @@ CHANNELS = {
     "4-bit PBM .05": rq.pbm(1.0, 0.05, 15),
     "4-bit PBM .25": rq.pbm(1.0, 0.25, 15),
 }
-ORDERS = (2.0, 8.0, 32.0)
+ORDERS = (2.0, 8.0, 32.0, 1.1, 64.0)
 
 COHORTS, GOAL, STEPS = (40, 200, 1000), 0.002, 11
 """Clients of the second table; the K at order 2, per squared clip, of a sum of 40 to which every
@@ -60,23 +61,45 @@ FAMILIES = {
 evenly spaced: MVU's are not, from two bits on."""
 
 
-def tightness(clients: int) -> list[dict]:
-    """Upper bound over lower end of `kappa_sum`, and seconds, channel by channel."""
-    rows = []
-    for name, channel in CHANNELS.items():
-        for order in ORDERS:
-            started = time.process_time()
-            found = rq.kappa_sum(channel, clients, order)
-            seconds = time.process_time() - started
-            rows.append({
-                "channel": name, "clients": clients, "order": order, "lower": found.lower,
-                "upper": found.upper, "seconds": seconds,
-            })  # fmt: skip
-        last = rows[-len(ORDERS) :]
-        over = " / ".join(f"{row['upper'] / row['lower']:.2f}" for row in last)
-        seconds = sum(row["seconds"] for row in last)
-        print(f"{clients:5d} clients  {name:20s} {over:24s} {seconds:5.1f} s", flush=True)
-    return rows
+def tightness(cohorts: tuple[int, ...], again: bool) -> list[dict]:
+    """Upper bound over lower end of `kappa_sum`, and seconds, entry by entry; each kept at once.
+
+    Args:
+        cohorts: numbers of clients.
+        again: whether entries that are stored already are computed again.
+    """
+    rows = {} if again else {(r["channel"], r["clients"], r["order"]): r for r in kept()}
+    for order, clients, (name, channel) in itertools.product(ORDERS, cohorts, CHANNELS.items()):
+        if (name, clients, order) in rows:
+            continue
+        started = time.process_time()
+        found = rq.kappa_sum(channel, clients, order)
+        row = {
+            "channel": name, "clients": clients, "order": order, "lower": found.lower,
+            "upper": found.upper, "seconds": time.process_time() - started, "commit": commit(),
+        }  # fmt: skip
+        rows[name, clients, order] = row
+        save("several_bits", {"tightness": list(rows.values())}, quiet=True)
+        over = f"{found.upper / found.lower:.2f}"
+        print(f"{clients:5d} clients  {name:20s} {order:4g}: {over}, {row['seconds']:.1f} s")
+    return list(rows.values())
+
+
+def kept() -> list[dict]:
+    """Entries that say which code they are of."""
+    return [row for row in stored("several_bits").get("tightness", []) if "commit" in row]
+
+
+def printed(rows: list[dict], clients: int) -> None:
+    """The table of one number of clients, as in docs/theory/vector-sums.md."""
+    print(f"\n| {clients} clients | " + " / ".join(f"{order:g}" for order in sorted(ORDERS)) + " |")
+    for name in CHANNELS:
+        known = {r["order"]: r for r in rows if (r["channel"], r["clients"]) == (name, clients)}
+        over = [
+            f"{known[order]['upper'] / known[order]['lower']:.2f}" if order in known else "-"
+            for order in sorted(ORDERS)
+        ]
+        print(f"| {name} | " + " / ".join(over) + " |")
 
 
 def tuned(family, clients: int, order: float, goal: float):
@@ -143,13 +166,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, help="the first table, for so many clients")
     parser.add_argument("--errors", action="store_true", help="the second table alone")
+    parser.add_argument("--again", action="store_true", help="compute stored entries again")
     asked = parser.parse_args()
     rq.kappa_sum(CHANNELS["1 bit, A=4c"], 2, 2.0)  # compiles
     if not asked.errors:
         cohorts = (asked.clients,) if asked.clients else (10, 100, 1000)
-        table = [row for clients in cohorts for row in tightness(clients)]
-        if not asked.clients:
-            save("several_bits", {"tightness": table})
+        table = tightness(cohorts, asked.again)
+        for clients in cohorts:
+            printed(table, clients)
     if not asked.clients:
         rows = [row for clients in COHORTS for row in equal_error(clients)]
         save("several_bits_errors", {"equal_error": rows})

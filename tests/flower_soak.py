@@ -1,7 +1,8 @@
 """Many rounds with faults at random: python tests/flower_soak.py [ROUNDS [SEED]]
 
-Clients on the in-process grid are killed and come back without their state, replies are lost,
-damaged, or another one's; the server is killed and started again. After every round: the model
+Clients on the in-process grid are killed and come back without their state, or in the middle of a
+message: their account is on the disk, and their state is that of before. Replies are lost, damaged,
+or another one's; the server is killed and started again. After every round: the model
 has moved by the exact mean of the clients in the sum, or not at all; every answer is counted by its
 client and by the server; no step was answered twice; and clients keep parts in two sums at most.
 """
@@ -28,8 +29,8 @@ from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.flower.sums import SecureSum
 
 CLIENTS, COHORT = range(1, 13), 5
-LOST, HOSTILE, KILLED, RESTARTED = 0.01, 0.01, 0.02, 0.05
-"""Probabilities: of a reply, of a reply, of a client and a round, of the server and a round."""
+LOST, HOSTILE, CRASHED, KILLED, RESTARTED = 0.01, 0.01, 0.01, 0.02, 0.05
+"""Probabilities: of a reply, a reply, a message, a client and a round, the server and a round."""
 
 
 class Faults:
@@ -53,6 +54,16 @@ class Faults:
             self.seen[kind] += 1
             return self._hostile(kind, reply)
         return [reply]
+
+    def crashing(self, message, context, call_next):
+        """The mod, in a process that may be killed before Flower has stored the client's state."""
+        before = dict(context.state)
+        reply = ANYTHING(message, context, call_next)
+        if self.rng.random() < CRASHED:
+            self.seen["crashed"] += 1
+            context.state = RecordDict(before)
+            raise RuntimeError("the process was killed")
+        return reply
 
     def _hostile(self, kind, reply):
         if kind == "replayed":
@@ -84,7 +95,7 @@ def soak(rounds: int, seed: int, folder: Path) -> Counter[str]:
     """Run, check, and count what happened."""
     rng, uploaded, answered = random.Random(seed), Counter(), set()
     faults = Faults(rng)
-    grid = InProcessGrid(client_app(ANYTHING, mover), CLIENTS, faults)
+    grid = InProcessGrid(client_app(faults.crashing, mover), CLIENTS, faults)
     for node in CLIENTS:
         grid.contexts[node] = _context(node, folder)
     done, current, mean = 0, model(), SecureSum.mean
@@ -104,10 +115,12 @@ def soak(rounds: int, seed: int, folder: Path) -> Counter[str]:
                 fedavg(), exact(cohort=COHORT), folder=folder / "server", patience=rounds,
                 handshake="ahead",
             )  # fmt: skip
-            before = {"model": current, "number": done}
+            before = {"model": current, "begun": False}
 
             def check(number, arrays, before=before, strategy=strategy):
-                if number <= before["number"]:
+                if not before["begun"]:  # a server that starts again goes on after its last step
+                    before["begun"] = True
+                    np.testing.assert_array_equal(arrays["w"].numpy(), before["model"]["w"].numpy())
                     return
                 for step, node, request, reply in grid.seen:
                     if reply.has_content():
@@ -127,7 +140,7 @@ def soak(rounds: int, seed: int, folder: Path) -> Counter[str]:
                     assert sum(name.startswith(SUM) for name in context.state) <= 2
                     counted = _answers(context)
                     assert uploaded[node] <= counted <= strategy.accountant.answers(node)
-                before.update(model=arrays, number=number)
+                before.update(model=arrays)
                 _kill(rng, grid, folder, faults.seen)
 
             result = strategy.start(grid, model(), done + stretch, evaluate_fn=check)

@@ -20,6 +20,7 @@ def test_with_faults_at_random_every_mean_is_exact_and_every_answer_is_counted(t
         seen = soak(ROUNDS, 1, tmp_path)
     finally:
         logger.setLevel(before)
-    assert seen["rounds"] + seen["failed"] == ROUNDS
+    assert seen["rounds"] + seen["failed"] >= ROUNDS  # the last one may be run again
     assert seen["rounds"] > 10
     assert seen["lost"] + seen["damaged"] + seen["replayed"] > 5
+    assert seen["crashed"] > 3

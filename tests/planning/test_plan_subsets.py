@@ -56,6 +56,27 @@ def test_the_error_is_that_of_the_formula(found):
         assert part.noise.deviation > math.sqrt(whole**2 + left_out)
 
 
+def test_integer_noise_has_its_rows_where_it_can_be_built():
+    """Fewer coordinates take fewer bits of a code: with few bits not all can be sent."""
+    names = ["skellam", "stochastic-rounding"]
+    both = plan(*ASKED, bits=14, mechanisms=names, mean_norm=MEAN)
+    noise, bits = (
+        {part.coordinates: part for part in both.parts if part.mechanism == name} for name in names
+    )
+    alike = bits.keys() & noise.keys()
+    assert len(alike) >= 2
+    for count in alike:
+        assert noise[count].guarantee.epsilon <= 8
+        assert noise[count].bytes_up > bits[count].bytes_up
+        left_out = (32_768 / count - 1) * MEAN**2 / 32_768
+        assert noise[count].noise.deviation > math.sqrt(left_out)
+    found = [*both.entries, *both.parts]
+    least = min(part.noise.deviation for part in both.entries if part.noise is not None)
+    near = [part for part in found if part.noise and part.noise.deviation <= TOLERATED * least]
+    assert both.recommended.bytes_up <= min(part.bytes_up for part in near)
+    assert f"skellam              {max(alike):,}" in "\n".join(as_text(both))
+
+
 def test_without_the_length_of_the_mean_all_are_sent(found):
     silent = plan(*ASKED, bits=1, mechanisms=["stochastic-rounding"])
     assert silent.parts == []

@@ -2,10 +2,13 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import randquant as rq
 from randquant.privacy.accounting.releases import VectorRelease
@@ -94,6 +97,39 @@ def test_more_clients_hide_more_and_grouping_costs_little(monkeypatch):
     each = bell._longest(0.4, 0.6, 150, True)
     monkeypatch.setattr(bell, "FINE", 1000)
     assert bell._longest(0.4, 0.6, 150, False) == pytest.approx(each, rel=0.01)
+
+
+def test_very_many_clients_take_no_more_bounds_and_cost_little(monkeypatch):
+    channel = CHANNELS["far"]
+    each = bell_square(channel, 1300)
+    monkeypatch.setattr(bell, "LARGE", 1000)
+    monkeypatch.setattr(bell, "WORK", 1300 * 60)
+    bell_square.cache_clear()
+    assert each <= bell_square(channel, 1300) <= each * (1 + 1 / 60)
+    bell_square.cache_clear()
+    monkeypatch.undo()
+    for others in (10**4, 10**5, 2**17, 10**6, 2**40):
+        assert sum(1 for _ in bell._arrangements(others, True)) <= 110
+    # Whoever is where: of 2^40 clients there are as many as are counted at one end or the other.
+    assert list(bell._arrangements(2**40, False)) == [(2**17 - 1, 0), (0, 2**17 - 1)]
+
+
+def test_every_arrangement_is_one_of_those_that_are_bounded():
+    for others in (1, 2, 150, 8191, 8192, 20_001, 300_000):
+        bounded = list(bell._arrangements(others, False))
+        for right in {*range(min(others, 200) + 1), others // 3, others // 2, others}:
+            left = others - right
+            assert any(a <= left and b <= right for a, b in bounded), (others, right)
+
+
+@given(st.lists(st.floats(1e-3, 0.999), min_size=1, max_size=40))
+def test_tails_are_the_sums_of_products_and_no_more(falls):
+    tail, exact = Fraction(0), []
+    for fall in falls:
+        tail = Fraction(fall) * (1 + tail)
+        exact.append(tail)
+    for found, truth in zip(bell._falling(np.array(falls)).tolist(), exact, strict=True):
+        assert truth * (1 - Fraction(1, 10**6)) <= found <= truth * (1 + Fraction(1, 10**12))
 
 
 def test_what_is_no_bit_has_none():

@@ -6,7 +6,7 @@ import numpy as np
 
 from randquant.channels.keys import Key
 
-_PART = 2**14  # coordinates at a time: their masks stay in the processor's cache
+_PART = 2**16  # coordinates at a time: their masks stay in the processor's cache
 
 
 def dtype(bits: int) -> np.dtype:

@@ -17,7 +17,7 @@ COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run",
            "as codes", "all rounds", "epsilon", "parameters")  # fmt: skip
 
 
-PARTS = ("coordinates", "bytes up", "deviation", "epsilon")
+PARTS = ("mechanism", "coordinates", "bytes up", "deviation", "epsilon")
 
 
 def as_text(plan: Plan) -> list[str]:
@@ -96,24 +96,26 @@ _TITLES = {
 
 
 def _parts(plan: Plan) -> list[list[str]]:
-    """All coordinates of the recommended mechanism, and fewer of them."""
-    first = plan.parts[0].mechanism
-    whole = [entry for entry in plan.entries if entry.mechanism == first]
+    """All coordinates of each mechanism, where it can send them, and fewer of them."""
+    names = dict.fromkeys(part.mechanism for part in plan.parts)
     return [
         [
+            part.mechanism,
             f"{part.coordinates or plan.need.setting.size:,}" + " *" * (part is plan.recommended),
             f"{part.bytes_up:,}",
             f"{part.noise.deviation:.4g}",
             round_up(part.guarantee.epsilon),
         ]
-        for part in [*whole, *plan.parts]
+        for name in names
+        for part in [*plan.entries, *plan.parts]
+        if part.mechanism == name and part.once is None
         if part.noise is not None and part.guarantee is not None
     ]
 
 
 def _assumed(plan: Plan) -> str:
     return (
-        f"{plan.parts[0].mechanism} with fewer coordinates, if the mean of a round's clipped "
+        "With fewer coordinates, if the mean of a round's clipped "
         f"updates has length {plan.need.mean_norm:g} (* fewest bytes within 5 % of least error):"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.layout import dimension_of
 from randquant.aggregation.registry import all_mechanisms
+from randquant.mechanisms.noise.laws import NOISES
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.planning.limits import privunit
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
@@ -120,7 +121,7 @@ def plan(
             limits = _limits(need, multiplier)
         best = _recommended(entries)
         with step("fewer coordinates", len(chosen), len(chosen)):
-            found = _parts(need, best, multiplier, near)
+            found = _parts(need, best, chosen, lambda n, part: _entry(n, part, multiplier, near))
         report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
     asked = need
@@ -161,11 +162,18 @@ def _recommended(entries: Sequence[Candidate]) -> Candidate | None:
     return min(alike, key=lambda entry: entry.bytes_up, default=None)
 
 
-def _parts(need: Need, best: Candidate | None, multiplier: float, near: float) -> list[Candidate]:
-    """The recommended mechanism with fewer coordinates, if it is asked how many to send."""
-    if best is None or need.coordinates is not None:
+def _parts(
+    need: Need,
+    best: Candidate | None,
+    chosen: Sequence[str],
+    calibrated: Callable[[str, Need], Candidate],
+) -> list[Candidate]:
+    """The best mechanism and integer noise with fewer coordinates, if it is asked how many."""
+    if best is None or best.noise is None or need.coordinates is not None:
         return []
-    return list(parts(need, best, lambda name, part: _entry(name, part, multiplier, near)))
+    names = dict.fromkeys([best.mechanism, *(name for name in NOISES if name in chosen)])
+    least = best.noise.deviation
+    return [part for name in names for part in parts(need, name, least, calibrated)]
 
 
 def _checked(need: Need, most: int | None, sampling: Draw) -> Need:

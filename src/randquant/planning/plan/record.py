@@ -167,7 +167,8 @@ class Plan(Pictured):
             mean is given, it sends as few coordinates as raise its error by 5 % at most.
         left_out: mechanisms that were not calibrated since they take longer, and nobody asked for
             them.
-        parts: that mechanism with fewer and fewer coordinates, if the length of the mean is given.
+        parts: the best mechanism with fewer and fewer coordinates, and integer noise, if the length
+            of the mean is given.
     """
 
     need: Need

@@ -19,23 +19,27 @@ FARTHEST = 1.5
 
 
 def parts(
-    need: Need, whole: Candidate, calibrated: Callable[[str, Need], Candidate]
+    need: Need, name: str, least: float, calibrated: Callable[[str, Need], Candidate]
 ) -> Iterator[Candidate]:
     """A mechanism that sends fewer and fewer coordinates, each calibrated to the same target.
 
     Args:
         need: the target; its `mean_norm` is assumed.
-        whole: the mechanism that sends all coordinates.
+        name: the mechanism. Where it cannot send all coordinates it may send fewer: integer noise
+            on fewer of them takes fewer bits of a code.
+        least: deviation of the best mechanism that sends all coordinates.
         calibrated: calibrates a mechanism, by its name.
     """
-    if whole.noise is None or need.mean_norm is None:
+    if need.mean_norm is None:
         return
     for divisor in DIVISORS:
         count = need.setting.size // divisor
         if not count:
             return
-        part = calibrated(whole.mechanism, replace(need, coordinates=count))
-        if part.noise is None or part.noise.deviation > FARTHEST * whole.noise.deviation:
+        part = calibrated(name, replace(need, coordinates=count))
+        if part.noise is None:
+            continue
+        if part.noise.deviation > FARTHEST * least:
             return
         yield part
 

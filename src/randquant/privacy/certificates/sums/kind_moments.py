@@ -26,7 +26,7 @@ from randquant.privacy.certificates.sums.mixture import add_trimmed, table
 from randquant.privacy.certificates.sums.rows import Rows
 from randquant.privacy.divergence import UNIT
 
-MOST, THREE = 2000, 110
+MOST, THREE = 300, 110
 """Others to whom this is applied, and to whom a third kind is: beyond, arrangements are many."""
 
 Blocks = tuple[tuple[Classes, int], ...]
