@@ -31,8 +31,8 @@ flower-demo: .venv/ready     ## four clients on Flower as processes of their own
 test: .venv/ready            ## what proves the product in a few minutes, on all cores
 	$(PYTEST) -m "not slow"
 
-test-all: .venv/ready        ## every test: those of `make test`, and what must be long
-	$(PYTEST)
+test-all: test               ## every test: those of `make test`, then what must be long
+	$(PYTEST) -m slow
 
 docs: .venv/ready            ## the site, into build/site; notebooks are executed when they changed
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/site
