@@ -21,7 +21,9 @@ def test_a_calibration_asks_for_few_bounds_of_sums(monkeypatch, name, most):
     plain = releases.kappa_sum
     monkeypatch.setattr(releases, "kappa_sum", counted)
     found = plan(10**6, 1000, 1000, 50, 8.0, mechanisms=[name])
-    assert 7.99 < found.entries[0].guarantee.epsilon <= 8
+    guarantee = found.entries[0].guarantee
+    assert guarantee is not None
+    assert 7.99 < guarantee.epsilon <= 8
     assert 2 <= len(asked) <= most
 
 
