@@ -37,7 +37,7 @@ itself loses more."""
 FINE, COARSE = {1: 120, 2: 48, 3: 14}, {1: 45, 2: 10, 3: 5}
 """Into how many parts the counts of each shape are cut, by how many shapes there are."""
 
-KINDS, CLASSES, CLOSE, LOOSE = 1.03, 1.1, 1.25, 1.3
+KINDS, CLASSES, CLOSE, LOOSE = 1.03, 1.1, 1.1, 1.3
 """A bound so near what is attained is not improved on: by kinds of blocks, by few vertices that
 stand for all, by blankets and by those of two bells."""
 
