@@ -309,3 +309,48 @@ def test_an_account_is_read_again():
     copy.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
     assert copy.get_privacy_spent() == accountant.get_privacy_spent()
     assert copy.of_site() == account([MECHANISM.release(14, 7)], 1e-5)
+
+
+def test_a_mean_is_of_as_many_sites_as_were_asked_for(tmp_path):
+    server = Server(tmp_path, rounds=1, min_clients=2, patience=1)
+    failed = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+    server.tamper = lambda site, reply: reply if site == "va" else failed
+    server.run()
+    assert server.saved == []
+    assert any("Expected 2 updates or more, got 1" in line for line in server.log)
+
+
+def test_codes_of_another_round_are_refused(tmp_path):
+    server = Server(tmp_path)
+    reply = passed(server.filters["va"], "va", asked(server), lambda *_: result())
+    server.controller._session = b"t" * 16
+    with pytest.raises(ValueError, match=r"^Expected"):
+        server.controller.accept("va", reply)
+    server.controller._session = b"s" * 16
+    server.controller.accept("va", reply)
+
+
+def test_what_another_process_answers_while_a_site_trains_counts(tmp_path):
+    """Two tasks within the limit one by one: the second is checked again before it is sent."""
+    once = account([MECHANISM.release(14, 1)], 1e-5).epsilon
+    server = Server(tmp_path, limit=once * 1.01)
+    task, other = asked(server), asked(server)
+    other.set_header(SESSION, b"t" * 16)
+
+    def train(*_):
+        again = QuantizeFilter(once * 1.01, str(tmp_path / "sites"))
+        passed(again, "va", other, lambda *_: result())
+        return result()
+
+    with pytest.raises(ValueError, match="Expected a request within epsilon"):
+        passed(server.filters["va"], "va", task, train)
+    with server.filters["va"]._ledger(context_of("va")).held() as ledger:
+        assert ledger.accountant.get_privacy_spent().epsilon <= once * 1.01
+
+
+def test_a_round_of_some_coordinates_has_a_seed_of_its_own(tmp_path):
+    some = VectorMechanism(MECHANISM.channel, clip_norm=1.0, coordinates=3)
+    server = Server(tmp_path, mechanism=some, rounds=3).run()
+    assert server.controller._done == 3
+    assert server.controller._accountant.of_site() == account([some.release(14, 3)], 1e-5)
+    assert not np.array_equal(server.saved[0]["weight"], server.saved[1]["weight"])
