@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import randquant as rq
+from randquant.aggregation import AdditiveMechanism
 from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
 from randquant.privacy.accounting.allocated import Allocated
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_epsilon_below
@@ -64,6 +65,29 @@ def test_laws_of_integer_noise_are_within_their_errors(noise, terms):
         with mpmath.workdps(40):
             truth = exact(noise, terms, 1 - shift)
             assert abs(law[at] - truth) <= 1.01 * laws.error[at] * truth
+
+
+@pytest.mark.parametrize("modulus", [2, 16, 64, 256])
+def test_a_sum_modulo_a_number_is_attacked_as_it_is_sent(modulus):
+    noise, mass = Skellam(9.0), {}
+    with mpmath.workdps(30):
+        for k in range(-90, 91):
+            mass[k] = exact(noise, 1, k)
+        for shift in (-7, 7):
+            truth = [mpmath.mpf(0)] * modulus
+            for k, each in mass.items():
+                truth[(k + shift) % modulus] += each
+            laws = IntegerRound(noise, 1, 7, -7, modulus).laws()
+            found = laws.first if shift == 7 else laws.second
+            error = 1.01 * laws.error * found + 1e-60
+            assert any(
+                (np.abs(found - np.roll(np.array(truth, float), start)) <= error + 1e-15).all()
+                for start in range(modulus)
+            )
+    # Skellam noise that wraps: every pair of inputs has at most 0.0985 (by enumeration).
+    mechanism = AdditiveMechanism("skellam", 1.0, 0.8, 1, bits=4, deviations=1.0)
+    guarantee = rq.account([mechanism.release(1, 1)], 1e-5)
+    assert guarantee.lower <= 0.0986
 
 
 def test_laws_of_cells_and_of_codes_are_within_their_errors():

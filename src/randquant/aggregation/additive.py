@@ -240,7 +240,7 @@ class AdditiveMechanism(MechanismDefaults):
         plan = self.plan(dimension)
         square = (4 if neighboring == "replace_one" else 1) * plan.bound
         place = (square, plan.size, rounds, neighboring, plan.longest)
-        return NoiseRelease(plan.noise, self.cohort, *place)
+        return NoiseRelease(plan.noise, self.cohort, *place, modulus=1 << self.bits)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Unbiased, with the variances of the noise and of rounding to the grid."""

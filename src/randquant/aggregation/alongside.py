@@ -49,7 +49,8 @@ class Number:
     def __post_init__(self) -> None:
         validate.kind("name", self.name, str)
         low = validate.real("low", self.low, low=-1e30, high=1e30)
-        validate.real("high", self.high, above=low, high=1e30)
+        high = validate.real("high", self.high, above=low, high=1e30)
+        validate.real("high - low", high - low, low=1e-30)
         validate.real("share", self.share, above=0, below=1)
 
     @property

@@ -13,8 +13,8 @@ CHECK = 2
 class RankForm:
     """The payload of an index: CHECK, the client's group, the index, all little-endian.
 
-    CHECK bytes are the CRC-16 of what follows, begun with `check`: no changed byte is read, and a
-    payload of another form never as one of this.
+    CHECK bytes are the CRC-16 of what follows, begun with `check`: no changed byte is read, nor a
+    payload whose form has another `check`, which one of 65,536 others has not.
     Index j < size is coordinate j, size + j its negative.
 
     Attributes:

@@ -70,7 +70,8 @@ class Guarantee:
             infinity for pure composition and for a single release.
         releases: how many single-coordinate releases of one client were composed.
         lower: no proof can give less than this at delta: it is lost at some pair of inputs of the
-            client and, in a sum, some inputs of the others. 0 where nothing is known.
+            client and, in a sum, some inputs of the others, of updates as they are after rotation
+            and padding. 0 where nothing is known.
         hidden: whether it rests on nobody seeing which rounds a client takes part in; see
             docs/sampling.md for when that may be claimed.
         unit: what is protected: all data of a `client`, or one `example` of a client.

@@ -34,6 +34,7 @@ class NoiseRelease(ReleaseDefaults):
         neighboring: the neighbouring relation of that distance.
         longest: how far a clipped update reaches along one coordinate, in steps; None for the whole
             distance. For lower ends only.
+        modulus: what sums are taken modulo; None if they are not. For lower ends only.
 
     Do not count clients that collude with the server in `cohort`: they know their own noise.
 
@@ -48,6 +49,7 @@ class NoiseRelease(ReleaseDefaults):
     rounds: int
     neighboring: Neighboring = "replace_one"
     longest: int | None = None
+    modulus: int | None = None
 
     def __post_init__(self) -> None:
         validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
@@ -56,6 +58,8 @@ class NoiseRelease(ReleaseDefaults):
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
         if self.longest is not None:
             validate.whole("longest", self.longest, low=0)
+        if self.modulus is not None:
+            validate.whole("modulus", self.modulus, low=2)
 
     @property
     def trust(self) -> Trust:
@@ -112,6 +116,7 @@ class NoiseRelease(ReleaseDefaults):
                 self.cohort,
                 round((one - absent) * reach),
                 round((other - absent) * reach),
+                self.modulus,
             )
             for one, other, absent in places_of(self.neighboring, stand_in)
         )

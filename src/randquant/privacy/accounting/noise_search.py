@@ -13,32 +13,11 @@ from randquant.privacy.accounting.release import Release
 TOLERANCE = 1e-3
 """The search ends if epsilon is within this relative distance below the target."""
 
-REACH = (1e-6, 1e12)
-"""Default range of noise to search."""
-
 STEPS = 48
 """Most points that one stage of the search evaluates."""
 
 EDGE = 1e-3
 """How near, relatively, noise that cannot be built is looked for."""
-
-JUMP = 100.0
-"""Two epsilons that differ by more are not joined by a curve worth a secant."""
-
-STEPS = 48
-"""Most points that one stage of the search evaluates."""
-
-EDGE = 1e-3
-"""How near, relatively, noise that cannot be built is looked for."""
-
-JUMP = 100.0
-"""Two epsilons that differ by more are not joined by a curve worth a secant."""
-
-EDGE = 1e-3
-"""How near, relatively, noise that cannot be built is looked for."""
-
-JUMP = 100.0
-"""Two epsilons that differ by more are not joined by a curve worth a secant."""
 
 JUMP = 100.0
 """Two epsilons that differ by more are not joined by a curve worth a secant."""

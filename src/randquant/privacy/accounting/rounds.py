@@ -134,12 +134,14 @@ class IntegerRound:
         noise: of each client.
         clients: whose noise is in the sum.
         first, second: the client's input in either world, relative to its absence.
+        modulus: of the sum; None if it is not reduced.
     """
 
     noise: Noise
     clients: int
     first: int
     second: int
+    modulus: int | None = None
 
     def laws(self) -> Laws:
         """Masses of the integers around."""
@@ -218,7 +220,28 @@ def _of_integers(seen: IntegerRound) -> Laws:
     places = [np.abs(np.arange(low, high + 1) - shift) for shift in shifts]
     first, second, absent = (mass[place] / total for place in places)
     error = np.max([off[place] for place in places], axis=0) + 1.1 * doubt
-    return Laws(first, second, absent, error).merged()
+    laws = Laws(first, second, absent, error)
+    if seen.modulus is not None:
+        # Of each law, outcomes farther than `reach` from the middle of another are not among them.
+        outside = (2 * float(mass[max(reach - span + 1, 0) :].sum()) + beyond) / total
+        laws = _folded(laws, seen.modulus, 1.1 * outside)
+    return laws.merged()
+
+
+def _folded(laws: Laws, modulus: int, outside: float) -> Laws:
+    """The laws of integers modulo `modulus`, of which so much mass is not among them."""
+    rows = np.zeros((3, -(-len(laws.error) // modulus), modulus))
+    kept = rows.reshape(3, -1)[:, : len(laws.error)]
+    kept[:] = laws.first, laws.second, laws.absent
+    errors = np.zeros(rows.shape[1] * modulus)
+    errors[: len(laws.error)] = laws.error
+    error = errors.reshape(-1, modulus).max(axis=0) + rows.shape[1] * UNIT
+    folded = rows.sum(axis=1)
+    least = folded.min(axis=0)
+    # theory/composition.md, Proposition 12: what is not among them may be anywhere.
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        error = np.where(least > 0, error + outside / least, 1.0)
+    return Laws(folded[0], folded[1], folded[2], np.minimum(error, 1.0))
 
 
 @functools.lru_cache(maxsize=16)

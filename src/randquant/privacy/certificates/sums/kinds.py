@@ -36,17 +36,18 @@ def by_kinds(channel: Channel, clients: int, order: float, attained: float) -> f
         clients, order: as in `kappa_sum`.
         attained: at most what the bound will be.
     """
-    fitting = [size for size in fitting_sizes(channel) if 2 * size < clients]
     # Large blocks have more in common, small ones leave fewer clients over.
-    several = [found for size in fitting[-2:] if (found := kinds_of_blocks(channel, size))]
-    if not several:
-        return math.inf
+    fitting = [size for size in fitting_sizes(channel) if 2 * size < clients][-2:]
 
-    def hidden(kinds: Classes) -> float:
-        counted = (clients - 1) // kinds.block
-        return counted * kinds.share * least_variance(kinds.rows)
+    def hidden(size: int) -> float:
+        laws, kept = _promising(channel, size, False)
+        return (clients - 1) // size * kept * least_variance(laws)
 
-    return by_classes(channel, clients, order, attained, max(several, key=hidden))
+    for size in sorted(fitting, key=hidden, reverse=True):
+        kinds = kinds_of_blocks(channel, size)
+        if kinds is not None:
+            return by_classes(channel, clients, order, attained, kinds)
+    return math.inf
 
 
 @functools.lru_cache(maxsize=256)
@@ -65,17 +66,24 @@ def kinds_of_blocks(channel: Channel, size: int, middle: bool = False) -> Classe
     blocks = _blocks(channel, size)
     if not blocks:
         return None
+    rows, (laws, _) = _rows(channel), _promising(channel, size, middle)
+    # theory/vector-sums.md, Proposition 22: what all blocks have of the kinds together.
+    share = min(_together(_law(rows, block), laws) for block in blocks)
+    if share <= 0.5:
+        return None
+    return Classes(laws, int(share * SHARES), block=size)
+
+
+@functools.lru_cache(maxsize=256)
+def _promising(channel: Channel, size: int, middle: bool) -> tuple[np.ndarray, float]:
+    """The kinds to take, and how much of blocks of equal clients they are at least."""
     rows = _rows(channel)
     pure = [_law(rows, (vertex,) * size) for vertex in range(len(rows))]
     # Which laws the kinds are affects how tight a bound is, not whether it holds.
     tried = [_kinds(rows, size, middle, *cut) for cut in CUTS]
     kept = [min(_together(law, kinds) for law in pure) for kinds in tried]
     best = max(range(len(tried)), key=lambda at: kept[at] * least_variance(tried[at]))
-    # theory/vector-sums.md, Proposition 22: what all blocks have of the kinds together.
-    share = min(_together(_law(rows, block), tried[best]) for block in blocks)
-    if share <= 0.5:
-        return None
-    return Classes(tried[best], int(share * SHARES), block=size)
+    return tried[best], kept[best]
 
 
 def fitting_sizes(channel: Channel) -> list[int]:
