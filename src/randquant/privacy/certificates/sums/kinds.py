@@ -68,9 +68,11 @@ def kinds_of_blocks(channel: Channel, size: int, middle: bool = False) -> Classe
         return None
     rows, (laws, _) = _rows(channel), _promising(channel, size, middle)
     # theory/vector-sums.md, Proposition 22: what all blocks have of the kinds together.
-    share = min(_together(_law(rows, block), laws) for block in blocks)
-    if share <= 0.5:
-        return None
+    share = 1.0
+    for block in blocks:
+        share = min(share, _together(_law(rows, block), laws))
+        if share <= 0.5:
+            return None
     return Classes(laws, int(share * SHARES), block=size)
 
 
@@ -159,13 +161,14 @@ def _together(law: np.ndarray, kinds: np.ndarray) -> float:
     shapes = [np.trim_zeros(kind) for kind in kinds]
     if max(len(shape) for shape in shapes) > len(law):
         return 0.0
-    columns = [
-        np.pad(shape, (start, len(law) - len(shape) - start))
-        for shape in shapes
-        for start in range(len(law) - len(shape) + 1)
-    ]
+    starts = [range(len(law) - len(shape) + 1) for shape in shapes]
+    cover = np.zeros((sum(map(len, starts)), len(law)))
+    column = iter(cover)
+    for shape, places in zip(shapes, starts, strict=True):
+        for start in places:
+            next(column)[start : start + len(shape)] = shape
     # Relative to the law, as a solver's tolerance is absolute.
-    cover = np.array(columns).T / law[:, None]
+    cover = cover.T / law[:, None]
     solution = linprog(
         -np.ones(cover.shape[1]), A_ub=cover, b_ub=np.ones(len(law)), bounds=(0, None),
         method="highs",
