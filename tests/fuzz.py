@@ -374,6 +374,7 @@ def _read_ledger(data: bytes, folder: Path) -> None:
     ledger = _ledger(path, found)
     with ledger.held():
         taken = list(ledger._taken)
+        assert ledger.accountant is found  # read now
         ledger.save()
     start = account_file.START + 16
     end = start + int.from_bytes(data[start - 8 : start], "little")
@@ -381,8 +382,8 @@ def _read_ledger(data: bytes, folder: Path) -> None:
     assert len(set(taken)) == len(taken), "a step twice"
     _same_counts(json.loads(data[start:end]), found)
     again = _accountant()
-    with _ledger(path, again).held():
-        assert again.state_dict() == found.state_dict(), "no way back"
+    with _ledger(path, again).held() as written:
+        assert written.accountant.state_dict() == found.state_dict(), "no way back"
 
 
 def _same_counts(said: dict, found: RunAccountant) -> None:

@@ -9,6 +9,7 @@ SOURCE = Path(rq.__file__).parent
 CHANGING = {
     "integrations/flower/ahead.py": {"Handshakes"},
     "integrations/flower/handshake.py": {"Handshake"},
+    "integrations/flower/numbers.py": {"Beside"},
     "integrations/flower/sums.py": {"Bytes", "PlainSum", "SecureSum"},
     "mechanisms/design/objectives.py": {"MeanError", "WorstVariance"},
     "mechanisms/design/tangents.py": {"Tangents"},

@@ -1,8 +1,7 @@
 """Integer noise on whole updates that are summed securely: Skellam, discrete Gaussian, binomial.
 
 A client clips its update in L2, rotates it, rounds it at random to a grid, adds integer noise and
-sends the result modulo 2**bits; the server sees the sum over a cohort. Derivations:
-`docs/theory/additive.md`.
+sends the result modulo 2**bits; the server sees the sum. Derivations: `docs/theory/additive.md`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_famil
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.certificates.noise import Noise
-from randquant.privacy.guarantee import LARGEST_COHORT, Neighboring, Trust
+from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust
 
 LARGEST_STEP = 2**40
 """Largest coordinate that is rounded: above any norm that 24 bits and 2**30 coordinates allow."""
@@ -237,8 +236,9 @@ class AdditiveMechanism(MechanismDefaults):
 
         Under `zero_out` the distance is the norm bound, since a zero update rounds to zero.
         """
+        both = validate.choice("neighboring", neighboring, NEIGHBORINGS) == "replace_one"
         plan = self.plan(dimension)
-        square = (4 if neighboring == "replace_one" else 1) * plan.bound
+        square = (4 if both else 1) * plan.bound
         place = (square, plan.size, rounds, neighboring, plan.longest)
         return NoiseRelease(plan.noise, self.cohort, *place, modulus=1 << self.bits)
 

@@ -44,7 +44,7 @@ def response(blocks: int, size: int, count: int) -> float:
         count: ranks, 1 to blocks · size.
 
     Example:
-        >>> response(1, 2, 1) == block_sums(2)[1]
+        >>> bool(response(1, 2, 1) == block_sums(2)[1])
         True
     """
     count = validate.whole("count", count, low=1, high=blocks * size)
@@ -130,7 +130,7 @@ def block_gain(table: RankTable, blocks: int) -> float:
 
     Example:
         >>> round(block_gain(block_two_levels(4, 256, 8.0), 4) * 32, 3)
-        2.642
+        2.665
     """
     high, low = table.weights
     return (high - low) * response(blocks, table.size // blocks, table.counts[0]) / table.total

@@ -182,7 +182,8 @@ def below_one(p: list[int], q: list[int], total: int, order: Fraction) -> Interv
             root = math.isqrt(root)  # roots of floors have the floor of the whole root
         floor += root
     whole = total << 64
-    most, least = min(floor + len(p), whole), floor
+    common = sum(a * b > 0 for a, b in zip(p, q, strict=True))
+    most, least = min(floor + common, whole), floor
     lower, upper = (_minus_log(left, whole) / float(1 - order) for left in (most, least))
     # A quotient, a logarithm and a quotient: 12 units at most (theory/rounding.md, conventions).
     return Interval(lower * (1 - 12 * UNIT), upper * (1 + 12 * UNIT))
