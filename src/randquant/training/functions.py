@@ -12,8 +12,9 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from torch import nn
@@ -130,12 +131,19 @@ def function(name: str, what: str) -> Callable[..., Any]:
 def _of_file(path: Path, what: str) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"Expected a file for {what}, found no {path}.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loader = _FromSource(path.stem, str(path))
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     return module
+
+
+class _FromSource(SourceFileLoader):
+    """The file as it stands: bytecode kept beside it is taken for its own by second and size."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _module(name: str, what: str) -> ModuleType:
