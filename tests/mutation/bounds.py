@@ -249,7 +249,7 @@ MUTANTS = [
      "others that are in no whole block count", KINDS),
     (SUMS + "pairs.py", "mixed[i, j] = max(mixed[i, j], total / way)", "mixed[i, j] = total / way",
      "the way's last corner stands for all", KINDS),
-    (SUMS + "pairs.py", "g *= 0.5 * order", "g *= 0.45 * order", "curvature of close inputs too small",
+    (SUMS + "pairs.py", "close *= 0.5 * order", "close *= 0.45 * order", "curvature of close inputs too small",
      KINDS),
     (SUMS + "pairs.py", "max(abs(i - j) - 1, 0) / FINER", "abs(i - j) / FINER",
      "boxes that touch are taken to be apart", KINDS),
