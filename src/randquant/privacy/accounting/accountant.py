@@ -30,6 +30,10 @@ ORDERS: tuple[float, ...] = tuple(float(1 + step) for step in np.geomspace(1e-6,
 RESERVE = 2.0**-10
 """Part of delta that is set aside where what is sent is only close to what is certified."""
 
+GIVEN_UP = 4.0
+"""A divergence so many times that of Gaussian noise, which is right at order 2, is a bound that has
+given up at its order."""
+
 
 def account(
     releases: Iterable[Release],
@@ -275,11 +279,6 @@ def _reached(releases: Sequence[Release], delta: float, order: float, distance: 
     return max(lower, gaussian_epsilon_below(math.sqrt(square) * (1 - 8 * UNIT), delta))
 
 
-GIVEN_UP = 4.0
-"""A divergence so many times that of Gaussian noise, which is right at order 2, is a bound that has
-given up at its order."""
-
-
 def _nearest(order: float) -> int:
     """The place in ORDERS of the next order that is no smaller."""
     return int(np.searchsorted(ORDERS, order).clip(0, len(ORDERS) - 1))
@@ -295,6 +294,7 @@ def _by_renyi(
     gives a valid bound. Higher orders take longer, and are looked at only where they may help.
     """
     bounds: dict[int, float] = {}
+    pure = _composed(releases, math.inf)
 
     def epsilon(divergence: float, place: int) -> float:
         return _to_epsilon(divergence, ORDERS[place], delta)
@@ -306,6 +306,8 @@ def _by_renyi(
         return epsilon(bounds[place], place)
 
     def may_help(higher: int, best: int, lower: int) -> bool:
+        if bounds[best] >= pure:
+            return False
         # Mostly bounds grow with the order as those of Gaussian noise, which are in proportion to
         # it, or faster.
         slope = bounds[best] / ORDERS[best]
@@ -329,7 +331,9 @@ def _by_renyi(
         if nearer == best and (higher in bounds or may_help(higher, best, lower)):
             nearer = min(best, higher, key=at)
         step, best = (step, nearer) if nearer != best else (step // 2, best)
-    return at(best), ORDERS[best]
+    # theory/accounting.md, Proposition 2: no divergence is larger than that of order inf.
+    capped = min((_to_epsilon(pure, order, delta), order) for order in ORDERS[best:])
+    return min((at(best), ORDERS[best]), capped)
 
 
 def _affordable(distance: float, epsilon: float, delta: float) -> bool:
