@@ -27,6 +27,9 @@ from randquant.privacy.guarantee import Guarantee, rounded_up
 ORDERS: tuple[float, ...] = tuple(float(1 + step) for step in np.geomspace(1e-6, 1e5, 221))
 """Rényi orders tried: 20 per decade of order - 1, so 1.0005 and far below it are covered."""
 
+FAR = 8
+"""So many orders away, the search for the best one begins anew."""
+
 RESERVE = 2.0**-10
 """Part of delta that is set aside where what is sent is only close to what is certified."""
 
@@ -325,6 +328,10 @@ def _by_renyi(
             best = min(_nearest(1 + (order - 1) / 2), best - 1)
     else:
         best, step = _nearest(near), 1
+        # Far from what was expected there is a better place to begin.
+        nearer = _nearest(gaussian_order(at(best), delta))
+        if abs(nearer - best) > FAR:
+            best, step = nearer, 4
     while step:
         lower, higher = max(best - step, 0), min(best + step, len(ORDERS) - 1)
         nearer = min(best, lower, key=at)
