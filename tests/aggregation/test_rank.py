@@ -218,7 +218,7 @@ def test_a_client_with_a_number_has_one_group_in_a_round():
         assert whole == [(group, payload[0]) for payload in payloads]
         # What it says of its group is not read.
         with pytest.raises(ValueError, match="Expected an index of 1 bytes, got 4"):
-            mechanism.mean({own.client: own.completed(payloads[0], 2)}, 2)
+            mechanism.mean({7: own.completed(payloads[0], 2)}, 2)
 
 
 def test_a_mean_by_numbers_is_that_of_payloads_that_stand_alone():

@@ -109,6 +109,13 @@ MUTANTS = [
     ),
     (
         "aggregation/selection.py",
+        "counts[(word << sign) >> shift] += 1",
+        "counts[word >> shift] += 1",
+        "negative numbers before all positive ones",
+        ("tests/aggregation/test_selection.py",),
+    ),
+    (
+        "aggregation/selection.py",
         'np.argsort(-np.abs(vector), kind="stable")[place]',
         "np.argpartition(-np.abs(vector), place)[place]",
         "equal magnitudes get one index for several ranks",
