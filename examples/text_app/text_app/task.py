@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +17,11 @@ from torch import Tensor, nn
 
 from randquant.training import models
 from randquant.training.adapters import with_adapters
+from randquant.training.client import Learner
 from randquant.training.data import datasets
+from randquant.training.evaluation import evaluate
+from randquant.training.local import Local
+from randquant.training.problem import problem_of
 
 PUBLIC = 10
 """One role in PUBLIC, the largest ones, is declared public."""
@@ -128,3 +133,31 @@ def below(model: nn.Module, windows: Windows) -> list[tuple[Tensor, Tensor]]:
 def _states(model: nn.Module, texts: Tensor) -> Tensor:
     states = model.embedding(texts) + model.positions[: texts.shape[1]]
     return model.blocks[-1].attend(model.blocks[:-1](states))
+
+
+def adapters(model: nn.Module) -> dict[str, Tensor]:
+    """The trained parameters by name: all that travels between server and clients."""
+    return {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
+
+
+def learner(model: nn.Module, windows: tuple[np.ndarray, np.ndarray], batch: int) -> Learner:
+    """What computes a client's update, as `randquant.train` does: a gradient on some windows."""
+    return Learner(problem_of(model, [windows]), Local(batch=batch))
+
+
+def model(config: Mapping[str, Any], data_dir: str) -> nn.Module:
+    """The model with new adapters that a run's configuration names; the same for all who ask."""
+    kept = Path(config["pretrained"]) if config["pretrained"] else None
+    if kept is not None and not kept.exists():
+        raise FileNotFoundError(
+            f"Expected a trained model in {kept}, found none: python -m text_app.task makes it."
+        )
+    public = [] if kept else roles(data_dir).public
+    return adapted(pretrained(public, config["epochs"], kept), config["seed"])
+
+
+def scores(model: nn.Module, tested: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
+    """Accuracy and bits per character on a pair of windows and what follows."""
+    found = evaluate(model, [tested])
+    assert found.accuracy is not None
+    return float(found.accuracy[0]), float(found.bits[0])
