@@ -34,8 +34,8 @@ from randquant.privacy.accounting.calibration import calibrate
 from randquant.training.evaluation import ClientScores, evaluate
 from randquant.training.trained import Run
 
-EPOCHS, ROUNDS, BATCH, DELTA = 1, 8, 4, 1e-5
-CLIP_NORM, RATE = {"adapters": 0.05, "full": 0.5}, {"adapters": 20.0, "full": 0.5}
+EPOCHS, ROUNDS, BATCH, DELTA = 3, 8, 8, 1e-5
+CLIP_NORM, RATE = {"adapters": 0.05, "full": 0.8}, {"adapters": 20.0, "full": 0.03}
 """Chosen on public roles (`--choose`), for the server's step with the mean of clipped gradients."""
 
 EPSILONS = (2.0, 4.0, 8.0, 16.0)
@@ -58,23 +58,26 @@ def queue(seeds: int) -> Iterator[Wanted]:
     """All rows, the most telling first."""
     for epsilon in (None, 8.0, 2.0, 16.0, 4.0):
         yield Wanted("adapters", "none" if epsilon is None else "one bit", epsilon)
+    for times in (10, 100):
+        yield Wanted("adapters", "gaussian", 8.0, 0, times)
     for name in ("gaussian", "tenth of a bit"):
-        for epsilon in EPSILONS:
+        for epsilon in (8.0, 2.0, 16.0, 4.0):
             yield Wanted("adapters", name, epsilon)
     yield Wanted("full", "none", None)
-    for times in (1, 10, 100):
+    for times in (1, 100, 10):
         yield Wanted("full", "gaussian", 8.0, 0, times)
     for epsilon in (8.0, 2.0):
         for name in OTHERS:
             yield Wanted("adapters", name, epsilon)
     for seed in range(1, seeds):
+        yield Wanted("adapters", "none", None, seed)
         for name in ("one bit", "gaussian", "tenth of a bit"):
             for epsilon in EPSILONS:
                 yield Wanted("adapters", name, epsilon, seed)
-        yield Wanted("adapters", "none", None, seed)
+    for epsilon in (2.0, 4.0, 16.0):
+        yield Wanted("full", "gaussian", epsilon)
     for epsilon in EPSILONS:
-        for name in ("one bit", "gaussian"):
-            yield Wanted("full", name, epsilon)
+        yield Wanted("full", "one bit", epsilon)
 
 
 class Task(NamedTuple):
