@@ -5,6 +5,7 @@ import os
 
 import pytest
 from _pytest.doctest import DoctestModule
+from browsing import chromium
 from hypothesis import Phase, settings
 from hypothesis.internal.conjecture import providers
 from tolerances import watched
@@ -77,6 +78,19 @@ class InProcess:
 
     def __exit__(self, *error):
         pass
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser of playwright, where there is one."""
+    api = pytest.importorskip("playwright.sync_api")
+    program = chromium()
+    if program is None:
+        pytest.skip("needs Chromium, and none is installed")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture
