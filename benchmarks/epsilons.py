@@ -128,7 +128,8 @@ def _of_noise(kind: Kind, dimension: int, examples: int | None, stated: float) -
         noise = min(max(family.start(math.exp(log_noise)), family.reach[0]), family.reach[1])
         mechanism = tuned_mechanism(kind.mechanism, setting, family.parameters(noise))
         found = mechanism.release(dimension, 1, "zero_out")
-        known = found and of_one_example(found, examples)
+        assert found is not None
+        known = found if examples is None else of_one_example(found, examples)
         assert known is not None
         return known
 
