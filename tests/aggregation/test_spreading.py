@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from randquant.aggregation.spreading import GroupRotation, spread_size
+from randquant.aggregation.spreading import BlockRotation, GroupRotation, spread_size
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.mechanisms.design.ranks import top_sum, two_levels
 from tests.chance import fits, mean_is
@@ -53,6 +53,24 @@ def test_long_vectors_are_spread():
 def test_arguments_out_of_bounds_are_refused(arguments):
     with pytest.raises(ValueError, match="Expected"):
         GroupRotation(*arguments)
+
+
+@pytest.mark.parametrize(
+    "rotation",
+    [
+        GroupRotation(5, 0, 0),
+        GroupRotation(100, 0, 0),
+        BlockRotation(100, 0, 0),
+        BlockRotation(300, 0, 0),
+    ],
+)
+def test_vectors_of_another_dimension_are_refused(rotation):
+    """Compiled code would read and write beyond them."""
+    for action, bad in itertools.product(
+        (rotation.forward, rotation.inverse), (np.ones(6), np.ones((5, 1)), np.ones(9000))
+    ):
+        with pytest.raises(ValueError, match="this rotation is of another dimension"):
+            action(bad)
 
 
 # What theory/rank.md, Proposition 11, says of signs and Hadamard transforms ---------------------
