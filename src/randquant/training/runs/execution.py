@@ -331,7 +331,8 @@ def _same(logged: RoundMetrics, again: RoundMetrics) -> RoundMetrics:
     The training loss alone would not tell: it is of a client's first step, and another loss, model
     or example may change the update only.
     """
-    names = ("train_loss", "bytes_up", "participations", *(["mean"] if logged.mean else []))
+    names = ["train_loss", "bytes_up", "participations", "numbers"]
+    names += ["mean"] if logged.mean else []
     if any(getattr(logged, name) != getattr(again, name) for name in names):
         raise ValueError(
             f"Expected round {logged.round} to give what it gave before the run was stopped, got "
