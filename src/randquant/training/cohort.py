@@ -97,7 +97,7 @@ def collector(
         if beside is not None and threshold is not None:
             updates = _joined(beside, learner, clients, updates, threshold)
         keys = [key.fold_in("client", client) for client in clients]
-        return encoder.encode_many(updates, keys), losses, seconds
+        return _encoded(encoder, clients, updates, keys), losses, seconds
 
     def by_payloads(
         cohort: Sequence[int],
@@ -124,10 +124,23 @@ def collector(
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
-        sent = senders * now.upload_bytes(size, senders or None)
+        sent = senders * now.of_client(0).upload_bytes(size, senders or None)
         return Collected(mean, losses, sent, seconds, squares, threshold, numbers)
 
     return by_payloads
+
+
+def _encoded(
+    mechanism: UpdateMechanism, clients: Sequence[int], updates: np.ndarray, keys: Sequence[Key]
+) -> list[bytes]:
+    """What some clients send, completed by what the server knows of each."""
+    if mechanism.of_client(0) is mechanism:  # nothing follows from a client's number
+        return mechanism.encode_many(updates, keys)
+    payloads = []
+    for client, update, key in zip(clients, updates, keys, strict=True):
+        own = mechanism.of_client(client)
+        payloads.append(own.completed(own.encode(update, key), len(update)))
+    return payloads
 
 
 def _joined(
@@ -196,7 +209,8 @@ def _zeros(
     for start in range(0, len(absent), ZEROS_AT_ONCE):
         some = absent[start : start + ZEROS_AT_ONCE]
         zeros = np.zeros((len(some), size), dtype=np.float32)
-        payloads += mechanism.encode_many(zeros, [key.fold_in("client", each) for each in some])
+        keys = [key.fold_in("client", each) for each in some]
+        payloads += _encoded(mechanism, some, zeros, keys)
     return payloads
 
 
