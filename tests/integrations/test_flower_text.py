@@ -75,14 +75,36 @@ def settings(folder, results, rounds, rounding):
     }  # fmt: skip
 
 
-def test_adapters_alone_travel_and_move_as_in_the_simulation(folder, tmp_path):
-    rounds, results = 2, tmp_path / "results.json"
-    config = settings(folder, results, rounds, FINE)
+def in_process(config):
+    """Run the app on a grid within this process, whose clients have no limit."""
     grid = InProcessGrid(client_app.app, range(1, CLIENTS + 1))
     for node in grid.contexts:
         own = {"partition-id": node - 1, "randquant-epsilon": math.inf}
         grid.contexts[node] = Context(1, node, own, RecordDict(), config)
     server_app.app(grid, Context(1, 0, {}, RecordDict(), config))
+
+
+def check_one_round(folder, results):
+    """One bit a coordinate moves adapters along the simulation's step as far as that does."""
+    before, expected = trained_here(folder, ClippedSGD(clip_norm=CLIP_NORM), 1)
+    length = float((expected - before).norm())
+    along = float((found_there(results, folder) - before) @ (expected - before)) / length
+    # Bits are independent and unbiased: by Hoeffding beyond six deviations once in 3e7 runs.
+    deviation = RATE * (ONE_BIT["clip"] + ONE_BIT["margin"]) / CLIENTS**0.5
+    assert 12 * deviation < length
+    assert abs(along - length) < 6 * deviation
+
+
+def test_adapters_alone_travel_and_move_as_in_the_simulation(folder, tmp_path):
+    results = tmp_path / "results.json"
+    in_process(settings(folder, results, 1, ONE_BIT))
+    check_one_round(folder, results)
+
+
+@pytest.mark.slow
+def test_two_rounds_end_where_the_simulation_does(folder, tmp_path):
+    rounds, results = 2, tmp_path / "results.json"
+    in_process(settings(folder, results, rounds, FINE))
     mechanism = update_mechanism(
         "stochastic-rounding", FINE, trust="aggregate", cohort=CLIENTS, clip_norm=CLIP_NORM
     )
@@ -96,7 +118,7 @@ def test_adapters_alone_travel_and_move_as_in_the_simulation(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_round_on_real_processes_is_the_simulations_and_noise(folder, tmp_path):
+def test_real_processes_move_adapters_as_the_simulation_does(folder, tmp_path):
     results = tmp_path / "results.json"
     config = settings(folder, results, 1, ONE_BIT)
     kept = {k: v for k, v in config.items() if k not in ("folder", "stable-numbers")}
@@ -105,13 +127,7 @@ def test_one_round_on_real_processes_is_the_simulations_and_noise(folder, tmp_pa
         tmp_path / "run", CLIENTS, "--app", str(APP), "--epsilon", "1e9", settings=changed
     )
     assert status == 0, printed
-    before, expected = trained_here(folder, ClippedSGD(clip_norm=CLIP_NORM), 1)
-    length = float((expected - before).norm())
-    along = float((found_there(results, folder) - before) @ (expected - before)) / length
-    # Bits are independent and unbiased: by Hoeffding beyond six deviations once in 3e7 runs.
-    deviation = RATE * (ONE_BIT["clip"] + ONE_BIT["margin"]) / CLIENTS**0.5
-    assert 12 * deviation < length
-    assert abs(along - length) < 6 * deviation
+    check_one_round(folder, results)
 
 
 def test_what_follows_the_last_attention_is_computed_apart_to_the_same_end(folder):
