@@ -4,17 +4,26 @@ import gc
 import os
 
 import pytest
+from _pytest.doctest import DoctestModule
+from browsing import chromium
 from hypothesis import Phase, settings
+from hypothesis.internal.conjecture import providers
 from tolerances import watched
 
 os.environ["RANDQUANT_CACHE"] = "off"  # tests find no guesses of other runs
 
-settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("explore", max_examples=500, deadline=None)
 # A mutant is as dead without the smallest example.
 quickly = (Phase.explicit, Phase.generate)
 settings.register_profile("mutants", derandomize=True, deadline=None, phases=quickly)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+if settings.get_current_profile_name() != "explore":
+    # Hypothesis draws constants that it finds in the modules imported so far: examples would
+    # depend on which tests a worker has run before, and on every number in the package.
+    no_constants = providers.Constants()
+    providers._get_local_constants = lambda: no_constants
 
 pytest.approx = watched(pytest.approx)
 # No test can cut the power, so none waits for the disk: what is flushed, and when, is tested in
@@ -23,6 +32,12 @@ os.fsync = os.fstat
 # What is imported and collected stays to the end: a million objects that are not looked through
 # again and again for what may be forgotten.
 gc.disable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Examples in docstrings are those of the package; tests have none."""
+    return [each for each in (yield) if not isinstance(each, DoctestModule)]
 
 
 LONGEST = ("site", "flower_processes", "wheel", "flower_rank_processes", "nvflare_simulator")
@@ -63,6 +78,19 @@ class InProcess:
 
     def __exit__(self, *error):
         pass
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser of playwright, where there is one."""
+    api = pytest.importorskip("playwright.sync_api")
+    program = chromium()
+    if program is None:
+        pytest.skip("needs Chromium, and none is installed")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture
