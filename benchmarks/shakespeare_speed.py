@@ -36,7 +36,7 @@ COHORT, BATCH, WARM, TIMED, PASSES = 100, 8, 1, 4, 2
 ONE_BIT = {"clip": 0.0024, "levels": 2, "margin": 0.0035}
 
 
-def bare(learner: Learner, model: nn.Module, threads: int):
+def bare(learner: Learner, model: nn.Module, workers: int):
     """A round of forward and backward passes on the same windows, and plain SGD."""
     torch.set_num_threads(1)
     parameters = [each for each in model.parameters() if each.requires_grad]
@@ -47,11 +47,8 @@ def bare(learner: Learner, model: nn.Module, threads: int):
         return torch.autograd.grad(loss, parameters)
 
     def run(number: int, pool: ThreadPoolExecutor):
-        clients = range(COHORT)
-        each = pool.map(lambda c: one(c, number), clients) if threads > 1 else map(
-            lambda c: one(c, number), clients)  # fmt: skip
         total = [torch.zeros_like(parameter) for parameter in parameters]
-        for parts in each:
+        for parts in pool.map(lambda client: one(client, number), range(COHORT)):
             for sum_, part in zip(total, parts, strict=True):
                 sum_ += part
         with torch.no_grad():
@@ -65,7 +62,7 @@ def _windows(learner: Learner, client: int, number: int) -> np.ndarray:
     return learner._steps(client, Key.from_seed(0).fold_in(number))[0]
 
 
-def ours(learner: Learner, model: nn.Module, threads: int):
+def ours(learner: Learner, model: nn.Module, workers: int):
     """`randquant.train`'s round: gradients, clip, rotate, encode, sum, decode, step."""
     mechanism = update_mechanism(
         "stochastic-rounding", ONE_BIT, trust="aggregate", cohort=COHORT, clip_norm=0.05
@@ -76,7 +73,7 @@ def ours(learner: Learner, model: nn.Module, threads: int):
     def run(number: int, pool: ThreadPoolExecutor):
         nonlocal state
         algorithm = distributed_sgd(
-            learner, mechanism, population=COHORT, server=server, pool=pool, workers=threads
+            learner, mechanism, population=COHORT, server=server, pool=pool, workers=workers
         )
         state, _ = algorithm.apply(state or algorithm.init(), range(COHORT), Key.from_seed(0))
 
