@@ -5,6 +5,7 @@ Derivation: `docs/theory/vector-sums.md`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -64,6 +65,7 @@ class Classes:
     block: int = 1
 
     @staticmethod
+    @functools.lru_cache(maxsize=64)
     def of(channel: Channel, clients: int) -> Classes | None:
         """All vertices if that can be afforded; else the ends and what is between them."""
         rows = np.unique(channel.weights, axis=0) / channel.denominator
@@ -99,7 +101,12 @@ def _share(row: np.ndarray, classes: np.ndarray) -> float:
 
 
 def by_classes(
-    channel: Channel, clients: int, order: float, attained: float, classes: Classes | None = None
+    channel: Channel,
+    clients: int,
+    order: float,
+    attained: float,
+    classes: Classes | None = None,
+    enough: float = math.inf,
 ) -> float:
     """Bound a sum's curvature by trying every arrangement of the others; infinite if it cannot.
 
@@ -108,6 +115,7 @@ def by_classes(
         clients, order: as in `kappa_sum`.
         attained: at most what the bound will be.
         classes: rows that stand for all; None for some of the channel's own.
+        enough: a bound that is likely to be above it is not computed, and infinite.
     """
     if clients * (channel.levels - 1) > LONGEST:
         return math.inf
@@ -115,7 +123,10 @@ def by_classes(
     if classes is None:
         return math.inf
     search = _Search(channel, clients, order, attained, classes)
-    return search.run() if search.fits else math.inf
+    # Fewer others hide less, by about as much as they are fewer.
+    if not search.fits or attained > enough * search.counted:
+        return math.inf
+    return search.run()
 
 
 class _Search:
@@ -161,6 +172,12 @@ class _Search:
             self.block += 1
         arrangements = self._count(self.others)
         self.grid = PairGrid(self.inputs, order, attained, outcomes * arrangements)
+
+    @property
+    def counted(self) -> float:
+        """The share of the others that is counted on, in the mean over all groups."""
+        blocks = sum(math.exp(mass) * self._depth(least) for least, _, mass in self.groups)
+        return blocks * self.block / max(self.others, 1)
 
     def _depth(self, others: int) -> int:
         """How many whole blocks there are, at least."""

@@ -16,7 +16,11 @@ from randquant.privacy.certificates.sums.blanket import Blanket
 from randquant.privacy.certificates.sums.blanket_draws import Noises, draws
 from randquant.privacy.certificates.sums.blocks import block_blankets
 from randquant.privacy.certificates.sums.bounds import blankets
-from randquant.privacy.certificates.sums.classes import FEW, affordable, by_classes
+from randquant.privacy.certificates.sums.classes import (
+    FEW,
+    affordable,
+    by_classes,
+)
 from randquant.privacy.certificates.sums.kinds import by_kinds
 from randquant.privacy.certificates.sums.pairs import all_pairs
 from randquant.privacy.certificates.sums.reachable import reached
@@ -67,11 +71,14 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
         upper = min(upper, by_kinds(channel, clients, order, lower))
     # More vertices are only stood for, which takes long; two are tried in all arrangements by
     # `between_ends`, and blankets are as close beyond its largest sums.
-    if not every and vertices > FEW and upper > CLASSES * lower:
-        upper = min(upper, by_classes(channel, clients, order, lower))
+    stood = not every and vertices > FEW
+    if stood and upper > CLASSES * lower:
+        upper = min(upper, by_classes(channel, clients, order, lower, enough=CLASSES * lower))
     if upper > CLOSE * lower:
         several = (Blanket.of(channel), *blankets(channel))
         upper = _least(channel, clients, order, several, lower, upper)
+        if stood:
+            upper = min(upper, by_classes(channel, clients, order, lower, enough=upper))
     if upper > LOOSE * lower:
         upper = _least(channel, clients, order, block_blankets(channel, two=True), lower, upper)
     return between(lower, witness, upper, alone)

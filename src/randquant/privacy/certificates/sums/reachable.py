@@ -14,9 +14,16 @@ from scipy.special import logsumexp
 
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.curvature import CellLines
-from randquant.privacy.certificates.sums.chain import Powers, rounding
+from randquant.privacy.certificates.sums.chain import LOST, Powers, rounding
 from randquant.privacy.certificates.sums.chain_kernel import curvatures
-from randquant.privacy.certificates.sums.rounding import LOG_PRECISE, largest_ratio, ratios, slack
+from randquant.privacy.certificates.sums.rounding import (
+    LOG_PRECISE,
+    PRECISE,
+    largest_ratio,
+    log_keep,
+    ratios,
+    slack,
+)
 from randquant.privacy.divergence import UNIT
 
 SOME = 16
@@ -24,9 +31,6 @@ SOME = 16
 
 TRIED = 4
 """Most promising pairs of inputs, and vertices of the others, that are evaluated with a proof."""
-
-LEAST = 1e-280
-"""Probabilities below it are not looked at."""
 
 Reached = tuple[float, tuple[float, float]]
 """A divergence over squared distance, and the pair of inputs that has it."""
@@ -46,18 +50,21 @@ def reached(channel: Channel, clients: int, order: float) -> Reached:
     _, loss = largest_ratio(rows)
     # theory/vector-sums.md, Propositions 6 and 9.
     part = max(1 - 2 * slack(error, loss, order), 0.0)
-    keep = math.exp(LOG_PRECISE + loss)  # the less likely of two rows is precise too
+    # Outcomes that hardly count are left out. The less likely of two rows is precise too.
+    length = clients * (channel.levels - 1) + 1
+    precise = max(log_keep(length, loss, order) - loss, LOG_PRECISE)
+    keep, lost = math.exp(precise + loss), max(math.exp(precise) * (LOST / PRECISE), LOST)
     # Codes that are never sent keep their places: places add up.
     places = np.zeros((len(rows), channel.levels))
     places[:, channel.weights.any(axis=0)] = rows
     points, own = _points(channel, inputs)
     # Any others give a lower end: they are all put at one vertex.
     some = np.unique(np.linspace(0, len(rows) - 1, SOME + 1).round().astype(int)).tolist()
-    others = {vertex: Powers(places[vertex]).of(clients - 1).mass for vertex in some}
+    others = {vertex: Powers(places[vertex], lost).of(clients - 1).mass for vertex in some}
     candidates = []
     for vertex, noise in others.items():
         laws = np.stack([np.convolve(row, noise) for row in own])
-        candidates += [(*found, vertex) for found in _promising(laws, points, order)]
+        candidates += [(*found, vertex) for found in _promising(laws, points, order, keep)]
     candidates.sort(key=lambda found: -found[0])
     best, witness = 0.0, (float(inputs[0]), float(inputs[0]))
     grid = np.empty((2, 2))
@@ -91,9 +98,11 @@ def _points(channel: Channel, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return points, np.stack([np.asarray(row, dtype=np.float64) / total for row, total in mixed])
 
 
-def _promising(laws: np.ndarray, points: np.ndarray, order: float) -> list[tuple[float, int, int]]:
+def _promising(
+    laws: np.ndarray, points: np.ndarray, order: float, least: float
+) -> list[tuple[float, int, int]]:
     """Pairs of points with the largest ratios, in float64: (ratio, first, second)."""
-    laws = laws[:, laws.min(axis=0) > LEAST]
+    laws = laws[:, laws.min(axis=0) > least]
     if not laws.size:
         return []
     top = laws.max(axis=0)

@@ -12,8 +12,10 @@ import numpy as np
 from randquant.privacy.certificates.vector import Kappa
 from randquant.privacy.divergence import UNIT
 
-LOG_PRECISE = math.log(1e-275)
+PRECISE = 1e-275
 """Larger probabilities are known within their stated relative error."""
+
+LOG_PRECISE = math.log(PRECISE)
 
 
 def largest_ratio(rows: np.ndarray) -> tuple[float, float]:
