@@ -112,7 +112,7 @@ def kill_at(folder, number: int) -> None:
 @pytest.mark.parametrize(
     ("model", "rounds", "kills"),
     [
-        ("softmax", 60, (5,)),
+        ("softmax", 12, (10,)),
         pytest.param("mlp", 120, (3, 50, 101), marks=pytest.mark.slow),
         pytest.param("cnn", 120, (3, 50, 101), marks=pytest.mark.slow),
     ],
@@ -233,7 +233,10 @@ def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):
 
 def test_trust_is_part_of_the_run(finished, tmp_path):
     folder = tmp_path / "run"
-    config = dataclasses.replace(CONFIG, rounds=3, trust="aggregate")
+    config = dataclasses.replace(
+        CONFIG, rounds=3, trust="aggregate", mechanism="stochastic-rounding",
+        parameters={"clip": 0.03, "levels": 2, "margin": 0.2},
+    )  # fmt: skip
     runs.create(folder, config, baseline=True, overwrite=False)
     run = runs.execute(folder)
     assert run.summary.guarantee.trust == "aggregate"
