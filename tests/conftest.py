@@ -3,7 +3,10 @@
 import contextlib
 import gc
 import os
+import random
+import sys
 
+import numpy as np
 import pytest
 from _pytest.doctest import DoctestModule
 from browsing import chromium
@@ -48,6 +51,24 @@ LONGEST = ("site", "flower_processes", "wheel", "flower_rank_processes", "nvflar
 def pytest_collection_modifyitems(items):
     place = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
+
+
+def same_draws():
+    """Seeds what a process draws from, which the tests before have used: models without a seed."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    same_draws()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call():
+    same_draws()
 
 
 def pytest_collection_finish():
