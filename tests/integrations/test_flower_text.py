@@ -119,9 +119,9 @@ def test_two_rounds_end_where_the_simulation_does(folder, tmp_path):
 
 @pytest.mark.slow
 def test_real_processes_move_adapters_as_the_simulation_does(folder, tmp_path):
-    results = tmp_path / "results.json"
-    config = settings(folder, results, 1, ONE_BIT)
-    kept = {k: v for k, v in config.items() if k not in ("folder", "stable-numbers")}
+    results = tmp_path / "run" / "results.json"
+    own = ("folder", "results", "stable-numbers")  # the deployment's
+    kept = {k: v for k, v in settings(folder, results, 1, ONE_BIT).items() if k not in own}
     changed = [f"{name}={json.dumps(value)}" for name, value in kept.items()]
     printed, status = deployment(
         tmp_path / "run", CLIENTS, "--app", str(APP), "--epsilon", "1e9", settings=changed
