@@ -1,8 +1,12 @@
 """Hypothesis profiles: `make test` draws the same examples each time, `make explore` new ones."""
 
+import contextlib
 import gc
 import os
+import random
+import sys
 
+import numpy as np
 import pytest
 from _pytest.doctest import DoctestModule
 from browsing import chromium
@@ -49,6 +53,24 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
 
 
+def same_draws():
+    """Seeds what a process draws from, which the tests before have used: models without a seed."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    same_draws()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call():
+    same_draws()
+
+
 def pytest_collection_finish():
     gc.freeze()
     gc.enable()
@@ -65,13 +87,14 @@ class InProcess:
         self.free = False
 
     def wait(self):
-        from randquant.training.runs import execution as runs
-        from randquant.training.sweep.workers import Ended
+        from randquant.training.sweep import workers
 
-        folder = self.training[0]
-        runs.execute(folder, lambda config, metrics: self.on_round(folder, config, metrics))
+        ended = workers._trained(self.training[0], self)
         self.training, self.free = [], True
-        return [Ended(folder)]
+        return [ended]
+
+    def send(self, message):
+        self.on_round(*message)
 
     def __enter__(self):
         return self
@@ -93,11 +116,24 @@ def browser():
         opened.close()
 
 
-@pytest.fixture
-def in_process(monkeypatch):
-    """Experiments and sweeps train here: another process would import torch for seconds."""
+@pytest.fixture(scope="session")
+def trained_here():
+    """A context in which sweeps train here: another process would import torch for seconds."""
     from randquant.papers import experiment
     from randquant.training.sweep.conductor import conduct
 
-    monkeypatch.setattr(experiment, "Workers", InProcess)
-    monkeypatch.setitem(conduct.__globals__, "Workers", InProcess)
+    @contextlib.contextmanager
+    def context():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(experiment, "Workers", InProcess)
+            patch.setitem(conduct.__globals__, "Workers", InProcess)
+            yield
+
+    return context
+
+
+@pytest.fixture
+def in_process(trained_here):
+    """Experiments and sweeps train here."""
+    with trained_here():
+        yield

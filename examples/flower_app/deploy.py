@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -133,7 +134,7 @@ class Deployment:
             for client in self.clients
         ]  # fmt: skip
         for client, call in enumerate(calls):
-            call.wait(60)
+            call.wait(300)
             answer = self._log(f"register{client}")
             number = re.search(r'"node-id": "?(\d+)', answer)
             if not number:
@@ -259,7 +260,7 @@ class Deployment:
         return False
 
     def _wait(self, process: subprocess.Popen, what: str, ready: Callable[[], bool]) -> None:
-        limit = time.monotonic() + 90
+        limit = time.monotonic() + 300
         while not ready():
             if process.poll() is not None or time.monotonic() > limit:
                 raise RuntimeError(f"Expected {what} to be ready in time, it is not.")
@@ -318,12 +319,15 @@ def running() -> dict[int, tuple[int, int]]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Unused ports of 127.0.0.1."""
+    """Unused ports of 127.0.0.1, none that a system hands out to whoever asks for any."""
+    ports: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        while len(ports) < count:
+            one, port = stack.enter_context(socket.socket()), random.randrange(10_000, 32_000)
+            with contextlib.suppress(OSError):  # somebody listens there
+                one.bind(("127.0.0.1", port))
+                ports.append(port)
+    return ports
 
 
 def listens(port: int) -> bool:

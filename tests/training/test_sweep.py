@@ -103,9 +103,10 @@ def conduct(folder, text, *, resume=False, watcher=None):
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory):
+def grid(tmp_path_factory, trained_here):
     folder, watcher = tmp_path_factory.mktemp("sweeps") / "grid", Watcher()
-    return folder, conduct(folder, GRID, watcher=watcher), watcher
+    with trained_here():
+        return folder, conduct(folder, GRID, watcher=watcher), watcher
 
 
 def outcome(status):
