@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import shakespeare_picture
 import torch
-from results import save, stored
+from results import add, stored
 from shakespeare_picture import NAME, task
 from torch import nn
 
@@ -38,6 +38,7 @@ EPOCHS, ROUNDS, BATCH, DELTA = 3, 8, 8, 1e-5
 CLIP_NORM, RATE = {"adapters": 0.05, "full": 0.8}, {"adapters": 20.0, "full": 0.03}
 """Chosen on public roles (`--choose`), for the server's step with the mean of clipped gradients."""
 
+DIMENSIONS = {"adapters": 3840, "full": 115_536}
 EPSILONS = (2.0, 4.0, 8.0, 16.0)
 OTHERS = ("rqm", "mvu", "sparse-ternary", "imvu")
 TENTH = 410
@@ -56,15 +57,17 @@ class Wanted(NamedTuple):
 
 def queue(seeds: int) -> Iterator[Wanted]:
     """All rows, the most telling first."""
-    for epsilon in (None, 8.0, 2.0, 16.0, 4.0):
+    for epsilon in (None, 8.0, 2.0):
         yield Wanted("adapters", "none" if epsilon is None else "one bit", epsilon)
-    for times in (10, 100):
-        yield Wanted("adapters", "gaussian", 8.0, 0, times)
-    for name in ("gaussian", "tenth of a bit"):
-        for epsilon in (8.0, 2.0, 16.0, 4.0):
+    for epsilon in (2.0, 8.0):
+        for name in ("gaussian", "tenth of a bit"):
+            yield Wanted("adapters", name, epsilon)
+    yield Wanted("adapters", "gaussian", 2.0, 0, 10)
+    for epsilon in (4.0, 16.0):
+        for name in ("one bit", "gaussian", "tenth of a bit"):
             yield Wanted("adapters", name, epsilon)
     yield Wanted("full", "none", None)
-    for times in (1, 100, 10):
+    for times in (1, 10, 100):
         yield Wanted("full", "gaussian", 8.0, 0, times)
     for epsilon in (8.0, 2.0):
         for name in OTHERS:
@@ -190,6 +193,8 @@ def measure(data_dir: Path, cache: Path, seeds: int) -> None:
     }  # fmt: skip
     facts = {"settings": settings, "roles": {k: len(v) for k, v in found._asdict().items()}}
     kept = stored(NAME)
+    if "planned" not in kept:
+        add(NAME, {"planned": planned(len(found.clients))})
     rows = kept.get("rows", []) if kept.get("settings") == settings else []
     done = {Wanted(*(each[name] for name in Wanted._fields)) for each in rows}
     for (part, seed), group in grouped(each for each in queue(seeds) if each not in done):
@@ -198,7 +203,25 @@ def measure(data_dir: Path, cache: Path, seeds: int) -> None:
         for wanted in group:
             rows.append(row(wanted, of, before))
             print(rows[-1], flush=True)
-            save(NAME, {**facts, "rows": rows, "speed": stored(NAME).get("speed", {})}, quiet=True)
+            add(NAME, {**facts, "rows": rows})
+
+
+def planned(clients: int) -> list[dict]:
+    """What the planner says beforehand: the run's noise over the longest sum of its means."""
+    said = []
+    for part, dimension in DIMENSIONS.items():
+        for epsilon in EPSILONS:
+            found = rq.plan(
+                dimension, clients, clients, ROUNDS, epsilon, DELTA, bits=1,
+                clip_norm=CLIP_NORM[part], mechanisms=["stochastic-rounding"],
+            )  # fmt: skip
+            noise = found.entries[0].noise
+            assert noise is not None
+            of = {"part": part, "dimension": dimension, "epsilon": epsilon}
+            noises = {"round": noise.length, "share": noise.share}
+            said.append({**of, **noises, "verdict": found.verdict, "advice": found.advice})
+            print(said[-1], flush=True)
+    return said
 
 
 def grouped(rows: Iterator[Wanted]) -> Iterator[tuple[tuple[str, int], list[Wanted]]]:

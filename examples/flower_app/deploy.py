@@ -32,10 +32,13 @@ from credentials import make_certificates, make_keys
 COLOUR = re.compile(r"\x1b\[\d*m")
 APP = Path(__file__).resolve().parent
 FEW = {
-    "num-server-rounds": 3, "learning-rate": 1.5, "margin": 0.02, "stop-at-epsilon": 0.0,
-    "neighbours": 0, "round-timeout": 60.0, "step-timeout": 60.0,
+    "num-server-rounds": 3, "stop-at-epsilon": 0.0, "neighbours": 0, "round-timeout": 60.0,
+    "step-timeout": 60.0,
 }  # fmt: skip
 """Settings for a few clients, unless `--set` overrides them."""
+
+OF_THIS_APP = {"learning-rate": 1.5, "margin": 0.02}
+"""More of them, for the app beside this script."""
 
 SHOWN = re.compile(r"randquant: |After round|ROUND \d|ERROR|Traceback")
 """Lines of the server's log that are printed; the folder's `run.log` has all."""
@@ -51,7 +54,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         sys.exit(f"deploy.py: Expected an empty folder, got {folder}.")
-    deployment = Deployment(folder, options.clients)
+    deployment = Deployment(folder, options.clients, options.app)
     try:
         deployment.start_superlink()
         deployment.register()
@@ -77,10 +80,11 @@ class Deployment:
     Args:
         folder: an existing folder.
         clients: how many SuperNodes.
+        app: the folder of the app.
     """
 
-    def __init__(self, folder: Path, clients: int) -> None:
-        self.folder, self.clients = folder, range(clients)
+    def __init__(self, folder: Path, clients: int, app: Path) -> None:
+        self.folder, self.clients, self.app = folder, range(clients), app.resolve()
         self.port, *self.node_ports = free_ports(1 + clients)
         self.nodes: list[int] = []  # their numbers at the SuperLink
         self.started: list[subprocess.Popen] = []
@@ -165,10 +169,13 @@ class Deployment:
 
     def write_app(self, settings: Iterable[str], data_dir: str) -> None:
         """Copy the app, which `flwr run` may change, and write its settings for this run."""
-        shutil.copytree(APP, self.folder / "app", ignore=shutil.ignore_patterns("__pycache__"),
-                        dirs_exist_ok=True)  # fmt: skip
+        shutil.copytree(
+            self.app, self.folder / "app", ignore=shutil.ignore_patterns("__pycache__"),
+            dirs_exist_ok=True,
+        )  # fmt: skip
         config: dict[str, Any] = {
             **FEW,
+            **(OF_THIS_APP if self.app == APP else {}),
             "num-partitions": len(self.clients),
             "cohort": max(2, len(self.clients) - 1),  # one may be lost
             "data-dir": str(Path(data_dir).resolve()) if data_dir else "",
@@ -365,6 +372,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--data-dir", default="", help="folder of data files, for data sets that need one"
     )
+    parser.add_argument("--app", type=Path, default=APP, help="folder of the app (default this)")
     parser.add_argument("--folder", help="keep keys, logs and the run there")
     parser.add_argument("--results", help="a JSON file for what was measured")
     parser.add_argument(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -161,3 +162,7 @@ def scores(model: nn.Module, tested: tuple[np.ndarray, np.ndarray]) -> tuple[flo
     found = evaluate(model, [tested])
     assert found.accuracy is not None
     return float(found.accuracy[0]), float(found.bits[0])
+
+
+if __name__ == "__main__":
+    pretrained(roles(sys.argv[1]).public, 3, Path(sys.argv[2]))
