@@ -10,6 +10,7 @@ STEPS = ("tests/privacy/test_martingale.py",)
 WHOLE = ("tests/privacy/test_sum_curvature_steep.py", "tests/privacy/test_sum_curvature.py")
 KINDS = ("tests/privacy/test_classes.py",)
 BLOCKS = ("tests/privacy/test_kinds.py",)
+GRIDS = ("tests/privacy/test_pairs.py",)
 EDGES = ("tests/privacy/test_rounding.py",)
 NOISE = ("tests/mechanisms/test_noise.py",)
 ADDITIVE = ("tests/aggregation/test_additive.py",)
@@ -197,14 +198,14 @@ MUTANTS = [
      "own = 0.0", "rounding of laws dropped", EDGES),
     (SUMS + "kappa_blanket.py", "bound + self.rest * steepest**2 + self.faint",
      "bound + self.faint", "outcomes left out dropped", EDGES),
-    (SUMS + "kappa_blanket.py", "abs(order - 2) * ratio - np.log(least)",
+    (SUMS + "rounding.py", "abs(order - 2) * ratio - np.log(least)",
      "abs(order - 2) * ratio - np.log(largest)",
      "outcomes that are not looked at have their largest probability", EDGES),
-    (SUMS + "kappa_blanket.py", "missing = 2 * largest * np.exp((order - 1) * ratio)",
+    (SUMS + "rounding.py", "missing = 2 * largest * np.exp((order - 1) * ratio)",
      "missing = 2 * least", "what a moment loses is its least", EDGES),
     (SUMS + "kappa_blanket.py", "1, error, self.rest + missing)", "1, error, self.rest)",
      "what a moment may lose is not told to the search", EDGES),
-    (SUMS + "kappa_blanket.py", "np.maximum(lost, missing / apart) <=", "lost <=",
+    (SUMS + "rounding.py", "np.maximum(lost, missing / apart) <=", "lost <=",
      "what is left out counts for S alone, not for a moment", EDGES),
     (SUMS + "kappa_blanket.py", "left_out(int(length + lost) + 1, ", "left_out(1, ",
      "one outcome stands for all that are left out", EDGES),
@@ -233,8 +234,8 @@ MUTANTS = [
      "share = max(_share(row, rows[at]) for row in rows)", "one row's share stands for all", KINDS),
     (SUMS + "classes.py", "if self.mirrored and counts < counts[::-1]:",
      "if counts < counts[::-1]:", "half of the arrangements, of a channel that is lopsided", KINDS),
-    (SUMS + "kinds.py", "share = min(share, _together(_law(rows, block), laws))",
-     "share = _together(_law(rows, block), laws)",
+    (SUMS + "kinds.py", "least = min(least, share * (1 - 4 * SPARE))",
+     "least = share * (1 - 4 * SPARE)",
      "the share of the last block stands for all kinds", BLOCKS),
     (SUMS + "kind_moments.py", "worst = np.maximum(worst, worst[np.ix_(turn, turn)])", "pass",
      "half of the arrangements stand for all pairs", BLOCKS),
@@ -247,8 +248,15 @@ MUTANTS = [
      "clients that fill no block are counted", BLOCKS),
     (SUMS + "classes.py", "others - len(self.powers) * (self.block - 1)", "others",
      "others that are in no whole block count", KINDS),
-    (SUMS + "pairs.py", "mixed[i, j] = max(mixed[i, j], total / way)", "mixed[i, j] = total / way",
+    (SUMS + "pairs.py", "most = max(most, total / way)", "most = total / way",
      "the way's last corner stands for all", KINDS),
+    (SUMS + "pairs.py", "powers = 1.0 / max(order - 2.0, 1.0), 1.0 / max(above, 1.0)",
+     "powers = 0.1 / max(order - 2.0, 1.0), 0.1 / max(above, 1.0)",
+     "roots that are too high to be convex", GRIDS),
+    (SUMS + "pairs.py", "grid.boxes if last else grid.boxes & ~loose",
+     "grid.boxes & ~loose", "boxes that are not cut any more do not count", GRIDS),
+    (SUMS + "pairs.py", "if ahead != 0 and scale > 0.0:", "if scale > 0.0:",
+     "a box on the diagonal is bounded by its corners, which are not mixed", GRIDS),
     (SUMS + "pairs.py", "g *= 0.5 * order", "g *= 0.45 * order", "curvature of close inputs too small",
      KINDS),
     (SUMS + "pairs.py", "max(abs(i - j) - 1, 0) / FINER", "abs(i - j) / FINER",

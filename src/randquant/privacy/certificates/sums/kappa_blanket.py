@@ -21,11 +21,13 @@ from randquant.privacy.certificates.sums.kinds import by_kinds
 from randquant.privacy.certificates.sums.pairs import all_pairs
 from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rounding import (
+    FAINT,
     between,
     fits,
     largest_ratio,
     left_out,
     log_keep,
+    thinned,
 )
 from randquant.privacy.certificates.vector import Kappa
 from randquant.privacy.divergence import UNIT
@@ -43,9 +45,6 @@ stand for all, by blankets and by those of two bells."""
 
 LOW = 4.0
 """Orders to which counts are cut finely: beyond, outcomes are few enough to search pairs."""
-
-FAINT = 2.0**-9
-"""Outcomes that add up to no more than this share of S, at the worst, are not looked at."""
 
 
 def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Kappa:
@@ -131,7 +130,7 @@ class _Sum:
             block = share * np.stack([np.convolve(row, mass) for row in places])
             block = block[:, block.max(axis=0) >= math.exp(log_least)]
             few = CellLines(self.inputs, block, 1, own)
-            block, faint, left = _thinned(few, order, FAINT * attained / len(groups))
+            block, faint, left = thinned(few, order, FAINT * attained / len(groups))
             kept.append(block)
             self.faint, missing = self.faint + faint, missing + left
         # theory/vector-sums.md, Proposition 10: beyond it float64 does not hold what counts.
@@ -161,20 +160,3 @@ class _Sum:
         slopes = np.abs(np.diff(self.rows, axis=0)) / np.diff(self.inputs)[:, None]
         steepest = float((slopes / self.rows.min(axis=0)).max())
         return (bound + self.rest * steepest**2 + self.faint) * (1 + 16 * UNIT)
-
-
-def _thinned(lines: CellLines, order: float, most: float) -> tuple[np.ndarray, float, float]:
-    """Leave out what hardly counts for any pair: what is kept, and what S and a moment may lose."""
-    # theory/vector-sums.md, Proposition 12: code by code, the steepest cell at the worst rows.
-    largest, least = lines.weights.max(axis=0), lines.weights.min(axis=0)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        ratio = np.log(largest / least) * (1 + 4 * lines.error)
-        steepest = lines.slopes().max(axis=0)
-        # Twice what S may lose pays for rounding.
-        logs = 2 * np.log(steepest) + math.log(order) + abs(order - 2) * ratio - np.log(least)
-        lost = np.where(np.isnan(logs), np.inf, np.exp(logs))
-        missing = 2 * largest * np.exp((order - 1) * ratio)
-    # A moment less 1 is S times this, or more, for inputs a cell apart.
-    apart = (order - 1) * float(lines.widths.min()) ** 2
-    left = np.maximum(lost, missing / apart) <= most / max(lost.size, 1)
-    return lines.weights[:, ~left], float(lost[left].sum()), float(missing[left].sum())
