@@ -16,7 +16,7 @@ from randquant.privacy.certificates.sums.blanket import Blanket
 from randquant.privacy.certificates.sums.blanket_draws import Noises, draws
 from randquant.privacy.certificates.sums.blocks import block_blankets
 from randquant.privacy.certificates.sums.bounds import blankets
-from randquant.privacy.certificates.sums.classes import FEW, affordable, by_classes
+from randquant.privacy.certificates.sums.classes import affordable, by_classes
 from randquant.privacy.certificates.sums.kinds import by_kinds
 from randquant.privacy.certificates.sums.pairs import all_pairs
 from randquant.privacy.certificates.sums.reachable import reached
@@ -39,7 +39,7 @@ itself loses more."""
 FINE, COARSE = {1: 120, 2: 48, 3: 14}, {1: 45, 2: 10, 3: 5}
 """Into how many parts the counts of each shape are cut, by how many shapes there are."""
 
-KINDS, CLASSES, CLOSE, LOOSE = 1.03, 1.1, 1.1, 1.3
+KINDS, CLASSES, CLOSE, LOOSE = 1.03, 1.1, 1.25, 2.0
 """A bound so near what is attained is not improved on: by kinds of blocks, by few vertices that
 stand for all, by blankets and by those of two bells."""
 
@@ -59,14 +59,14 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     # theory/vector-sums.md, Propositions 4 and 19: each bounds the curvature, the least counts.
     upper, vertices = alone.upper, len(channel.inputs)
     every = vertices > 2 and affordable(channel, clients)
-    if every or 2 < vertices <= FEW:
+    if every:
         upper = min(upper, by_classes(channel, clients, order, lower))
     # theory/vector-sums.md, Proposition 22.
     if upper > KINDS * lower:
         upper = min(upper, by_kinds(channel, clients, order, lower))
-    # More vertices are only stood for, which takes long; two are tried in all arrangements by
-    # `between_ends`, and blankets are as close beyond its largest sums.
-    if not every and vertices > FEW and upper > CLASSES * lower:
+    # More vertices are only stood for; two are tried in all arrangements by `between_ends`, and
+    # blankets are as close beyond its largest sums.
+    if not every and vertices > 2 and upper > CLASSES * lower:
         upper = min(upper, by_classes(channel, clients, order, lower))
     if upper > CLOSE * lower:
         several = (Blanket.of(channel), *blankets(channel))

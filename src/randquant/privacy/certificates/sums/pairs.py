@@ -30,7 +30,7 @@ LEAST_PARTS, MOST_PARTS = 8, 2048
 NEAR = 8
 """Points more parts apart are bounded by their moments alone."""
 
-WORK, SOME = 5e8, 8
+WORK, SOME = 8e8, 8
 """Curvatures of one outcome that may be computed, about; and of how many laws one is looked at to
 see where a grid must be finer."""
 
@@ -249,6 +249,7 @@ def _curvatures(rows, steep, first, second, low, start, order, error, out, momen
     """
     reach, above, count = 1.0 / (REACH * (order + 1.0)), order - 1.0, rows.shape[1]
     powers, inverse = np.empty(count), np.empty(count)
+    factors = (order - 2.0 - np.arange(TERMS)) / (np.arange(TERMS) + 3.0)
     for z in range(rows.shape[0]):
         for i in range(count):
             inverse[i] = 1.0 / rows[z, i]
@@ -263,7 +264,7 @@ def _curvatures(rows, steep, first, second, low, start, order, error, out, momen
             if abs(z1) <= reach:
                 g = 1.0
                 for k in range(TERMS - 1, -1, -1):
-                    g = 1.0 + (order - (2.0 + k)) / (k + 3.0) * z1 * g
+                    g = 1.0 + factors[k] * z1 * g
                 g *= 0.5 * order
             elif order >= 2.0:
                 g = (ratio * (grown[i] * fallen[j] - 1.0) / above - z1) / (z1 * z1)
