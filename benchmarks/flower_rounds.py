@@ -1,10 +1,12 @@
-"""Seconds of a round on a real deployment: python benchmarks/flower_rounds.py [ROUNDS]
+"""Seconds of a round on a real deployment: python benchmarks/flower_rounds.py [ROUNDS [WAY ...]]
 
 A SuperLink over TLS and two SuperNodes as processes of their own, on this machine. One after the
 other it trains the softmax model on digits with FedAvg and no protection; with private updates of
 local trust, which take one message; and with secure sums whose handshakes are apart (five messages)
 or ahead (three, from the second round on). Seconds are of the clock, from round 2 on: most of a
-round is waiting, since Flower polls every three seconds and starts a process for every message.
+round is waiting, since Flower polls every three seconds and starts a process for every message. So
+rounds differ by three seconds, and means of a few rounds by one. Ways are fedavg, ahead, apart and
+local; those that are not named are not measured, and keep what was.
 """
 
 import json
@@ -14,9 +16,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from results import save
+from results import commit, save, stored
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "flower_app"
 sys.path.insert(0, str(EXAMPLE))
@@ -124,8 +127,8 @@ def measured(deployment: deploy.Deployment, way: str, rounds: int) -> list[float
     return json.loads(results.read_text())
 
 
-def main(rounds: int) -> None:
-    """Deploy once, run every way, print and save."""
+def main(rounds: int, ways: Sequence[str]) -> None:
+    """Deploy once, run the ways, FedAvg first, print and save."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("flower_rounds.py: Ended by a signal."))
     folder = Path(tempfile.mkdtemp(prefix="flower-rounds-"))
     deployment, found = deploy.Deployment(folder, CLIENTS), {}
@@ -133,18 +136,20 @@ def main(rounds: int) -> None:
         deployment.start_superlink()
         deployment.register()
         deployment.start_supernodes(1e9)
-        for way in WAYS:
+        for way in ways:
             seconds = measured(deployment, way, rounds)
-            found[way] = {"seconds": seconds, "median": statistics.median(seconds[1:])}
-            plain = found["fedavg"]["median"]
-            found[way]["over_fedavg"] = found[way]["median"] / plain
+            found[way] = {"seconds": seconds, "mean": statistics.mean(seconds[1:])}
+            found[way] |= {"commit": commit(), "median": statistics.median(seconds[1:])}
+            plain = found["fedavg"]["mean"]
+            found[way]["over_fedavg"] = found[way]["mean"] / plain
             print(
-                f"{way:7} {found[way]['median']:6.1f} s a round, "
+                f"{way:7} {found[way]['mean']:6.1f} s a round, "
                 f"{found[way]['over_fedavg']:.2f} times FedAvg's; all: "
                 + ", ".join(f"{s:.1f}" for s in seconds),
                 flush=True,
             )
-        save("flower_rounds", {"clients": CLIENTS, "rounds": rounds, "ways": found})
+        found = {**stored("flower_rounds").get("ways", {}), **found}
+        save("flower_rounds", {"clients": CLIENTS, "ways": found})
         shutil.rmtree(folder, ignore_errors=True)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         sys.exit(f"flower_rounds.py: {error}")
@@ -153,4 +158,5 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)
+    named = [way for way in WAYS if way in ("fedavg", *sys.argv[2:])]
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS, named if sys.argv[2:] else WAYS)

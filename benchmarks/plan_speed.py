@@ -65,7 +65,10 @@ SETTINGS = {
         ["account", *BIT, "--dimension", "1000000", "--rounds", "100"],
         ["--clip-norm", "1", "--trust", "aggregate", "--cohort", "200"],
     ),
-    "design, 16 levels": (["design", "--clip", "1", "--levels", "16"], ["--epsilon", "1"]),
+    "design, 16 levels": (
+        ["design", "--clip", "1", "--levels", "16"],
+        ["--epsilon", "1", "--reach", "3"],
+    ),
     "audit": (["audit", *RQM], []),
 }
 

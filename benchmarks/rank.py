@@ -65,7 +65,20 @@ def calibrated(name: str, dimension: int, epsilon: float, rounds: int):
     STARTS[name, epsilon, rounds] = found.noise
     noise = found.mechanism.expected_error(dimension).deviation(1)
     relative = noise / (2 * gaussian_multiplier(epsilon, DELTA, rounds))
-    return relative, found.guarantee, found.mechanism.upload_bytes(dimension)
+    return relative, found.guarantee, sent_bytes(found.mechanism, dimension)
+
+
+def sent_bytes(mechanism, dimension: int) -> int:
+    """Bytes of an update of a client whose number the server knows, as in a run."""
+    return mechanism.of_client(0).upload_bytes(dimension)
+
+
+def sent(mechanism, updates, keys, first: int = 0):
+    """Payloads of clients with consecutive numbers, in a list where nothing follows from those."""
+    if mechanism.of_client(0) is mechanism:
+        return mechanism.encode_many(updates, keys)
+    numbered = enumerate(zip(updates, keys, strict=True), first)
+    return {c: mechanism.of_client(c).encode(update, key) for c, (update, key) in numbered}
 
 
 def certified() -> list[dict]:
@@ -87,12 +100,11 @@ def certified() -> list[dict]:
                 row[f"{name} epsilon"] = {"lower": guarantee.lower, "upper": guarantee.epsilon}
             rows.append(row)
             print(row, flush=True)
-    found = {row.get("dimension") for row in rows if "index_bytes" in row}
-    rows = [row for row in rows if "dimension" not in row or "index_bytes" in row]
+    found = {row.get("dimension") for row in rows}
     for size in (2**10, 2**13, 2**17, 2**21):
         if size in found:
             continue
-        row = {"dimension": size, "index_bytes": RankMechanism(1.0, 8.0).form(size).of_index}
+        row = {"dimension": size, "bytes_alone": RankMechanism(1.0, 8.0).upload_bytes(size)}
         row["rank"], guarantee, row["bytes"] = calibrated("rank", size, 8.0, 1)
         row["dual"] = largest_gain(size, 8.0, DELTA) / gain(two_levels(size, 8.0))
         row["unbiased"], guarantee, _ = calibrated("unbiased", size, 8.0, 1)
@@ -113,7 +125,7 @@ def verdicts(rows: list[dict]) -> None:
         ("error over Gaussian noise, a schedule of 1 to 50 rounds", turns, 0.29),
         ("the same table in 5 rounds", eight[5]["rank"], 0.55),
         ("the same table in 20 rounds", eight[20]["graded-rank"], 0.91),
-        ("bytes of the index of 2**21 coordinates", large["index_bytes"], 3),
+        ("bytes of an update of 2**21 coordinates", large["bytes"], 3),
         ("upper over lower end", max(end["upper"] / end["lower"] for end in ends), 1.01),
         ("unbiased, proven: error over Gaussian noise, 2**21 coordinates", large["unbiased"], 0.29),
     ):
@@ -191,8 +203,8 @@ def peers() -> list[dict]:
             row[name] = of_peer(name, size, epsilon, rounds)
         for name in ("rank", "graded-rank") if rounds > 1 else ("rank",):
             with contextlib.suppress(OutOfReach):
-                relative, found, sent = calibrated(name, size, epsilon, rounds)
-                row[name] = of(relative, found.epsilon, sent)
+                relative, found, size_sent = calibrated(name, size, epsilon, rounds)
+                row[name] = of(relative, found.epsilon, size_sent)
         asked = plan(size, 1000, 1000, rounds, epsilon, DELTA, bits=1, trust="local",
                      mechanisms=["local-gaussian", "stochastic-rounding"],
                      max_participations=rounds)  # fmt: skip
@@ -207,8 +219,8 @@ def peers() -> list[dict]:
 PEERS = {"privunit": PrivUnit, "rrsc": RotatedSimplex}
 
 
-def of(relative: float, epsilon: float, sent: int) -> dict:
-    return {"error": relative, "epsilon": epsilon, "bytes": sent}
+def of(relative: float, epsilon: float, size_sent: int) -> dict:
+    return {"error": relative, "epsilon": epsilon, "bytes": size_sent}
 
 
 def of_peer(name: str, size: int, epsilon: float, rounds: int) -> dict:
@@ -232,23 +244,23 @@ def sampled(clients: int = 2000, epsilon: float = 8.0) -> list[dict]:
         update = np.random.default_rng(size).normal(size=size)
         update /= np.linalg.norm(update)
         noise = gaussian_multiplier(epsilon, DELTA, 1)
-        means, sent = {}, {}
+        means, said = {}, {}
         for name, build in PEERS.items():
             peer = build(size, epsilon)
             means[name] = sum(peer.decoded(update, c) for c in range(times)) / times
-            sent[name] = (peer.bytes, math.sqrt((peer.gain**-2 - 1) / size))
+            said[name] = (peer.bytes, math.sqrt((peer.gain**-2 - 1) / size))
         for mechanism in (RankMechanism(1.0, epsilon), LocalGaussian(1.0, noise * 1.0001),
                           calibrated_bits(size, 1.0)):  # fmt: skip
             name = type(mechanism).__name__
             keys = [Key.from_seed(c) for c in range(times)]
-            payloads = [mechanism.encode(update, key) for key in keys]
+            payloads = sent(mechanism, np.tile(update, (times, 1)), keys)
             means[name] = np.asarray(mechanism.mean(payloads, size), dtype=np.float64)
             expected = mechanism.expected_error(size).deviation(1)
-            sent[name] = (mechanism.upload_bytes(size), expected)
+            said[name] = (sent_bytes(mechanism, size), expected)
         for name, mean in means.items():
             measured = float(np.sqrt(np.mean((mean - update) ** 2) * times))
             rows.append({"mechanism": name, "dimension": size, "clients": times, "error": measured,
-                         "expected": sent[name][1], "bytes": sent[name][0]})  # fmt: skip
+                         "expected": said[name][1], "bytes": said[name][0]})  # fmt: skip
             print(rows[-1], flush=True)
     return rows
 
@@ -288,14 +300,14 @@ def means(clients: int = 100_000) -> list[dict]:
             root, total = Key.from_seed(5), np.zeros(size)
             for start in range(0, clients, 10_000):
                 keys = [root.fold_in(c) for c in range(start, start + 10_000)]
-                payloads = mechanism.encode_many(updates[start : start + 10_000], keys)
+                payloads = sent(mechanism, updates[start : start + 10_000], keys, start)
                 total += np.asarray(mechanism.mean(payloads, size), dtype=np.float64)
             error = total / (clients / 10_000) - truth
             rows.append({"task": task, "mechanism": name, "clients": clients, "dimension": size,
                          "epsilon": account([mechanism.release(size, 1)], DELTA).epsilon,
                          "error": float(np.sqrt(np.mean(error**2))),
                          "expected": mechanism.expected_error(size).deviation(clients),
-                         "bytes": mechanism.upload_bytes(size)})  # fmt: skip
+                         "bytes": sent_bytes(mechanism, size)})  # fmt: skip
             print(rows[-1], flush=True)
             store("means", rows)
     return rows
@@ -356,7 +368,10 @@ def bias() -> list[dict]:
         if not any((row["size"], row.get("passes")) == setting for row in rows):
             rows += search(*setting)
             store("bias", rows)
-    return [row for row in rows if "clients" not in row] + noise()
+    measured = [row for row in rows if "passes" in row]
+    for row in measured:
+        print(row, flush=True)
+    return measured + noise()
 
 
 PARTS = {

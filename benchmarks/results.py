@@ -34,3 +34,9 @@ def stored(name: str) -> dict:
     """What was measured before; empty if nothing was."""
     path = FOLDER / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+def add(name: str, measured: dict) -> None:
+    """Replace parts of what was measured before, and keep the others."""
+    kept = {k: v for k, v in stored(name).items() if k not in ("benchmark", "commit", "machine")}
+    save(name, {**kept, **measured}, quiet=True)

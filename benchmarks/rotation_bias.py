@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.special import ndtr
 
+from randquant.aggregation.rank import RankMechanism
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.mechanisms.design.ranks import top_sum, two_levels
 
@@ -111,10 +113,28 @@ def search(size: int, passes: int) -> list[dict]:
     return rows
 
 
+def proven(size: int) -> dict:
+    """What is proven for every update: docs/theory/rank.md, Proposition 11, and 13 for blocks."""
+    table = two_levels(size, EPSILON)
+    cut, root = table.counts[0], math.sqrt(size)
+    thresholds = np.arange(0, 4, 0.01)
+    tails, densities = ndtr(-thresholds), np.exp(-(thresholds**2) / 2) / math.sqrt(2 * math.pi)
+    cubes = 2 * ((thresholds**2 + 2) * densities - (thresholds**3 + 3 * thresholds) * tails)
+    most = np.min(cut * thresholds + cut ** (2 / 3) * (size * cubes) ** (1 / 3)) / root
+    most = min(float(most), math.sqrt(cut)) / top_sum(size, cut) - 1
+    least = cut / (math.sqrt(2) * root * top_sum(size, cut)) - 1
+    blocks = [RankMechanism(1.0, EPSILON, unbiased=unbiased) for unbiased in (True, False)]
+    errors = [mechanism.expected_error(size).deviation(1) for mechanism in blocks]
+    return {"size": size, "proven": {"along_at_least": least, "along_at_most": most},
+            "unbiased": 0.0, "error_of_unbiased": errors[0] / errors[1]}  # fmt: skip
+
+
 def noise() -> list[dict]:
-    """Deviation of a mean of clients along their update, beside which a bias is to be seen."""
+    """What is proven, and the deviation of a mean of clients along their update, to compare."""
     rows = []
     for size in (256, 8192):
+        rows.append(proven(size))
+        print(rows[-1], flush=True)
         table = two_levels(size, EPSILON)
         cut = table.counts[0]
         gain = top_sum(size, cut) * (table.weights[0] - table.weights[1]) / table.total

@@ -9,9 +9,11 @@ With `load` it sums 100,000 coordinates of 100, 300 and 1,000 clients that all s
 other, and of 3,000 with as many neighbours as `Losses` chooses (6 or 48). Codes are of 1 or 4 bits,
 and every client is lost in each of the five steps with probability 0, 1 or 5 %: seconds of one
 core, as the processor counts them, and the largest memory of a process that plays the server and
-all clients. Sums are compared with those of the codes. Cases are kept one by one: started again, it
-goes on with those that were not measured at this commit. `load CLIENTS ...` takes all six cases of
-these sizes; one case of 1,000 clients takes five minutes.
+all clients. Sums are compared with those of the codes. Flower's own SecAgg+ is measured beside it
+(`secagg_plus.py`). Cases are kept one by one: started again, it goes on with those that were not
+measured at this commit. `load CLIENTS ...` takes all six cases of these sizes; one case of 1,000
+clients takes five minutes. `load 1000:1:0.05 100:plus:0` takes these cases: clients, bits (or
+Flower's), loss.
 """
 
 import itertools
@@ -37,10 +39,14 @@ from randquant.channels.wire import upload
 
 CLIENTS, DIMENSION, LOST = 40, 1_000_000, 3
 COORDINATES, CODE_BITS, LOSSES = 100_000, (1, 4), (0.0, 0.01, 0.05)
+PLUS = "plus"
+"""In the place of a code's bits: Flower's SecAgg+."""
+
 QUICK = [
     *itertools.product((100,), CODE_BITS, LOSSES),
     *[(3000, bits, loss) for loss in (0.0, 0.01) for bits in CODE_BITS],
     (300, 1, 0.0), (300, 1, 0.05), (300, 4, 0.05), (1000, 1, 0.05),
+    (100, PLUS, 0.0), (100, PLUS, 0.01), (100, PLUS, 0.05),
 ]  # fmt: skip
 """Cases (clients, bits of a code, loss of a step) that are measured by default."""
 
@@ -221,26 +227,38 @@ def loaded(clients: int, code_bits: int, loss: float, dimension: int = COORDINAT
     }  # fmt: skip
 
 
-def load(counts: tuple[int, ...]) -> None:
+def load(named: list[str]) -> None:
     """Measure every case in a process of its own, unless it was measured at this commit."""
     saved = FOLDER / "secagg_load.json"
     cases = json.loads(saved.read_text())["cases"] if saved.exists() else {}
-    wanted = [*itertools.product(counts, CODE_BITS, LOSSES)] if counts else QUICK
+    wanted = [case for name in named for case in _cases(*name.split(":"))] or QUICK
     for clients, code_bits, loss in wanted:
-        name, now = f"{clients} clients, {code_bits} bits, loss {loss}", commit()
+        how = "Flower's SecAgg+" if code_bits == PLUS else f"{code_bits} bits"
+        name, now = f"{clients} clients, {how}, loss {loss}", commit()
         if cases.get(name, {}).get("commit") == now:
             continue
         case = [sys.executable, __file__, "case", str(clients), str(code_bits), str(loss)]
         row = json.loads(subprocess.run(case, check=True, capture_output=True).stdout)
         cases[name] = {"commit": now, **row}
-        print({name: row[name] for name in list(row)[:-2]}, flush=True)
+        print({key: value for key, value in row.items() if "steps" not in key}, flush=True)
         save("secagg_load", {"dimension": COORDINATES, "cases": cases})
 
 
-if __name__ == "__main__" and "case" in sys.argv:
+def _cases(clients: str, bits: str = "", loss: str = "0") -> list[tuple[int, int | str, float]]:
+    """All cases of a number of clients, or the one that CLIENTS:BITS:LOSS names."""
+    if not bits:
+        return [*itertools.product((int(clients),), CODE_BITS, LOSSES)]
+    return [(int(clients), bits if bits == PLUS else int(bits), float(loss))]
+
+
+if __name__ == "__main__" and sys.argv[1:2] == ["case"] and PLUS in sys.argv:
+    from secagg_plus import loaded_plus
+
+    print(json.dumps(loaded_plus(int(sys.argv[2]), COORDINATES, float(sys.argv[4]))))
+elif __name__ == "__main__" and "case" in sys.argv:
     print(json.dumps(loaded(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))))
 elif __name__ == "__main__" and "load" in sys.argv:
-    load(tuple(map(int, sys.argv[2:])))
+    load(sys.argv[2:])
 elif __name__ == "__main__" and "traffic" in sys.argv:
     found = {f"{degree} neighbours": measured_traffic(degree) for degree in (10, CLIENTS - 1)}
     for name, counted in found.items():

@@ -1,10 +1,13 @@
-"""Many rounds with faults at random: python tests/flower_soak.py [ROUNDS [SEED]]
+"""Many rounds with faults at random: python tests/flower_soak.py [ROUNDS [SEED [processes]]]
 
 Clients on the in-process grid are killed and come back without their state, or in the middle of a
 message: their account is on the disk, and their state is that of before. Replies are lost, damaged,
 or another one's; the server is killed and started again. After every round: the model
 has moved by the exact mean of the clients in the sum, or not at all; every answer is counted by its
 client and by the server; no step was answered twice; and clients keep parts in two sums at most.
+
+With `processes` every message is answered by a process of its own, and some of these are ended by
+SIGKILL, at any time: before their reply, or between reply and state.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_killed import Processes
 from flower_rounds import ANYTHING, STEPS, exact, fedavg, mean_of, model, mover
 from flwr.app import ConfigRecord, Context, RecordDict
 
@@ -31,6 +35,9 @@ from randquant.integrations.flower.sums import SecureSum
 CLIENTS, COHORT = range(1, 13), 5
 LOST, HOSTILE, CRASHED, KILLED, RESTARTED = 0.01, 0.01, 0.01, 0.02, 0.05
 """Probabilities: of a reply, a reply, a message, a client and a round, the server and a round."""
+
+SIGKILLED = 0.08
+"""Probability that the process of a message is killed, where each has one."""
 
 
 class Faults:
@@ -91,11 +98,13 @@ class Faults:
         return data[:at] + bytes([data[at] ^ 1 << self.rng.randrange(8)]) + data[at + 1 :]
 
 
-def soak(rounds: int, seed: int, folder: Path) -> Counter[str]:
+def soak(rounds: int, seed: int, folder: Path, *, processes: bool = False) -> Counter[str]:
     """Run, check, and count what happened."""
     rng, uploaded, answered = random.Random(seed), Counter(), set()
     faults = Faults(rng)
-    grid = InProcessGrid(client_app(faults.crashing, mover), CLIENTS, faults)
+    app = client_app(ANYTHING if processes else faults.crashing, mover)
+    app = Processes(app, rng, SIGKILLED, faults.seen) if processes else app
+    grid = InProcessGrid(app, CLIENTS, faults)
     for node in CLIENTS:
         grid.contexts[node] = _context(node, folder)
     done, current, mean = 0, model(), SecureSum.mean
@@ -188,4 +197,4 @@ if __name__ == "__main__":
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     count, start = (int(sys.argv[i]) if len(sys.argv) > i else d for i, d in ((1, 200), (2, 0)))
     with tempfile.TemporaryDirectory() as place:
-        print(dict(soak(count, start, Path(place))))
+        print(dict(soak(count, start, Path(place), processes="processes" in sys.argv)))

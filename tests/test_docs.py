@@ -616,3 +616,45 @@ def test_the_stored_notebook_is_short_and_met_its_target():
     assert found is not None
     assert float(found[1]) > 0.75
     assert float(found[2]) <= 8
+
+
+def test_the_page_on_text_has_what_was_measured():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        shakespeare = importlib.import_module("shakespeare_picture")
+    finally:
+        sys.path.pop(0)
+    found = json.loads((ROOT / "benchmarks" / "results" / "shakespeare.json").read_text())
+    text = (ROOT / "docs" / "text.md").read_text()
+    assert shakespeare.page(text, found) == text
+    drawn = (ROOT / "docs" / "images" / "shakespeare.svg").read_text()
+    assert shakespeare.drawn(found) == drawn
+    first = found["rows"][0]
+    before = f"({first['bits_before']:.4f} bits, {100 * first['accuracy_before']:.2f} % of"
+    assert before in text
+    speed = found["speed"]
+    one, two = (f"{speed[f'{k} workers']['ours_over_bare']:.2f} times" for k in (1, 2))
+    assert f"takes {one} the processor time" in text
+    assert f"on one thread, {two} on two, in {speed['megabytes']:.0f} MiB" in text
+    for part in ("adapters", "full"):
+        said = [row for row in found["planned"] if row["part"] == part]
+        cells = [f"{row['share']:.2g}, {row['verdict']}" for row in said]
+        dimension = f"{said[0]['dimension']:,}"
+        assert f"| {part}, {dimension} | {' | '.join(cells)} |" in text
+
+
+def test_the_stored_notebook_on_text_won_something_within_its_target():
+    """Its data do not come with the package either."""
+    path = ROOT / "docs" / "notebooks" / "shakespeare.ipynb"
+    cells = json.loads(path.read_text())["cells"]
+    ast.parse("\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code"))
+    said = "".join("".join(out.get("text", "")) for c in cells for out in c.get("outputs", []))
+    epsilon = re.search(r"^epsilon <= ([0-9.]+) at delta = 1e-05 ", said, re.MULTILINE)
+    assert float(epsilon[1]) <= 8
+    before, after = re.search(
+        r"([0-9.]+) bits per character before, ([0-9.]+) after", said
+    ).groups()
+    won, better = float(before) - float(after), re.search(r"better for (\d+) %", said)[1]
+    assert won > 0
+    told = " ".join((ROOT / "docs" / "text.md").read_text().split())
+    assert f"wins {1000 * won:.1f} thousandths, and {better} % of the roles gain" in told

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow  # torch in a process of its own
 def test_without_a_gpu_it_says_so_and_saves_nothing():
     saved = sorted((ROOT / "benchmarks" / "results").iterdir())
     done = subprocess.run(

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -31,10 +32,13 @@ from credentials import make_certificates, make_keys
 COLOUR = re.compile(r"\x1b\[\d*m")
 APP = Path(__file__).resolve().parent
 FEW = {
-    "num-server-rounds": 3, "learning-rate": 1.5, "margin": 0.02, "stop-at-epsilon": 0.0,
-    "neighbours": 0, "round-timeout": 60.0, "step-timeout": 60.0,
+    "num-server-rounds": 3, "stop-at-epsilon": 0.0, "neighbours": 0, "round-timeout": 60.0,
+    "step-timeout": 60.0,
 }  # fmt: skip
 """Settings for a few clients, unless `--set` overrides them."""
+
+OF_THIS_APP = {"learning-rate": 1.5, "margin": 0.02}
+"""More of them, for the app beside this script."""
 
 SHOWN = re.compile(r"randquant: |After round|ROUND \d|ERROR|Traceback")
 """Lines of the server's log that are printed; the folder's `run.log` has all."""
@@ -50,7 +54,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         sys.exit(f"deploy.py: Expected an empty folder, got {folder}.")
-    deployment = Deployment(folder, options.clients)
+    deployment = Deployment(folder, options.clients, options.app)
     try:
         deployment.start_superlink()
         deployment.register()
@@ -76,10 +80,11 @@ class Deployment:
     Args:
         folder: an existing folder.
         clients: how many SuperNodes.
+        app: the folder of the app.
     """
 
-    def __init__(self, folder: Path, clients: int) -> None:
-        self.folder, self.clients = folder, range(clients)
+    def __init__(self, folder: Path, clients: int, app: Path) -> None:
+        self.folder, self.clients, self.app = folder, range(clients), app.resolve()
         self.port, *self.node_ports = free_ports(1 + clients)
         self.nodes: list[int] = []  # their numbers at the SuperLink
         self.started: list[subprocess.Popen] = []
@@ -129,7 +134,7 @@ class Deployment:
             for client in self.clients
         ]  # fmt: skip
         for client, call in enumerate(calls):
-            call.wait(60)
+            call.wait(300)
             answer = self._log(f"register{client}")
             number = re.search(r'"node-id": "?(\d+)', answer)
             if not number:
@@ -164,10 +169,13 @@ class Deployment:
 
     def write_app(self, settings: Iterable[str], data_dir: str) -> None:
         """Copy the app, which `flwr run` may change, and write its settings for this run."""
-        shutil.copytree(APP, self.folder / "app", ignore=shutil.ignore_patterns("__pycache__"),
-                        dirs_exist_ok=True)  # fmt: skip
+        shutil.copytree(
+            self.app, self.folder / "app", ignore=shutil.ignore_patterns("__pycache__"),
+            dirs_exist_ok=True,
+        )  # fmt: skip
         config: dict[str, Any] = {
             **FEW,
+            **(OF_THIS_APP if self.app == APP else {}),
             "num-partitions": len(self.clients),
             "cohort": max(2, len(self.clients) - 1),  # one may be lost
             "data-dir": str(Path(data_dir).resolve()) if data_dir else "",
@@ -252,7 +260,7 @@ class Deployment:
         return False
 
     def _wait(self, process: subprocess.Popen, what: str, ready: Callable[[], bool]) -> None:
-        limit = time.monotonic() + 90
+        limit = time.monotonic() + 300
         while not ready():
             if process.poll() is not None or time.monotonic() > limit:
                 raise RuntimeError(f"Expected {what} to be ready in time, it is not.")
@@ -311,12 +319,15 @@ def running() -> dict[int, tuple[int, int]]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Unused ports of 127.0.0.1."""
+    """Unused ports of 127.0.0.1, none that a system hands out to whoever asks for any."""
+    ports: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        while len(ports) < count:
+            one, port = stack.enter_context(socket.socket()), random.randrange(10_000, 32_000)
+            with contextlib.suppress(OSError):  # somebody listens there
+                one.bind(("127.0.0.1", port))
+                ports.append(port)
+    return ports
 
 
 def listens(port: int) -> bool:
@@ -361,6 +372,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--data-dir", default="", help="folder of data files, for data sets that need one"
     )
+    parser.add_argument("--app", type=Path, default=APP, help="folder of the app (default this)")
     parser.add_argument("--folder", help="keep keys, logs and the run there")
     parser.add_argument("--results", help="a JSON file for what was measured")
     parser.add_argument(

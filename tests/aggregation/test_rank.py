@@ -213,12 +213,37 @@ def test_a_client_with_a_number_has_one_group_in_a_round():
     assert fits(np.array(groups) @ [4, 1], np.full(16, 1 / 16))
     for own, (group, _) in list(zip(clients, groups, strict=True))[:20]:
         payloads = [own.encode(sign * update, key(int(sign))) for sign in (1.0, 0.0)]
-        assert [form.read(payload)[0] for payload in payloads] == [group, group]
-        own.check(payloads[0], 2)
-        planted = form.payload((group + 1) % 4, form.read(payloads[0])[1])
-        with pytest.raises(ValueError, match=f"which client {own.client} has in this round, got"):
-            own.check(planted, 2)
-        assert mechanism.mean([planted], 2).shape == (2,)  # it does not know whose it is
+        assert [len(payload) for payload in payloads] == [1, 1]
+        whole = [form.read(own.completed(payload, 2)) for payload in payloads]
+        assert whole == [(group, payload[0]) for payload in payloads]
+        # What it says of its group is not read.
+        with pytest.raises(ValueError, match="Expected an index of 1 bytes, got 4"):
+            mechanism.mean({7: own.completed(payloads[0], 2)}, 2)
+
+
+def test_a_mean_by_numbers_is_that_of_payloads_that_stand_alone():
+    """Each index is decoded by the rotation that its client has in this round, and no other."""
+    mechanism, update = RankMechanism(1.0, 3.0, groups=50).in_round(4), np.array([0.6, 0.0, -0.8])
+    sent = {c: mechanism.of_client(c).encode(update, key("numbered", c)) for c in (9, 2, 7)}
+    whole = [mechanism.of_client(c).completed(payload, 3) for c, payload in sent.items()]
+    mean = mechanism.mean(sent, 3)
+    assert np.array_equal(mean, mechanism.mean(whole, 3))
+    one_by_one = [mechanism.of_client(c).mean([payload], 3) for c, payload in sent.items()]
+    assert np.allclose(mean, np.mean(one_by_one, axis=0), atol=1e-6)
+    renamed = {c + 1: payload for c, payload in sent.items()}
+    assert not np.allclose(mean, mechanism.mean(renamed, 3), atol=0.1)
+    with pytest.raises(ValueError, match="payload of client 2: Expected index below 6, got 6"):
+        mechanism.mean(sent | {2: b"\x06"}, 3)
+    with pytest.raises(ValueError, match="payload of client -1: Expected client >= 0"):
+        mechanism.mean({-1: sent[9]}, 3)
+
+
+def test_means_by_numbers_are_unbiased():
+    """Within 6 deviations, as those of payloads that stand alone."""
+    mechanism, update = RankMechanism(1.0, 3.0).in_round(1), np.array([0.3, -0.5, 0.1])
+    sent = {c: mechanism.of_client(c).encode(update, key("by number", c)) for c in range(900)}
+    error = mechanism.mean(sent, 3) - update
+    assert np.abs(error).max() < 6 * mechanism.length(3) / math.sqrt(3 * 900)
 
 
 def test_clipping_norms_and_magnitudes_at_the_ends_of_floats():
@@ -235,10 +260,25 @@ def test_clipping_norms_and_magnitudes_at_the_ends_of_floats():
 # Bytes and bad input ---------------------------------------------------------------------------
 
 
-def test_an_index_of_two_million_coordinates_is_three_bytes():
-    mechanism = RankMechanism(1.0, 8.0)
-    assert mechanism.form(2**21).of_index == 3
-    assert mechanism.upload_bytes(2**21) == 3 + 3 + 2
+def test_an_update_of_two_million_coordinates_is_three_bytes():
+    mechanism, update = RankMechanism(1.0, 8.0), np.ones(2**21, dtype=np.float32)
+    own = mechanism.of_client(5)
+    assert len(own.encode(update, key(5))) == own.upload_bytes(2**21) == 3
+    assert len(mechanism.encode(update, key(6))) == mechanism.upload_bytes(2**21) == 2 + 3 + 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 64, 128, 2**13, 2**15, 2**21, 2**29])
+def test_every_index_is_written_and_read(size):
+    form = RankMechanism(1.0, 8.0).form(size)
+    for index in (0, form.size - 1, form.size, 2 * form.size - 1):
+        assert form.read_index(form.index(index)) == index
+        assert form.read(form.payload(3, index)) == (3, index)
+    last = 256**form.of_index - 1
+    if last >= 2 * form.size:
+        with pytest.raises(ValueError, match=f"Expected index below {2 * form.size}, got {last}"):
+            form.read_index(b"\xff" * form.of_index)
+    with pytest.raises(ValueError, match=f"Expected an index of {form.of_index} bytes, got 0"):
+        form.read_index(b"")
 
 
 def test_no_changed_byte_of_a_payload_is_read():

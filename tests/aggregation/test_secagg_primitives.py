@@ -76,6 +76,25 @@ def hkdf(secret: bytes, info: bytes) -> bytes:
     return hmac.digest(extracted, info + b"\1", hashlib.sha256)
 
 
+def montgomery(point):
+    """The coordinate u of a point of edwards25519 (RFC 7748, section 4.1), in fractions mod p."""
+    prime = 2**255 - 19
+    y = int.from_bytes(point, "little") & (2**255 - 1)
+    return ((1 + y) * pow((1 - y) % prime, prime - 2, prime) % prime).to_bytes(32, "little")
+
+
+def test_x25519_multiplies_by_the_scalars_that_are_shared():
+    # The ends, where a multiple of 8 is 2**254 or negated, and others at random.
+    turn = 2**254 % group.ORDER  # of the scalar whose multiple is 2**254
+    ends = [1, 2, group.ORDER - 1, turn, turn - 8, turn + 8]
+    for mine in [*ends, *(group.random_scalar() for _ in range(30))]:
+        other = group.random_scalar()
+        private, public = crypto.masking_private(mine), group.base(other)
+        expected = montgomery(group.times(mine, public))
+        assert private.exchange(crypto._of_point(public)) == expected
+        assert montgomery(group.base(mine)) == private.public_key().public_bytes_raw()
+
+
 def test_keys_are_derived_by_the_standard_from_parts_with_their_lengths():
     secret, pair = bytes(range(32)), b"a pair"
 
@@ -88,9 +107,9 @@ def test_keys_are_derived_by_the_standard_from_parts_with_their_lengths():
     expected = hkdf(shared, info(b"seal", pair))
     assert crypto.sealing_key(one, two.public_key().public_bytes_raw(), pair) == expected
     assert crypto.sealing_key(two, one.public_key().public_bytes_raw(), pair) == expected
-    both = group.base(15)
+    both = montgomery(group.base(15))
     for mine, other in ((3, 5), (5, 3)):
-        key = crypto.masking_key(mine, group.base(other), pair)
+        key = crypto.masking_key(crypto.masking_private(mine), group.base(other), pair)
         assert key == hkdf(both, info(b"mask", pair))
     own = crypto.self_masking_key(7, pair)
     assert own == hkdf((7).to_bytes(32, "little"), info(b"self", pair))

@@ -76,7 +76,8 @@ class Lied:
             for c in (n, self.victim)
         }
         pair = messages.pair_context(self.terms, seen)
-        return crypto.masking_key(self.secret(n, True), seen[self.victim].masking, pair)
+        key = crypto.masking_private(self.secret(n, True))
+        return crypto.masking_key(key, seen[self.victim].masking, pair)
 
 
 def test_two_of_ten_neighbours_and_ten_of_theirs_get_a_clients_codes():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from randquant.aggregation.spreading import GroupRotation, spread_size
+from randquant.aggregation.spreading import BlockRotation, GroupRotation, spread_size
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.mechanisms.design.ranks import top_sum, two_levels
 from tests.chance import fits, mean_is
@@ -55,6 +55,24 @@ def test_arguments_out_of_bounds_are_refused(arguments):
         GroupRotation(*arguments)
 
 
+@pytest.mark.parametrize(
+    "rotation",
+    [
+        GroupRotation(5, 0, 0),
+        GroupRotation(100, 0, 0),
+        BlockRotation(100, 0, 0),
+        BlockRotation(300, 0, 0),
+    ],
+)
+def test_vectors_of_another_dimension_are_refused(rotation):
+    """Compiled code would read and write beyond them."""
+    for action, bad in itertools.product(
+        (rotation.forward, rotation.inverse), (np.ones(6), np.ones((5, 1)), np.ones(9000))
+    ):
+        with pytest.raises(ValueError, match="this rotation is of another dimension"):
+            action(bad)
+
+
 # What theory/rank.md, Proposition 11, says of signs and Hadamard transforms ---------------------
 
 
@@ -80,6 +98,28 @@ def test_fourth_moments_approach_those_of_uniform_rotations(x):
         fourth = np.mean(np.sum(every_rotation(x, passes) ** 4, axis=1))
         expected = uniform + (-0.5) ** passes * (start - uniform)
         assert fourth == pytest.approx(expected, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_mean_of_what_is_decoded_is_the_slope_of_a_norm(count):
+    """By all signs of two passes: along the update it is the norm, and in no direction more."""
+    passes, generator = 2, np.random.default_rng(3)
+    turned = np.stack([every_rotation(axis, passes) for axis in np.eye(4)], axis=-1)
+
+    def norm(v):
+        return np.sort(np.abs(turned @ v), axis=1)[:, 4 - count :].sum(axis=1).mean()
+
+    x = generator.normal(size=4)
+    scores = turned @ x
+    best = np.argsort(-np.abs(scores), axis=1)[:, :count]
+    signs = np.zeros_like(scores)
+    np.put_along_axis(signs, best, np.take_along_axis(np.sign(scores), best, axis=1), axis=1)
+    mean = np.einsum("rij,ri->j", turned, signs) / len(turned)
+    slopes = [(norm(x + step) - norm(x - step)) / 2e-6 for step in 1e-6 * np.eye(4)]
+    assert mean == pytest.approx(np.array(slopes), abs=1e-8)
+    assert mean @ x == pytest.approx(norm(x), rel=1e-12)
+    for direction in generator.normal(size=(50, 4)):
+        assert mean @ direction <= norm(direction) * (1 + 1e-12)
 
 
 def excess(threshold):

@@ -79,7 +79,7 @@ def far_tail(trials: int, hits: int, p: float, step: int) -> mpmath.mpf:
     return total
 
 
-@pytest.mark.parametrize("trials", [1000, 50_000, 10**6])
+@pytest.mark.parametrize("trials", [1000, 10**6])
 def test_the_slack_covers_the_floating_point(trials):
     with mpmath.workdps(50):
         for hits in (1, 2, 37, trials // 3, trials // 2):
@@ -186,7 +186,7 @@ def test_what_really_leaks_is_found(mechanism, truth, share):
 
 
 def test_many_coordinates_leak_more_than_one():
-    one, many = (audited(RESPONSE, dimension, trials=4000) for dimension in (1, 12))
+    one, many = (audited(RESPONSE, dimension, trials=1500) for dimension in (1, 12))
     assert many.epsilon_lower > 2 * one.epsilon_lower
     assert many.epsilon_lower < many.ceiling < many.epsilon_stated
 
@@ -318,7 +318,7 @@ def test_a_missing_clip_is_caught():
     for mechanism in (*faulty, unclipped(summed)):
         assert audited(mechanism, inputs=inputs, trials=1000, delta=1e-5).contradicted
     for mechanism in (local, central, summed):
-        assert not audited(mechanism, inputs=inputs, trials=300, delta=1e-5).contradicted
+        assert not audited(mechanism, inputs=inputs, trials=200, delta=1e-5).contradicted
 
 
 # Sound mechanisms
@@ -350,8 +350,8 @@ def test_a_missing_clip_of_the_norm_is_caught():
     whole = VectorMechanism(channel, clip_norm=0.1)
     unscaled = VectorMechanism(channel, clip_norm=100.0)
     inputs = np.ones(4, dtype=np.float32), -np.ones(4, dtype=np.float32)
-    assert audited(Around(whole, unscaled.encode), inputs=inputs, trials=1000).contradicted
-    assert not audited(whole, inputs=inputs, trials=1000).contradicted
+    assert audited(Around(whole, unscaled.encode), inputs=inputs, trials=500).contradicted
+    assert not audited(whole, inputs=inputs, trials=500).contradicted
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -453,7 +453,7 @@ def test_the_command_prints_what_was_stated_and_shown(capsys):
     assert 0.8 < found["epsilon_lower"] < math.log(3) < found["epsilon"] + 1e-4
     assert not found["contradicted"]
     assert (found["counted"], len(found["hits"])) == (1000, 2)
-    summed = LINE.replace("2000", "600") + " --neighboring zero_out --trust aggregate --cohort 3"
+    summed = LINE.replace("2000", "200") + " --neighboring zero_out --trust aggregate --cohort 3"
     code, out, _ = run(capsys, summed + " --json")
     assert code == 0
     assert 0 <= json.loads(out)["epsilon_lower"] < 0.7

@@ -228,7 +228,7 @@ def test_clipped_inputs_are_at_the_last_vertex():
 
 def test_threads_have_words_of_their_own():
     """What one thread draws into, no other may write to while it encodes."""
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=300)
 
     def mine(_) -> np.ndarray:
         both.wait()

@@ -69,8 +69,8 @@ def test_replies_are_met_soon_after_they_come(clock):
     strategy = QuantizedStrategy(fedavg(), exact(cohort=3))
     moved = strategy.start(grid, model(), 1).arrays["w"].numpy() - model()["w"].numpy()
     assert moved == pytest.approx(mean_of([1, 2, 3, 4]), abs=1e-4)
-    assert 5 * 4.0 <= clock.now <= 5 * 4.0 * 1.12  # five messages, each met within a tenth
-    assert len(grid.looks) < 5 * 40
+    assert 5 * 4.0 <= clock.now <= 5 * 4.0 * 1.035  # five messages, each met within 3 %
+    assert len(grid.looks) < 5 * 50
 
 
 def test_a_lost_reply_is_waited_for_no_longer_than_told(clock):

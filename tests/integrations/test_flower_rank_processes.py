@@ -45,10 +45,10 @@ def test_the_guarantee_is_that_of_one_index(deployed):
     assert f"\n{found['guarantee']}\n" in printed
 
 
-def test_an_update_is_seven_bytes(deployed):
+def test_an_update_is_two_bytes(deployed):
     _, _, found = deployed
     sent = [found["rounds"][number] for number in ("1", "2")]
-    assert [(row["upload_bytes"], row["plain_bytes"]) for row in sent] == [(7, 7)] * 2
+    assert [(row["upload_bytes"], row["plain_bytes"]) for row in sent] == [(2, 2)] * 2
 
 
 def test_each_client_has_counted_its_one_answer(deployed):

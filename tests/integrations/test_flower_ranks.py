@@ -46,6 +46,10 @@ def rounds(nodes=range(1, 6), count=1, fault=None, mod=ANYTHING, inner=None, **o
     return after.arrays["w"].numpy(), grid, strategy
 
 
+def by_number(encoded):
+    return {each.client: payload for each, payload in encoded}
+
+
 def changed(reply, change):
     """The reply with another payload."""
     payload = change(read_payload(reply.content))
@@ -59,55 +63,68 @@ def test_a_round_takes_the_step_of_the_indices_bit_for_bit(encoded):
     assert sorted(each.client for each, _ in encoded) == [1, 2, 3, 4, 5]
     [seed] = {each.rotation_seed for each, _ in encoded}
     now, payloads = RANK.in_round(seed), [payload for _, payload in encoded]
-    np.testing.assert_array_equal(moved, now.mean(payloads, DIMENSION))
+    np.testing.assert_array_equal(moved, now.mean(by_number(encoded), DIMENSION))
     assert np.linalg.norm(moved) > 0
-    # Nothing of an update but its payload travels, and its group is the client's own.
+    # Nothing of an update but its index travels, and no two clients share a rotation.
     sent = [reply.content for step, _, _, reply in grid.seen if step == "upload"]
     assert [read_payload(content) for content in sent] == payloads
-    assert {len(payload) for payload in payloads} == {RANK.upload_bytes(DIMENSION)} == {6}
-    groups = [now.form(DIMENSION).read(payload)[0] for payload in payloads]
-    assert groups == [now.of_client(each.client).group(Key.from_seed(9)) for each, _ in encoded]
-    assert len(set(groups)) == 5
+    assert {len(payload) for payload in payloads} == {1} == {strategy.history[0].upload_bytes}
+    assert len({each.group(Key.from_seed(9)) for each, _ in encoded}) == 5
     spent = strategy.accountant.get_privacy_spent()
     assert spent.epsilon == account([RANK.release(DIMENSION, 1)], 1e-5).epsilon < 8
 
 
-def test_a_client_that_draws_its_group_again_is_left_out(encoded, caplog):
-    """It could push the mean in a direction; the others' step is taken."""
+def test_a_client_cannot_choose_its_rotation(encoded):
+    """An index of another rotation is read in the client's own: it gains no direction."""
+
+    chosen = []
 
     def fault(step, node, reply):
         if step != "upload" or node != 2:
             return [reply]
-        form = encoded[0][0].form(DIMENSION)
-
-        def regrouped(payload):
-            group, index = form.read(payload)
-            return form.payload(group ^ 1, index)
-
-        return [changed(reply, regrouped)]
+        other = encoded[0][0].of_client(77)
+        chosen.append(other.encode(steps_of(2, DIMENSION), Key.from_seed(1)))
+        return [changed(reply, lambda _: chosen[0])]
 
     moved, _, _ = rounds(fault=fault)
-    assert "client 2 to 'upload' dropped: Expected group" in caplog.text
-    assert "a client does not choose its rotation" in caplog.text
-    others = [payload for each, payload in encoded if each.client != 2]
-    now = RANK.in_round(encoded[0][0].rotation_seed)
-    np.testing.assert_array_equal(moved, now.mean(others, DIMENSION))
+    now, sent = RANK.in_round(encoded[0][0].rotation_seed), by_number(encoded)
+    del sent[77]
+    np.testing.assert_array_equal(moved, now.mean(sent | {2: chosen[0]}, DIMENSION))
 
 
-@pytest.mark.parametrize("size", [0, 5, 7])
-def test_a_payload_of_another_round_or_size_is_left_out(size, encoded, caplog):
-    now = RANK.in_round(7).of_client(3)
-    old = now.encode(steps_of(3, DIMENSION), Key.from_seed(1))
+@pytest.mark.parametrize("bad", [b"", b"\x50", b"00", b"00000000"])
+def test_what_is_no_index_is_left_out(bad, encoded, caplog):
+    """Of 40 coordinates and their negatives none is number 80."""
 
     def fault(step, node, reply):
-        if step != "upload" or node != 3:
-            return [reply]
-        return [changed(reply, lambda p: old if size == 0 else (p + b"0")[:size])]
+        return [changed(reply, lambda _: bad) if (step, node) == ("upload", 3) else reply]
 
-    _, _, strategy = rounds(fault=fault)
-    wanted = "of this table, dimension and rotation" if size == 0 else "a payload of 6 bytes"
-    assert wanted in caplog.text
+    moved, _, strategy = rounds(fault=fault)
+    wanted = "index below 80, got 80" if bad == b"\x50" else f"an index of 1 bytes, got {len(bad)}"
+    assert f"client 3 to 'upload' dropped: Expected {wanted}" in caplog.text
+    others = {c: payload for c, payload in by_number(encoded).items() if c != 3}
+    now = RANK.in_round(encoded[0][0].rotation_seed)
+    np.testing.assert_array_equal(moved, now.mean(others, DIMENSION))
     assert strategy.accountant.answers(3) == 1  # it was asked
+
+
+def test_an_index_of_another_round_is_left_out(encoded, caplog):
+    """An index does not say of which round it is: the message that carries it does."""
+    first = {}
+
+    def fault(step, node, reply):
+        if (step, node) == ("upload", 3) and not first:
+            first[node] = reply
+        elif (step, node) == ("upload", 3):
+            reply.content = first[node].content
+        return [reply]
+
+    after, _, _ = rounds(count=2, fault=fault)
+    assert "client 3 to 'upload' dropped" in caplog.text
+    steps = [encoded[:5], [each for each in encoded[5:] if each[0].client != 3]]
+    now = [RANK.in_round(step[0][0].rotation_seed) for step in steps]
+    means = [each.mean(by_number(step), DIMENSION) for each, step in zip(now, steps, strict=True)]
+    np.testing.assert_allclose(after, sum(means), rtol=1e-6, atol=1e-6)
 
 
 def test_clients_take_turns_each_with_the_whole_budget(encoded):

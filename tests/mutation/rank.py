@@ -109,8 +109,15 @@ MUTANTS = [
     ),
     (
         "aggregation/selection.py",
-        'np.argsort(-magnitudes, kind="stable")[place]',
-        "np.argpartition(-magnitudes, place)[place]",
+        "counts[(word << sign) >> shift] += 1",
+        "counts[word >> shift] += 1",
+        "negative numbers before all positive ones",
+        ("tests/aggregation/test_selection.py",),
+    ),
+    (
+        "aggregation/selection.py",
+        'np.argsort(-np.abs(vector), kind="stable")[place]',
+        "np.argpartition(-np.abs(vector), place)[place]",
         "equal magnitudes get one index for several ranks",
         ("tests/aggregation/test_selection.py",),
     ),
@@ -158,10 +165,10 @@ MUTANTS = [
     ),
     (
         "aggregation/rank.py",
-        "if self.client is not None and group != (own := self.group(Key.from_seed(0))):",
-        "if False:",
-        "a client that draws its group again",
-        FLOWER,
+        "return self.group(Key.from_seed(0)), form.read_index(payload)",
+        "return 0, form.read_index(payload)",
+        "every client's index in one rotation",
+        HERE,
     ),
     (
         "aggregation/rank.py",
@@ -179,9 +186,9 @@ MUTANTS = [
     ),
     (
         "integrations/flower/messages.py",
-        "mechanism.of_client(client).check(payload, dimension)",
-        "mechanism.check(payload, dimension)",
-        "a server that does not know whose group it is",
+        "mechanism.of_client(client).completed(payload, dimension)",
+        "mechanism.of_client(0).completed(payload, dimension)",
+        "a server that does not know whose rotation it is",
         FLOWER,
     ),
     (

@@ -3,6 +3,7 @@
 UNIT = ("tests/aggregation/test_secagg_attacks.py", "tests/aggregation/test_secagg.py")
 SHARES = ("tests/aggregation/test_secagg_shares.py",)
 GRAPHS = ("tests/aggregation/test_secagg_graphs.py",)
+PRIMITIVES = ("tests/aggregation/test_secagg_primitives.py",)
 CLIENT = "aggregation/secagg/client.py"
 DEALING = "aggregation/secagg/dealing.py"
 GRAPHING = "aggregation/secagg/graphs.py"
@@ -164,10 +165,14 @@ MUTANTS = [
      "masks of those who left are added twice", UNIT),
     (UNMASKING, "        return [(-1, crypto.self", "        return [(+1, crypto.self",
      "self masks stay", UNIT),
-    (UNMASKING, "            if private is not None:", "            if False:",
+    (UNMASKING, "            if key is not None:", "            if False:",
      "one liar spoils the masks of one who left", UNIT),
     (UNMASKING, ".get(n, b\"\")) != KEY_BYTES:", ".get(n, b\"\")) == KEY_BYTES:",
      "a neighbour's word is not taken", UNIT),
+    (CRYPTO, "multiple if multiple >= 2**254 else", "multiple if multiple else",
+     "half of the pairs do not agree on a mask", PRIMITIVES),
+    (CLIENT, "point = group.read_point(advert.masking)", "point = advert.masking",
+     "a key outside the group is taken", UNIT),
     # What is dealt
     (CLIENT, "shares[n], context(terms, self.number, n))", "shares[n], b'')",
      "a sealed share fits any sum and pair", UNIT),
@@ -329,7 +334,7 @@ MUTANTS = [
     (TERMS, "    return math.ceil(Fraction", "    return math.floor(Fraction",
      "two thirds rounded down", UNIT),
     (TERMS, "TWO_THIRDS = 2 / 3", "TWO_THIRDS = 1 / 2", "half of the neighbours by default", UNIT),
-    (TERMS, "b\"randquant secure sum v2\\0\" + facts", "b\"randquant secure sum v2\\0\"",
+    (TERMS, "b\"randquant secure sum v3\\0\" + facts", "b\"randquant secure sum v3\\0\"",
      "all terms have one digest", UNIT),
     (TERMS, "not 2 <= count <= MOST_CLIENTS:", "not 2 <= count:",
      "terms that take a client minutes", UNIT),

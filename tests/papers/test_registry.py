@@ -31,11 +31,6 @@ ENDS = (-1.5, 1.5)
 PAPER_KEEP = Fraction(0.42)  # the double that is meant by 0.42
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, Reproduction]:
-    return {name: reproduced(name) for name in ENTRIES}
-
-
 def claim(result: Reproduction, *words: str) -> Claim:
     """The one claim whose text has all the words."""
     (only,) = [c for c in result.claims if all(word in c.text for word in words)]
@@ -48,17 +43,18 @@ def upper(value: object) -> float:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_every_entry_is_text_json_and_a_page(name, found, capsys, tmp_path, monkeypatch):
+def test_every_entry_is_text_json_and_a_page(name, capsys, tmp_path, monkeypatch):
     path = tmp_path / "page.html"
-    monkeypatch.setitem(ENTRIES, name, lambda: found[name])  # it takes seconds
+    entry = reproduced(name)
+    monkeypatch.setitem(ENTRIES, name, lambda: entry)  # it takes seconds
     assert cli.main(["reproduce", name, "--json", "--output", str(path)]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["name"] == name
     assert result["claims"]
-    for entry in result["claims"]:
-        assert entry["verdict"] in ("holds", "does not hold", "cannot be told")
-        assert entry["why"].endswith(".")
-    text = "\n".join(as_text(found[name]))
+    for claimed in result["claims"]:
+        assert claimed["verdict"] in ("holds", "does not hold", "cannot be told")
+        assert claimed["why"].endswith(".")
+    text = "\n".join(as_text(entry))
     assert max(map(len, text.splitlines())) <= 120
     for table in result["tables"]:
         assert table["title"] in " ".join(text.split())
@@ -67,10 +63,10 @@ def test_every_entry_is_text_json_and_a_page(name, found, capsys, tmp_path, monk
     check_self_contained(html)
     check_charts(html)
     words = Page(html).words
-    for entry in result["claims"]:
-        assert " ".join(entry["claim"].split()) in words
-        assert entry["why"] in words
-    assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
+    for claimed in result["claims"]:
+        assert " ".join(claimed["claim"].split()) in words
+        assert claimed["why"] in words
+    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
 
 
 def test_the_list_names_every_entry(capsys):
@@ -81,15 +77,15 @@ def test_the_list_names_every_entry(capsys):
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_every_figure_is_on_the_page(name, found):
-    html = as_page(found[name])
-    assert html.count("<figure ") == len(found[name].figures)
-    for figure in found[name].figures:
+def test_every_figure_is_on_the_page(name):
+    html = as_page(reproduced(name))
+    assert html.count("<figure ") == len(reproduced(name).figures)
+    for figure in reproduced(name).figures:
         assert f"<figcaption>{escape(figure.title)}</figcaption>" in html
         assert charts.svg(figure) in html
         assert charts.live(figure) in html
     numbers = {(row["x"], row["y"]) for row in drawn(html) if "x" in row and "y" in row}
-    lines = [line for figure in found[name].figures for line in getattr(figure, "lines", ())]
+    lines = [line for figure in reproduced(name).figures for line in getattr(figure, "lines", ())]
     assert {point for line in lines for point in line.points} <= numbers
 
 
@@ -105,9 +101,9 @@ def divergence(p: list[Fraction], q: list[Fraction], order: float) -> mpmath.mpf
 
 
 @pytest.mark.slow
-def test_rqms_figure_8_against_the_enumeration_of_all_subsets(found):
+def test_rqms_figure_8_against_the_enumeration_of_all_subsets():
     low, level, high = rqm_rows(-1.5, float(rq.rqm(1.5, 1.5, 16, 0.42).inputs[-2]), 1.5)
-    result = found["rqm-fig8"]
+    result = reproduced("rqm-fig8")
     ends, beside = claim(result, "at (clip, -clip)"), claim(result, "level beside")
     assert upper(ends.ours) == pytest.approx(float(divergence(high, low, 1000)), abs=1e-9)
     assert upper(beside.ours) == pytest.approx(float(divergence(level, low, 1000)), abs=1e-9)
@@ -117,8 +113,8 @@ def test_rqms_figure_8_against_the_enumeration_of_all_subsets(found):
     assert claim(result, "in general").verdict == "does not hold"
 
 
-def test_rqms_figure_2_against_closed_forms(found):
-    result = found["rqm-fig2"]
+def test_rqms_figure_2_against_closed_forms():
+    result = reproduced("rqm-fig2")
     for (theta, _, _), table in zip(rqm.PANELS, result.tables, strict=True):
         for row in table.rows:
             order, pbm = row[0], upper(row[-1])
@@ -134,8 +130,8 @@ def test_rqms_figure_2_against_closed_forms(found):
     assert upper(at_ends) == pytest.approx(float(divergence(high, low, 8)), abs=1e-9)
 
 
-def test_rqms_figure_3_against_enumeration(found):
-    table = found["rqm-fig3"].tables[0]  # 4 levels
+def test_rqms_figure_3_against_enumeration():
+    table = reproduced("rqm-fig3").tables[0]  # 4 levels
     grid = np.linspace(-1.5, 1.5, 30)
     for _, keep, error, theta, other, ratio in table.rows[3::4]:
         levels = [Fraction(2 * i - 3) for i in range(4)]
@@ -155,25 +151,25 @@ def test_rqms_figure_3_against_enumeration(found):
     assert upper(epsilon) == pytest.approx(
         3 * float(divergence(one, one[::-1], 1.5)), rel=1e-12, abs=0
     )
-    assert {c.verdict for c in found["rqm-fig3"].claims} == {"holds"}
+    assert {c.verdict for c in reproduced("rqm-fig3").claims} == {"holds"}
 
 
-def test_rqms_figures_9_and_10_against_roots_in_many_digits(found):
+def test_rqms_figures_9_and_10_against_roots_in_many_digits():
     low, high = (
         oracle.rqm_row(Fraction(x), Fraction(1.5 + 2.33 * 1.5), 16, PAPER_KEEP) for x in ENDS
     )
-    for order, ours, theirs in found["rqm-fig9"].tables[0].rows:
+    for order, ours, theirs in reproduced("rqm-fig9").tables[0].rows:
         one = [Fraction(1, 2) + Fraction(0.15), Fraction(1, 2) - Fraction(0.15)]
         pbm = 15 * divergence(one, one[::-1], order)
         assert upper(theirs) == pytest.approx(float(pbm), rel=1e-9, abs=0)
         ends = max(divergence(high, low, order), divergence(low, high, order))
         assert upper(ours) >= float(ends) * (1 - 1e-9)  # some other pair may be worse
         assert ours.upper - ours.lower <= 1e-12 * ours.upper
-    competitive, moderate = found["rqm-fig9"].claims
+    competitive, moderate = reproduced("rqm-fig9").claims
     assert "0.25 to 0.75" in competitive.why
     assert moderate.verdict == "holds"
-    assert {c.verdict for c in found["rqm-fig10"].claims} == {"does not hold"}
-    for table, trials in zip(found["rqm-fig10"].tables, (3, 15, 63), strict=True):
+    assert {c.verdict for c in reproduced("rqm-fig10").claims} == {"does not hold"}
+    for table, trials in zip(reproduced("rqm-fig10").tables, (3, 15, 63), strict=True):
         epsilon, _, _, theta, _, _ = table.rows[5]
         # Bernoulli rows at +-clip have the coefficient 2 sqrt(p (1 - p)); trials multiply.
         assert upper(epsilon) == pytest.approx(-trials * math.log(1 - 4 * theta**2), rel=1e-9)
@@ -194,8 +190,8 @@ def test_a_divergence_below_order_one_is_within_its_interval():
     assert trade_offs.below_one([3, 1], [3, 1], 4, Fraction(1, 2)).lower == 0
 
 
-def test_rqms_figure_7_peaks_where_its_table_does(found):
-    result = found["rqm-fig7"]
+def test_rqms_figure_7_peaks_where_its_table_does():
+    result = reproduced("rqm-fig7")
     for order, table in zip((2, 1000), result.tables, strict=True):
         cells = np.array([row[1:] for row in table.rows])
         assert cells.max() == cells[0, -1] == cells[-1, 0]
@@ -307,10 +303,10 @@ def test_a_sampled_example_in_many_dimensions():
     )
 
 
-def test_qmgeos_claims_do_not_hold(found):
+def test_qmgeos_claims_do_not_hold():
     for name in ("qmgeo-fig3", "qmgeo-fig4"):
-        assert {c.verdict for c in found[name].claims} == {"does not hold"}
-    printed = [c for c in found["qmgeo-fig4"].claims if c.paper in ("0.564", "1.807", "3.673")]
+        assert {c.verdict for c in reproduced(name).claims} == {"does not hold"}
+    printed = [c for c in reproduced("qmgeo-fig4").claims if c.paper in ("0.564", "1.807", "3.673")]
     assert len(printed) == 3
     assert all(isinstance(c.ours, str) and float(c.ours) > 10_000 for c in printed)
 
@@ -343,28 +339,28 @@ def two_bin_error(cell: optm_paper.Cell, x: float) -> float:
 
 
 @pytest.mark.parametrize("cell", [*optm_paper.TABLE_1, *optm_paper.IMPOSSIBLE], ids=str)
-def test_optms_table_1_against_quadrature(cell, found):
+def test_optms_table_1_against_quadrature(cell):
     bins = [float(b) for b in cell.channel().values if abs(b) < 1]
     exact, _ = integrate.quad(lambda x: two_bin_error(cell, x) / 2, -1, 1, points=bins or None)
-    row = next(r for r in found["optm-table1"].tables[0].rows if r[3] == cell.error and (
+    row = next(r for r in reproduced("optm-table1").tables[0].rows if r[3] == cell.error and (
         r[0] == optm_paper._named(cell)))  # fmt: skip
     # The encoder rounds inputs to 2**-32 of a cell, and quadrature meets the kinks of 32 cells.
     assert row[4] == pytest.approx(exact, rel=1e-7 if cell.mechanism in ("rqm", "erm") else 1e-5)
     assert upper(row[2]) <= cell.epsilon
 
 
-def test_optms_tables_hold_but_for_what_is_said_to_be_impossible(found):
-    claims = found["optm-table1"].claims
+def test_optms_tables_hold_but_for_what_is_said_to_be_impossible():
+    claims = reproduced("optm-table1").claims
     holding = [c for c in claims if "satisfies" in c.text or "its mean absolute error" in c.text]
     assert len(holding) == 20
     assert {c.verdict for c in holding} == {"holds"}
     assert {c.verdict for c in claims if c not in holding} == {"does not hold"}
-    optm, rqm = found["optm-table2"].claims[:3], found["optm-table2"].claims[3:]
+    optm, rqm = reproduced("optm-table2").claims[:3], reproduced("optm-table2").claims[3:]
     assert {c.verdict for c in rqm} == {"holds"}
     for claimed in optm:  # ours, on the same bins, are lower than the paper's
         assert claimed.verdict == "does not hold"
         assert claimed.ours < 0.93 * float(claimed.paper)
-    assert {c.verdict for c in found["optm-fig3"].claims} == {"holds"}
+    assert {c.verdict for c in reproduced("optm-fig3").claims} == {"holds"}
 
 
 @pytest.mark.parametrize("deviation", [0.1, 0.3])

@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 
+import numpy as np
 import pytest
 
 from randquant import cli
@@ -111,3 +113,17 @@ def test_text_page_and_json_have_the_table(found, capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed["parts"][0]["coordinates"] == 1024
     assert printed["need"]["mean_norm"] == 0.3
+
+
+def test_what_a_round_keeps_is_said_where_the_length_of_means_is_known(found):
+    """Proposition 1: 1/(1 + r²) is what the best step size leaves of a quadratic's decrease."""
+    r = found.recommended.noise.length / MEAN
+    steps = np.linspace(1e-4, 1, 20_001)  # f = x²/2 at x = 1, noise of standard deviation r
+    left = float((1 - (1 - steps) ** 2 - steps**2 * r**2).max())
+    (said,) = [each for each in found.advice if each.startswith("Of means of norm 0.2")]
+    assert f"is {r:.3g} times as long" in said
+    assert f"keeps {100 * left:.2g} %" in said
+    clients = int(re.search(r"about ([\d,]+) clients", said)[1].replace(",", ""))
+    assert clients == math.ceil(3 * r * 1000)
+    assert not any("Of means" in each for each in plan(650, 200, 200, 50, 8.0, 1e-5, bits=16,
+                                                       mechanisms=["skellam"]).advice)  # fmt: skip

@@ -313,7 +313,7 @@ def test_account_knows_the_worlds_of_a_sampled_release(rounds):
         assert epsilon == pytest.approx(compose_worlds(mixture, rounds, DELTA)[0], rel=1e-6)
         assert epsilon < rq.account([release], DELTA, quick=True).epsilon / 1.05
         # Two halves are the whole; with another release among them, Rényi composition is left.
-        if rounds > 1:
+        if rounds > 1 and release is cases[1][0]:
             half = dataclasses.replace(release, rounds=rounds // 2)
             assert rq.account([half, half], DELTA).epsilon == epsilon
             other = dataclasses.replace(release, rate=0.021, rounds=1)

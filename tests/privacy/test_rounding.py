@@ -448,7 +448,7 @@ def test_a_blanket_bound_has_the_others_their_errors_and_what_was_left_out(monke
     monkeypatch.setattr(independent, "CellLines", Recorded)
     for other in ("blankets", "block_blankets"):
         monkeypatch.setattr(independent, other, lambda *_, **__: ())
-    monkeypatch.setattr(independent, "by_classes", lambda *_: math.inf)
+    monkeypatch.setattr(independent, "by_classes", lambda *_, **__: math.inf)
     bound = independent.by_blanket(SKEWED, 9, 2.0, ENDLESS).upper
     assert seen["others"] == 8
     assert seen["error"] >= (8 + 4 * 3 + 64) * 2.0**-53

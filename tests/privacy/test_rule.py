@@ -82,7 +82,7 @@ def test_the_worst_adaptive_adversary_lies_between_both_ends(channel, releases, 
         assert adaptive_delta(channel, releases, exp(epsilon.lower)) >= Fraction(delta)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(channels(), st.floats(-44, 44))
 def test_the_dominating_pair_is_the_largest_of_all_pairs_and_no_larger(channel, at):
     p, q = dominating_pair(channel)
@@ -189,7 +189,7 @@ def test_the_lower_end_is_close_below_the_true_value_of_one_pair(releases):
     assert TRUE_EPSILON[releases] * 0.9995 <= epsilon.lower <= epsilon.epsilon
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(mechanism_channels(), st.integers(1, 10**9), st.sampled_from([1e-9, 1e-5, 0.1, 0.9]))
 def test_the_lower_end_is_below_renyi_composition(channel, releases, delta):
     from randquant.privacy.accounting.accountant import _composed, _to_epsilon
@@ -200,7 +200,7 @@ def test_the_lower_end_is_below_renyi_composition(channel, releases, delta):
 
 
 @given(mechanism_channels(), st.integers(0, 10**6), st.sampled_from([0.0, 1e-9, 1e-5, 0.1]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_quick_composition_is_never_below_the_other(channel, releases, delta):
     full = compose(channel, releases, delta).epsilon
     quick = compose(channel, releases, delta, quick=True).epsilon

@@ -63,7 +63,7 @@ def pairs(draw, channel):
     return tuple(min(max(u, -clip), clip) for u in (x, other))
 
 
-@settings(max_examples=70)
+@settings(max_examples=25)
 @given(finite_channels() | mechanism_channels(), ORDERS, st.data())
 def test_no_pair_of_inputs_exceeds_it(channel, order, data):
     found = rq.kappa(channel, order)
@@ -79,7 +79,7 @@ def test_no_pair_of_inputs_exceeds_it(channel, order, data):
         assert found.width <= 2e-4 * found.upper
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(finite_channels(), ORDERS, st.data())
 def test_all_pairs_are_bounded_at_once(channel, order, data):
     if not has_finite_kappa(channel):
@@ -101,7 +101,7 @@ def test_it_is_tight_where_rows_are_alike():
         assert lines.close(order) < lines.curvature(order) < 1.002 * lines.close(order)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(finite_channels(), ORDERS)
 def test_the_lower_end_is_attained(channel, order):
     found = rq.kappa(channel, order)
@@ -121,7 +121,7 @@ def test_the_lower_end_is_attained(channel, order):
         assert max(close) >= found.lower * (1 - 1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(channels() | mechanism_channels(), ORDERS)
 def test_it_is_finite_exactly_as_stated_and_above_fisher(channel, order):
     found = rq.kappa(channel, order)

@@ -92,7 +92,7 @@ def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypa
     """A functional call swaps weights into its model while it runs: two at once must not share."""
     learner = make_learner(digits, "mlp")
     expected = learner.updates([0, 7])[0]
-    both, seen = threading.Barrier(2, timeout=30), []
+    both, seen = threading.Barrier(2, timeout=300), []
 
     def call(model, weights, features):
         seen.append(id(model))

@@ -10,7 +10,7 @@ from randquant.training.display import WaitingBar
 
 
 def wait_for(bar: WaitingBar) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while bar._bars is None and time.monotonic() < deadline:
         time.sleep(0.01)
 

@@ -46,7 +46,7 @@ def test_a_run_of_turns_costs_one_participation_also_from_a_file(tmp_path):
     assert first.guarantee.epsilon == once.epsilon < 8
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, other)
-    assert first.upload_bytes == mechanism.upload_bytes(21) == 6
+    assert first.upload_bytes == mechanism.of_client(0).upload_bytes(21) == 1
 
 
 def test_an_attack_shows_much_of_what_is_stated_and_no_more():

@@ -1,8 +1,5 @@
 """The page of a run in a real browser, from a disk: its charts are drawn, hovered, zoomed."""
 
-import shutil
-from collections.abc import Iterator
-
 import pytest
 from browsing import until
 
@@ -11,12 +8,7 @@ from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs.page import CodeShares, EpsilonCurve, render
 
-CHROMIUM = shutil.which("chromium")
-
-pytestmark = [
-    pytest.mark.slow,  # a browser
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, and none is installed"),
-]
+pytestmark = pytest.mark.slow  # a browser
 
 METRICS = [
     RoundMetrics(at, 0.9 - 0.8 / at, 0.4 + 2 / at, 0.5, 14600, 0.3, 0.2, 0.1) for at in range(1, 31)
@@ -34,15 +26,6 @@ TEXT = render(
 
 LIVE = "[...document.querySelectorAll('figure.chart')].every(figure => figure.view)"
 DOMAIN = "document.querySelector('figure.lines').view.scale('x').domain()"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

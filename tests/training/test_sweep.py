@@ -103,9 +103,10 @@ def conduct(folder, text, *, resume=False, watcher=None):
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory):
+def grid(tmp_path_factory, trained_here):
     folder, watcher = tmp_path_factory.mktemp("sweeps") / "grid", Watcher()
-    return folder, conduct(folder, GRID, watcher=watcher), watcher
+    with trained_here():
+        return folder, conduct(folder, GRID, watcher=watcher), watcher
 
 
 def outcome(status):
@@ -207,7 +208,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path):
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while locks.held(second) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not locks.held(second), "a child outlived the sweep"

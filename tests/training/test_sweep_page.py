@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import shutil
 from pathlib import Path
 
 import pytest
@@ -145,18 +144,6 @@ def test_seeds_are_averaged():
 def test_an_infinite_epsilon_is_no_promise():
     assert results([RUNS[6]]).best == []
     assert math.isinf(RUNS[6].epsilon)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api")
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("needs Chromium, and none is installed")
-    with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -53,6 +53,39 @@ class Number:
         validate.real("high - low", high - low, low=1e-30)
         validate.real("share", self.share, above=0, below=1)
 
+    @classmethod
+    def read(cls, text: str) -> Number:
+        """A number from NAME, NAME:HIGH, NAME:LOW:HIGH or NAME:LOW:HIGH:SHARE.
+
+        Raises:
+            ValueError: it is none of these, or what it gives is out of bounds.
+
+        Example:
+            >>> Number.read("num-examples:200")
+            Number(name='num-examples', low=0.0, high=200.0, share=0.2)
+        """
+        name, *given = text.split(":")
+        try:
+            values = [float(each) for each in given]
+            if len(values) > 3:
+                raise ValueError
+        except ValueError:
+            raise ValueError(
+                f"Expected a number as NAME:LOW:HIGH or NAME:LOW:HIGH:SHARE, got {text!r}: write "
+                "num-examples:0:200, for example."
+            ) from None
+        return cls(name, 0.0, *values) if len(values) == 1 else cls(name, *values)
+
+    @property
+    def text(self) -> str:
+        """What `read` takes, to the last bit.
+
+        Example:
+            >>> Number("num-examples", 0, 200).text
+            'num-examples:0.0:200.0:0.2'
+        """
+        return ":".join([self.name, *(repr(float(x)) for x in (self.low, self.high, self.share))])
+
     @property
     def half(self) -> float:
         """Half the distance of the bounds."""

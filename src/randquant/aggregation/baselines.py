@@ -94,6 +94,12 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
     ) -> None:
         """None: there is no guarantee."""
 
+    def expected_error(self, dimension: int) -> CoordinateError:
+        """None is added: the mean is that of the clipped updates."""
+        if self.clip_norm is None or self.norm != "l2":
+            raise no_error(self)
+        return CoordinateError(0.0)
+
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
         """Far beyond the clipping threshold."""
         threshold = self.clip if self.clip_norm is None else self.clip_norm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,11 +79,14 @@ class MechanismDefaults(ABC):
 
     def mean(
         self: UpdateMechanism,
-        payloads: Iterable[bytes],
+        payloads: Iterable[bytes] | Mapping[int, bytes],
         dimension: int | None = None,
         key: Key | None = None,
     ) -> np.ndarray:
         """Check that there are enough payloads, each once, and estimate the mean."""
+        clients: list[Any] | None = None
+        if isinstance(payloads, Mapping):
+            clients, payloads = list(payloads), list(payloads.values())
         listed = received(payloads)
         if dimension is None:
             try:
@@ -93,6 +96,9 @@ class MechanismDefaults(ABC):
         dimension = validate.whole("dimension", dimension, low=1, high=MOST_COORDINATES)
         if key is not None:
             validate.kind("key", key, Key)
+        if clients is not None:
+            each = zip(clients, listed, strict=True)
+            listed = [_completed(self, client, payload, dimension) for client, payload in each]
         counted(listed, self.cohort, self.log_equal(dimension))
         return self.mean_vector(listed, dimension, key)
 
@@ -159,12 +165,13 @@ class MechanismDefaults(ABC):
         validate.whole("number", number, low=0, high=2**64 - 1)
         return self
 
-    def check(self: UpdateMechanism, payload: bytes, dimension: int) -> None:
-        """By unpacking its codes, or else by decoding it."""
+    def completed(self: UpdateMechanism, payload: bytes, dimension: int) -> bytes:
+        """As it is; checked by unpacking its codes, or else by decoding it."""
         if self.coding is not None:
             wire.unpack(self.coding, payload, self.size(dimension))
         else:
             self.mean_vector([payload], dimension, Key.from_seed(0))
+        return payload
 
     def size(self, dimension: int) -> int:
         """One number for each coordinate."""
@@ -202,6 +209,15 @@ class MechanismDefaults(ABC):
             f"Expected a mechanism of this package, got a {type(self).__name__}: it cannot be "
             "saved or sent."
         )
+
+
+def _completed(mechanism: UpdateMechanism, client: int, payload: bytes, dimension: int) -> bytes:
+    """A client's payload with what follows from its number; an error names the client."""
+    try:
+        return mechanism.of_client(client).completed(payload, dimension)
+    except ValueError as error:
+        what = str(error).removeprefix("payload 0: ")
+        raise ValueError(f"payload of client {client}: {what}") from error
 
 
 def error_of(

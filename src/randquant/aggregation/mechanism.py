@@ -5,7 +5,7 @@ Planning, accounting, audit, training and engines use this protocol only, never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,12 +63,15 @@ class UpdateMechanism(Protocol):
         ...
 
     def mean(
-        self, payloads: Iterable[bytes], dimension: int | None = None, key: Key | None = None
+        self,
+        payloads: Iterable[bytes] | Mapping[int, bytes],
+        dimension: int | None = None,
+        key: Key | None = None,
     ) -> np.ndarray:
         """On the server: estimate the mean of the clipped updates.
 
         Args:
-            payloads: one of each client.
+            payloads: one of each client; by its number, those of `of_client`.
             dimension: coordinates of an update; None to read it from the payloads.
             key: for a server that adds noise of its own (`central` trust); others need none.
 
@@ -199,7 +202,8 @@ class UpdateMechanism(Protocol):
         """The mechanism of one client, for the client and for a server that knows its number.
 
         What a client could choose beside its update, such as a rotation, then follows from its
-        number and the round's seed. `mean` of the round's mechanism decodes its payloads.
+        number and the round's seed, and need not be sent. `mean` of the round's mechanism decodes
+        its payloads, given by number.
 
         Args:
             number: public whole number below 2**64, another one for each client.
@@ -209,8 +213,11 @@ class UpdateMechanism(Protocol):
         """
         ...
 
-    def check(self, payload: bytes, dimension: int) -> None:
-        """Check one payload.
+    def completed(self, payload: bytes, dimension: int) -> bytes:
+        """Check one payload, and add what follows from its client's number.
+
+        Returns:
+            The payload as `mean` of the round's mechanism takes it in a list.
 
         Raises:
             ValueError: it is no payload of this mechanism, for updates of this dimension.

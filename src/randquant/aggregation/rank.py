@@ -56,12 +56,13 @@ class RankMechanism(MechanismDefaults):
             Rényi order for which the shape of a table for many participations is the best.
         tuned_to: the neighbouring relation for which the table is the best one; its guarantee is
             known for both.
-        groups: how many groups of clients there are, each with a rotation of its own; a client's is
-            drawn with its key, whatever its update, and stated in its payload.
+        groups: how many groups of clients there are, each with a rotation of its own; the group of
+            a client without a number is drawn with its key, whatever its update, and stated in its
+            payload.
         rotation_seed: public, the same for all clients and the server, and fixed before the updates
             are known; of each round another one, see `in_round`.
         client: number of the client whose updates these are, see `of_client`: its group follows
-            from that and `rotation_seed`, and payloads of other groups are refused.
+            from that and `rotation_seed`, and its payloads are the index alone.
         unbiased: whether ranks are those of blocks of coordinates, each rotated uniformly: beyond
             64 coordinates the mean is then exactly unbiased, with a larger error; two levels only.
 
@@ -84,9 +85,11 @@ class RankMechanism(MechanismDefaults):
     Example:
         >>> mechanism = RankMechanism(clip_norm=1.0, epsilon=4.0)
         >>> update, root = np.full(5, 0.1, dtype=np.float32), Key.from_seed(0)
-        >>> payloads = [mechanism.encode(update, root.fold_in(client)) for client in range(2)]
-        >>> mechanism.mean(payloads, 5).shape, len(payloads[0])
-        ((5,), 6)
+        >>> payloads = {n: mechanism.of_client(n).encode(update, root.fold_in(n)) for n in (3, 8)}
+        >>> mechanism.mean(payloads, 5).shape, len(payloads[3])
+        ((5,), 1)
+        >>> len(mechanism.encode(update, root))  # without a number: it states its group
+        6
     """
 
     clip_norm: float
@@ -146,9 +149,9 @@ class RankMechanism(MechanismDefaults):
             key = Key.from_seed(self.rotation_seed).fold_in("client", self.client)
         return int(draw_below(self.groups, key.fold_in("group"))[0])
 
-    def check(self, payload: bytes, dimension: int) -> None:
-        """As payloads say, and that it is of the client's own group."""
-        self._read(payload, dimension)
+    def completed(self, payload: bytes, dimension: int) -> bytes:
+        """With the group that the client has by its number, whatever it used: it has no choice."""
+        return self.form(dimension).payload(*self._read(payload, dimension))
 
     def rotation(self, dimension: int, group: int) -> GroupRotation | BlockRotation:
         """The rotation of a group's updates."""
@@ -165,22 +168,25 @@ class RankMechanism(MechanismDefaults):
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Draw a group and a rank, and find the index that has it."""
-        form = self.form(vector.size)
-        direction, norm = _direction(finite(vector).astype(np.float64))
+        form, (direction, norm) = self.form(vector.size), _direction(vector)
         key.claim()
         group = self.group(key)
+        index = self._index(direction, norm, group, key)
+        return form.index(index) if self.client is not None else form.payload(group, index)
+
+    def _index(self, direction: np.ndarray, norm: float, group: int, key: Key) -> int:
+        """Draw the index that is sent."""
+        dimension = direction.size
         # theory/rank.md, Proposition 3: any probability is covered, also a rounded one.
         sent = min(norm / self.clip_norm, 1.0)
         if int(key.fold_in("length").words(1)[0]) >= int(sent * 2.0**64):
-            return form.payload(group, int(draw_below(2 * form.size, key.fold_in("uniform"))[0]))
-        turned, table = (
-            self.rotation(vector.size, group).forward(direction),
-            self.table(vector.size),
-        )
-        if self._in_blocks(vector.size):
-            return form.payload(group, draw_index(turned, table, key))
+            return int(draw_below(2 * self.size(dimension), key.fold_in("uniform"))[0])
+        turned = self.rotation(dimension, group).forward(direction)
+        table = self.table(dimension)
+        if self._in_blocks(dimension):
+            return draw_index(turned, table, key)
         rank = int(ranks_of(table, draw_below(table.total, key.fold_in("rank")))[0])
-        return form.payload(group, index_at(turned, rank))
+        return index_at(turned, rank)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Add up each group's signed coordinates, and rotate each group's sum back."""
@@ -203,13 +209,13 @@ class RankMechanism(MechanismDefaults):
 
     def log_equal(self, dimension: int) -> float:
         """As often as two clients share a group and send its likeliest index."""
-        table = self.table(dimension)
-        return min(math.log(table.weights[0] / table.total / self.groups) + 1e-12, 0.0)
+        table, groups = self.table(dimension), self.groups if self.client is None else 1
+        return min(math.log(table.weights[0] / table.total / groups) + 1e-12, 0.0)
 
     def payload_bytes(self, dimension: int) -> int:
-        """CHECK, the group and the index."""
+        """The index alone of a client with a number; else what decodes it comes before."""
         form = self.form(dimension)
-        return CHECK + form.of_group + form.of_index
+        return form.bytes if self.client is None else form.of_index
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
         """The same: nothing is masked."""
@@ -247,22 +253,29 @@ class RankMechanism(MechanismDefaults):
 
     def _read(self, payload: bytes, dimension: int) -> tuple[int, int]:
         """(group, index) of a payload, or ValueError."""
-        group, index = self.form(dimension).read(payload)
+        form = self.form(dimension)
+        if self.client is None:
+            return form.read(payload)
         # Whoever chose a group after seeing its rotations could push the mean in a direction.
-        if self.client is not None and group != (own := self.group(Key.from_seed(0))):
-            raise ValueError(
-                f"Expected group {own}, which client {self.client} has in this round, got {group}: "
-                "a client does not choose its rotation."
-            )
-        return group, index
+        return self.group(Key.from_seed(0)), form.read_index(payload)
+
+
+PART = 2**14
+"""Coordinates that are widened at a time, in cache: a copy of an update takes longer to touch."""
 
 
 def _direction(vector: np.ndarray) -> tuple[np.ndarray, float]:
-    """(a multiple of the vector, its norm), without overflow."""
-    largest = float(np.abs(vector).max(initial=0.0))
+    """(a multiple of the vector, its norm), without overflow; ValueError unless it is finite."""
+    parts = (vector[at : at + PART].astype(np.float64) for at in range(0, vector.size, PART))
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = sum(float(part @ part) for part in parts)
+    if 1e-200 < square < 1e300:
+        return vector, math.sqrt(square)
+    wide = finite(vector).astype(np.float64)
+    largest = float(np.abs(wide).max(initial=0.0))
     if largest == 0:
-        return vector, 0.0
-    direction = vector / largest
+        return wide, 0.0
+    direction = wide / largest
     return direction, math.sqrt(float(direction @ direction)) * largest
 
 

@@ -6,16 +6,17 @@ from binascii import crc_hqx
 from dataclasses import dataclass
 
 CHECK = 2
-"""Bytes of a payload that tell its table, dimension and rotations from others."""
+"""Bytes of a payload that stands alone: they tell its table, dimension and rotations."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankForm:
-    """The payload of an index: CHECK, the client's group, the index, all little-endian.
+    """Two forms of an index: alone, and in a payload that says what else is needed to decode it.
 
-    CHECK bytes are the CRC-16 of what follows, begun with `check`: no changed byte is read, nor a
-    payload whose form has another `check`, which one of 65,536 others has not.
-    Index j < size is coordinate j, size + j its negative.
+    Index j < size is coordinate j, size + j its negative, little-endian. A client whose number the
+    server knows sends only that. A payload that stands alone has CHECK and the client's group
+    before it. CHECK is the CRC-16 of what follows, begun with `check`: no changed byte is read, nor
+    a payload whose form has another `check`, which one of 65,536 others has not.
 
     Attributes:
         check: CHECK bytes of a digest of the table, dimension and rotation.
@@ -30,35 +31,59 @@ class RankForm:
     @property
     def of_group(self) -> int:
         """Bytes of a group."""
-        return ((self.groups - 1).bit_length() + 7) // 8
+        return _width(self.groups)
 
     @property
     def of_index(self) -> int:
         """Bytes of an index."""
-        return ((2 * self.size - 1).bit_length() + 7) // 8
+        return _width(2 * self.size)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a payload that stands alone."""
+        return CHECK + self.of_group + self.of_index
+
+    def index(self, index: int) -> bytes:
+        """Write an index alone."""
+        return index.to_bytes(self.of_index, "little")
+
+    def read_index(self, payload: bytes) -> int:
+        """Read an index alone, or raise ValueError."""
+        if len(payload) != self.of_index:
+            raise ValueError(
+                f"Expected an index of {self.of_index} bytes, got {len(payload)}: a client whose "
+                "number is known sends nothing else."
+            )
+        return _below(2 * self.size, "index", payload)
 
     def payload(self, group: int, index: int) -> bytes:
-        """Put a payload together."""
-        parts = group.to_bytes(self.of_group, "little"), index.to_bytes(self.of_index, "little")
-        body = b"".join(parts)
+        """Write a payload that stands alone."""
+        body = group.to_bytes(self.of_group, "little") + self.index(index)
         return self._checked(body) + body
 
-    def _checked(self, body: bytes) -> bytes:
-        return crc_hqx(body, int.from_bytes(self.check, "little")).to_bytes(CHECK, "little")
-
     def read(self, payload: bytes) -> tuple[int, int]:
-        """Read (group, index), or raise ValueError."""
-        wanted = CHECK + self.of_group + self.of_index
-        if len(payload) != wanted:
-            raise ValueError(f"Expected a payload of {wanted} bytes, got {len(payload)}.")
+        """Read (group, index) of a payload that stands alone, or raise ValueError."""
+        if len(payload) != self.bytes:
+            raise ValueError(f"Expected a payload of {self.bytes} bytes, got {len(payload)}.")
         if payload[:CHECK] != self._checked(payload[CHECK:]):
             raise ValueError(
                 "Expected a payload of this table, dimension and rotation, got another's or a "
                 "damaged one: encode with the same mechanism."
             )
-        group = int.from_bytes(payload[CHECK : CHECK + self.of_group], "little")
-        index = int.from_bytes(payload[CHECK + self.of_group :], "little")
-        for name, value, count in (("group", group, self.groups), ("index", index, 2 * self.size)):
-            if value >= count:
-                raise ValueError(f"Expected {name} below {count}, got {value}: it is damaged.")
-        return group, index
+        group = _below(self.groups, "group", payload[CHECK : CHECK + self.of_group])
+        return group, self.read_index(payload[CHECK + self.of_group :])
+
+    def _checked(self, body: bytes) -> bytes:
+        return crc_hqx(body, int.from_bytes(self.check, "little")).to_bytes(CHECK, "little")
+
+
+def _width(count: int) -> int:
+    """Bytes of a number below count."""
+    return ((count - 1).bit_length() + 7) // 8
+
+
+def _below(count: int, name: str, written: bytes) -> int:
+    value = int.from_bytes(written, "little")
+    if value >= count:
+        raise ValueError(f"Expected {name} below {count}, got {value}: it is damaged.")
+    return value

@@ -26,21 +26,21 @@ def place_of(vector: np.ndarray, place: int) -> int:
         >>> [place_of(np.array([2.0, -5.0, -2.0]), place) for place in range(3)]
         [1, 0, 2]
     """
-    magnitudes = np.abs(vector)
     if vector.size <= SORTED:
-        return int(np.argsort(-magnitudes, kind="stable")[place])
-    indices, before = _in_bin(magnitudes.view(np.uint64), place)
-    order = np.argsort(-magnitudes[indices], kind="stable")
+        return int(np.argsort(-np.abs(vector), kind="stable")[place])
+    indices, before = _in_bin(vector.view(np.uint64), place)
+    order = np.argsort(-np.abs(vector[indices]), kind="stable")
     return int(indices[order[place - before]])
 
 
 @numba.njit(nogil=True, cache=True)
 def _in_bin(bits: np.ndarray, place: int) -> tuple[np.ndarray, int]:
     """(indices, before): those whose bin holds the place, and how many magnitudes are in larger."""
-    shift = np.uint64(47)  # of floats that are not negative, the order is that of their bits
+    # Of floats that are not negative the order is that of their bits: first the sign goes.
+    sign, shift = np.uint64(1), np.uint64(48)
     counts = np.zeros(_BINS, dtype=np.int64)
     for word in bits:
-        counts[word >> shift] += 1
+        counts[(word << sign) >> shift] += 1
     at, before = _BINS - 1, 0
     while before + counts[at] <= place:
         before += counts[at]
@@ -48,7 +48,7 @@ def _in_bin(bits: np.ndarray, place: int) -> tuple[np.ndarray, int]:
     indices = np.empty(counts[at], dtype=np.int64)
     found = 0
     for index in range(bits.size):
-        if bits[index] >> shift == np.uint64(at):
+        if (bits[index] << sign) >> shift == np.uint64(at):
             indices[found] = index
             found += 1
     return indices, before

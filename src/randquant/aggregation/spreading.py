@@ -96,6 +96,7 @@ class GroupRotation:
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Rotate a vector (d,) to (size,), float64."""
+        x = _sized(x, (self.dimension,))
         if self.size <= UNIFORM_UP_TO:
             return Reflections(self._key, self.size).forward(x)
         y = np.zeros(self.size)
@@ -107,6 +108,7 @@ class GroupRotation:
 
     def inverse(self, y: np.ndarray) -> np.ndarray:
         """Rotate a vector (size,) back to (d,), float64, without the padding."""
+        y = _sized(y, (self.size,))
         if self.size <= UNIFORM_UP_TO:
             return Reflections(self._key, self.size).inverse(y)
         x = np.array(y, dtype=np.float64)
@@ -195,7 +197,7 @@ class BlockRotation:
         """Rotate a vector (d,) to (block, blocks), float64: a block is a column."""
         block, blocks = block_shape(self.dimension)
         y = np.zeros(block * blocks)
-        y[: self.dimension] = x
+        y[: self.dimension] = _sized(x, (self.dimension,))
         for number in range(BLOCK_PASSES if blocks > 1 else 0):
             _flip(y, self._words(number, y.size))
             hadamard(y, math.sqrt(y.size))
@@ -204,7 +206,8 @@ class BlockRotation:
     def inverse(self, y: np.ndarray) -> np.ndarray:
         """Rotate (block, blocks), or (block · blocks,), back to (d,), float64."""
         block, blocks = block_shape(self.dimension)
-        x, turned = np.zeros((block, blocks)), y.reshape(block, blocks)
+        x = np.zeros((block, blocks))
+        turned = _sized(y, (block * blocks,), x.shape).reshape(x.shape)
         used = np.flatnonzero(turned.any(axis=0))
         x[:, used] = self._within(block).inverse(turned[:, used])
         x = x.reshape(-1)
@@ -222,6 +225,16 @@ class BlockRotation:
 
     def _within(self, block: int) -> Reflections:
         return Reflections(self._key.fold_in("within"), block)
+
+
+def _sized(x: np.ndarray, *shapes: tuple[int, ...]) -> np.ndarray:
+    """The array; ValueError unless it has one of the shapes: compiled code does not look."""
+    if np.shape(x) not in shapes:
+        raise ValueError(
+            f"Expected an array of shape {shapes[0]} to rotate, got {np.shape(x)}: this rotation "
+            "is of another dimension."
+        )
+    return x
 
 
 @numba.njit(nogil=True, cache=True)

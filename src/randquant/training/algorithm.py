@@ -53,7 +53,7 @@ class Round:
     which tells whether the round gave the same when it is computed again.
     `seconds_gradient` is the part of the wall time that workers spent in forward and backward
     passes; `seconds_protect` is all the rest of the round. `threshold` is what clients clipped to,
-    if it follows a quantile.
+    if it follows a quantile; `numbers` what they sent beside their updates (`Collected`).
     """
 
     train_loss: float | None
@@ -62,6 +62,7 @@ class Round:
     seconds_protect: float
     mean: str = ""
     threshold: float | None = None
+    numbers: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ def distributed_sgd(
             seconds_protect=max(total - collected.seconds_gradient, 0.0),
             mean=hashlib.sha256(collected.mean.tobytes()).hexdigest(),
             threshold=state.threshold,
+            numbers=collected.numbers,
         )
 
     return Algorithm(init, apply)

@@ -201,12 +201,14 @@ class Learner:
                 rows.append(weighting.applied(update, int(self._sizes[client])))
         return torch.from_numpy(np.stack(rows)).to(self._device)
 
-    def evaluate(self) -> Evaluation:
-        """Accuracy and loss of the loaded weights on test data."""
+    def evaluate(self, client: int | None = None) -> Evaluation:
+        """Accuracy and loss of the loaded weights on test data, or on all of a client's."""
         model, classes = self._copies.shared().eval(), self.problem.classes
         right, labels, loss, count = 0, 0, 0.0, 0
-        with torch.inference_mode(), seeded(0, self._device):
-            for features, targets in self._data.tests():
+        # Clients are on several threads, unless they draw random numbers.
+        own = client is not None and not self.problem.draws
+        with torch.inference_mode(), nullcontext() if own else seeded(0, self._device):
+            for features, targets in self._data.batches(client):
                 output = model(features)
                 loss += float(self._loss(output, targets)) * len(targets)
                 count += len(targets)
@@ -214,9 +216,7 @@ class Learner:
                     right += int((output.argmax(dim=1) == targets).sum())
                     labels += targets.numel()
         work_mode(model, self.problem.still)
-        if not count:
-            return Evaluation(None, None)
-        return Evaluation(right / labels if labels else None, loss / count)
+        return Evaluation(right / labels if labels else None, loss / count if count else None)
 
     def _steps(self, client: int, key: Key | None) -> list[np.ndarray]:
         """The samples of each local step."""

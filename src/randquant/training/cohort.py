@@ -32,7 +32,8 @@ class Collected(NamedTuple):
         seconds_gradient: wall time of forward and backward passes, in seconds.
         squares: what the next round's mechanism adapts to (`UpdateMechanism.noted`).
         threshold: that clients clip to in the next round, if numbers travel beside updates.
-        numbers: decoded means of these numbers.
+        numbers: decoded means of what clients sent beside their updates, each with the standard
+            deviation of its noise as `NAME_deviation`; None for nothing.
     """
 
     mean: np.ndarray
@@ -71,7 +72,7 @@ def collector(
         mechanism: protects and aggregates them.
         pool, workers: threads that clients are simulated on; they do not change the result.
         hidden: how clients take part if nobody sees which of them do; None if it is seen.
-        beside: what clients send beside their updates, of `loss` and `examples`; None for nothing.
+        beside: what clients send beside their updates, of `config.MEASURED`; None for nothing.
 
     Guarantees:
         With hidden cohorts whose size varies, every client's payload is in the sum, an encoding of
@@ -80,7 +81,8 @@ def collector(
     channel = mechanism.coordinate_channel
     size = learner.dimension + (0 if beside is None else beside.extra)
     filled = None if hidden is None or hidden.draw == "fixed" else hidden
-    if filled is None and learner.on_gpu and channel is not None and channel.lattice:
+    alone = filled is None and beside is None
+    if alone and learner.on_gpu and channel is not None and channel.lattice:
         return functools.partial(_on_gpu, learner, mechanism, channel)
 
     def upload(
@@ -94,9 +96,9 @@ def collector(
             with named(learner.problem.clients.names[client]):
                 finite(update)
         if beside is not None and threshold is not None:
-            updates = _joined(beside, learner, clients, updates, losses, threshold)
+            updates = _joined(beside, learner, clients, updates, threshold)
         keys = [key.fold_in("client", client) for client in clients]
-        return encoder.encode_many(updates, keys), losses, seconds
+        return _encoded(encoder, clients, updates, keys), losses, seconds
 
     def by_payloads(
         cohort: Sequence[int],
@@ -119,14 +121,27 @@ def collector(
             # theory/sampling.md, Proposition 22: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
         squares = now.noted(squares, mean, clients)
-        mean, threshold, numbers = _parted(beside, mean, threshold)
+        mean, threshold, numbers = _parted(beside, mean, threshold, now, clients)
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
-        sent = senders * now.upload_bytes(size, senders or None)
+        sent = senders * now.of_client(0).upload_bytes(size, senders or None)
         return Collected(mean, losses, sent, seconds, squares, threshold, numbers)
 
     return by_payloads
+
+
+def _encoded(
+    mechanism: UpdateMechanism, clients: Sequence[int], updates: np.ndarray, keys: Sequence[Key]
+) -> list[bytes]:
+    """What some clients send, completed by what the server knows of each."""
+    if mechanism.of_client(0) is mechanism:  # nothing follows from a client's number
+        return mechanism.encode_many(updates, keys)
+    payloads = []
+    for client, update, key in zip(clients, updates, keys, strict=True):
+        own = mechanism.of_client(client)
+        payloads.append(own.completed(own.encode(update, key), len(update)))
+    return payloads
 
 
 def _joined(
@@ -134,26 +149,38 @@ def _joined(
     learner: Learner,
     clients: Sequence[int],
     updates: np.ndarray,
-    losses: np.ndarray,
     threshold: float,
 ) -> np.ndarray:
     """What some clients encode: their updates and numbers, (n, d + extra) float32."""
-    sizes = learner.problem.clients.sizes[list(clients)]
-    rows = [
-        beside.joined(update, {"loss": loss, "examples": size}, threshold)
-        for update, loss, size in zip(updates, losses, sizes, strict=True)
-    ]
+    rows = []
+    for client, update in zip(clients, updates, strict=True):
+        with named(learner.problem.clients.names[client]):
+            rows.append(beside.joined(update, _measured(beside, learner, client), threshold))
     return np.array(rows, dtype=np.float32).reshape(len(rows), updates.shape[1] + beside.extra)
 
 
+def _measured(beside: Alongside, learner: Learner, client: int) -> dict[str, float]:
+    """A client's numbers, as far as they are sent: of the loaded weights on all of its data."""
+    names = {number.name for number in beside.numbers}
+    found = {"num-examples": float(learner.problem.clients.sizes[client])}
+    if names & {"accuracy", "loss"}:
+        scores = learner.evaluate(client)
+        measured = {"accuracy": scores.accuracy, "loss": scores.loss}
+        found |= {name: value for name, value in measured.items() if value is not None}
+    return found
+
+
 def _parted(
-    beside: Alongside | None, mean: np.ndarray, threshold: float | None
-) -> tuple[np.ndarray, float | None, dict[str, float] | None]:
-    """The mean update, the next threshold and the numbers, as far as there are any."""
+    beside: Alongside | None, mean: np.ndarray, threshold: float | None, now: UpdateMechanism,
+    clients: int,
+) -> tuple[np.ndarray, float | None, dict[str, float] | None]:  # fmt: skip
+    """The mean update, the next threshold and the numbers (see `Collected`), if there are any."""
     if beside is None or threshold is None:
         return mean, threshold, None
-    parted = beside.parted(mean, threshold)
-    return parted.update, parted.threshold, parted.numbers
+    update, numbers, moved = beside.parted(mean, threshold)
+    coordinate = now.expected_error(len(mean)).deviation(clients)
+    noise = {f"{name}_deviation": beside.deviation(name, coordinate) for name in numbers}
+    return update, moved, {**numbers, **noise} or None
 
 
 def _known(cohort: Sequence[int], hidden: HiddenCohorts | None) -> int:
@@ -183,7 +210,8 @@ def _zeros(
     for start in range(0, len(absent), ZEROS_AT_ONCE):
         some = absent[start : start + ZEROS_AT_ONCE]
         zeros = np.zeros((len(some), size), dtype=np.float32)
-        payloads += mechanism.encode_many(zeros, [key.fold_in("client", each) for each in some])
+        keys = [key.fold_in("client", each) for each in some]
+        payloads += _encoded(mechanism, some, zeros, keys)
     return payloads
 
 

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from randquant._internal import declared, validate
 from randquant._internal.declared import Clients, Count, Data, Files, Mechanism, Privacy, Server
+from randquant.aggregation.alongside import Number
 from randquant.privacy.accounting.hidden import Draw
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -31,6 +32,10 @@ MostCount = Annotated[int, Meta(ge=1, le=2**40)]
 Step = Annotated[float, Meta(gt=0, le=1e30)]
 Share = Annotated[float, Meta(gt=0, lt=1)]
 NormName = Literal["l1", "l2"]
+
+MEASURED = ("accuracy", "loss", "num-examples")
+"""Numbers that a client may send beside its update: of the model that it is given, on its own data;
+and how many examples it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,11 @@ class TrainConfig:
         clip_quantile: let the threshold follow this quantile of the clients' norms, from clip_norm
             on, by a private number that each client sends beside its update; by default it is
             clip_norm throughout.
+        numbers: what clients send beside their updates, in the same noisy sum and the same account:
+            accuracy, loss, num-examples, each as NAME:LOW:HIGH with public bounds (NAME alone for 0
+            to 1); by default nothing.
+        weighted_by: weight updates by this one of the numbers, up to its bound; by default all
+            count alike.
     """
 
     dataset: Data[str]
@@ -142,6 +152,8 @@ class TrainConfig:
     public: Data[str] = ""
     most_examples: Clients[MostCount | None] = None
     clip_quantile: Mechanism[Share | None] = None
+    numbers: Clients[tuple[str, ...] | None] = None
+    weighted_by: Clients[str | None] = None
     coordinates: Mechanism[Annotated[int, Meta(ge=1, le=2**30)] | Literal["auto"] | None] = None
 
     def __post_init__(self) -> None:
@@ -151,7 +163,7 @@ class TrainConfig:
             object.__setattr__(self, "stop_at_epsilon", None)
         if self.server_optimizer in OLD_OPTIMIZERS:
             object.__setattr__(self, "server_optimizer", OLD_OPTIMIZERS[self.server_optimizer])
-        for name in ("parts", "frozen"):  # lists in JSON and TOML
+        for name in ("parts", "frozen", "numbers"):  # lists in JSON and TOML
             if isinstance(patterns := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(patterns))
 
@@ -191,6 +203,8 @@ ADDED = {
     "most_examples": None,
     "coordinates": None,
     "clip_quantile": None,
+    "numbers": None,
+    "weighted_by": None,
 }
 """Settings that version 0.1.0 does not have, and their defaults."""
 
@@ -224,7 +238,7 @@ def check_config(config: TrainConfig) -> None:
     declared.checked(config)
     validate.whole("cohort", config.cohort, high=config.population)
     _check_local(config)
-    _check_clip(config)
+    _check_beside(config)
     _check_sampling(config)
     most = config.max_participations
     if most is not None:
@@ -257,16 +271,19 @@ def _check_local(config: TrainConfig) -> None:
         )
 
 
-def _check_clip(config: TrainConfig) -> None:
-    """Check that a threshold that follows a quantile is one of whole clients' L2 norms."""
-    if config.clip_quantile is None:
+def _check_beside(config: TrainConfig) -> None:
+    """Check that numbers beside updates, and the quantile, are of whole clients' L2 norms."""
+    names = [name for name in ("clip_quantile", "numbers", "weighted_by") if getattr(config, name)]
+    if not names:
         return
     for name, plain in (("unit", "client"), ("norm", "l2"), ("most_examples", None)):
         if (given := getattr(config, name)) != plain:
             raise ValueError(
-                f"Expected {name}={plain} with clip_quantile, got {given}: the quantile is of the "
-                "L2 norms of clients' updates, and each is clipped and sent as one vector."
+                f"Expected {name}={plain} with {names[0]}, got {given}: the numbers of a client "
+                "and its update are clipped in L2, and sent, as one vector."
             )
+    for number in map(Number.read, config.numbers or ()):
+        validate.choice("a number of numbers", number.name, MEASURED)
 
 
 def _check_sampling(config: TrainConfig) -> None:

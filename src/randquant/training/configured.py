@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from randquant._internal.serialization import to_json
+from randquant.aggregation.alongside import Alongside, Number, QuantileClip
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.saved import from_record
@@ -70,8 +71,32 @@ def hidden_cohorts(config: TrainConfig) -> HiddenCohorts | None:
 
 
 def beside(config: TrainConfig) -> int:
-    """How many numbers a client sends beside its update, in the same release."""
-    return 0 if config.clip_quantile is None else 1
+    """How many numbers a client sends beside its update, in the same release.
+
+    Example:
+        >>> beside(TrainConfig("digits", "softmax", "rqm", numbers=("accuracy", "loss:0:5")))
+        2
+    """
+    return len(config.numbers or ()) + (config.clip_quantile is not None)
+
+
+def alongside_of(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside | None:
+    """What a client sends beside its update; None for nothing.
+
+    Raises:
+        ValueError: the mechanism does not clip whole updates, or the numbers do not go together.
+    """
+    if not beside(config) and config.weighted_by is None:
+        return None
+    if mechanism.clip_norm is None:
+        what = "numbers" if config.clip_quantile is None else "clip_quantile"
+        raise ValueError(
+            f"Expected a clip_norm with {what}, got none: numbers share the norm of an update, "
+            "and coordinates are clipped one by one here."
+        )
+    clip = None if config.clip_quantile is None else QuantileClip(config.clip_quantile)
+    numbers = tuple(map(Number.read, config.numbers or ()))
+    return Alongside(mechanism.clip_norm, numbers, clip, config.weighted_by)
 
 
 def record_of(mechanism: UpdateMechanism) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import nn
 
 from randquant._internal import validate
 from randquant._internal.progress import reporting
+from randquant.aggregation.alongside import Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.hidden import Draw
@@ -64,6 +65,8 @@ def train(
     max_participations: int | None = None,
     clip_norm: float = DEFAULT_CLIP_NORM,
     clip_quantile: float | None = None,
+    numbers: Sequence[Number] = (),
+    weighted_by: str | None = None,
     coordinates: int | Literal["auto"] | None = None,
     local_epochs: int | None = None,
     batch: int | None = None,
@@ -130,6 +133,13 @@ def train(
             on: 0.5 clips about half of the updates. Each client sends beside its update whether it
             was clipped, in the same noisy sum and the same account; that costs the update 2 % more
             noise (`docs/theory/alongside.md`). None for clip_norm throughout.
+        numbers: what each client sends beside its update, in the same noisy sum and the same
+            account: `accuracy` and `loss` of the model that it is given, on all of its data, and
+            `num-examples`, each a `Number` with public bounds. The cohort's means are in the
+            history and the report. Each costs the update 2 % more noise.
+        weighted_by: weight updates by this one of the numbers, up to its bound, and divide by the
+            released mean weight (`docs/theory/alongside.md`, Proposition 4). None to count all
+            alike.
         coordinates: how many coordinates of a rotated update are sent, a public random subset that
             is drawn anew in each round; None for all. A tenth of them costs a tenth of the bytes at
             the same epsilon, and little accuracy where noise rules (`docs/theory/subsets.md`).
@@ -196,22 +206,20 @@ def train(
     """
     problem = problem_of(model, clients, loss=loss, test=test, parts=parts, frozen=frozen,
                          buffers=buffers, columns=columns, public=public)  # fmt: skip
-    rounds, everyone = validate.whole("rounds", rounds, low=1), len(problem.clients)
     config = TrainConfig(
-        dataset=OWN, model=OWN, mechanism="", population=everyone, rounds=rounds, delta=delta,
-        cohort=min(everyone, LARGEST_COHORT) if cohort is None else cohort, partition="natural",
-        learning_rate=_rate(learning_rate, server_optimizer), seed=seed, device=device,
-        evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
-        threads=threads, trust=trust, clip_norm=clip_norm, neighboring=neighboring,
-        stop_at_epsilon=_limit(epsilon), max_participations=max_participations, sampling=sampling,
-        batch=batch, local_epochs=_epochs(local_epochs, unit, local_learning_rate), unit=unit,
+        dataset=OWN, model=OWN, mechanism="", population=len(problem.clients), rounds=rounds,
+        cohort=_or(cohort, min(len(problem.clients), LARGEST_COHORT)), delta=delta, trust=trust,
+        partition="natural", clip_norm=clip_norm, numbers=_texts(numbers), weighted_by=weighted_by,
+        evaluate_every=_or(evaluate_every, _tenth(rounds)), checkpoint_every=checkpoint_every,
+        learning_rate=_rate(learning_rate, server_optimizer), seed=seed, device=device, unit=unit,
         local_learning_rate=_local(unit, local_learning_rate), loss=_named(loss), buffers=buffers,
-        parts=_tuple(parts), frozen=_tuple(frozen), most_examples=most_examples,
-        problem=problem.digest, coordinates=coordinates, checkpoint_every=checkpoint_every,
-        clip_quantile=clip_quantile,
+        local_epochs=_epochs(local_epochs, unit, local_learning_rate), neighboring=neighboring,
+        parts=_tuple(parts), frozen=_tuple(frozen), sampling=sampling, threads=threads, batch=batch,
+        max_participations=max_participations, most_examples=most_examples, problem=problem.digest,
+        stop_at_epsilon=_limit(epsilon), coordinates=coordinates, clip_quantile=clip_quantile,
     )  # fmt: skip
-    asked = mechanism, bits, server_optimizer
-    return _trained(TrainingRequest(problem, config, *asked), folder, on_round, baseline, progress)
+    request = TrainingRequest(problem, config, mechanism, bits, server_optimizer)
+    return _trained(request, folder, on_round, baseline, progress)
 
 
 def _trained(
@@ -339,6 +347,14 @@ def _callbacks(on_round: OnRound | Sequence[OnRound] | None) -> tuple[OnRound, .
     return found
 
 
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given
+
+
+def _tenth(rounds: int) -> int:
+    return max(1, validate.whole("rounds", rounds, low=1) // 10)
+
+
 def _limit(epsilon: float | None) -> float | None:
     """The target, under its name here."""
     if epsilon is None or epsilon == math.inf:
@@ -362,14 +378,19 @@ def _local(unit: str, rate: float | None) -> float | None:
 
 
 def _epochs(given: int | None, unit: str, rate: float | None) -> int:
-    if given is not None:
-        return given
-    return 1 if _local(unit, rate) is None else LOCAL_EPOCHS
+    return _or(given, 1 if _local(unit, rate) is None else LOCAL_EPOCHS)
 
 
 def _named(loss: Loss) -> str:
     name = getattr(loss, "__name__", type(loss).__name__)
     return name if getattr(F, name, None) is loss else f"{loss.__module__}:{name}"
+
+
+def _texts(numbers: Sequence[Number]) -> tuple[str, ...] | None:
+    """Numbers as a configuration has them; TypeError for others."""
+    for each in numbers:
+        validate.kind("numbers", each, Number)
+    return tuple(each.text for each in numbers) or None
 
 
 def _tuple(patterns: Sequence[str] | None) -> tuple[str, ...] | None:

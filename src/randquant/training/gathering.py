@@ -16,7 +16,7 @@ from randquant.training.problem import Problem
 from randquant.training.trial import check_labels
 
 EVALUATED_AT_ONCE = 1000
-"""Test examples in one pass."""
+"""Examples that are evaluated in one pass."""
 
 
 class Gathering:
@@ -68,14 +68,15 @@ class Gathering:
         features = features.contiguous(memory_format=self._layout)
         return features.unflatten(0, places.shape), table.targets[index]
 
-    def tests(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features and targets of the test examples, batch by batch."""
-        if self._test is None:
-            return
-        for start in range(0, len(self._test), EVALUATED_AT_ONCE):
-            stop = min(start + EVALUATED_AT_ONCE, len(self._test))
-            with named("data", "Test "):
-                yield self._read(self._test, np.arange(start, stop))
+    def batches(self, client: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features and targets of the test examples, or of all of a client's, batch by batch."""
+        if client is not None:
+            for places in _split(self._problem.clients.places[client]):
+                yield self.of_client(client, places)
+        elif self._test is not None:
+            for places in _split(np.arange(len(self._test))):
+                with named("data", "Test "):
+                    yield self._read(self._test, places)
 
     def _read(self, examples: Examples, places: np.ndarray) -> tuple[Tensor, Tensor]:
         """Examples on the device, checked where they could not be checked before."""
@@ -92,3 +93,8 @@ class Gathering:
             return examples
         parts = (examples.features, examples.targets)
         return StoredExamples(*(part.to(self._device) for part in parts))
+
+
+def _split(places: np.ndarray) -> list[np.ndarray]:
+    """Places of examples that are evaluated in one pass each."""
+    return np.split(places, range(EVALUATED_AT_ONCE, len(places), EVALUATED_AT_ONCE))

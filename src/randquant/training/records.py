@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,9 @@ class RoundMetrics:
         mean: SHA-256 of the decoded mean, in hexadecimal: what the server learned. Empty if nobody
             took part, and in files that older versions wrote.
         threshold: that clients clipped to, if it follows a quantile.
+        numbers: means over the cohort of what clients sent beside their updates, by name, each with
+            the standard deviation of its noise as `NAME_deviation`. The guarantee covers them.
+            Estimates: noise may move them beyond their bounds.
     """
 
     round: int
@@ -51,6 +54,7 @@ class RoundMetrics:
     neighboring: Neighboring | None = None
     mean: str = ""
     threshold: float | None = None
+    numbers: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,14 +46,21 @@ class Block(nn.Module):
         self.combined = nn.Linear(width, width)
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """States (n, length, width) after those of (n, length, width)."""
+    def attend(self, states: Tensor) -> Tensor:
+        """States (n, length, width) after attention: a position's depends on those before it."""
         heads = self.attended(self.before_attention(states)).unflatten(-1, (3, self.HEADS, -1))
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        states = states + self.combined(seen.transpose(1, 2).flatten(2))
+        return states + self.combined(seen.transpose(1, 2).flatten(2))
+
+    def widen(self, states: Tensor) -> Tensor:
+        """States (…, width) after the two linear layers, each position's from its own alone."""
         hidden = nn.functional.gelu(self.wide(self.before_linear(states)))
         return states + self.narrow(hidden)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States (n, length, width) after those of (n, length, width)."""
+        return self.widen(self.attend(states))
 
 
 class CharacterTransformer(nn.Module):

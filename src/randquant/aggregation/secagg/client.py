@@ -148,13 +148,14 @@ class Client:
             terms, neighbours = self.terms, self.terms.neighbours_of(self.number)
             seen = {n: Advert.from_bytes(advert) for n, advert in adverts.items()}
             self._enough(seen, neighbours, "public keys")
-            own = self._advert()
+            own, masking = self._advert(), crypto.masking_private(self._masking)
             for n, advert in seen.items():
                 advert.check_signed(terms, n, self._directory)
                 # Bound to both adverts: if the two clients saw different ones, nothing unseals.
                 pair = pair_context(terms, {self.number: own, n: advert})
                 self._keys[n] = crypto.sealing_key(self._sealing, advert.sealing, pair)
-                self._masks[n] = crypto.masking_key(self._masking, advert.masking, pair)
+                point = group.read_point(advert.masking)
+                self._masks[n] = crypto.masking_key(masking, point, pair)
             view = view_digest(terms, {self.number: own, **seen})
             dealing, shares = deal(terms, self.number, own, (self._seed, self._masking), view)
             sealed = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 from cryptography.exceptions import InvalidTag
@@ -31,9 +32,31 @@ def sealing_key(private: X25519PrivateKey, public: bytes, pair: bytes) -> bytes:
     return derive(shared, b"seal", pair)
 
 
-def masking_key(private: int, public: bytes, pair: bytes) -> bytes:
-    """The same in the group whose scalars are shared; ProtocolError if `public` is not a point."""
-    return derive(group.times(private, public), b"mask", pair)
+def masking_private(scalar: int) -> X25519PrivateKey:
+    """A nonzero scalar of the group, as the key with which X25519 multiplies by it."""
+    # theory/shares.md, Proposition 6.
+    multiple = 8 * (scalar * pow(8, -1, group.ORDER) % group.ORDER)
+    clamped = multiple if multiple >= 2**254 else 8 * group.ORDER - multiple
+    return X25519PrivateKey.from_private_bytes(group.scalar_bytes(clamped))
+
+
+def masking_key(private: X25519PrivateKey, public: bytes, pair: bytes) -> bytes:
+    """The same in the group whose scalars are shared.
+
+    Args:
+        private: of `masking_private`.
+        public: a point that `group.read_point` has accepted.
+        pair: context of the two clients.
+    """
+    return derive(private.exchange(_of_point(public)), b"mask", pair)
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_point(public: bytes) -> X25519PublicKey:
+    """A point of the group, as X25519 takes it: by its Montgomery coordinate."""
+    y = int.from_bytes(public, "little") % 2**255
+    u = (1 + y) * pow(1 - y, -1, group.FIELD) % group.FIELD
+    return X25519PublicKey.from_public_bytes(u.to_bytes(group.POINT_BYTES, "little"))
 
 
 def self_masking_key(seed: int, own: bytes) -> bytes:

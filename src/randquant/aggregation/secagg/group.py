@@ -13,6 +13,8 @@ with needed("secure aggregation", "secagg"):
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
 """Order of the group, a prime; scalars are taken modulo it."""
+FIELD = 2**255 - 19
+"""Coordinates of points are taken modulo it, a prime."""
 SCALAR_BYTES = POINT_BYTES = 32
 IDENTITY = bytes([1, *bytes(31)])
 

@@ -131,7 +131,7 @@ def part_of(neighbours: int, share: float) -> int:
 @functools.lru_cache(maxsize=16)
 def _digest(terms: Terms) -> bytes:
     facts = repr(dataclasses.astuple(terms)).encode()
-    return hashlib.sha256(b"randquant secure sum v2\0" + facts).digest()
+    return hashlib.sha256(b"randquant secure sum v3\0" + facts).digest()
 
 
 @functools.lru_cache(maxsize=16)

@@ -77,12 +77,13 @@ class Unmasking:
         From its key if enough shares came: then no neighbour need be trusted. Otherwise from each
         neighbour's own secret; a dishonest one spoils the sum, as it could by its vector.
         """
+        key = None if private is None else crypto.masking_private(private)
         for n in self.terms.neighbours_of(client):
             if n not in self.survivors:
                 continue
-            if private is not None:
+            if key is not None:
                 pair = pair_context(self.terms, {m: self.adverts[m] for m in (client, n)})
-                secret = crypto.masking_key(private, self.adverts[n].masking, pair)
+                secret = crypto.masking_key(key, self.adverts[n].masking, pair)
             elif len(secret := self._masks.get(client, {}).get(n, b"")) != KEY_BYTES:
                 raise self._too_few(client)
             yield (-1 if n < client else +1), secret

@@ -11,8 +11,12 @@ from flwr.serverapp import Grid
 OVER_THE_NETWORK = ("HttpGrid", "GrpcGrid")
 """Flower's grids that look for replies every three seconds."""
 
-FIRST, SHARE, LAST = 0.1, 0.1, 3.0
-"""Seconds between looks for replies: a share of those waited so far, from FIRST to LAST."""
+FIRST, SHARE, LAST = 0.1, 0.03, 3.0
+"""Seconds between looks for replies: a share of those waited so far, from FIRST to LAST.
+
+A SuperNode that has sent its reply looks for the next message every three seconds: what the last
+of the others and this wait take together may cost it one more look.
+"""
 
 
 class DelegatingGrid(Grid):

@@ -213,7 +213,7 @@ def addressed(
 ) -> bytes:
     """A payload as it is sent without masks: codes say of which session and client they are.
 
-    Without codes it says itself of which round and client it is (`UpdateMechanism.of_client`).
+    Without codes its client is known by its number (`UpdateMechanism.of_client`).
     """
     if mechanism.coding is None:
         return payload
@@ -226,8 +226,7 @@ def unaddressed(
 ) -> bytes:
     """Undo `addressed`; ValueError if the payload is damaged, or of another session or client."""
     if mechanism.coding is None:
-        mechanism.of_client(client).check(payload, dimension)
-        return payload
+        return mechanism.of_client(client).completed(payload, dimension)
     size = mechanism.size(dimension)
     codes = wire.unpack(upload_format(mechanism, session, client), payload, size)
     return wire.pack(mechanism.coding, codes, size - dimension)

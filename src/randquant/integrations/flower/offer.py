@@ -94,7 +94,7 @@ class Offer:
     def plain_bytes(self) -> int:
         """Bytes of an update without masks, as the server would see it."""
         if self.mechanism.channel is None:
-            return self.mechanism.payload_bytes(self.dimension)
+            return self.mechanism.of_client(0).payload_bytes(self.dimension)
         return upload.coded(self.channel, self.size)
 
     @property

@@ -233,7 +233,8 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
     deviation, senders = need.deviation(mechanism), need.cohort
     if need.cohorts is not None:
         senders = need.setting.cohort
-    sent = mechanism.upload_bytes(need.dimension, senders)
+    numbered = mechanism.of_client(0)  # the server of a run knows whose payload it receives
+    sent = numbered.upload_bytes(need.dimension, senders)
     remark = "" if calibration.tight else "no smaller noise is available"
     return Candidate(
         name,
@@ -242,7 +243,7 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
         _noise(need, deviation, multiplier),
         sent,
         sent * senders * need.rounds,
-        mechanism.payload_bytes(need.dimension),
+        numbered.payload_bytes(need.dimension),
         baseline,
         remark,
         need.coordinates,

@@ -9,10 +9,13 @@ import math
 from collections.abc import Sequence
 
 from randquant.planning.limits import gaussian_multiplier, one_bit_excess
-from randquant.planning.plan.record import Candidate, Limit, Need, Verdict
+from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Verdict
 
 USEFUL = 0.3
 """Largest share (`DecodedError.share`) at which useful accuracy is to be expected."""
+
+SURE = 0.9
+"""Share of a round's gain without noise that is asked for where the length of means is known."""
 
 HOPELESS = 1.0
 """Smallest share at which no mechanism is called useful."""
@@ -38,7 +41,7 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
     )
     if share <= USEFUL:
         first = f"Useful accuracy is to be expected with {best.mechanism}."
-        return "useful", [first, meaning, *_no_more(need)]
+        return "useful", [first, meaning, *_gain(need, best.noise), *_no_more(need)]
     hopeless = share >= HOPELESS
     first = (
         "No mechanism gives useful accuracy at this target."
@@ -47,7 +50,28 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
     )
     verdict: Verdict = "hopeless" if hopeless else "doubtful"
     remedies = [_remedies(need, share / USEFUL), *_obstacle(need, least)]
-    return verdict, [first, meaning, *remedies, *_no_more(need)]
+    return verdict, [first, meaning, *remedies, *_gain(need, best.noise), *_no_more(need)]
+
+
+def _gain(need: Need, noise: DecodedError) -> list[str]:
+    """How much of a round's gain is left, where the length of means is known.
+
+    theory/plan.md, Proposition 1: 1/(1 + r²) for noise r times as long as the mean; r falls like
+    the remedies' share with more clients.
+    """
+    if not need.mean_norm:
+        return []
+    longer = noise.length * need.clip_norm / need.mean_norm
+    left = 1 / (1 + longer**2)
+    said = (
+        f"Of means of norm {need.mean_norm:.3g} the noise is {longer:.3g} times as long: with the "
+        f"step size that is best for it, a round keeps {100 * left:.2g} % of the decrease of the "
+        "loss that it could be sure of without noise."
+    )
+    if left < SURE:
+        excess = longer / math.sqrt(1 / SURE - 1)
+        said += f" To keep {100 * SURE:.0f} % would take {_clients(need, excess)}."
+    return [said]
 
 
 def _no_more(need: Need) -> list[str]:
@@ -88,11 +112,9 @@ def _remedies(need: Need, excess: float) -> str:
     times as many clients, both in all and in a round, it falls by a factor of k if the cohort
     shares the noise, else by sqrt(k).
     """
-    more = excess if need.trust != "local" else excess**2
     ways = [
         f"at most {max(int(need.dimension / excess**2), 1):,} parameters",
-        f"about {math.ceil(more * need.population):,} clients and "
-        f"{math.floor(more * need.cohort):,} a round",
+        _clients(need, excess),
     ]
     multiplier = gaussian_multiplier(need.epsilon, need.delta, 1)
     if math.isfinite(multiplier):
@@ -103,3 +125,12 @@ def _remedies(need: Need, excess: float) -> str:
             low, high = (low, middle) if small else (middle, high)
         ways.append(f"an epsilon of about {math.exp(high):.3g}")
     return f"It would take {', or '.join(ways)}."
+
+
+def _clients(need: Need, excess: float) -> str:
+    """How many clients would divide the share by `excess`."""
+    more = excess if need.trust != "local" else excess**2
+    return (
+        f"about {math.ceil(more * need.population):,} clients and "
+        f"{math.floor(more * need.cohort):,} a round"
+    )

@@ -27,8 +27,15 @@ from randquant.privacy.guarantee import Guarantee, rounded_up
 ORDERS: tuple[float, ...] = tuple(float(1 + step) for step in np.geomspace(1e-6, 1e5, 221))
 """Rényi orders tried: 20 per decade of order - 1, so 1.0005 and far below it are covered."""
 
+FAR = 8
+"""So many orders away, the search for the best one begins anew."""
+
 RESERVE = 2.0**-10
 """Part of delta that is set aside where what is sent is only close to what is certified."""
+
+GIVEN_UP = 4.0
+"""A divergence so many times that of Gaussian noise, which is right at order 2, is a bound that has
+given up at its order."""
 
 
 def account(
@@ -275,11 +282,6 @@ def _reached(releases: Sequence[Release], delta: float, order: float, distance: 
     return max(lower, gaussian_epsilon_below(math.sqrt(square) * (1 - 8 * UNIT), delta))
 
 
-GIVEN_UP = 4.0
-"""A divergence so many times that of Gaussian noise, which is right at order 2, is a bound that has
-given up at its order."""
-
-
 def _nearest(order: float) -> int:
     """The place in ORDERS of the next order that is no smaller."""
     return int(np.searchsorted(ORDERS, order).clip(0, len(ORDERS) - 1))
@@ -295,6 +297,7 @@ def _by_renyi(
     gives a valid bound. Higher orders take longer, and are looked at only where they may help.
     """
     bounds: dict[int, float] = {}
+    pure = _composed(releases, math.inf)
 
     def epsilon(divergence: float, place: int) -> float:
         return _to_epsilon(divergence, ORDERS[place], delta)
@@ -306,6 +309,8 @@ def _by_renyi(
         return epsilon(bounds[place], place)
 
     def may_help(higher: int, best: int, lower: int) -> bool:
+        if bounds[best] >= pure:
+            return False
         # Mostly bounds grow with the order as those of Gaussian noise, which are in proportion to
         # it, or faster.
         slope = bounds[best] / ORDERS[best]
@@ -323,13 +328,19 @@ def _by_renyi(
             best = min(_nearest(1 + (order - 1) / 2), best - 1)
     else:
         best, step = _nearest(near), 1
+        # Far from what was expected there is a better place to begin.
+        nearer = _nearest(gaussian_order(at(best), delta))
+        if abs(nearer - best) > FAR:
+            best, step = nearer, 4
     while step:
         lower, higher = max(best - step, 0), min(best + step, len(ORDERS) - 1)
         nearer = min(best, lower, key=at)
         if nearer == best and (higher in bounds or may_help(higher, best, lower)):
             nearer = min(best, higher, key=at)
         step, best = (step, nearer) if nearer != best else (step // 2, best)
-    return at(best), ORDERS[best]
+    # theory/accounting.md, Proposition 2: no divergence is larger than that of order inf.
+    capped = min((_to_epsilon(pure, order, delta), order) for order in ORDERS[best:])
+    return min((at(best), ORDERS[best]), capped)
 
 
 def _affordable(distance: float, epsilon: float, delta: float) -> bool:

@@ -25,6 +25,9 @@ M = TypeVar("M", bound=Releasing)
 REACH = (1e-6, 1e12)
 """Default range of noise to search."""
 
+ALIKE = 1.05
+"""What is so near the target, where Gaussian noise meets it, is much like Gaussian noise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration(Generic[M]):
@@ -184,7 +187,7 @@ def _roughly(
     """
     if measured.near is None:
         return start, reach[0], 0
-    rough = _Rough(measured.delta, measured.near)
+    rough = _Rough(measured.delta, measured.near, epsilon)
     search = NoiseSearch(lambda noise: released(noise)[1], rough, epsilon, rough.alike, *reach)
     if search.buildable(start) is None or rough.figure == "coordinates":
         return start, reach[0], len(search.tried)
@@ -196,8 +199,8 @@ def _roughly(
 class _Rough:
     """Epsilon by one figure of a release; the first one decides which figure that is."""
 
-    def __init__(self, delta: float, order: float) -> None:
-        self.delta, self.order = delta, order
+    def __init__(self, delta: float, order: float, target: float) -> None:
+        self.delta, self.order, self.target = delta, order, target
         self.figure: Literal["coordinates", "energy", "noise", "order"] | None = None
 
     def __call__(self, release: Release) -> float:
@@ -228,8 +231,11 @@ class _Rough:
         # theory/martingale.md: the accountant then finds hardly more than Gaussian noise's epsilon.
         if release.steps is not None:
             return "energy"
-        # Very many clients are not all counted beside Gaussian noise.
-        nearer = self._beside(release) <= account_at([release], self.delta, self.order)
+        # Very many clients are not all counted beside Gaussian noise. Searches start where that
+        # meets the target: what nearly does is hardly bounded better, which would take longer.
+        found = self._beside(release)
+        nearer = found <= ALIKE * self.target
+        nearer = nearer or found <= account_at([release], self.delta, self.order)
         return "noise" if nearer else "order"
 
     def _beside(self, release: Release) -> float:

@@ -331,7 +331,8 @@ def _same(logged: RoundMetrics, again: RoundMetrics) -> RoundMetrics:
     The training loss alone would not tell: it is of a client's first step, and another loss, model
     or example may change the update only.
     """
-    names = ("train_loss", "bytes_up", "participations", *(["mean"] if logged.mean else []))
+    names = ["train_loss", "bytes_up", "participations", "numbers"]
+    names += ["mean"] if logged.mean else []
     if any(getattr(logged, name) != getattr(again, name) for name in names):
         raise ValueError(
             f"Expected round {logged.round} to give what it gave before the run was stopped, got "
@@ -366,7 +367,7 @@ def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
     mechanism = prepared.mechanism.in_round(0)
     payloads = [mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
     mechanism.mean(payloads, dimension, Key.generate())
-    return mechanism.upload_bytes(dimension, cohort)
+    return mechanism.of_client(0).upload_bytes(dimension, cohort)
 
 
 def _summary(
@@ -394,6 +395,6 @@ def _summary(
         rounds=state.round,
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
         public_examples=prepared.problem.public,
-        bytes_as_codes=prepared.mechanism.payload_bytes(prepared.sent),
+        bytes_as_codes=prepared.mechanism.of_client(0).payload_bytes(prepared.sent),
         beside=None if prepared.beside is None else prepared.beside.guarantee(participations),
     )

@@ -17,6 +17,7 @@ from randquant._internal.html.figures import (
 )
 from randquant._internal.html.formatting import minus
 from randquant._internal.html.notebook import Facts
+from randquant.aggregation.alongside import Number
 from randquant.training.data import features
 from randquant.training.records import RoundMetrics, RunRecord
 
@@ -83,7 +84,33 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
     if moving := _points(run, lambda m: m.threshold):
         title, drawn = "Clipping threshold, per round", [("clip_norm", moving, "c1")]
         charts.append(line_chart(title, drawn, "round", "L2 norm of an update"))
-    return [*charts, *_spent(run)]
+    return [*charts, *_numbers(run), *_spent(run)]
+
+
+def _numbers(run: RunRecord) -> list[Figure]:
+    """What clients sent beside their updates, each between the lines of two deviations."""
+    figures = []
+    for name in (Number.read(text).name for text in run.config.numbers or ()):
+        middle, low, high = (_points(run, _number(name, far)) for far in (0, -2, 2))
+        lines: list[Drawn] = [
+            ("mean of the cohort, as released", middle, "c1"),
+            ("two standard deviations of its noise", low, "c1 faint"),
+            ("", high, "c1 faint"),
+        ]
+        note = "Sent beside the updates, in the same sum; the guarantee above covers it."
+        title = f"Clients' {name}, per round"
+        figures.append(line_chart(title, lines, "round", name, note=note))
+    return figures
+
+
+def _number(name: str, deviations: float) -> Pick:
+    """A released mean, so many standard deviations of its noise above it."""
+
+    def pick(metrics: RoundMetrics) -> float | None:
+        found = metrics.numbers
+        return None if found is None else found[name] + deviations * found[f"{name}_deviation"]
+
+    return pick
 
 
 def overview(run: RunRecord) -> list[Figure]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from randquant.aggregation.alongside import Alongside, QuantileClip
+from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
@@ -13,7 +13,14 @@ from randquant.privacy.accounting.ledger import Ledger
 from randquant.training import functions
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
-from randquant.training.configured import OWN, beside, fingerprint_of, hidden_cohorts, mechanism_of
+from randquant.training.configured import (
+    OWN,
+    alongside_of,
+    beside,
+    fingerprint_of,
+    hidden_cohorts,
+    mechanism_of,
+)
 from randquant.training.local import Local, Weighting
 from randquant.training.named import named_problem
 from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
@@ -86,7 +93,10 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     problem = problem_of(config) if given.problem is None else given.problem
     learner = Learner(problem, _local(config, mechanism), config.device)
     size = learner.dimension + beside(config)
-    alongside = _alongside(config, mechanism)
+    alongside = alongside_of(config, mechanism)
+    if alongside is not None:
+        mechanism.expected_error(size)  # TypeError: it does not clip in L2, as Alongside needs
+        _check_measured(alongside, problem)
     of_run = {"delta": config.delta, "neighboring": config.neighboring}
     ledger = Ledger(
         mechanism,
@@ -150,15 +160,13 @@ def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
     )  # fmt: skip
 
 
-def _alongside(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside | None:
-    if config.clip_quantile is None:
-        return None
-    if mechanism.clip_norm is None:
+def _check_measured(alongside: Alongside, problem: Problem) -> None:
+    """Refuse a number that the clients of a problem do not have."""
+    if problem.classes is None and "accuracy" in [each.name for each in alongside.numbers]:
         raise ValueError(
-            "Expected a clip_norm with clip_quantile, got none: it is the threshold that follows "
-            "the quantile, and coordinates are clipped one by one here."
+            "Expected a classification for the number accuracy, got another task: send loss, with "
+            "bounds of its own."
         )
-    return Alongside(mechanism.clip_norm, clip=QuantileClip(config.clip_quantile))
 
 
 def _weighting(config: TrainConfig, mechanism: UpdateMechanism) -> Weighting | None:

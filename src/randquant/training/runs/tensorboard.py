@@ -81,13 +81,14 @@ class TensorboardLog:
 
 
 def _write(writer: Any, metrics: RoundMetrics) -> None:
-    for field in dataclasses.fields(metrics):
-        value = getattr(metrics, field.name)
-        if field.name in ("round", "delta", "neighboring", "mean") or value is None:
+    values = dataclasses.asdict(metrics)
+    values |= {f"clients' {name}": value for name, value in (values.pop("numbers") or {}).items()}
+    for name, value in values.items():
+        if name in ("round", "delta", "neighboring", "mean") or value is None:
             continue
         if math.isfinite(value):
-            shown = _above(value) if field.name == "epsilon" else value
-            writer.add_scalar(field.name, shown, metrics.round)
+            shown = _above(value) if name == "epsilon" else value
+            writer.add_scalar(name, shown, metrics.round)
 
 
 def _above(value: float) -> float:

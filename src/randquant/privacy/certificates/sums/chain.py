@@ -19,17 +19,17 @@ LOST = 1e-300
 
 @dataclass(frozen=True, slots=True)
 class ChainLaw:
-    """Probabilities (L,) of start, start + 1, …; outside there is less than LOST each."""
+    """Probabilities (L,) of start, start + 1, …; outside there is next to nothing."""
 
     start: int
     mass: np.ndarray
 
-    def convolve(self, other: ChainLaw) -> ChainLaw:
+    def convolve(self, other: ChainLaw, lost: float = LOST) -> ChainLaw:
         """The law of the sum; products and sums of positive numbers, so each is nearly exact."""
         mass = convolved(self.mass, other.mass)
         # theory/vector-sums.md, Proposition 8: fewer than 2n + 64 such losses stay below 1e-294 an
         # entry, which counts where entries are 1e-275 or more.
-        some = np.flatnonzero(mass >= LOST)
+        some = np.flatnonzero(mass >= lost)
         first, last = int(some[0]), int(some[-1])
         return ChainLaw(self.start + other.start + first, mass[first : last + 1])
 
@@ -37,15 +37,17 @@ class ChainLaw:
 class Powers:
     """Laws of sums of clients with equal inputs, by halving; computed laws are kept."""
 
-    def __init__(self, row: np.ndarray):
+    def __init__(self, row: np.ndarray, lost: float = LOST):
+        """`lost` may be larger, where only larger probabilities count: shorter laws take less."""
         self._known = {0: ChainLaw(0, np.ones(1)), 1: ChainLaw(0, row)}
+        self._lost = lost
 
     def of(self, count: int) -> ChainLaw:
         """The law of the sum of `count` codes."""
         if count not in self._known:
             # Halves: the error is n log n, where adding one client at a time would make it n^2.
             half = count // 2
-            self._known[count] = self.of(half).convolve(self.of(count - half))
+            self._known[count] = self.of(half).convolve(self.of(count - half), self._lost)
         return self._known[count]
 
 

@@ -5,6 +5,7 @@ Derivation: `docs/theory/vector-sums.md`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -71,6 +72,7 @@ class Classes:
     block: int = 1
 
     @staticmethod
+    @functools.lru_cache(maxsize=64)
     def of(channel: Channel, clients: int) -> Classes | None:
         """All vertices if that can be afforded; else the ends and what is between them."""
         rows = np.unique(channel.weights, axis=0) / channel.denominator
@@ -106,7 +108,12 @@ def _share(row: np.ndarray, classes: np.ndarray) -> float:
 
 
 def by_classes(
-    channel: Channel, clients: int, order: float, attained: float, classes: Classes | None = None
+    channel: Channel,
+    clients: int,
+    order: float,
+    attained: float,
+    classes: Classes | None = None,
+    enough: float = math.inf,
 ) -> float:
     """Bound a sum's curvature by trying every arrangement of the others; infinite if it cannot.
 
@@ -115,6 +122,7 @@ def by_classes(
         clients, order: as in `kappa_sum`.
         attained: at most what the bound will be.
         classes: rows that stand for all; None for some of the channel's own.
+        enough: a bound that is likely to be above it is not computed, and infinite.
     """
     if clients * (channel.levels - 1) > LONGEST:
         return math.inf
@@ -122,7 +130,10 @@ def by_classes(
     if classes is None:
         return math.inf
     search = _Search(channel, clients, order, attained, classes)
-    return search.run() if search.fits else math.inf
+    # Fewer others hide less, by about as much as they are fewer.
+    if not search.fits or attained > enough * search.counted:
+        return math.inf
+    return search.run()
 
 
 class _Search:
@@ -167,7 +178,13 @@ class _Search:
         while self._count(self.others) > most and self._depth(self.others):
             self.block += 1
         self.attained, self.outcomes = attained, outcomes * self._count(self.others)
-        self.laws = [list(self._laws(least)) for least, _, _ in self.groups] if self.fits else []
+        self.laws: list[list[ChainLaw]] = []
+
+    @property
+    def counted(self) -> float:
+        """The share of the others that is counted on, in the mean over all groups."""
+        blocks = sum(math.exp(mass) * self._depth(least) for least, _, mass in self.groups)
+        return blocks * self.block / max(self.others, 1)
 
     def _depth(self, others: int) -> int:
         """How many whole blocks there are, at least."""
@@ -181,6 +198,7 @@ class _Search:
 
     def run(self) -> float:
         """The bound: of each group of counts the worst arrangement, pair by pair."""
+        self.laws = [list(self._laws(least)) for least, _, _ in self.groups]
         # theory/vector-sums.md, Proposition 10: the square of the largest relative change.
         slopes = np.abs(np.diff(self.places, axis=0)) / np.diff(self.inputs)[:, None]
         used = self.places.max(axis=0) > 0

@@ -67,7 +67,7 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     # More vertices are only stood for; two are tried in all arrangements by `between_ends`, and
     # blankets are as close beyond its largest sums.
     if not every and vertices > 2 and upper > CLASSES * lower:
-        upper = min(upper, by_classes(channel, clients, order, lower))
+        upper = min(upper, by_classes(channel, clients, order, lower, enough=upper))
     if upper > CLOSE * lower:
         several = (Blanket.of(channel), *blankets(channel))
         upper = _least(channel, clients, order, several, lower, upper)

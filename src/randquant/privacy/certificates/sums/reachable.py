@@ -14,9 +14,16 @@ from scipy.special import logsumexp
 
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.curvature import CellLines
-from randquant.privacy.certificates.sums.chain import Powers, rounding
+from randquant.privacy.certificates.sums.chain import LOST, Powers, rounding
 from randquant.privacy.certificates.sums.chain_kernel import curvatures
-from randquant.privacy.certificates.sums.rounding import LOG_PRECISE, largest_ratio, ratios, slack
+from randquant.privacy.certificates.sums.rounding import (
+    LOG_PRECISE,
+    PRECISE,
+    largest_ratio,
+    log_keep,
+    ratios,
+    slack,
+)
 from randquant.privacy.divergence import UNIT
 
 SOME = 16
@@ -25,9 +32,6 @@ SOME = 16
 TRIED, CLOSER = 4, 5
 """Most promising pairs of inputs, and vertices of the others, that are evaluated with a proof; and
 how often the parts beside the best of them are cut in half to find a better one."""
-
-LEAST = 1e-280
-"""Probabilities below it are not looked at."""
 
 Reached = tuple[float, tuple[float, float]]
 """A divergence over squared distance, and the pair of inputs that has it."""
@@ -47,7 +51,10 @@ def reached(channel: Channel, clients: int, order: float) -> Reached:
     _, loss = largest_ratio(rows)
     # theory/vector-sums.md, Propositions 6 and 9.
     part = max(1 - 2 * slack(error, loss, order), 0.0)
-    keep = math.exp(LOG_PRECISE + loss)  # the less likely of two rows is precise too
+    # Outcomes that hardly count are left out. The less likely of two rows is precise too.
+    length = clients * (channel.levels - 1) + 1
+    precise = max(log_keep(length, loss, order) - loss, LOG_PRECISE)
+    keep, lost = math.exp(precise + loss), max(math.exp(precise) * (LOST / PRECISE), LOST)
     # Codes that are never sent keep their places: places add up.
     places = np.zeros((len(rows), channel.levels))
     places[:, channel.weights.any(axis=0)] = rows
@@ -55,15 +62,15 @@ def reached(channel: Channel, clients: int, order: float) -> Reached:
     own = np.stack([_row(channel, at) for at in points])
     # Any others give a lower end: they are all put at one vertex.
     some = np.unique(np.linspace(0, len(rows) - 1, SOME + 1).round().astype(int)).tolist()
-    others = {vertex: Powers(places[vertex]).of(clients - 1).mass for vertex in some}
+    others = {vertex: Powers(places[vertex], lost).of(clients - 1).mass for vertex in some}
     candidates = []
     for vertex, noise in others.items():
         laws = np.stack([np.convolve(row, noise) for row in own])
-        for ratio, i, j in _promising(laws, points, order):
+        for ratio, i, j in _promising(laws, points, order, keep):
             candidates.append((ratio, (float(points[i]), float(points[j])), vertex))
     candidates.sort(key=lambda found: -found[0])
     closer = [
-        (*_closer(channel, others[vertex], points, ends, order), vertex)
+        (*_closer(channel, others[vertex], points, ends, order, keep), vertex)
         for _, ends, vertex in candidates[: 2 * TRIED]
     ]
     tried = candidates[:TRIED] + sorted(closer, key=lambda found: -found[0])[:1]
@@ -103,7 +110,12 @@ def _row(channel: Channel, at: float) -> np.ndarray:
 
 
 def _closer(
-    channel: Channel, noise: np.ndarray, points: np.ndarray, ends: tuple[float, float], order: float
+    channel: Channel,
+    noise: np.ndarray,
+    points: np.ndarray,
+    ends: tuple[float, float],
+    order: float,
+    least: float,
 ) -> tuple[float, tuple[float, float]]:
     """A pair of inputs near a pair, with about the largest ratio; the parts beside are halved."""
     ratio = 0.0
@@ -116,14 +128,16 @@ def _closer(
         at = np.searchsorted(points, ends)
         near = np.unique(np.concatenate([at - 1, at, at + 1]).clip(0, len(points) - 1))
         laws = np.stack([np.convolve(_row(channel, point), noise) for point in points[near]])
-        for found, i, j in _promising(laws, points[near], order)[:1]:
+        for found, i, j in _promising(laws, points[near], order, least)[:1]:
             ratio, ends = found, (float(points[near[i]]), float(points[near[j]]))
     return ratio, ends
 
 
-def _promising(laws: np.ndarray, points: np.ndarray, order: float) -> list[tuple[float, int, int]]:
+def _promising(
+    laws: np.ndarray, points: np.ndarray, order: float, least: float
+) -> list[tuple[float, int, int]]:
     """Pairs of points with the largest ratios, in float64: (ratio, first, second)."""
-    laws = laws[:, laws.min(axis=0) > LEAST]
+    laws = laws[:, laws.min(axis=0) > least]
     if not laws.size:
         return []
     top = laws.max(axis=0)

@@ -13,8 +13,10 @@ from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.vector import Kappa
 from randquant.privacy.divergence import UNIT
 
-LOG_PRECISE = math.log(1e-275)
+PRECISE = 1e-275
 """Larger probabilities are known within their stated relative error."""
+
+LOG_PRECISE = math.log(PRECISE)
 
 FAINT = 2.0**-9
 """Outcomes that add up to no more than this share of S, at the worst, are not looked at."""

@@ -1,0 +1,1 @@
+"""A Flower app that trains adapters of a model of text, with a guarantee for every role."""

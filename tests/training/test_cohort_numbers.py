@@ -1,0 +1,218 @@
+"""Clients' metrics and counts beside their updates: measured, accounted, resumed, refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from randquant.aggregation import ClippedSGD
+from randquant.aggregation.alongside import Alongside, Number
+from randquant.aggregation.baselines import LocalGaussian
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels.keys import Key
+from randquant.cli.main import main
+from randquant.mechanisms.randomized_quantization import stochastic_rounding
+from randquant.privacy.accounting.accountant import account
+from randquant.training.client import Learner
+from randquant.training.cohort import collector
+from randquant.training.config import TrainConfig, check_config
+from randquant.training.configured import mechanism_of
+from randquant.training.evaluation import evaluate
+from randquant.training.federated import train
+from randquant.training.problem import problem_of
+from randquant.training.runs import execution, pictures
+from randquant.training.runs.setup import prepare
+
+NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss", 0, 5, 0.1))
+CHANNEL = {"clip": 0.1, "margin": 0.1, "levels": 16, "keep": 0.4}
+TEXTS = tuple(number.text for number in NUMBERS)
+NOISY = TrainConfig(
+    "breast-cancer", "softmax", "local-gaussian", {"clip_norm": 0.05, "noise_multiplier": 2.0},
+    population=20, cohort=8, rounds=4, numbers=TEXTS, weighted_by="num-examples",
+    checkpoint_every=1, threads=1,
+)  # fmt: skip
+
+
+def a_problem(dropout=0.0):
+    torch.manual_seed(0)
+    features = torch.randn(8, 60, 5)
+    sizes = 3, 60, 17, 40, 1, 8, 25, 33
+    clients = [(x[:n], (x[:n, 0] > 0).long()) for x, n in zip(features, sizes, strict=True)]
+    return problem_of(nn.Sequential(nn.Linear(5, 2), nn.Dropout(dropout)), clients)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_without_noise_the_numbers_are_those_of_the_clients_and_the_update_is_weighted(dropout):
+    problem, state = a_problem(dropout), torch.get_rng_state()
+    learner, key, cohort = Learner(problem), Key.from_seed(0), range(8)
+    learner.load(learner.parameters())
+    with ThreadPoolExecutor(2) as pool:
+        beside = Alongside(100.0, NUMBERS, weight="num-examples")
+        found = collector(learner, ClippedSGD(clip_norm=100.0), pool, 2, None, beside)(
+            cohort, key, 0, (), 100.0
+        )
+    model, sets = learner.trained_model(), problem.clients
+    scores = evaluate(model, [sets.take(c, sets.places[c]) for c in cohort])
+    counts = np.minimum(sets.sizes, 40)
+    wanted = {"accuracy": scores.accuracy, "loss": scores.loss, "num-examples": counts}
+    for name, each in wanted.items():
+        assert found.numbers[name] == pytest.approx(np.mean(each), rel=1e-5)
+        assert found.numbers[f"{name}_deviation"] == 0
+    updates, _ = learner.updates(cohort, key)
+    np.testing.assert_allclose(found.mean, counts @ updates / counts.sum(), rtol=1e-4, atol=1e-6)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_noise_is_as_stated():
+    # 200 means of 8 clients: sqrt(200) z is standard normal for Gaussian noise, |z| > 5 has
+    # probability 6e-7; the sample variance of 200 is within 0.5 and 1.7 but for 1e-6.
+    problem, mechanism = a_problem(), LocalGaussian(1.0, 2.0)
+    learner, beside = Learner(problem), Alongside(1.0, NUMBERS[1:2])
+    learner.load(learner.parameters())
+    with ThreadPoolExecutor(1) as pool:
+        collect = collector(learner, mechanism, pool, 1, None, beside)
+        rounds = [collect(range(8), Key.from_seed(n), 0, (), 1.0).numbers for n in range(200)]
+    counts = np.minimum(problem.clients.sizes, 40)
+    errors = np.array([found["num-examples"] - counts.mean() for found in rounds])
+    stated = rounds[0]["num-examples_deviation"]
+    assert abs(errors.mean()) <= 5 * stated / np.sqrt(200)
+    assert 0.5 < errors.var() / stated**2 < 1.7
+
+
+@pytest.mark.slow
+def test_a_calibrated_run_meets_its_target_with_its_numbers():
+    run = a_run(epsilon=8)
+    assert run.guarantee.epsilon <= 8
+    assert run.guarantee.releases == 3 * 16  # 12 and 3, padded
+    assert run.guarantee == account([mechanism_of(run.config).release(15, 3)], 1e-5)
+
+
+def a_run(**options):
+    clients = [(x, (x[:, 0] > 0).long()) for x in torch.randn(30, 10, 5)]
+    return train(nn.Linear(5, 2), clients, rounds=3, numbers=NUMBERS, seed=0, progress=False,
+                 weighted_by="num-examples", **options)  # fmt: skip
+
+
+def test_the_front_door_accounts_for_the_numbers_and_has_them_in_its_history():
+    run = a_run(mechanism=LocalGaussian(1.0, 2.0))
+    assert run.guarantee.releases == 3 * (12 + 3)
+    for metrics in run.history:
+        assert metrics.numbers.keys() == {
+            n for number in NUMBERS for n in (number.name, f"{number.name}_deviation")
+        }
+        miss = (metrics.numbers["num-examples"] - 10) / metrics.numbers["num-examples_deviation"]
+        assert 0 < abs(miss) < 6  # a normal variable is not, with probability 2e-9
+
+
+def test_numbers_are_in_the_account_the_page_and_a_run_that_goes_on(tmp_path):
+    def run(name, stop=None):
+        execution.create(tmp_path / name, NOISY, baseline=False, overwrite=False)
+
+        def on_round(config, metrics):
+            if metrics.round == stop:
+                raise KeyboardInterrupt
+
+        if stop:
+            with pytest.raises(KeyboardInterrupt):
+                execution.execute(tmp_path / name, on_round, report=False)
+        return execution.execute(tmp_path / name, report=False)
+
+    prepared = prepare(NOISY, Key.from_seed(0))
+    assert prepared.sent == prepared.learner.dimension + 3 == 62 + 3
+    assert prepared.schedule.ledger.release(4).releases == 4 * (62 + 3)
+    whole, again = run("whole"), run("again", stop=2)
+    assert [m.numbers for m in whole.metrics] == [m.numbers for m in again.metrics]
+    assert len({str(m.numbers) for m in whole.metrics}) == 4
+    charts = {chart.title: chart for chart in pictures.training(whole, None)}
+    points = charts["Clients' num-examples, per round"].lines[0].points
+    released = [m.numbers["num-examples"] for m in whole.metrics]
+    assert [y for _, y in points] == pytest.approx(released, rel=1e-2)
+
+
+def test_other_numbers_of_a_round_that_was_sent_are_refused(tmp_path, monkeypatch):
+    config = dataclasses.replace(NOISY, checkpoint_every=50, weighted_by=None)
+    execution.create(tmp_path / "run", config, baseline=False, overwrite=False)
+
+    def stop(config, metrics):
+        if metrics.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execution.execute(tmp_path / "run", stop, report=False)
+    monkeypatch.setattr(Learner, "evaluate", _worse(Learner.evaluate))
+    with pytest.raises(ValueError, match="second release"):
+        execution.execute(tmp_path / "run", report=False)
+
+
+def _worse(right):
+    def wrong(self, client=None):
+        scores = right(self, client)
+        return dataclasses.replace(scores, accuracy=0.0)
+
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"numbers": ("precision",)}, "one of accuracy, loss, num-examples"),
+        ({"numbers": ("accuracy:1:0",)}, "Expected high"),
+        ({"numbers": ("accuracy:one",)}, "as NAME:LOW:HIGH"),
+        ({"unit": "example"}, "Expected unit=client with numbers"),
+        ({"norm": "l1"}, "Expected norm=l2 with numbers"),
+        ({"most_examples": 5}, "Expected most_examples=None with numbers"),
+        ({"mechanism": "rqm", "parameters": CHANNEL}, "Expected a clip_norm with numbers"),
+        ({"numbers": ("accuracy", "accuracy")}, "Expected each number once"),
+        ({"numbers": ("accuracy:0:1:0.9", "loss:0:5:0.9")}, "nothing is left"),
+        ({"weighted_by": "precision"}, "name a number from 0 up"),
+        ({"numbers": ("num-examples:1:9",)}, "name a number from 0 up"),
+        ({"numbers": None}, "name a number from 0 up"),
+        ({"rounds": 1, "stop_at_epsilon": 1e-6}, "stop_at_epsilon"),
+    ],
+)
+def test_what_cannot_be_sent_soundly_is_refused_before_anything_is_written(tmp_path, change, says):
+    config = dataclasses.replace(NOISY, **change)
+    with pytest.raises(ValueError, match=says):
+        execution.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_accuracy_of_a_regression_and_other_objects_are_refused():
+    clients, given = [(x, x[:, :1]) for x in torch.randn(4, 6, 5)], {"rounds": 1}
+    given |= {"loss": nn.functional.mse_loss, "mechanism": LocalGaussian(1.0, 2.0)}
+    with pytest.raises(ValueError, match="Expected a classification"):
+        train(nn.Linear(5, 1), clients, numbers=[Number("accuracy")], **given)
+    own = VectorMechanism(stochastic_rounding(0.1, 2, 0.1), 1.0, "local", norm="l1")
+    with pytest.raises(TypeError, match="clipped in l2"):
+        train(nn.Linear(5, 1), clients, numbers=[Number("loss")], **{**given, "mechanism": own})
+    with pytest.raises(TypeError, match="Expected numbers to be a Number"):
+        train(nn.Linear(5, 1), clients, numbers=["loss"], **given)
+
+
+@pytest.mark.parametrize("number", [*NUMBERS, Number("loss", -0.1, 1 / 3, 1e-3)])
+def test_a_number_is_read_back_to_the_last_bit(number):
+    assert Number.read(number.text) == number
+
+
+def test_a_list_as_files_have_it_is_the_same_setting():
+    config = TrainConfig("digits", "softmax", "rqm", numbers=["accuracy", "num-examples:40"])
+    check_config(config)
+    assert config.numbers == ("accuracy", "num-examples:40")
+
+
+@pytest.mark.slow
+def test_they_are_one_option(tmp_path, capsys):
+    command = (
+        "train --data digits --model softmax --mechanism gaussian --clip-norm 0.1 "
+        "--noise-multiplier 1 --population 20 --cohort 10 --rounds 1 --quiet --no-baseline "
+        f"--numbers accuracy,num-examples:40 --run {tmp_path / 'run'}"
+    )
+    assert main(command.split()) == 0
+    assert "num-examples, per round" in (tmp_path / "run" / "report.html").read_text()
+    assert main([*command.replace("accuracy", "precision").split(), "--overwrite"]) == 2
+    assert "one of accuracy, loss, num-examples" in capsys.readouterr().err
