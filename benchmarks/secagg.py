@@ -12,7 +12,8 @@ core, as the processor counts them, and the largest memory of a process that pla
 all clients. Sums are compared with those of the codes. Flower's own SecAgg+ is measured beside it
 (`secagg_plus.py`). Cases are kept one by one: started again, it goes on with those that were not
 measured at this commit. `load CLIENTS ...` takes all six cases of these sizes; one case of 1,000
-clients takes five minutes.
+clients takes five minutes. `load 1000:1:0.05 100:plus:0` takes these cases: clients, bits (or
+Flower's), loss.
 """
 
 import itertools
@@ -226,11 +227,11 @@ def loaded(clients: int, code_bits: int, loss: float, dimension: int = COORDINAT
     }  # fmt: skip
 
 
-def load(counts: tuple[int, ...]) -> None:
+def load(named: list[str]) -> None:
     """Measure every case in a process of its own, unless it was measured at this commit."""
     saved = FOLDER / "secagg_load.json"
     cases = json.loads(saved.read_text())["cases"] if saved.exists() else {}
-    wanted = [*itertools.product(counts, CODE_BITS, LOSSES)] if counts else QUICK
+    wanted = [case for name in named for case in _cases(*name.split(":"))] or QUICK
     for clients, code_bits, loss in wanted:
         how = "Flower's SecAgg+" if code_bits == PLUS else f"{code_bits} bits"
         name, now = f"{clients} clients, {how}, loss {loss}", commit()
@@ -243,6 +244,13 @@ def load(counts: tuple[int, ...]) -> None:
         save("secagg_load", {"dimension": COORDINATES, "cases": cases})
 
 
+def _cases(clients: str, bits: str = "", loss: str = "0") -> list[tuple[int, int | str, float]]:
+    """All cases of a number of clients, or the one that CLIENTS:BITS:LOSS names."""
+    if not bits:
+        return [*itertools.product((int(clients),), CODE_BITS, LOSSES)]
+    return [(int(clients), bits if bits == PLUS else int(bits), float(loss))]
+
+
 if __name__ == "__main__" and sys.argv[1:2] == ["case"] and PLUS in sys.argv:
     from secagg_plus import loaded_plus
 
@@ -250,7 +258,7 @@ if __name__ == "__main__" and sys.argv[1:2] == ["case"] and PLUS in sys.argv:
 elif __name__ == "__main__" and "case" in sys.argv:
     print(json.dumps(loaded(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))))
 elif __name__ == "__main__" and "load" in sys.argv:
-    load(tuple(map(int, sys.argv[2:])))
+    load(sys.argv[2:])
 elif __name__ == "__main__" and "traffic" in sys.argv:
     found = {f"{degree} neighbours": measured_traffic(degree) for degree in (10, CLIENTS - 1)}
     for name, counted in found.items():

@@ -105,8 +105,9 @@ def loaded_plus(clients: int, dimension: int, loss: float) -> dict[str, Any]:
     uploaded = sorted(grid.answered[2]) if len(grid.answered) > 2 else []
     error = None if found is None else float(np.abs(found - updates[uploaded].mean(axis=0)).max())
     return {
-        "clients": clients, "neighbours": clients - 1, "loss": loss, "sum": found is not None,
-        "steps": len(grid.answered), "in_sum": len(uploaded), "largest_error": error,
+        "clients": clients, "neighbours": clients - 1, "code_bits": 22, "loss": loss,
+        "sum": found is not None, "steps": len(grid.answered), "in_sum": len(uploaded),
+        "largest_error": error,
         "client_seconds": sum(each), "server_seconds": whole - sum(map(sum, grid.spent)),
         "client_steps": each,
     }  # fmt: skip

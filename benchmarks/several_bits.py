@@ -68,9 +68,9 @@ def tightness(cohorts: tuple[int, ...], again: bool) -> list[dict]:
         cohorts: numbers of clients.
         again: whether entries that are stored already are computed again.
     """
-    rows = {} if again else {(r["channel"], r["clients"], r["order"]): r for r in kept()}
+    known = set() if again else set(kept())
     for order, clients, (name, channel) in itertools.product(ORDERS, cohorts, CHANNELS.items()):
-        if (name, clients, order) in rows:
+        if (name, clients, order) in known:
             continue
         started = time.process_time()
         found = rq.kappa_sum(channel, clients, order)
@@ -78,16 +78,18 @@ def tightness(cohorts: tuple[int, ...], again: bool) -> list[dict]:
             "channel": name, "clients": clients, "order": order, "lower": found.lower,
             "upper": found.upper, "seconds": time.process_time() - started, "commit": commit(),
         }  # fmt: skip
-        rows[name, clients, order] = row
-        save("several_bits", {"tightness": list(rows.values())}, quiet=True)
+        # Read again: others may be computed at the same time.
+        rows = list(({**kept(), (name, clients, order): row}).values())
+        save("several_bits", {"tightness": rows}, quiet=True)
         over = f"{found.upper / found.lower:.2f}"
         print(f"{clients:5d} clients  {name:20s} {order:4g}: {over}, {row['seconds']:.1f} s")
-    return list(rows.values())
+    return list(kept().values())
 
 
-def kept() -> list[dict]:
-    """Entries that say which code they are of."""
-    return [row for row in stored("several_bits").get("tightness", []) if "commit" in row]
+def kept() -> dict[tuple[str, int, float], dict]:
+    """Entries that say which code they are of, by channel, clients and order."""
+    rows = stored("several_bits").get("tightness", [])
+    return {(r["channel"], r["clients"], r["order"]): r for r in rows if "commit" in r}
 
 
 def printed(rows: list[dict], clients: int) -> None:

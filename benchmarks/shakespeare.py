@@ -59,10 +59,10 @@ def queue(seeds: int) -> Iterator[Wanted]:
     """All rows, the most telling first."""
     for epsilon in (None, 8.0, 2.0):
         yield Wanted("adapters", "none" if epsilon is None else "one bit", epsilon)
+    yield Wanted("adapters", "gaussian", 2.0, 0, 10)
     for epsilon in (2.0, 8.0):
         for name in ("gaussian", "tenth of a bit"):
             yield Wanted("adapters", name, epsilon)
-    yield Wanted("adapters", "gaussian", 2.0, 0, 10)
     for epsilon in (4.0, 16.0):
         for name in ("one bit", "gaussian", "tenth of a bit"):
             yield Wanted("adapters", name, epsilon)

@@ -51,7 +51,7 @@ def drawn(found: dict) -> str:
     lines = []
     for colour, (name, label) in zip(("c1", "c2", "c3"), LINES.items(), strict=True):
         points = [(k[3], won(rows)) for k, rows in own.items() if k[2] == name]
-        lines += [(label, points, colour)] if points else []
+        lines += [(label, points, colour)] if len(points) > 1 else []
     ends = {k[3] for k in own if k[2] != "none"}
     level = won(own["adapters", fewest, "none", float("inf")])
     lines.append(("no privacy", [(x, level) for x in (min(ends), max(ends))], "c4 dashed"))

@@ -2,18 +2,13 @@
 
 python benchmarks/shakespeare_speed.py DATA_DIR [--cache FOLDER]
 
-Each contestant computes the same gradients of the same roles' windows, in a process of its own and
-in turn with the other: bare torch without clipping, encoding or a sum, and `randquant.train`'s own
-round with one bit a coordinate. On one thread, and on two. What counts is processor time, of all
-threads together: other load hardly changes it.
+Both compute the same gradients of the same roles' windows: bare torch without clipping, encoding or
+a sum, and `randquant.train`'s own round with one bit a coordinate; on one thread, and on two. What
+counts is the processor time of the fastest round, of all threads together.
 """
 
 import argparse
-import json
 import resource
-import statistics
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,13 +27,12 @@ from randquant.training.local import Local
 from randquant.training.optimizer import ServerStep, torch_optimizer
 from randquant.training.problem import problem_of
 
-COHORT, BATCH, WARM, TIMED, PASSES = 100, 8, 1, 4, 2
+COHORT, BATCH, ROUNDS = 100, 8, 5
 ONE_BIT = {"clip": 0.0024, "levels": 2, "margin": 0.0035}
 
 
-def bare(learner: Learner, model: nn.Module, workers: int):
+def bare(learner: Learner, model: nn.Module):
     """A round of forward and backward passes on the same windows, and plain SGD."""
-    torch.set_num_threads(1)
     parameters = [each for each in model.parameters() if each.requires_grad]
 
     def one(client: int, number: int):
@@ -62,7 +56,7 @@ def _windows(learner: Learner, client: int, number: int) -> np.ndarray:
     return learner._steps(client, Key.from_seed(0).fold_in(number))[0]
 
 
-def ours(learner: Learner, model: nn.Module, workers: int):
+def ours(learner: Learner, workers: int):
     """`randquant.train`'s round: gradients, clip, rotate, encode, sum, decode, step."""
     mechanism = update_mechanism(
         "stochastic-rounding", ONE_BIT, trust="aggregate", cohort=COHORT, clip_norm=0.05
@@ -80,41 +74,26 @@ def ours(learner: Learner, model: nn.Module, workers: int):
     return run
 
 
-def one(name: str, data_dir: str, cache: str, threads: int) -> None:
-    """What a process of its own runs: prints seconds and memory as JSON."""
+def main(data_dir: str, cache: str) -> None:
+    """Each contestant's fastest round, taken in turn: other load disturbs both alike."""
     found = task.roles(data_dir)
     model = task.adapted(task.pretrained(found.public, 0, Path(cache, "pretrained-3.pt")))
-    clients = found.clients[:COHORT]
-    learner = Learner(problem_of(model, clients), Local(batch=BATCH))
-    torch.set_num_threads(1)
-    run = {"bare": bare, "ours": ours}[name](learner, model, threads)
-    spent = []
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for number in range(1, WARM + TIMED + 1):
-            start = time.process_time()
-            run(number, pool)
-            spent.append(time.process_time() - start)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": statistics.median(spent[WARM:]), "megabytes": memory}))
-
-
-def main(data_dir: str, cache: str) -> None:
+    learner = Learner(problem_of(model, found.clients[:COHORT]), Local(batch=BATCH))
     speed = {"cohort": COHORT, "batch": BATCH}
-    for threads in (1, 2):
-        seen: dict[str, list[dict]] = {"bare": [], "ours": []}
-        for _ in range(PASSES):
-            for name, rows in seen.items():
-                command = [sys.executable, __file__, data_dir, "--cache", cache, "--one", name]
-                done = subprocess.run([*command, "--threads", str(threads)], capture_output=True,
-                                      text=True, check=True)  # fmt: skip
-                rows.append(json.loads(done.stdout.splitlines()[-1]))
-        best = {name: min(row["seconds"] for row in rows) for name, rows in seen.items()}
-        speed[f"{threads} threads"] = {
-            "processor_seconds": best,
-            "ours_over_bare": best["ours"] / best["bare"],
-            "megabytes": {n: max(row["megabytes"] for row in rows) for n, rows in seen.items()},
-        }
+    for workers in (1, 2):
+        runs = {"bare": bare(learner, model), "ours": ours(learner, workers)}
+        spent: dict[str, list[float]] = {name: [] for name in runs}
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for number in range(1, ROUNDS + 1):
+                for name, run in runs.items():
+                    start = time.process_time()
+                    run(number, pool)
+                    spent[name].append(time.process_time() - start)
+        best = {name: min(seconds) for name, seconds in spent.items()}
+        ratio = best["ours"] / best["bare"]
+        speed[f"{workers} workers"] = {"processor_seconds": best, "ours_over_bare": ratio}
         print(speed, flush=True)
+    speed["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     add(NAME, {"speed": speed})
 
 
@@ -122,10 +101,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data_dir")
     parser.add_argument("--cache", default="runs/shakespeare")
-    parser.add_argument("--one")
-    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    if given.one:
-        one(given.one, given.data_dir, given.cache, given.threads)
-    else:
-        main(given.data_dir, given.cache)
+    torch.set_num_threads(1)
+    main(given.data_dir, given.cache)

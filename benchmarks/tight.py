@@ -110,16 +110,14 @@ def runs(again: bool) -> None:
 
 def several(again: bool) -> None:
     """Sums of several bits: upper bound over the best attack."""
-    if again or "tightness" not in stored("several_bits"):
-        table = [row for clients in (10, 100, 1000) for row in several_bits.tightness(clients)]
-        save("several_bits", {"tightness": table})
+    found = several_bits.tightness((10, 100, 1000), again)
     rows: dict[tuple, list[dict]] = {}
-    for row in stored("several_bits")["tightness"]:
+    for row in sorted(found, key=lambda row: row["order"]):
         rows.setdefault((row["channel"], row["clients"]), []).append(row)
-    for (channel, clients), found in rows.items():
-        orders = " / ".join(f"{row['order']:g}" for row in found)
-        over = " / ".join(f"{row['upper'] / row['lower']:.2f}" for row in found)
-        seconds = sum(row["seconds"] for row in found)
+    for (channel, clients), own in rows.items():
+        orders = " / ".join(f"{row['order']:g}" for row in own)
+        over = " / ".join(f"{row['upper'] / row['lower']:.2f}" for row in own)
+        seconds = sum(row["seconds"] for row in own)
         print(f"{channel:20} {clients:5} clients, orders {orders}: {over:30} {seconds:6.1f} s")
 
 

@@ -44,7 +44,10 @@ def pytest_collect_file():
     return [each for each in (yield) if not isinstance(each, DoctestModule)]
 
 
-LONGEST = ("site", "flower_processes", "wheel", "flower_rank_processes", "nvflare_simulator")
+LONGEST = (
+    "site", "flower_processes", "wheel", "flower_rank_processes", "flower_text", "flower_template",
+    "nvflare_simulator",
+)  # fmt: skip
 """What takes a minute or more begins first, so that no worker is left alone with it at the end."""
 
 

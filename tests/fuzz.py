@@ -532,15 +532,15 @@ class Hang(BaseException):
 @contextlib.contextmanager
 def _soon():
     def late(signum, frame):
-        raise Hang(f"more than {SECONDS} seconds")
+        raise Hang(f"more than {SECONDS} seconds of a processor")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def fuzz(name: str, inputs: int, seed: int, folder: Path, weigh_every: int = 10) -> int:

@@ -233,7 +233,7 @@ def test_posix_is_found_where_it_is(code, found):
 
 HOUSE = {
     "architecture", "citations", "docs", "flips", "fuzz", "gpu_benchmark", "kills", "mutation",
-    "site", "tolerances", "wheel", "refusals", "values"}  # fmt: skip
+    "order", "site", "tolerances", "wheel", "refusals", "values"}  # fmt: skip
 """Tests about the whole: the code's shape, the docs, the tests themselves."""
 
 

@@ -9,10 +9,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 
 class Forgetful:
-    """A planted fault: it reports before it writes."""
+    """A planted fault: it reports before it writes; wherever it ends, as it does by itself."""
 
     def run(self, folder, report):
-        for number in range(1, 10**6):
+        for number in range(1, 10):
             report(number)
             (folder / "sent").write_text(f"{number - 2}")
 
@@ -22,8 +22,8 @@ class Forgetful:
 
 def test_what_is_reported_before_it_is_written_is_caught(tmp_path):
     (tmp_path / "sent").write_text("0")
-    with pytest.raises((AssertionError, ValueError)):  # also where half a number is on the disk
-        kills.stopped(Forgetful(), tmp_path, 0.2)
+    with pytest.raises(AssertionError):
+        kills.stopped(Forgetful(), tmp_path, 600)
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ def test_the_site_is_built_without_a_warning_and_opens_offline(browser, tmp_path
     page.wait_for_url("**/docs/README.html")
     assert page.get_by_role("heading", name="Documentation").is_visible()
     page.get_by_role("link", name="Your own mechanism", exact=True).first.click()
-    page.locator(".cell_output").first.wait_for()
+    page.locator(".cell_output").first.wait_for(state="attached")
     outputs = page.locator(".cell_output").all_inner_texts()
     assert any(text.startswith("order inf: epsilon <= 0.998528831") for text in outputs)
 

@@ -70,8 +70,9 @@ def test_one_that_waits_gets_the_lock_after_the_other(tmp_path):
     assert order == ["first", "second"]
 
 
-def test_to_ask_is_not_to_hold(tmp_path):
+def test_to_ask_is_not_to_hold(tmp_path, monkeypatch):
     """Many ask at the same time whether a run is being trained: nobody is told yes."""
+    monkeypatch.setattr(locks, "MOMENT", 300.0)  # on a busy machine a moment may be long
     (tmp_path / "lock").touch()
     answers = []
 
@@ -85,8 +86,7 @@ def test_to_ask_is_not_to_hold(tmp_path):
         pass
     for thread in asking:
         thread.join()
-    assert len(answers) == 80
-    assert sum(answers) <= 4  # the folder was locked for a moment
+    assert answers == [False] * 80
 
 
 def test_a_lock_file_keeps_what_it_has(tmp_path):

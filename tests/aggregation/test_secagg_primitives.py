@@ -84,15 +84,16 @@ def montgomery(point):
 
 
 def test_x25519_multiplies_by_the_scalars_that_are_shared():
-    # The ends, where a multiple of 8 is 2**254 or negated, and others at random.
+    # The ends, where a multiple of 8 is 2**254 or negated, small multiples that X25519 does not
+    # take (a client chooses its scalar), and others at random.
     turn = 2**254 % group.ORDER  # of the scalar whose multiple is 2**254
+    edge = (8 * group.ORDER - 2**255) // 8 * 8
     ends = [1, 2, group.ORDER - 1, turn, turn - 8, turn + 8]
+    ends += [8, 16, group.ORDER - 8, edge, edge + 8, group.ORDER - edge, group.ORDER - edge - 8]
     for mine in [*ends, *(group.random_scalar() for _ in range(30))]:
         other = group.random_scalar()
         private, public = crypto.masking_private(mine), group.base(other)
-        expected = montgomery(group.times(mine, public))
-        assert private.exchange(crypto._of_point(public)) == expected
-        assert montgomery(group.base(mine)) == private.public_key().public_bytes_raw()
+        assert private(public) == montgomery(group.times(mine, public))
 
 
 def test_keys_are_derived_by_the_standard_from_parts_with_their_lengths():

@@ -29,12 +29,22 @@ learning_rate = 1
 server_momentum = 0.5
 """
 OWN = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
 
+@dataclass
+class Shape:
+    hidden: int = 8
+
+
 def network():
-    return nn.Sequential(nn.Linear(4, 8), nn.GroupNorm(2, 8), nn.Linear(8, 2))
+    shape = Shape()
+    return nn.Sequential(nn.Linear(4, shape.hidden), nn.GroupNorm(2, 8), nn.Linear(8, 2))
 
 
 def clients():
@@ -197,7 +207,7 @@ def wide_data():
 
 def test_a_run_of_ones_own_is_not_continued_with_another_model(here, capsys):
     trained("--model", "own.py:network", "--data", "own.py:clients", *NOISE, *QUICK)
-    (here / "own.py").write_text(OWN.replace("4, 8)", "4, 8, bias=False)"))
+    (here / "own.py").write_text(OWN.replace("(4, shape.hidden)", "(4, shape.hidden, bias=False)"))
     assert cli.main(["train", "--resume", "run", "--rounds", "3", "--quiet"]) == 2
     assert "began with" in capsys.readouterr().err
 

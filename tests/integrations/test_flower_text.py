@@ -5,6 +5,7 @@ import json
 import math
 import random
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -119,15 +120,27 @@ def test_two_rounds_end_where_the_simulation_does(folder, tmp_path):
 
 @pytest.mark.slow
 def test_real_processes_move_adapters_as_the_simulation_does(folder, tmp_path):
-    results = tmp_path / "results.json"
-    config = settings(folder, results, 1, ONE_BIT)
-    kept = {k: v for k, v in config.items() if k not in ("folder", "stable-numbers")}
+    results = tmp_path / "run" / "results.json"
+    own = ("folder", "results", "stable-numbers")  # the deployment's
+    kept = {k: v for k, v in settings(folder, results, 1, ONE_BIT).items() if k not in own}
     changed = [f"{name}={json.dumps(value)}" for name, value in kept.items()]
     printed, status = deployment(
         tmp_path / "run", CLIENTS, "--app", str(APP), "--epsilon", "1e9", settings=changed
     )
     assert status == 0, printed
     check_one_round(folder, results)
+
+
+def test_the_settings_as_they_stand_keep_the_limit_of_all_roles():
+    config = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    own = {name: config[name] for name in ("clip", "levels", "margin")}
+    mechanism = update_mechanism(
+        "stochastic-rounding", own, trust="aggregate", cohort=config["cohort"],
+        clip_norm=config["clip-norm"],
+    )  # fmt: skip
+    release = mechanism.release(3840, config["num-server-rounds"])
+    epsilon = rq.account([release], config["delta"]).epsilon
+    assert 7.5 < epsilon <= config["stop-at-epsilon"]
 
 
 def test_what_follows_the_last_attention_is_computed_apart_to_the_same_end(folder):

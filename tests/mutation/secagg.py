@@ -171,6 +171,8 @@ MUTANTS = [
      "a neighbour's word is not taken", UNIT),
     (CRYPTO, "multiple if multiple >= 2**254 else", "multiple if multiple else",
      "half of the pairs do not agree on a mask", PRIMITIVES),
+    (CRYPTO, "if clamped >= 2**255 or clamped < 2**254:", "if False:",
+     "a client whose scalar is small spoils a sum by leaving", PRIMITIVES),
     (CLIENT, "point = group.read_point(advert.masking)", "point = advert.masking",
      "a key outside the group is taken", UNIT),
     # What is dealt

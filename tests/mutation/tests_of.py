@@ -271,7 +271,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/certificates/sums/classes.py": (SEARCHING, "privacy/test_classes.py"),
     "privacy/certificates/sums/kinds.py": ("privacy/test_kinds.py",),
     "privacy/certificates/sums/kind_moments.py": ("privacy/test_kinds.py",),
-    "privacy/certificates/sums/pairs.py": (SEARCHING, "privacy/test_classes.py"),
+    "privacy/certificates/sums/pairs.py": (
+        SEARCHING,
+        "privacy/test_classes.py",
+        "privacy/test_pairs.py",
+    ),
     "privacy/certificates/sums/blanket_draws.py": SUMS,
     "privacy/certificates/sums/bounds.py": SUMS,
     "privacy/certificates/sums/certificate.py": SUMS,

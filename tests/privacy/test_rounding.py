@@ -465,7 +465,7 @@ def test_outcomes_that_are_not_looked_at_are_paid_for(order):
     weights = np.geomspace(1e-12, 0.1, 40) * rng.uniform(0.5, 1, size=(4, 40))
     lines = independent.CellLines(np.array([-1.0, 0.0, 0.5, 1.0]), weights, 1, 1e-12)
     slopes = np.diff(weights, axis=0) / np.diff(lines.inputs)[:, None]
-    kept, faint, missing = independent._thinned(lines, order, 1e-3)
+    kept, faint, missing = independent.thinned(lines, order, 1e-3)
     assert 0 < kept.shape[1] < 40
     left = ~np.isin(weights[0], kept[0])
     assert left.sum() == 40 - kept.shape[1]
@@ -482,7 +482,7 @@ def test_what_is_not_looked_at_is_paid_for_where_it_is_rarest():
     """Of S at order 2 it takes slope^2 over the lesser of its two probabilities."""
     rows = np.array([[1 - 1e-9, 1e-9], [1 - 1e-6, 1e-6]])
     lines = independent.CellLines(np.array([-1.0, 1.0]), rows, 1, 0.0)
-    kept, faint, _ = independent._thinned(lines, 2.0, 1e-2)
+    kept, faint, _ = independent.thinned(lines, 2.0, 1e-2)
     assert kept.shape[1] == 1
     assert ((1e-6 - 1e-9) / 2) ** 2 / 1e-9 <= faint <= 1e-2
 
@@ -491,21 +491,21 @@ def test_what_is_likely_and_tells_nothing_still_counts_for_a_moment():
     """Of a moment less 1, no more than that share is left out for inputs a cell apart."""
     rows = np.array([[0.5, 0.3, 0.2 - 1e-9, 1e-9], [0.5, 0.2, 0.3 - 1e-9, 1e-9]])
     lines = independent.CellLines(np.array([-1.0, 1.0]), rows, 1, 0.0)
-    kept, faint, missing = independent._thinned(lines, 2.0, 1e-3)
+    kept, faint, missing = independent.thinned(lines, 2.0, 1e-3)
     assert kept.shape[1] == 3
     assert faint <= 1e-3
     assert 1e-9 <= missing <= 1e-3 * (2.0 - 1) * 2.0**2
 
 
 def test_a_search_over_groups_is_told_all_that_was_left_out(monkeypatch):
-    groups, thinned = [], independent._thinned
+    groups, thinned = [], independent.thinned
 
     def spied(few, *rest):
         kept, faint, _ = thinned(few, *rest)
         groups.append(few)
         return kept, faint, 0.25
 
-    monkeypatch.setattr(independent, "_thinned", spied)
+    monkeypatch.setattr(independent, "thinned", spied)
     found = independent._Sum(SKEWED, 9, 2.0, independent.Blanket.of(SKEWED), 0.1)
     assert len(groups) > 1
     assert found.together.missing >= 0.25 * len(groups) + found.rest

@@ -81,7 +81,8 @@ def collector(
     channel = mechanism.coordinate_channel
     size = learner.dimension + (0 if beside is None else beside.extra)
     filled = None if hidden is None or hidden.draw == "fixed" else hidden
-    if filled is None and learner.on_gpu and channel is not None and channel.lattice:
+    alone = filled is None and beside is None
+    if alone and learner.on_gpu and channel is not None and channel.lattice:
         return functools.partial(_on_gpu, learner, mechanism, channel)
 
     def upload(

@@ -131,10 +131,12 @@ def function(name: str, what: str) -> Callable[..., Any]:
 def _of_file(path: Path, what: str) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"Expected a file for {what}, found no {path}.")
-    loader = _FromSource(path.stem, str(path))
-    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
+    name = str(path.resolve())  # which no import takes: a file may be called as a package is
+    loader = _FromSource(name, name)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look up what their annotations name there
     loader.exec_module(module)
     return module
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -32,15 +33,22 @@ def sealing_key(private: X25519PrivateKey, public: bytes, pair: bytes) -> bytes:
     return derive(shared, b"seal", pair)
 
 
-def masking_private(scalar: int) -> X25519PrivateKey:
-    """A nonzero scalar of the group, as the key with which X25519 multiplies by it."""
-    # theory/shares.md, Proposition 6.
+def masking_private(scalar: int) -> Callable[[bytes], bytes]:
+    """A nonzero scalar of the group, as what multiplies points by it.
+
+    Returns:
+        From a point that `group.read_point` has accepted to the product's Montgomery coordinate.
+    """
+    # theory/shares.md, Proposition 6; clients choose their scalars, so its exceptions occur.
     multiple = 8 * (scalar * pow(8, -1, group.ORDER) % group.ORDER)
     clamped = multiple if multiple >= 2**254 else 8 * group.ORDER - multiple
-    return X25519PrivateKey.from_private_bytes(group.scalar_bytes(clamped))
+    if clamped >= 2**255 or clamped < 2**254:
+        return lambda point: _montgomery(group.times(scalar, point))
+    private = X25519PrivateKey.from_private_bytes(group.scalar_bytes(clamped))
+    return lambda point: private.exchange(_of_point(point))
 
 
-def masking_key(private: X25519PrivateKey, public: bytes, pair: bytes) -> bytes:
+def masking_key(private: Callable[[bytes], bytes], public: bytes, pair: bytes) -> bytes:
     """The same in the group whose scalars are shared.
 
     Args:
@@ -48,15 +56,20 @@ def masking_key(private: X25519PrivateKey, public: bytes, pair: bytes) -> bytes:
         public: a point that `group.read_point` has accepted.
         pair: context of the two clients.
     """
-    return derive(private.exchange(_of_point(public)), b"mask", pair)
+    return derive(private(public), b"mask", pair)
 
 
 @functools.lru_cache(maxsize=4096)
 def _of_point(public: bytes) -> X25519PublicKey:
-    """A point of the group, as X25519 takes it: by its Montgomery coordinate."""
-    y = int.from_bytes(public, "little") % 2**255
+    """A point of the group, as X25519 takes it."""
+    return X25519PublicKey.from_public_bytes(_montgomery(public))
+
+
+def _montgomery(point: bytes) -> bytes:
+    """The Montgomery coordinate of a point of the group: RFC 7748, section 4.1."""
+    y = int.from_bytes(point, "little") % 2**255
     u = (1 + y) * pow(1 - y, -1, group.FIELD) % group.FIELD
-    return X25519PublicKey.from_public_bytes(u.to_bytes(group.POINT_BYTES, "little"))
+    return u.to_bytes(group.POINT_BYTES, "little")
 
 
 def self_masking_key(seed: int, own: bytes) -> bytes:

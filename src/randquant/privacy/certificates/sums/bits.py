@@ -31,7 +31,7 @@ WINDOWS = (1, 2, 3, 4, 6, 9)
 GROW = 1 + 2.0**-36
 """Outward rounding of factors that are formed from positive terms."""
 
-CLOSE, SHORT = 1.05, 700
+CLOSE, SHORT = 1.05, 2000
 """A bound so near what is attained is not improved on, nor one of more bits: that takes long."""
 
 

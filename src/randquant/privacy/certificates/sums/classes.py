@@ -19,8 +19,15 @@ from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.sums.binomial import LogBinomial
 from randquant.privacy.certificates.sums.blocks import SPARE, even
 from randquant.privacy.certificates.sums.chain import ChainLaw, Powers, rounding
-from randquant.privacy.certificates.sums.pairs import PairGrid
-from randquant.privacy.certificates.sums.rounding import fits, largest_ratio, left_out, log_keep
+from randquant.privacy.certificates.sums.pairs import PairGrid, Values, refined
+from randquant.privacy.certificates.sums.rounding import (
+    FAINT,
+    fits,
+    largest_ratio,
+    left_out,
+    log_keep,
+    thinned,
+)
 from randquant.privacy.divergence import UNIT
 
 FEW = 4
@@ -166,12 +173,12 @@ class _Search:
         outcomes = min(length, 20 * math.sqrt(clients * spread) + 20) * len(self.groups)
         # The blocks are as small as can be afforded, and then the grid as fine.
         self.block = 1
-        points = COARSE if classes.draws == 1 else max(len(rows), COARSE)
+        points = max(len(rows), COARSE)
         most = min(MOST, WORK / (outcomes * points**2))
         while self._count(self.others) > most and self._depth(self.others):
             self.block += 1
-        arrangements = self._count(self.others)
-        self.grid = PairGrid(self.inputs, order, attained, outcomes * arrangements)
+        self.attained, self.outcomes = attained, outcomes * self._count(self.others)
+        self.laws: list[list[ChainLaw]] = []
 
     @property
     def counted(self) -> float:
@@ -191,33 +198,45 @@ class _Search:
 
     def run(self) -> float:
         """The bound: of each group of counts the worst arrangement, pair by pair."""
-        curvature, moments = np.zeros(1), np.zeros(1)
-        for least, _, log_mass in self.groups:
-            # The mass is exp of a logarithm that is rounded up: 64 units and 2 of that.
-            mass = math.exp(log_mass) * (1 + (64 + 2 * abs(log_mass)) * UNIT)
-            worst = [np.zeros(1), np.zeros(1)]
-            for done, law in enumerate(self._laws(least)):
-                if done % 64 == 0:
-                    report("how the others are spread", done, 0)
-                lines = self._lines(law)
-                found = self.grid.evaluate(lines, self.loss)
-                worst = [np.maximum(one, two) for one, two in zip(worst, found, strict=True)]
-            if self.mirrored:
-                turned = worst[0][::-1, ::-1, ::-1], worst[1][::-1, ::-1]
-                worst = [np.maximum(one, two) for one, two in zip(worst, turned, strict=True)]
-            # theory/vector-sums.md, Proposition 19: a mean over how many send what a class does.
-            curvature, moments = curvature + mass * worst[0], moments + mass * worst[1]
+        self.laws = [list(self._laws(least)) for least, _, _ in self.groups]
         # theory/vector-sums.md, Proposition 10: the square of the largest relative change.
         slopes = np.abs(np.diff(self.places, axis=0)) / np.diff(self.inputs)[:, None]
         used = self.places.max(axis=0) > 0
         steepest = float((slopes[:, used] / self.places[:, used].min(axis=0)).max())
-        total = self.grid.bound(curvature * (1 + 2**6 * UNIT), moments * (1 + 2**6 * UNIT))
-        return (total + self.rest * steepest**2 * len(self.groups)) * (1 + 16 * UNIT)
+        total = refined(
+            self.inputs, self.order, self._evaluate, self.attained, self.outcomes, self.mirrored
+        )
+        # theory/vector-sums.md, Proposition 12: what all groups together may lose.
+        faint = FAINT * self.attained
+        return (total + self.rest * steepest**2 * len(self.groups) + faint) * (1 + 16 * UNIT)
 
-    def _lines(self, law: ChainLaw) -> CellLines:
+    def _evaluate(self, grid: PairGrid, every: int) -> Values:
+        curvature, moments = np.zeros(1), np.zeros(1)
+        for laws, (_, _, log_mass) in zip(self.laws, self.groups, strict=True):
+            # The mass is exp of a logarithm that is rounded up: 64 units and 2 of that.
+            mass = math.exp(log_mass) * (1 + (64 + 2 * abs(log_mass)) * UNIT)
+            worst = [np.zeros(1), np.zeros(1)]
+            # The last is the one with most at the left end, or near the middle: a mirrored group.
+            for done, law in enumerate(laws[::-every]):
+                if done % 64 == 0:
+                    report("how the others are spread", done, 0)
+                found = grid.evaluate(self._lines(law, mass), self.loss)
+                worst = [np.maximum(one, two) for one, two in zip(worst, found, strict=True)]
+            if self.mirrored:
+                turned = grid.turned((worst[0], worst[1]))
+                worst = [np.maximum(one, two) for one, two in zip(worst, turned, strict=True)]
+            # theory/vector-sums.md, Proposition 19: a mean over how many send what a class does.
+            curvature, moments = curvature + mass * worst[0], moments + mass * worst[1]
+        return curvature * (1 + 2**6 * UNIT), moments * (1 + 2**6 * UNIT)
+
+    def _lines(self, law: ChainLaw, mass: float) -> CellLines:
+        """Laws of the sum, of outcomes that count where others are so with probability `mass`."""
         joint = np.stack([np.convolve(row, law.mass) for row in self.places])
         joint = joint[:, joint.max(axis=0) >= math.exp(self.log_keep)]
-        return CellLines(self.inputs, joint, 1, self.error, self.rest)
+        most = FAINT * self.attained / (len(self.groups) * max(mass, 1e-280))
+        every = CellLines(self.inputs, joint, 1, self.error)
+        kept, _, missing = thinned(every, self.order, most)
+        return CellLines(self.inputs, kept, 1, self.error, self.rest + missing)
 
     def _laws(self, others: int) -> Iterator[ChainLaw]:
         """Laws of the others' sum, of as many as there are in whole blocks in any arrangement."""

@@ -16,20 +16,18 @@ from randquant.privacy.certificates.sums.blanket import Blanket
 from randquant.privacy.certificates.sums.blanket_draws import Noises, draws
 from randquant.privacy.certificates.sums.blocks import block_blankets
 from randquant.privacy.certificates.sums.bounds import blankets
-from randquant.privacy.certificates.sums.classes import (
-    FEW,
-    affordable,
-    by_classes,
-)
+from randquant.privacy.certificates.sums.classes import affordable, by_classes
 from randquant.privacy.certificates.sums.kinds import by_kinds
 from randquant.privacy.certificates.sums.pairs import all_pairs
 from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rounding import (
+    FAINT,
     between,
     fits,
     largest_ratio,
     left_out,
     log_keep,
+    thinned,
 )
 from randquant.privacy.certificates.vector import Kappa
 from randquant.privacy.divergence import UNIT
@@ -41,15 +39,12 @@ itself loses more."""
 FINE, COARSE = {1: 120, 2: 48, 3: 14}, {1: 45, 2: 10, 3: 5}
 """Into how many parts the counts of each shape are cut, by how many shapes there are."""
 
-KINDS, CLASSES, CLOSE, LOOSE = 1.03, 1.1, 1.1, 1.3
+KINDS, CLASSES, CLOSE, LOOSE = 1.03, 1.1, 1.25, 2.0
 """A bound so near what is attained is not improved on: by kinds of blocks, by few vertices that
 stand for all, by blankets and by those of two bells."""
 
 LOW = 4.0
 """Orders to which counts are cut finely: beyond, outcomes are few enough to search pairs."""
-
-FAINT = 2.0**-9
-"""Outcomes that add up to no more than this share of S, at the worst, are not looked at."""
 
 
 def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Kappa:
@@ -64,21 +59,18 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     # theory/vector-sums.md, Propositions 4 and 19: each bounds the curvature, the least counts.
     upper, vertices = alone.upper, len(channel.inputs)
     every = vertices > 2 and affordable(channel, clients)
-    if every or 2 < vertices <= FEW:
+    if every:
         upper = min(upper, by_classes(channel, clients, order, lower))
     # theory/vector-sums.md, Proposition 22.
     if upper > KINDS * lower:
         upper = min(upper, by_kinds(channel, clients, order, lower))
-    # More vertices are only stood for, which takes long; two are tried in all arrangements by
-    # `between_ends`, and blankets are as close beyond its largest sums.
-    stood = not every and vertices > FEW
-    if stood and upper > CLASSES * lower:
-        upper = min(upper, by_classes(channel, clients, order, lower, enough=CLASSES * lower))
+    # More vertices are only stood for; two are tried in all arrangements by `between_ends`, and
+    # blankets are as close beyond its largest sums.
+    if not every and vertices > 2 and upper > CLASSES * lower:
+        upper = min(upper, by_classes(channel, clients, order, lower, enough=upper))
     if upper > CLOSE * lower:
         several = (Blanket.of(channel), *blankets(channel))
         upper = _least(channel, clients, order, several, lower, upper)
-        if stood:
-            upper = min(upper, by_classes(channel, clients, order, lower, enough=upper))
     if upper > LOOSE * lower:
         upper = _least(channel, clients, order, block_blankets(channel, two=True), lower, upper)
     return between(lower, witness, upper, alone)
@@ -138,7 +130,7 @@ class _Sum:
             block = share * np.stack([np.convolve(row, mass) for row in places])
             block = block[:, block.max(axis=0) >= math.exp(log_least)]
             few = CellLines(self.inputs, block, 1, own)
-            block, faint, left = _thinned(few, order, FAINT * attained / len(groups))
+            block, faint, left = thinned(few, order, FAINT * attained / len(groups))
             kept.append(block)
             self.faint, missing = self.faint + faint, missing + left
         # theory/vector-sums.md, Proposition 10: beyond it float64 does not hold what counts.
@@ -168,20 +160,3 @@ class _Sum:
         slopes = np.abs(np.diff(self.rows, axis=0)) / np.diff(self.inputs)[:, None]
         steepest = float((slopes / self.rows.min(axis=0)).max())
         return (bound + self.rest * steepest**2 + self.faint) * (1 + 16 * UNIT)
-
-
-def _thinned(lines: CellLines, order: float, most: float) -> tuple[np.ndarray, float, float]:
-    """Leave out what hardly counts for any pair: what is kept, and what S and a moment may lose."""
-    # theory/vector-sums.md, Proposition 12: code by code, the steepest cell at the worst rows.
-    largest, least = lines.weights.max(axis=0), lines.weights.min(axis=0)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        ratio = np.log(largest / least) * (1 + 4 * lines.error)
-        steepest = lines.slopes().max(axis=0)
-        # Twice what S may lose pays for rounding.
-        logs = 2 * np.log(steepest) + math.log(order) + abs(order - 2) * ratio - np.log(least)
-        lost = np.where(np.isnan(logs), np.inf, np.exp(logs))
-        missing = 2 * largest * np.exp((order - 1) * ratio)
-    # A moment less 1 is S times this, or more, for inputs a cell apart.
-    apart = (order - 1) * float(lines.widths.min()) ** 2
-    left = np.maximum(lost, missing / apart) <= most / max(lost.size, 1)
-    return lines.weights[:, ~left], float(lost[left].sum()), float(missing[left].sum())

@@ -24,6 +24,12 @@ is room to be shifted."""
 PRECISE = 2304
 """Clients of a block, squared, times levels, at most: `SPARE` pays for so much rounding."""
 
+AT_ONCE = 12
+"""Linear programmes that are solved as one: a single one is smaller than what a call costs."""
+
+LEAST_SHARE = 0.5
+"""Kinds that are no more than this of some block are of no use."""
+
 SHAPE = 2.0**40
 """Units of a kind's probabilities."""
 
@@ -36,18 +42,23 @@ def by_kinds(channel: Channel, clients: int, order: float, attained: float) -> f
         clients, order: as in `kappa_sum`.
         attained: at most what the bound will be.
     """
+    kinds = _hiding_most(channel, clients)
+    return math.inf if kinds is None else by_classes(channel, clients, order, attained, kinds)
+
+
+def _hiding_most(channel: Channel, clients: int) -> Classes | None:
+    """Kinds of the size that hides most, about; None if there are none."""
+    best: tuple[float, Classes | None] = (0.0, None)
     # Large blocks have more in common, small ones leave fewer clients over.
-    fitting = [size for size in fitting_sizes(channel) if 2 * size < clients][-2:]
-
-    def hidden(size: int) -> float:
+    for size in [size for size in fitting_sizes(channel) if 2 * size < clients][-2:]:
         laws, kept = _promising(channel, size, False)
-        return (clients - 1) // size * kept * least_variance(laws)
-
-    for size in sorted(fitting, key=hidden, reverse=True):
-        kinds = kinds_of_blocks(channel, size)
-        if kinds is not None:
-            return by_classes(channel, clients, order, attained, kinds)
-    return math.inf
+        whole = (clients - 1) // size * least_variance(laws)
+        # Blocks of equal clients have most in common, nearly: mixed ones are looked at if need be.
+        if whole * kept > best[0]:
+            kinds = kinds_of_blocks(channel, size)
+            hidden = 0.0 if kinds is None else whole * kinds.share / SHARES
+            best = max(best, (hidden, kinds), key=lambda found: found[0])
+    return best[1]
 
 
 @functools.lru_cache(maxsize=256)
@@ -68,22 +79,18 @@ def kinds_of_blocks(channel: Channel, size: int, middle: bool = False) -> Classe
         return None
     rows, (laws, _) = _rows(channel), _promising(channel, size, middle)
     # theory/vector-sums.md, Proposition 22: what all blocks have of the kinds together.
-    share = 1.0
-    for block in blocks:
-        share = min(share, _together(_law(rows, block), laws))
-        if share <= 0.5:
-            return None
-    return Classes(laws, int(share * SHARES), block=size)
+    share = _together(np.stack([_law(rows, block) for block in blocks]), laws)
+    return Classes(laws, int(share * SHARES), block=size) if share > LEAST_SHARE else None
 
 
 @functools.lru_cache(maxsize=256)
 def _promising(channel: Channel, size: int, middle: bool) -> tuple[np.ndarray, float]:
     """The kinds to take, and how much of blocks of equal clients they are at least."""
     rows = _rows(channel)
-    pure = [_law(rows, (vertex,) * size) for vertex in range(len(rows))]
+    pure = np.stack([_law(rows, (vertex,) * size) for vertex in range(len(rows))])
     # Which laws the kinds are affects how tight a bound is, not whether it holds.
     tried = [_kinds(rows, size, middle, *cut) for cut in CUTS]
-    kept = [min(_together(law, kinds) for law in pure) for kinds in tried]
+    kept = [_together(pure, kinds) for kinds in tried]
     best = max(range(len(tried)), key=lambda at: kept[at] * least_variance(tried[at]))
     return tried[best], kept[best]
 
@@ -152,30 +159,39 @@ def _cut(law: np.ndarray, below: float, above: float) -> np.ndarray:
     return whole / whole.sum()
 
 
-def _together(law: np.ndarray, kinds: np.ndarray) -> float:
-    """How much of all kinds, at all places, is under a law at once; rounded down."""
+def _together(laws: np.ndarray, kinds: np.ndarray) -> float:
+    """How much of all kinds, at all places, is under each law at once, at least; rounded down."""
     from scipy.optimize import linprog
+    from scipy.sparse import block_diag
 
-    if law.min() <= 0:
-        return 0.0
     shapes = [np.trim_zeros(kind) for kind in kinds]
-    if max(len(shape) for shape in shapes) > len(law):
+    length = laws.shape[1]
+    if laws.min() <= 0 or max(len(shape) for shape in shapes) > length:
         return 0.0
-    starts = [range(len(law) - len(shape) + 1) for shape in shapes]
-    cover = np.zeros((sum(map(len, starts)), len(law)))
+    starts = [range(length - len(shape) + 1) for shape in shapes]
+    cover = np.zeros((sum(map(len, starts)), length))
     column = iter(cover)
     for shape, places in zip(shapes, starts, strict=True):
         for start in places:
             next(column)[start : start + len(shape)] = shape
-    # Relative to the law, as a solver's tolerance is absolute.
-    cover = cover.T / law[:, None]
-    solution = linprog(
-        -np.ones(cover.shape[1]), A_ub=cover, b_ub=np.ones(len(law)), bounds=(0, None),
-        method="highs",
-    )  # fmt: skip
-    if solution.x is None:
-        return 0.0
-    # theory/vector-sums.md, Proposition 22: whatever was found is scaled down until it fits, and
-    # lowered by more than rounding.
-    found = np.maximum(solution.x, 0.0)
-    return float(found.sum() / max(float((cover @ found).max()), 1.0)) * (1 - 4 * SPARE)
+    least = 1.0
+    for first in range(0, len(laws), AT_ONCE):
+        # Relative to the law, as a solver's tolerance is absolute.
+        several = [cover.T / law[:, None] for law in laws[first : first + AT_ONCE]]
+        together = block_diag(several, format="csc")
+        solution = linprog(
+            -np.ones(len(several) * len(cover)), A_ub=together,
+            b_ub=np.ones(len(several) * length), bounds=(0, None),
+            method="highs-ds", options={"presolve": False},
+        )  # fmt: skip
+        if solution.x is None:
+            return 0.0
+        # theory/vector-sums.md, Proposition 22: whatever was found is scaled down until it fits,
+        # and lowered by more than rounding.
+        found = np.maximum(solution.x, 0.0).reshape(len(several), -1)
+        for relative, each in zip(several, found, strict=True):
+            share = float(each.sum()) / max(float((relative @ each).max()), 1.0)
+            least = min(least, share * (1 - 4 * SPARE))
+        if least <= LEAST_SHARE:
+            break
+    return least

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.vector import Kappa
 from randquant.privacy.divergence import UNIT
 
@@ -16,6 +17,9 @@ PRECISE = 1e-275
 """Larger probabilities are known within their stated relative error."""
 
 LOG_PRECISE = math.log(PRECISE)
+
+FAINT = 2.0**-9
+"""Outcomes that add up to no more than this share of S, at the worst, are not looked at."""
 
 
 def largest_ratio(rows: np.ndarray) -> tuple[float, float]:
@@ -74,3 +78,20 @@ def between(lower: float, witness: tuple[float, float], upper: float, alone: Kap
         raise ArithmeticError(f"Attained {lower}, above the bound {upper}: please report this.")
     upper = min(upper, alone.upper)
     return Kappa(min(lower, upper), upper, alone.order, witness)
+
+
+def thinned(lines: CellLines, order: float, most: float) -> tuple[np.ndarray, float, float]:
+    """Leave out what hardly counts for any pair: what is kept, and what S and a moment may lose."""
+    # theory/vector-sums.md, Proposition 12: code by code, the steepest cell at the worst rows.
+    largest, least = lines.weights.max(axis=0), lines.weights.min(axis=0)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        ratio = np.log(largest / least) * (1 + 4 * lines.error)
+        steepest = lines.slopes().max(axis=0)
+        # Twice what S may lose pays for rounding.
+        logs = 2 * np.log(steepest) + math.log(order) + abs(order - 2) * ratio - np.log(least)
+        lost = np.where(np.isnan(logs), np.inf, np.exp(logs))
+        missing = 2 * largest * np.exp((order - 1) * ratio)
+    # A moment less 1 is S times this, or more, for inputs a cell apart.
+    apart = (order - 1) * float(lines.widths.min()) ** 2
+    left = np.maximum(lost, missing / apart) <= most / max(lost.size, 1)
+    return lines.weights[:, ~left], float(lost[left].sum()), float(missing[left].sum())
