@@ -236,9 +236,9 @@ class AdditiveMechanism(MechanismDefaults):
 
         Under `zero_out` the distance is the norm bound, since a zero update rounds to zero.
         """
-        both = validate.choice("neighboring", neighboring, NEIGHBORINGS) == "replace_one"
+        opposite = validate.choice("neighboring", neighboring, NEIGHBORINGS) == "replace_one"
         plan = self.plan(dimension)
-        square = (4 if both else 1) * plan.bound
+        square = (4 if opposite else 1) * plan.bound
         place = (square, plan.size, rounds, neighboring, plan.longest)
         return NoiseRelease(plan.noise, self.cohort, *place, modulus=1 << self.bits)
 
