@@ -235,7 +235,7 @@ class _Rough:
         # meets the target: what nearly does is hardly bounded better, which would take longer.
         found = self._beside(release)
         nearer = found <= ALIKE * self.target
-        nearer = nearer or found <= account_at([release], self.delta, self.order)
+        nearer = nearer or found <= ALIKE * account_at([release], self.delta, self.order)
         return "noise" if nearer else "order"
 
     def _beside(self, release: Release) -> float:
