@@ -728,8 +728,8 @@ MUTANTS = [
     ),
     (
         "training/cohort.py",
-        "        sent = senders * now",
-        "        sent = now",
+        "        sent = senders * sender(now, hidden is None)",
+        "        sent = sender(now, hidden is None)",
         "one client's bytes",
         ROUND,
     ),

@@ -5,6 +5,13 @@ HERE = ("tests/training/test_cohort_hidden.py",)
 MUTANTS = [
     (
         "training/cohort.py",
+        "if not seen or mechanism.of_client(0) is mechanism:",
+        "if mechanism.of_client(0) is mechanism:",
+        "a mean that shows whose shares it holds, in cohorts that nobody may see",
+        HERE,
+    ),
+    (
+        "training/cohort.py",
         "mean = (mean * np.float64(filled.population / filled.summed))",
         "mean = (mean * np.float64(filled.population / max(len(cohort), 1)))",
         "a sum divided by how many took part",

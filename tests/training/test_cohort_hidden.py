@@ -15,6 +15,7 @@ from around import Around
 import randquant as rq
 from randquant.aggregation.baselines import CentralGaussian, LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.rank import RankMechanism
 from randquant.channels.keys import Key
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.tuning.update import tune_update
@@ -98,6 +99,26 @@ def test_a_small_cohort_has_the_noise_of_all_clients(cohort):
     assert chance.mean_is(codes**2, 6.0, 36.0)
     assert found.bytes_up == 6 * mechanism.upload_bytes(4096, 6)
     assert len({tuple(collected(mechanism, c, "poisson", updates).mean) for c in ([], [3])}) == 1
+
+
+def test_a_mean_does_not_show_whose_shares_it_holds():
+    """In the rotation that follows from a client's number, its index would stand out."""
+    mechanism = RankMechanism(1.0, 4.0)
+    updates = np.random.default_rng(1).normal(size=(6, 64)).astype(np.float32)
+    found = collected(mechanism, [3], "fixed", updates)
+    own = mechanism.in_round(11).of_client(3)
+    rotation = own.rotation(64, own.group(Key.from_seed(0)))
+    turned = rotation.forward(found.mean.astype(np.float64)) / mechanism.length(64)
+    np.testing.assert_allclose(np.linalg.norm(turned), 1, rtol=1e-5)
+    assert np.abs(turned).max() < 0.9  # one coordinate, of length 1, in the rotation it used
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_payloads_of_hidden_cohorts_follow_from_no_number(draw, monkeypatch):
+    mechanism = RankMechanism(1.0, 4.0)
+    monkeypatch.setattr(RankMechanism, "of_client", None)
+    found = collected(mechanism, [0, 3], draw, np.ones((6, 5), dtype=np.float32))
+    assert found.bytes_up == (2 if draw == "fixed" else 6) * mechanism.upload_bytes(5)
 
 
 def laws(cohorts, inputs):

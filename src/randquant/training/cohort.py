@@ -77,6 +77,7 @@ def collector(
     Guarantees:
         With hidden cohorts whose size varies, every client's payload is in the sum, an encoding of
         zeros where it does not take part, and the sum is divided by a public number.
+        With hidden cohorts nothing in a payload follows from its client's number.
     """
     channel = mechanism.coordinate_channel
     size = learner.dimension + (0 if beside is None else beside.extra)
@@ -98,7 +99,7 @@ def collector(
         if beside is not None and threshold is not None:
             updates = _joined(beside, learner, clients, updates, threshold)
         keys = [key.fold_in("client", client) for client in clients]
-        return _encoded(encoder, clients, updates, keys), losses, seconds
+        return _encoded(encoder, clients, updates, keys, hidden is None), losses, seconds
 
     def by_payloads(
         cohort: Sequence[int],
@@ -125,17 +126,32 @@ def collector(
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
-        sent = senders * now.of_client(0).upload_bytes(size, senders or None)
+        sent = senders * sender(now, hidden is None).upload_bytes(size, senders or None)
         return Collected(mean, losses, sent, seconds, squares, threshold, numbers)
 
     return by_payloads
 
 
+def sender(mechanism: UpdateMechanism, seen: bool) -> UpdateMechanism:
+    """The mechanism of a client, for the bytes that it sends; `seen`: who takes part is public."""
+    return mechanism.of_client(0) if seen else mechanism
+
+
 def _encoded(
-    mechanism: UpdateMechanism, clients: Sequence[int], updates: np.ndarray, keys: Sequence[Key]
+    mechanism: UpdateMechanism,
+    clients: Sequence[int],
+    updates: np.ndarray,
+    keys: Sequence[Key],
+    seen: bool,
 ) -> list[bytes]:
-    """What some clients send, completed by what the server knows of each."""
-    if mechanism.of_client(0) is mechanism:  # nothing follows from a client's number
+    """What some clients send, completed by what the server knows of each.
+
+    Args:
+        mechanism, clients, updates, keys: of the round, and of each client.
+        seen: whether it is public who takes part.
+    """
+    # theory/sampling.md, Proposition 22: what follows from a number shows in the sum whose it is.
+    if not seen or mechanism.of_client(0) is mechanism:
         return mechanism.encode_many(updates, keys)
     payloads = []
     for client, update, key in zip(clients, updates, keys, strict=True):
@@ -211,7 +227,7 @@ def _zeros(
         some = absent[start : start + ZEROS_AT_ONCE]
         zeros = np.zeros((len(some), size), dtype=np.float32)
         keys = [key.fold_in("client", each) for each in some]
-        payloads += _encoded(mechanism, some, zeros, keys)
+        payloads += _encoded(mechanism, some, zeros, keys, seen=False)
     return payloads
 
 

@@ -230,11 +230,12 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
         return Candidate(name, {}, baseline=baseline, remark=str(error))
     calibration = tuned.calibration
     mechanism = calibration.mechanism
-    deviation, senders = need.deviation(mechanism), need.cohort
+    deviation, senders, sender = need.deviation(mechanism), need.cohort, mechanism
     if need.cohorts is not None:
         senders = need.setting.cohort
-    numbered = mechanism.of_client(0)  # the server of a run knows whose payload it receives
-    sent = numbered.upload_bytes(need.dimension, senders)
+    else:
+        sender = mechanism.of_client(0)  # the server of a run knows whose payload it receives
+    sent = sender.upload_bytes(need.dimension, senders)
     remark = "" if calibration.tight else "no smaller noise is available"
     return Candidate(
         name,
@@ -243,7 +244,7 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
         _noise(need, deviation, multiplier),
         sent,
         sent * senders * need.rounds,
-        numbered.payload_bytes(need.dimension),
+        sender.payload_bytes(need.dimension),
         baseline,
         remark,
         need.coordinates,

@@ -20,6 +20,8 @@ from randquant.privacy.guarantee import Neighboring, Trust
 class HiddenCohorts:
     """How clients take part in a run, if nobody sees which of them do.
 
+    What a client sends must not follow from its number (`UpdateMechanism.of_client`).
+
     Attributes:
         draw: `fixed` cohorts, each equally likely; `poisson`, each client in each round
             independently; or `drawn`, each client in `participations` rounds that it draws.

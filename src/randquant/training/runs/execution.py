@@ -26,6 +26,7 @@ from randquant.channels.keys import Key
 from randquant.training import records
 from randquant.training.algorithm import Algorithm, Round, State, distributed_sgd
 from randquant.training.client import Learner
+from randquant.training.cohort import sender
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import hidden_cohorts
 from randquant.training.records import RoundMetrics, RunSummary, Sent
@@ -360,14 +361,13 @@ def _lacks_evaluation(metrics: RoundMetrics, prepared: Prepared) -> bool:
 
 def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
     """Compile the encoder before the first round is timed; return the bytes of an upload."""
-    hidden = hidden_cohorts(config)
+    hidden, dimension = hidden_cohorts(config), prepared.sent
     cohort = config.cohort if hidden is None else hidden.summands(prepared.mechanism.trust)
-    dimension = prepared.sent
     zeros = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
     mechanism = prepared.mechanism.in_round(0)
     payloads = [mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
     mechanism.mean(payloads, dimension, Key.generate())
-    return mechanism.of_client(0).upload_bytes(dimension, cohort)
+    return sender(mechanism, hidden is None).upload_bytes(dimension, cohort)
 
 
 def _summary(
@@ -377,11 +377,11 @@ def _summary(
     metrics: list[RoundMetrics],
     upload: int,
 ) -> RunSummary:
-    dimension = prepared.learner.dimension
+    dimension, seen = prepared.learner.dimension, config.trust != "model"
     participations = int(state.participations.max())
     guarantee = prepared.schedule.guarantee(state.round, participations)
     last = metrics[-1]  # the last round is always evaluated
-    if config.sampling == "fixed" and config.trust != "model":  # rounds differ if it adapts
+    if config.sampling == "fixed" and seen:  # rounds differ if it adapts
         upload = -(-sum(m.bytes_up for m in metrics) // (len(metrics) * config.cohort))
     return RunSummary(
         accuracy=last.accuracy,
@@ -395,6 +395,6 @@ def _summary(
         rounds=state.round,
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
         public_examples=prepared.problem.public,
-        bytes_as_codes=prepared.mechanism.of_client(0).payload_bytes(prepared.sent),
+        bytes_as_codes=sender(prepared.mechanism, seen).payload_bytes(prepared.sent),
         beside=None if prepared.beside is None else prepared.beside.guarantee(participations),
     )

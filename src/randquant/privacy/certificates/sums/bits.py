@@ -31,8 +31,9 @@ WINDOWS = (1, 2, 3, 4, 6, 9)
 GROW = 1 + 2.0**-36
 """Outward rounding of factors that are formed from positive terms."""
 
-CLOSE, SHORT = 1.05, 2000
-"""A bound so near what is attained is not improved on, nor one of more bits: that takes long."""
+CLOSE, FAR, FEW, SHORT = 1.05, 1.15, 700, 2000
+"""A bound so near what is attained is not improved on, of few bits or of more, nor one of more than
+the last number: that takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,8 @@ def curvature_of_bits(
         total *= bits.rounding(order, total, second, clients)
         # theory/vector-sums.md, Proposition 17: a step is at least the narrowest cell apart.
         total *= GROW / bits.narrowest**2
-        if not total <= CLOSE * attained and 1 < bits.trials <= SHORT / clients:
+        near = CLOSE if bits.trials <= FEW / clients else FAR
+        if not total <= near * attained and 1 < bits.trials <= SHORT / clients:
             # theory/vector-sums.md, Proposition 19; in steps, and back.
             least = _in_all_arrangements(channel, bits, clients, order, attained)
             step = least * float(np.diff(channel.inputs).max()) ** 2 * GROW
