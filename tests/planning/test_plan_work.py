@@ -1,15 +1,21 @@
 """How many of the expensive bounds a plan asks for: what keeps it quick, whatever the machine."""
 
+import math
+
 import pytest
 
 import randquant as rq
 from randquant.planning.plan.planner import plan
 from randquant.privacy.accounting import releases
+from randquant.privacy.accounting.accountant import account, gaussian_order
 from randquant.privacy.accounting.martingale import steps_of_sums
-from randquant.privacy.certificates.sums import blocks, ends
+from randquant.privacy.accounting.release import ReleaseDefaults
+from randquant.privacy.certificates.sums import blocks, classes, ends, kappa_blanket
+from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
+from randquant.privacy.guarantee import Neighboring, Trust
 
 
-@pytest.mark.parametrize(("name", "most"), [("imvu", 6), ("stochastic-rounding", 2)])
+@pytest.mark.parametrize(("name", "most"), [("imvu", 4), ("stochastic-rounding", 2)])
 def test_a_calibration_asks_for_few_bounds_of_sums(monkeypatch, name, most):
     """The best order at two noises, or three, and the orders beside it at the last one."""
     asked = set()
@@ -59,3 +65,50 @@ def test_a_bell_that_one_law_has_no_room_for_is_fitted_under_no_other(monkeypatc
     assert blocks.block_blankets(channel) == ()
     blocks.block_blankets.cache_clear()
     assert 1 <= len(fitted) <= 2
+
+
+class Costly(ReleaseDefaults):
+    """A divergence like Gaussian noise's, up to one that it has at every higher order."""
+
+    trust: Trust = "local"
+    neighboring: Neighboring = "replace_one"
+    rounds, releases, distance = 1, 1, 0.0
+
+    def __init__(self, rate: float, most: float):
+        self.rate, self.most, self.asked = rate, most, set()
+
+    def renyi(self, order):
+        self.asked.add(order)
+        return min(self.rate * order, self.most)
+
+
+def test_orders_above_one_that_costs_as_much_as_all_are_not_asked_for():
+    release = Costly(1.0, 1000.0)
+    found = account([release], 1e-5, near=5000.0, attacked=False)
+    bounds = [account([Costly(1.0, 1000.0)], 1e-5, near=order).epsilon for order in (3.0, 900.0)]
+    assert found.epsilon <= min(bounds)
+    release = Costly(1e6, 50.0)
+    found = account([release], 1e-5, near=2.0, attacked=False)
+    assert len(release.asked) <= 6
+    assert found.epsilon <= 50.0
+
+
+def test_the_best_order_is_found_from_far_away_with_few_bounds():
+    for near in (1.001, 3.0, 1e4):
+        release = Costly(2.0, math.inf)
+        found = account([release], 1e-5, near=near, attacked=False)
+        assert found.epsilon == account([Costly(2.0, math.inf)], 1e-5, attacked=False).epsilon
+        assert len(release.asked) <= 18
+        assert abs(math.log(found.order / gaussian_order(found.epsilon, 1e-5))) < 0.3
+
+
+def test_vertices_that_stand_for_all_are_tried_only_where_that_may_be_closest(monkeypatch):
+    channel = rq.imvu(clip_norm=0.125, levels=16, epsilon=1.45)
+
+    def none(*given):
+        raise AssertionError
+
+    known = kappa_sum(channel, 200, 3.8)
+    monkeypatch.setattr(classes._Search, "run", none)
+    found = kappa_blanket.by_blanket(channel, 200, 3.8, rq.kappa(channel, 3.8))
+    assert (found.lower, found.upper) == (known.lower, known.upper)

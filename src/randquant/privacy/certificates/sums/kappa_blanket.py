@@ -39,7 +39,7 @@ itself loses more."""
 FINE, COARSE = {1: 120, 2: 48, 3: 14}, {1: 45, 2: 10, 3: 5}
 """Into how many parts the counts of each shape are cut, by how many shapes there are."""
 
-KINDS, CLASSES, CLOSE, LOOSE = 1.03, 1.1, 1.25, 2.0
+KINDS, CLASSES, CLOSE, LOOSE = 1.03, 1.1, 1.1, 2.0
 """A bound so near what is attained is not improved on: by kinds of blocks, by few vertices that
 stand for all, by blankets and by those of two bells."""
 
@@ -66,11 +66,14 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
         upper = min(upper, by_kinds(channel, clients, order, lower))
     # More vertices are only stood for; two are tried in all arrangements by `between_ends`, and
     # blankets are as close beyond its largest sums.
-    if not every and vertices > 2 and upper > CLASSES * lower:
-        upper = min(upper, by_classes(channel, clients, order, lower, enough=upper))
+    stood = not every and vertices > 2 and upper > CLASSES * lower
+    if stood:
+        upper = min(upper, by_classes(channel, clients, order, lower, enough=CLOSE * lower))
     if upper > CLOSE * lower:
         several = (Blanket.of(channel), *blankets(channel))
         upper = _least(channel, clients, order, several, lower, upper)
+        if stood:
+            upper = min(upper, by_classes(channel, clients, order, lower, enough=upper))
     if upper > LOOSE * lower:
         upper = _least(channel, clients, order, block_blankets(channel, two=True), lower, upper)
     return between(lower, witness, upper, alone)
