@@ -25,6 +25,15 @@ def of_sign(share):
     return Number("sign", -1, 1, share)
 
 
+def test_an_infinite_number_is_cut_to_its_bounds_and_nan_is_refused_by_name():
+    beside, update = Alongside(1.0, (Number("loss", 0, 5),)), np.ones(2)
+    for value, bound in ((math.inf, 5.0), (-math.inf, 0.0)):
+        cut = beside.joined(update, {"loss": bound}, 1.0)
+        assert np.array_equal(beside.joined(update, {"loss": value}, 1.0), cut)
+    with pytest.raises(ValueError, match=r"number 'loss' .* got nan"):
+        beside.joined(update, {"loss": math.nan}, 1.0)
+
+
 @given(
     update=st.lists(st.floats(-1e30, 1e30), min_size=1, max_size=6),
     numbers=NUMBERS, values=st.lists(ANY, min_size=3, max_size=3),
@@ -134,7 +143,7 @@ def test_no_noise_moves_the_threshold_further_than_its_rate(threshold, mean, qua
         (lambda: Alongside(1.0, (Number("a"),)).joined(np.ones(2), {}, 1.0), "a number 'a'"),
         (
             lambda: Alongside(1.0, (Number("a"),)).joined(np.ones(2), {"a": math.nan}, 1.0),
-            "Expected finite",
+            "got nan",
         ),
     ],
 )

@@ -18,6 +18,7 @@ from randquant.channels.keys import Key
 from randquant.cli.main import main
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
 from randquant.training.config import TrainConfig, check_config
@@ -82,6 +83,19 @@ def test_noise_is_as_stated():
     stated = rounds[0]["num-examples_deviation"]
     assert abs(errors.mean()) <= 5 * stated / np.sqrt(200)
     assert 0.5 < errors.var() / stated**2 < 1.7
+
+
+@pytest.mark.parametrize("cohort", [[], [0, 3]])
+def test_noise_of_absent_clients_is_in_the_stated_deviation(cohort):
+    # Eight clients' noise in a sum that is divided by two; 200 means, bounds as above.
+    mechanism, hidden = LocalGaussian(1.0, 2.0), HiddenCohorts("poisson", 8, 2, 200)
+    learner, beside = Learner(a_problem()), Alongside(1.0, NUMBERS[1:2])
+    learner.load(learner.parameters())
+    with ThreadPoolExecutor(1) as pool:
+        collect = collector(learner, mechanism, pool, 1, hidden, beside)
+        rounds = [collect(cohort, Key.from_seed(n), 0, (), 1.0).numbers for n in range(200)]
+    stated = rounds[0]["num-examples_deviation"]
+    assert 0.5 < np.var([found["num-examples"] for found in rounds]) / stated**2 < 1.7
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.clipping import clip_to_norm
-from randquant.aggregation.payloads import finite
 
 SHARE = 0.2
 """Of the norm, for each number: one of them costs the update 2 % more noise."""
@@ -219,12 +218,12 @@ class Alongside:
 
         Args:
             update: (d,) floats; clipped to norm `threshold` here, and weighted.
-            values: of each number; clipped to its bounds here.
+            values: of each number; clipped to its bounds here, infinite ones too.
             threshold: of this round, public.
 
         Raises:
-            ValueError: the update or a number is not finite, a number is missing, or the threshold
-                is not within 1e-30 and 1e30.
+            ValueError: the update is not finite, a number is NaN (the error names it) or missing,
+                or the threshold is not within 1e-30 and 1e30.
         """
         validate.real("threshold", threshold, low=1e-30, high=1e30)
         update = np.asarray(update)
@@ -233,8 +232,12 @@ class Alongside:
             own[BELOW] = float(np.linalg.norm(update.astype(np.float64)) <= threshold)
         if missing := [n.name for n in self.all if n.name not in own]:
             raise ValueError(f"Expected a number {missing[0]!r} beside the update, got none.")
-        told = finite(np.array([float(own[n.name]) for n in self.all]))
-        beside = [n.share * n.scaled(float(x)) for n, x in zip(self.all, told, strict=True)]
+        if unknown := [n.name for n in self.all if math.isnan(own[n.name])]:
+            raise ValueError(
+                f"Expected a number {unknown[0]!r} beside the update, got nan: drop or repair this "
+                "client's data."
+            )
+        beside = [n.share * n.scaled(float(own[n.name])) for n in self.all]
         clipped = clip_to_norm(update, threshold)
         factor = self._left * self.clip_norm / threshold * self._weight(own)
         # theory/alongside.md, Proposition 1. The mechanism clips again, so rounding costs nothing.

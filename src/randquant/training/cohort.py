@@ -122,7 +122,7 @@ def collector(
             # theory/sampling.md, Proposition 22: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
         squares = now.noted(squares, mean, clients)
-        mean, threshold, numbers = _parted(beside, mean, threshold, now, clients)
+        mean, threshold, numbers = _parted(beside, mean, threshold, now, (senders, clients))
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
@@ -188,13 +188,20 @@ def _measured(beside: Alongside, learner: Learner, client: int) -> dict[str, flo
 
 def _parted(
     beside: Alongside | None, mean: np.ndarray, threshold: float | None, now: UpdateMechanism,
-    clients: int,
+    clients: tuple[int, int],
 ) -> tuple[np.ndarray, float | None, dict[str, float] | None]:  # fmt: skip
-    """The mean update, the next threshold and the numbers (see `Collected`), if there are any."""
+    """The mean update, the next threshold and the numbers (see `Collected`), if there are any.
+
+    `clients`: how many send a payload, and how many the sum is divided by.
+    """
     if beside is None or threshold is None:
         return mean, threshold, None
     update, numbers, moved = beside.parted(mean, threshold)
-    coordinate = now.expected_error(len(mean)).deviation(clients)
+    error, (senders, divided) = now.expected_error(len(mean)), clients
+    noisy = divided if now.trust == "central" else senders  # one noise, of the server
+    part = divided / noisy
+    # theory/alongside.md, Proposition 2: all payloads have noise, also those of absent clients.
+    coordinate = error.deviation(noisy, part * error.longest) / part
     noise = {f"{name}_deviation": beside.deviation(name, coordinate) for name in numbers}
     return update, moved, {**numbers, **noise} or None
 
