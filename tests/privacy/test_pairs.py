@@ -76,6 +76,13 @@ def test_a_grid_of_coarse_boxes_bounds_every_pair():
             assert log_moment <= (order - 1) * bounds[box] * (x - y) ** 2 * (1 + 1e-9) + 1e-13
 
 
+def test_a_grid_that_may_not_be_finer_keeps_every_pair(monkeypatch):
+    lines = CellLines.of(rq.rqm(1.0, 1.0, 4, 0.42))
+    sums = CellLines(lines.inputs, lines.weights / lines.denominator, 1, 1e-13)
+    monkeypatch.setattr(pairs, "CHEAP", 0.0)
+    assert all_pairs(sums, 64.0, 20.0) >= rq.kappa(rq.rqm(1.0, 1.0, 4, 0.42), 64.0).lower
+
+
 def test_a_finer_grid_is_tighter_and_keeps_every_pair():
     lines = CellLines.of(rq.rqm(1.0, 1.0, 4, 0.42))
     sums = CellLines(lines.inputs, lines.weights / lines.denominator, 1, 1e-13)

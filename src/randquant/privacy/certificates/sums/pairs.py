@@ -30,9 +30,9 @@ LEAST_PARTS, MOST_PARTS = 8, 2048
 NEAR = 8
 """Points more parts apart are bounded by their moments alone."""
 
-WORK, SOME = 8e8, 8
-"""Curvatures of one outcome that may be computed, about; and of how many laws one is looked at to
-see where a grid must be finer."""
+WORK, CHEAP, SOME = 8e8, 1.2e8, 8
+"""Curvatures of one outcome that may be computed, about: for all laws of a sum, and for a single
+one; and of how many laws one is looked at to see where a grid must be finer."""
 
 Values = tuple[np.ndarray, np.ndarray]
 """Of pairs of points: curvature of the cells between them, one pair after the other; moments less
@@ -174,6 +174,7 @@ def refined(
     attained: float,
     outcomes: float,
     mirrored: bool = False,
+    most: float = WORK,
 ) -> float:
     """Bound divergence over squared distance, on a grid that is cut finer where that decides.
 
@@ -185,6 +186,7 @@ def refined(
         attained: at most the bound.
         outcomes: how many there are, in all that is evaluated.
         mirrored: whether `evaluate` wants grids that are their own mirror images.
+        most: curvatures of one outcome that may be computed, about.
 
     Returns:
         An upper bound; what `evaluate` leaves out of a curvature is not in it.
@@ -197,7 +199,7 @@ def refined(
         loose = ~(grid.bounds(values) <= goal) & grid.boxes
         loose |= loose[::-1, ::-1] & mirrored
         finer = grid.finer(loose)
-        last = work + finer.work * outcomes > WORK or len(finer.cells) > MOST_PARTS
+        last = work + finer.work * outcomes > most or len(finer.cells) > MOST_PARTS
         # theory/vector-sums.md, Proposition 23: every pair is in a box that counts.
         rest = grid.only(grid.boxes if last else grid.boxes & ~loose)
         work += rest.work * outcomes
@@ -231,7 +233,8 @@ def all_pairs(lines: CellLines, order: float, loss: float) -> float:
     def evaluate(grid: PairGrid, _: int) -> Values:
         return grid.evaluate(lines, loss)
 
-    return refined(lines.inputs, order, evaluate, lines.close(order), lines.weights.shape[1])
+    close, outcomes = lines.close(order), lines.weights.shape[1]
+    return refined(lines.inputs, order, evaluate, close, outcomes, most=CHEAP)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
