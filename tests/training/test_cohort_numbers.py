@@ -176,6 +176,7 @@ def _worse(right):
     [
         ({"numbers": ("precision",)}, "one of accuracy, loss, num-examples"),
         ({"numbers": ("accuracy:1:0",)}, "Expected high"),
+        ({"numbers": ("num-examples",)}, "where every client has 1"),
         ({"numbers": ("accuracy:one",)}, "as NAME:LOW:HIGH"),
         ({"unit": "example"}, "Expected unit=client with numbers"),
         ({"norm": "l1"}, "Expected norm=l2 with numbers"),
@@ -206,6 +207,8 @@ def test_accuracy_of_a_regression_and_other_objects_are_refused():
         train(nn.Linear(5, 1), clients, numbers=[Number("loss")], **{**given, "mechanism": own})
     with pytest.raises(TypeError, match="Expected numbers to be a Number"):
         train(nn.Linear(5, 1), clients, numbers=["loss"], **given)
+    with pytest.raises(TypeError, match="numbers to be a list"):
+        train(nn.Linear(5, 1), clients, numbers=Number("loss"), **given)
 
 
 @pytest.mark.parametrize("number", [*NUMBERS, Number("loss", -0.1, 1 / 3, 1e-3)])

@@ -15,7 +15,7 @@ def place_of(vector: np.ndarray, place: int) -> int:
     """Find the coordinate with so many magnitudes before its own.
 
     Args:
-        vector: (D,) float64, finite.
+        vector: (D,) floats, finite; widened to float64, which is exact.
         place: 0 for the largest magnitude, to D - 1.
 
     Returns:
@@ -26,6 +26,7 @@ def place_of(vector: np.ndarray, place: int) -> int:
         >>> [place_of(np.array([2.0, -5.0, -2.0]), place) for place in range(3)]
         [1, 0, 2]
     """
+    vector = np.asarray(vector, dtype=np.float64)
     if vector.size <= SORTED:
         return int(np.argsort(-np.abs(vector), kind="stable")[place])
     indices, before = _in_bin(vector.view(np.uint64), place)

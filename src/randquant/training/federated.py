@@ -388,9 +388,10 @@ def _named(loss: Loss) -> str:
 
 def _texts(numbers: Sequence[Number]) -> tuple[str, ...] | None:
     """Numbers as a configuration has them; TypeError for others."""
-    for each in numbers:
+    given = validate.listed("numbers", numbers)
+    for each in given:
         validate.kind("numbers", each, Number)
-    return tuple(each.text for each in numbers) or None
+    return tuple(each.text for each in given) or None
 
 
 def _tuple(patterns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -224,7 +224,11 @@ def addressed(
 def unaddressed(
     mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, dimension: int
 ) -> bytes:
-    """Undo `addressed`; ValueError if the payload is damaged, or of another session or client."""
+    """Undo `addressed`; ValueError if the payload is damaged.
+
+    Codes of another session or client are refused too. A bare index (a mechanism without codes)
+    does not say whose it is: it counts as the index of the client that sent the message.
+    """
     if mechanism.coding is None:
         return mechanism.of_client(client).completed(payload, dimension)
     size = mechanism.size(dimension)

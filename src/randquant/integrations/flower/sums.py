@@ -146,7 +146,7 @@ class PlainSum:
         }
 
     def add(self, replies: Iterable[Message]) -> int:
-        """Check each payload, so that only those of this client and round are averaged."""
+        """Check each payload, as `messages.unaddressed` does, and keep it by its client."""
 
         def take(client: int, content: RecordDict) -> None:
             self._payloads[client] = messages.unaddressed(
