@@ -38,7 +38,9 @@ def test_a_box_is_bounded_everywhere_in_it(ahead, seed):
     draw = np.random.default_rng(seed)
     mixed, corners = draw.uniform(0.5, 40, (2, 2, 2))
     between, first, second, above = 0.3, *draw.uniform(0.05, 0.6, 2), 3.0
-    bound = pairs._inside.py_func(mixed, corners, ahead, between, first, second, above)
+    # Roots of the curvature and of the moment, as in theory/vector-sums.md, Proposition 23.
+    powers, place = (1 / 2, 1 / 3), (ahead, between, first, second)
+    bound = pairs._inside.py_func(mixed, corners, True, *place, powers, above)
     assert math.isfinite(bound)
     for s, t in itertools.product(np.linspace(0, 1, 33), repeat=2):
         apart = first * (1 - s) + second * t if ahead < 0 else first * s + second * (1 - t)
@@ -47,11 +49,11 @@ def test_a_box_is_bounded_everywhere_in_it(ahead, seed):
             (1 - s) * ((1 - t) * of[0, 0] + t * of[0, 1]) + s * ((1 - t) * of[1, 0] + t * of[1, 1])
             for of in (mixed, corners)
         ]
-        least = min(mix[0] * near**2, mix[1])
-        assert math.log1p(above * least) / (above * near**2) <= bound * (1 + 1e-12)
+        close, far = math.log1p(above * mix[0] ** 2 * near**2), 3 * math.log1p(mix[1])
+        assert min(close, far) / (above * near**2) <= bound * (1 + 1e-12)
     # Where nothing but the distance differs, the nearest place has the bound.
-    flat, free = np.full((2, 2), 20.0), np.full((2, 2), 1e9)
-    bound = pairs._inside.py_func(flat, free, ahead, between, first, second, above)
+    flat, free = np.full((2, 2), 20.0**0.5), np.full((2, 2), 1e9)
+    bound = pairs._inside.py_func(flat, free, True, *place, powers, above)
     nearest = math.log1p(above * 20 * between**2) / (above * between**2)
     assert bound == pytest.approx(nearest, rel=1e-9, abs=0)
 
