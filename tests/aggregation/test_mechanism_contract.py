@@ -133,7 +133,7 @@ def test_a_payload_of_a_client_is_checked_and_decoded(mechanism):
     assert own.release(DIMENSION, 4) == mechanism.release(DIMENSION, 4)
     with pytest.raises(ValueError, match="Expected"):
         mechanism.of_client(-1)
-    with pytest.raises(TypeError, match="number of a client"):
+    with pytest.raises(TypeError, match="Expected client"):
         mechanism.mean({None: payloads[1]}, DIMENSION, Key.from_seed(9))
 
 

@@ -162,7 +162,7 @@ class MechanismDefaults(ABC):
 
     def of_client(self: UpdateMechanism, number: int) -> UpdateMechanism:
         """The same for each client."""
-        validate.whole("number of a client", number, low=0, high=2**64 - 1)
+        validate.whole("client", number, low=0, high=2**64 - 1)
         return self
 
     def completed(self: UpdateMechanism, payload: bytes, dimension: int) -> bytes:

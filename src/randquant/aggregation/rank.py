@@ -141,7 +141,7 @@ class RankMechanism(MechanismDefaults):
 
     def of_client(self, number: int) -> RankMechanism:
         """With the one group that this client has in a round."""
-        validate.whole("number of a client", number, low=0, high=2**64 - 1)
+        validate.whole("client", number, low=0, high=2**64 - 1)
         return replace(self, client=number)
 
     def group(self, key: Key) -> int:
