@@ -153,3 +153,9 @@ def test_evaluation_in_the_clear_is_said(caplog):
         QuantizedStrategy(inner, fine()).start(InProcessGrid(app(), NODES), model(), 0)
         said.append("no epsilon covers them" in caplog.text)
     assert said == [False, True]
+
+
+@pytest.mark.parametrize("numbers", [NUMBERS[0], None, ["accuracy"]])
+def test_numbers_that_are_no_list_of_them_are_refused(numbers):
+    with pytest.raises(TypeError, match=r"Expected .*numbers"):
+        QuantizedStrategy(fedavg(), fine(), numbers=numbers)

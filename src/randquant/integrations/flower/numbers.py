@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common import log
 
+from randquant._internal import validate
 from randquant.integrations.flower import messages
 
 if TYPE_CHECKING:
@@ -44,9 +45,16 @@ class Beside:
         weighted_by: str | None,
         clip_quantile: float | None,
     ) -> Beside:
-        """From a strategy's arguments; ValueError if the mechanism does not clip whole updates."""
-        from randquant.aggregation.alongside import Alongside, QuantileClip
+        """From a strategy's arguments.
 
+        Raises:
+            ValueError: the mechanism does not clip whole updates.
+            TypeError: `numbers` is no list of numbers.
+        """
+        from randquant.aggregation.alongside import Alongside, Number, QuantileClip
+
+        for each in validate.listed("numbers", numbers):
+            validate.kind("numbers", each, Number)
         if not numbers and weighted_by is None and clip_quantile is None:
             return cls()
         norm = mechanism.clip_norm
