@@ -177,9 +177,13 @@ def test_a_vector_that_says_nothing_has_no_finite_deviation():
     assert deviation(VectorMechanism(nothing, 1.0), 1, 8) == math.inf
 
 
+def test_a_mean_without_noise_has_none():
+    assert deviation(ClippedSGD(clip_norm=1.0), 10, 1) == 0.0
+
+
 def test_other_mechanisms_have_no_deviation():
     with pytest.raises(TypeError, match="clipped in l2"):
-        deviation(ClippedSGD(clip_norm=1.0), 10, 1)
+        deviation(ClippedSGD(clip=1.0), 10, 1)
     with pytest.raises(TypeError, match="clipped in l2"):
         deviation(VectorMechanism(rq.pbm(1.0, 0.2, 3), 1.0, norm="l1"), 10, 1)
 

@@ -197,13 +197,15 @@ def _parted(
     if beside is None or threshold is None:
         return mean, threshold, None
     update, numbers, moved = beside.parted(mean, threshold)
+    if not numbers:
+        return update, moved, None
     error, (senders, divided) = now.expected_error(len(mean)), clients
     noisy = divided if now.trust == "central" else senders  # one noise, of the server
     part = divided / noisy
     # theory/alongside.md, Proposition 2: all payloads have noise, also those of absent clients.
     coordinate = error.deviation(noisy, part * error.longest) / part
     noise = {f"{name}_deviation": beside.deviation(name, coordinate) for name in numbers}
-    return update, moved, {**numbers, **noise} or None
+    return update, moved, {**numbers, **noise}
 
 
 def _known(cohort: Sequence[int], hidden: HiddenCohorts | None) -> int:

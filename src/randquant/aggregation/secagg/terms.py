@@ -51,7 +51,7 @@ class Terms:
     Example:
         >>> terms = Terms(b"run 1, round 1", tuple(range(40)), 1000, bits=10, least=30)
         >>> terms.neighbours, terms.threshold, terms.neighbours_of(0)[:3]
-        (10, 7, (1, 12, 13))
+        (10, 7, (1, 5, 10))
     """
 
     session: bytes
