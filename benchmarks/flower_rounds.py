@@ -131,7 +131,7 @@ def main(rounds: int, ways: Sequence[str]) -> None:
     """Deploy once, run the ways, FedAvg first, print and save."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("flower_rounds.py: Ended by a signal."))
     folder = Path(tempfile.mkdtemp(prefix="flower-rounds-"))
-    deployment, found = deploy.Deployment(folder, CLIENTS), {}
+    deployment, found = deploy.Deployment(folder, CLIENTS, EXAMPLE), {}
     try:
         deployment.start_superlink()
         deployment.register()
