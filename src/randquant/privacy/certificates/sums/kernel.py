@@ -66,10 +66,10 @@ def convolve(first, first_exponent, second, second_exponent, out, out_exponent, 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _even(exponents):
-    for exponent in exponents:
-        if exponent != exponents[0]:
-            return False
-    return True
+    even = True
+    for exponent in exponents:  # `min` and `max` take half a second to compile
+        even &= exponent == exponents[0]
+    return even
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
