@@ -26,7 +26,7 @@ from randquant.training.configured import mechanism_of
 from randquant.training.evaluation import evaluate
 from randquant.training.federated import train
 from randquant.training.problem import problem_of
-from randquant.training.runs import execution, pictures
+from randquant.training.runs import execution, page, pictures
 from randquant.training.runs.setup import prepare
 
 NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss", 0, 5, 0.1))
@@ -142,6 +142,9 @@ def test_numbers_are_in_the_account_the_page_and_a_run_that_goes_on(tmp_path):
     whole, again = run("whole"), run("again", stop=2)
     assert [m.numbers for m in whole.metrics] == [m.numbers for m in again.metrics]
     assert len({str(m.numbers) for m in whole.metrics}) == 4
+    assert "62 coordinates and 3 numbers beside them in each" in page.render(
+        whole, None, None, None
+    )
     charts = {chart.title: chart for chart in pictures.training(whole, None)}
     points = charts["Clients' num-examples, per round"].lines[0].points
     released = [m.numbers["num-examples"] for m in whole.metrics]
