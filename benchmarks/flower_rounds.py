@@ -1,18 +1,16 @@
 """Seconds of a round on a real deployment: python benchmarks/flower_rounds.py [options] [WAY ...]
 
 A SuperLink over TLS and two SuperNodes as processes of their own, on this machine, train the model
-of examples/flower_template on digits in each of these ways, as often as `--times` says, in turn:
-
-    fedavg            FedAvg without protection, which only trains: one message to each client
-    fedavg-evaluated  FedAvg as Flower runs it by default: clients also evaluate, two messages
-    local             private updates of local trust, one message
-    apart             secure sums, five messages
-    ahead             secure sums whose handshake travels with the round before, three messages
-    ahead-evaluated   the same with the accuracy of the cohort in the sum, three messages
+of examples/flower_template on digits in several ways, as often as `--times` says, in turn: FedAvg
+as Flower runs it by default, where clients also evaluate, in a message of its own (plain), or only
+train (plain-trained); and private updates of local trust (local) or in secure sums, whose handshake
+is apart or ahead. In `ahead` the accuracy of the cohort is in the sum, so that a round tells as
+much as one of `plain`; `ahead-trained` and the others only train. Ways that are not named are not
+measured, save those of FedAvg that they are compared with.
 
 Seconds are of the clock, from each run's round 2 on. Most of a round is waiting, since Flower looks
 for messages every three seconds and starts a process for each. So rounds differ by three seconds,
-and means of a few rounds by one. Ways that are not named are not measured.
+and means of a few rounds by one.
 """
 
 import argparse
@@ -32,9 +30,15 @@ sys.path.insert(0, str(EXAMPLES / "flower_app"))
 
 import deploy  # noqa: E402 - the example's own module
 
-PLAIN = {"fedavg": "fedavg", "fedavg-evaluated": "fedavg-evaluated", "local": "fedavg",
-         "apart": "fedavg", "ahead": "fedavg", "ahead-evaluated": "fedavg-evaluated"}  # fmt: skip
-"""Each way, and FedAvg that tells as much."""
+WAYS = {
+    "plain": ("FedAvg, which also evaluates", 2, "plain"),
+    "ahead": ('secure sum with accuracy, `handshake="ahead"`', 3, "plain"),
+    "plain-trained": ("FedAvg, which only trains", 1, "plain-trained"),
+    "ahead-trained": ('secure sum, `handshake="ahead"`', 3, "plain-trained"),
+    "apart-trained": ('secure sum, `handshake="apart"`', 5, "plain-trained"),
+    "local-trained": ("private, local trust", 1, "plain-trained"),
+}
+"""What each is, its messages in a round, and FedAvg that tells as much."""
 
 CLIENTS = 2
 
@@ -47,7 +51,7 @@ app = ClientApp()
 
 
 def protected(message, context, call_next):
-    if context.run_config["way"].startswith("fedavg"):
+    if context.run_config["way"].startswith("plain"):
         return call_next(message, context)
     from randquant.flower import QuantizeMod
 
@@ -98,14 +102,14 @@ def main(grid, context):
     from private_app import task
 
     config, seconds, model = context.run_config, [], task.build_model()
-    kind, _, evaluated = config["way"].partition("-")
-    asked = {} if config["way"] == "fedavg-evaluated" else {"fraction_evaluate": 0.0}
+    kind, _, trained = config["way"].partition("-")
+    asked = {} if kind == "plain" and not trained else {"fraction_evaluate": 0.0}
     strategy, rounds = FedAvg(**asked), config["num-server-rounds"]
-    if kind != "fedavg":
+    if kind != "plain":
         from randquant.aggregation.alongside import Number
         from randquant.flower import QuantizedStrategy
 
-        told = {"numbers": [Number("accuracy")]} if evaluated else {}
+        told = {} if trained else {"numbers": [Number("accuracy")]}
         how = {"trust": "local"} if kind == "local" else {"handshake": kind}
         strategy = QuantizedStrategy.for_target(
             strategy, epsilon=1000, rounds=rounds, cohort=2, model=model, patience=1, **how, **told
@@ -118,8 +122,8 @@ def main(grid, context):
         started = time.monotonic()
 
     result = strategy.start(grid, ArrayRecord(model.state_dict()), rounds, evaluate_fn=note)
-    told = result.train_metrics_clientapp if kind != "fedavg" else result.evaluate_metrics_clientapp
-    if evaluated and not all("accuracy" in told[number] for number in range(1, rounds + 1)):
+    told = result.evaluate_metrics_clientapp if kind == "plain" else result.train_metrics_clientapp
+    if not (trained or all("accuracy" in told[number] for number in range(1, rounds + 1))):
         raise RuntimeError(f"Expected the clients' accuracy in each round, got {told}.")
     Path(config["results"]).write_text(json.dumps(seconds[1:]))  # the first is before round 1
 '''
@@ -136,7 +140,7 @@ def measured(deployment: deploy.Deployment, way: str, rounds: int) -> list[float
     text = (app / "pyproject.toml").read_text()
     key = "[tool.flwr.app.config]\n"
     (app / "pyproject.toml").write_text(
-        text.replace(key, f'{key}way = "fedavg"\nresults = ""\n')  # a run sets known keys only
+        text.replace(key, f'{key}way = ""\nresults = ""\n')  # a run sets known keys only
     )
     (app / "private_app" / "client_app.py").write_text(CLIENT)
     (app / "private_app" / "server_app.py").write_text(SERVER)
@@ -157,15 +161,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=4, help="of a run, from 2 (default 4)")
     parser.add_argument("--times", type=int, default=2, help="runs of each way (default 2)")
-    parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join(PLAIN)}")
+    parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join(WAYS)}")
     options = parser.parse_args()
-    if options.rounds < 2 or unknown(options.ways):
-        parser.error(f"Expected two rounds or more, and ways of {', '.join(PLAIN)}.")
-    named = {*options.ways, *(PLAIN[way] for way in options.ways)} or {*PLAIN}
+    if options.rounds < 2 or options.times < 1 or not {*options.ways} <= {*WAYS}:
+        parser.error(f"Expected two rounds or more, and ways of {', '.join(WAYS)}.")
+    named = {*options.ways, *(WAYS[way][2] for way in options.ways)} or {*WAYS}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("flower_rounds.py: Ended by a signal."))
     folder = Path(tempfile.mkdtemp(prefix="flower-rounds-"))
     deployment = deploy.Deployment(folder, CLIENTS, EXAMPLES / "flower_template")
-    seconds: dict[str, list[list[float]]] = {way: [] for way in PLAIN if way in named}
+    seconds: dict[str, list[list[float]]] = {way: [] for way in WAYS if way in named}
     try:
         deployment.start_superlink()
         deployment.register()
@@ -173,7 +177,7 @@ def main() -> None:
         for _ in range(options.times):
             for way, runs in seconds.items():
                 runs.append(measured(deployment, way, options.rounds))
-                print(f"{way:16}", ", ".join(f"{s:.1f}" for s in runs[-1]), flush=True)
+                print(f"{way:14}", ", ".join(f"{s:.1f}" for s in runs[-1]), flush=True)
         save("flower_rounds", {"clients": CLIENTS, "ways": summary(seconds)})
         shutil.rmtree(folder, ignore_errors=True)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
@@ -182,25 +186,18 @@ def main() -> None:
         deployment.end_all()
 
 
-def unknown(ways: list[str]) -> set[str]:
-    """Ways that there are not."""
-    return {*ways} - PLAIN.keys()
-
-
 def summary(seconds: dict[str, list[list[float]]]) -> dict[str, dict]:
     """Mean and median of each way's rounds from the second on, and the mean over FedAvg's."""
     later = {way: [s for run in runs for s in run[1:]] for way, runs in seconds.items()}
     mean = {way: statistics.mean(found) for way, found in later.items()}
-    for way in seconds:
-        print(f"{way:16} {mean[way]:6.1f} s a round, {mean[way] / mean[PLAIN[way]]:.2f} times "
-              f"{PLAIN[way]}'s")  # fmt: skip
-    return {
-        way: {
-            "seconds": runs, "mean": mean[way], "median": statistics.median(later[way]),
-            "beside": PLAIN[way], "over_fedavg": mean[way] / mean[PLAIN[way]],
-        }
-        for way, runs in seconds.items()
-    }  # fmt: skip
+    rows = {}
+    for way, runs in seconds.items():
+        what, messages, plain = WAYS[way]
+        over = mean[way] / mean[plain]
+        print(f"| {what} | {messages} | {mean[way]:.1f} | {over:.2f} |")
+        rows[way] = {"seconds": runs, "mean": mean[way], "median": statistics.median(later[way]),
+                     "messages": messages, "over_fedavg": over}  # fmt: skip
+    return rows
 
 
 if __name__ == "__main__":
