@@ -41,9 +41,10 @@ EPOCHS, ROUNDS, BATCH, DELTA = 3, 4, 8, 1e-5
 CLIP_NORM = {"adapters": 1.4, "full": 0.8}
 """Chosen on public roles (`--choose`): of a client's gradient."""
 
-RATES = {"adapters": {2.0: 0.05, 4.0: 0.1}, "full": {}}
+RATES = {"adapters": {2.0: 0.025, 4.0: 0.05, 8.0: 0.08, 16.0: 0.12}, "full": {}}
 RATE = {"adapters": 0.2, "full": 0.03}
-"""Chosen likewise: the server's step with the mean of clipped gradients, at some epsilons."""
+"""Chosen likewise: the server's step with the mean of clipped gradients, the shorter the more noise
+there is (`RATES`, by epsilon), and without much noise."""
 
 POOLED_PASSES, POOLED_RATE = 4, 3e-3
 """Of Adam on all clients' windows in one place."""
@@ -68,24 +69,30 @@ class Wanted(NamedTuple):
 def queue(seeds: int) -> Iterator[Wanted]:
     """All rows, the most telling first."""
     yield Wanted("adapters", "pooled", None)
-    for seed in range(seeds):
-        yield Wanted("adapters", "none", None, seed)
-        for epsilon in (8.0, 2.0, 4.0, 16.0):
-            for name in ("one bit", "gaussian", "tenth of a bit"):
-                yield Wanted("adapters", name, epsilon, seed)
-        if not seed:
-            for times in (10, 100):
-                yield Wanted("adapters", "gaussian", 2.0, 0, times)
-            for epsilon in (8.0, 2.0):
-                for name in OTHERS:
-                    yield Wanted("adapters", name, epsilon)
+    yield from adapters(0)
+    for times in (10, 100):
+        yield Wanted("adapters", "gaussian", 2.0, 0, times)
+    for name in OTHERS:
+        yield Wanted("adapters", name, 8.0)
     yield Wanted("full", "none", None)
     for times in (1, 10, 100):
         yield Wanted("full", "gaussian", 8.0, 0, times)
+    for seed in range(1, seeds):
+        yield from adapters(seed)
+    for name in OTHERS:
+        yield Wanted("adapters", name, 2.0)
     for epsilon in (2.0, 4.0, 16.0):
         yield Wanted("full", "gaussian", epsilon)
     for epsilon in EPSILONS:
         yield Wanted("full", "one bit", epsilon)
+
+
+def adapters(seed: int) -> Iterator[Wanted]:
+    """The curves of adapters."""
+    yield Wanted("adapters", "none", None, seed)
+    for epsilon in (8.0, 2.0, 4.0, 16.0):
+        for name in ("one bit", "gaussian", "tenth of a bit"):
+            yield Wanted("adapters", name, epsilon, seed)
 
 
 class Task(NamedTuple):
