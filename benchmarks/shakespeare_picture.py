@@ -56,8 +56,8 @@ def drawn(found: dict) -> str:
         lines += [(label, points, colour)] if len(points) > 1 else []
     ends = {k[3] for k in own if k[3] < float("inf")}
     for name, label, style in LEVELS:
-        level = won(own["adapters", fewest, name, float("inf")])
-        lines.append((label, [(x, level) for x in (min(ends), max(ends))], style))
+        for level in [won(rows) for kind, rows in own.items() if kind[2] == name]:
+            lines.append((label, [(x, level) for x in (min(ends), max(ends))], style))
     title = f"What 3,840 parameters of adapters win on {fewest:,} roles"
     x, y = (
         Axis("epsilon of a role, whole run", log=True),
