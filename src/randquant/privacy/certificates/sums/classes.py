@@ -217,9 +217,10 @@ class _Search:
             mass = math.exp(log_mass) * (1 + (64 + 2 * abs(log_mass)) * UNIT)
             worst = [np.zeros(1), np.zeros(1)]
             # The last is the one with most at the left end, or near the middle: a mirrored group.
-            for done, law in enumerate(laws[::-every]):
+            chosen = laws[::-every]
+            for done, law in enumerate(chosen):
                 if done % 64 == 0:
-                    report("how the others are spread", done, 0)
+                    report("how the others are spread", done, len(chosen))
                 found = grid.evaluate(self._lines(law, mass), self.loss)
                 worst = [np.maximum(one, two) for one, two in zip(worst, found, strict=True)]
             if self.mirrored:
