@@ -226,9 +226,10 @@ class _Search:
         for mass, laws in self.known:
             worst = [np.zeros(1), np.zeros(1)]
             # The last is the one with most at the left end, or near the middle: a mirrored group.
-            for done, lines in enumerate(laws[::-every]):
+            chosen = laws[::-every]
+            for done, lines in enumerate(chosen):
                 if done % 64 == 0:
-                    report("how the others are spread", done, 0)
+                    report("how the others are spread", done, len(chosen))
                 found = grid.evaluate(lines, self.loss)
                 worst = [np.maximum(one, two) for one, two in zip(worst, found, strict=True)]
             if self.mirrored:
