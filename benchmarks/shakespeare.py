@@ -286,10 +286,13 @@ def choose(data_dir: Path, cache: Path, clip_norm: float, rates: list[float]) ->
     small = task.adapted(model, found.public)
     states = task.below(small, [parts[place] for place in order])
     of = Task(task.Top(small), states[:480], states[480:])
-    gradients = [gradient(of.model, *each) for each in of.clients]
-    lengths = [float(each.norm()) for each in gradients]
-    total = float(torch.stack(gradients).mean(0).norm())
-    print(f"lengths {np.quantile(lengths, [0.1, 0.5, 0.9])}, of their mean {total:.4g}")
+    gradients = torch.stack([gradient(of.model, *each) for each in of.clients])
+    lengths = gradients.norm(dim=1)
+    clipped = gradients * (clip_norm / lengths).clamp(max=1)[:, None]
+    # The squared length of a mean of few exceeds that of many by its variance.
+    variance = float(clipped.var(0).sum()) / len(clipped)
+    length = math.sqrt(max(0.0, float(clipped.mean(0).norm()) ** 2 - variance))
+    print(f"lengths {np.quantile(lengths, [0.1, 0.5, 0.9])}; of the mean of all, clipped, {length}")
     before = evaluate(of.model, of.tested)
     share = len(of.clients) / len(found.clients)
     for rate, epsilon in itertools.product(rates, (None, 8.0, 4.0, 2.0)):
