@@ -181,7 +181,7 @@ BAD_MODELS = {
     "shape": (nn.Linear(9, 3), ValueError, r"features \(n, 4\) in float32, got Runtime"),
     "lazy": (nn.LazyLinear(3), ValueError, "uninitialised weight"),
     "function": (functional.relu, TypeError, "a torch nn.Module, got a function"),
-    "class": (nn.Linear, TypeError, "a torch nn.Module, got the class Linear: give one"),
+    "class": (nn.Linear, TypeError, r"nn.Module, got the class Linear: give Linear\(…\)"),
     "outputs": (linear(2), ValueError, "Client c.: Expected labels from 0 to 1, .* got 2"),
 }
 

@@ -206,8 +206,8 @@ class Alongside:
             (by,) = [n for n in self.numbers if n.name == self.weight] or [None]
             if by is None or by.low != 0:
                 raise ValueError(
-                    f"Expected weight to name a number from 0 up, got {self.weight!r}: add it to "
-                    "the numbers, with low=0."
+                    f"Expected weighted_by to name a number from 0 up, got {self.weight!r}: add "
+                    "it to the numbers, with low=0."
                 )
 
     @property

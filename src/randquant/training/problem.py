@@ -170,11 +170,9 @@ def checked_problem(
         public_examples: how many public examples features were fitted on.
     """
     if not isinstance(model, nn.Module):
-        got = (
-            f"the class {model.__name__}: give one"
-            if isinstance(model, type)
-            else (f"a {type(model).__name__}")
-        )
+        got = f"a {type(model).__name__}"
+        if isinstance(model, type):
+            got = f"the class {model.__name__}: give {model.__name__}(…)"
         raise TypeError(f"Expected model to be a torch nn.Module, got {got}.")
     if isinstance(loss, type):
         name = loss.__name__
