@@ -56,6 +56,7 @@ def by_kinds(channel: Channel, rows: Rows, others: int, order: float, log_single
     turn = np.arange(len(rows.weights))
     turn[: rows.vertices] = turn[: rows.vertices][::-1]
     total, done = np.full(rows.allowed.shape, -np.inf), 0
+    # For the progress that is shown: about how many arrangements there will be.
     ways = sum(
         _ways(noises, [least for least, _ in groups]) for groups in itertools.product(*drawn)
     )
