@@ -276,6 +276,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "privacy/test_classes.py",
         "privacy/test_pairs.py",
     ),
+    "privacy/certificates/sums/pairs_kernel.py": (
+        SEARCHING,
+        "privacy/test_classes.py",
+        "privacy/test_pairs.py",
+    ),
     "privacy/certificates/sums/blanket_draws.py": SUMS,
     "privacy/certificates/sums/bounds.py": SUMS,
     "privacy/certificates/sums/certificate.py": SUMS,

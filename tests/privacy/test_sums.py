@@ -1,5 +1,6 @@
 """Sums of codes: against brute force in exact fractions, and against attacks to 60 digits."""
 
+import functools
 import itertools
 import math
 from fractions import Fraction
@@ -16,6 +17,7 @@ import randquant as rq
 from randquant.privacy.certificates.sums import blanket as shifted
 from randquant.privacy.certificates.sums import blanket_draws as draws
 from randquant.privacy.certificates.sums import bounds
+from randquant.privacy.certificates.sums.attacks import attack
 from randquant.privacy.certificates.sums.binomial import LogBinomial
 from randquant.privacy.certificates.sums.blanket import Blanket, shifted_blankets
 from randquant.privacy.certificates.sums.law import Law, product
@@ -132,6 +134,21 @@ def test_the_attack_is_one(paper):
         exact = divergence(paper, x, other, others, order)
         assert found.epsilon.lower <= exact
         assert found.epsilon.lower == pytest.approx(float(exact), rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize(("others", "order"), [(99, 32.0), (99, 64.0), (400, 64.0)])
+def test_the_attack_knows_sums_that_hardly_ever_occur(paper, others, order):
+    """At high orders they decide: no tail that counts is left out, and nothing is counted twice."""
+    rows = Rows.of(paper, "replace_one")
+    found = attack(rows, others, order)
+    exact = []
+    # Numbers down to 1e-4900: nothing is lost.
+    own = rows.weights.astype(np.longdouble) / rows.total
+    for vertex in (0, 1):
+        beside = functools.reduce(np.convolve, [own[vertex]] * others)
+        p, q = (np.convolve(beside, own[end]) for end in (0, -1))
+        exact += [np.log((a * (a / b) ** (order - 1)).sum()) for a, b in ((p, q), (q, p))]
+    assert found.log_moment == pytest.approx(float(max(exact)), rel=1e-6)
 
 
 @pytest.mark.parametrize("clients", [3, 25])

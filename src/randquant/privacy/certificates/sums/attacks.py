@@ -10,13 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant.privacy.certificates.sums.blanket_draws import MOST_CLIENTS
+from randquant.privacy.certificates.sums.bounds import floor_for
 from randquant.privacy.certificates.sums.law import Law
 from randquant.privacy.certificates.sums.mixture import table
 from randquant.privacy.certificates.sums.pair import log_moment
 from randquant.privacy.certificates.sums.rows import Rows
 
-PRACTICE = 64
-"""How many clients vertices are compared with, when there are more."""
+PRACTICE, BEST = 64, 3
+"""How many clients vertices are compared with, when there are more; and how many vertices are the
+most promising."""
 
 MOVES = 2.0**27
 """Multiplications that a local search may take."""
@@ -24,8 +26,9 @@ MOVES = 2.0**27
 SPLITS = 6
 """Into how many parts more others are cut, when they are spread over both ends."""
 
-FLOOR = 90.0
-"""Bits below which the tails of long sums are left out; lower bounds account for that."""
+FLOOR, DEEPER, DEEP = 90.0, 1000.0, 2**12
+"""Bits below which the tails of long sums are left out: of sums of more clients than the last
+number, and at most of others; lower bounds account for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +72,19 @@ def _ends(rows: Rows, others: int) -> Iterator[Attack]:
 
 
 def _search(rows: Rows, others: int, order: float) -> Attack:
-    practice = _best_of(rows, _corners(rows.vertices, min(others, PRACTICE)), order)
-    counts = practice.counts
+    corners = _corners(rows.vertices, min(others, PRACTICE))
+    tried = [_evaluate(rows, counts, order) for counts in corners]
+    tried.sort(key=lambda candidate: -candidate.log_moment)
+    practice = tried[0]
     if others > PRACTICE:
-        counts = np.zeros_like(counts)
-        counts[practice.counts.argmax()] = others
+        whole = [np.where(each.counts > 0, others, 0) for each in tried[:BEST]]
         # theory/sums.md, Proposition 4: such sums are not evaluated, and 0 is a lower end.
         if others > MOST_CLIENTS:
-            return Attack(0.0, practice.pair, counts)
-        return _best_of(rows, itertools.chain([counts], _split(rows.vertices, others)), order)
+            return Attack(0.0, practice.pair, whole[0])
+        floor = _floor(rows, others, order)
+        candidates = itertools.chain(whole, _split(rows.vertices, others))
+        found = (_evaluate(rows, counts, order, floor) for counts in candidates)
+        return max(found, key=lambda candidate: candidate.log_moment)
     # Any others and any pair give a lower end: the search may stop where it likes.
     best, work = practice, MOVES
     length = (others + 1) * rows.weights.shape[1]
@@ -95,6 +102,15 @@ def _search(rows: Rows, others: int, order: float) -> Attack:
             if work <= 0:
                 break
     return best
+
+
+def _floor(rows: Rows, others: int, order: float) -> float:
+    """Bits below which sums may be left out: hardly likely ones decide at high orders."""
+    if math.isinf(order) or others > DEEP:
+        return FLOOR
+    # theory/sums.md, Proposition 7: any floor is valid, and below this one nothing counts.
+    log_single = (order - 1) * float(rows.alone(order)[1].max())
+    return min(floor_for(rows, log_single), DEEPER)
 
 
 def _corners(vertices: int, others: int) -> Iterator[np.ndarray]:
@@ -123,15 +139,8 @@ def _moves(counts: np.ndarray) -> Iterator[np.ndarray]:
                 yield moved
 
 
-def _best_of(rows: Rows, candidates: Iterator[np.ndarray], order: float) -> Attack:
-    return max(
-        (_evaluate(rows, counts, order) for counts in candidates),
-        key=lambda candidate: candidate.log_moment,
-    )
-
-
-def _evaluate(rows: Rows, counts: np.ndarray, order: float) -> Attack:
-    noise = law_of(rows, counts)
+def _evaluate(rows: Rows, counts: np.ndarray, order: float, floor: float = math.inf) -> Attack:
+    noise = _law_of(rows, counts, floor)
     # Rounded moments choose the pair; its proven lower end counts.
     rough, _ = table(rows, noise, order)
     p, q = (int(i) for i in np.unravel_index(int(rough.argmax()), rough.shape))
@@ -141,10 +150,10 @@ def _evaluate(rows: Rows, counts: np.ndarray, order: float) -> Attack:
     return Attack(lower, (p, q), counts)
 
 
-def law_of(rows: Rows, counts: np.ndarray) -> Law:
-    """The law of others' sum; tails of long sums are trimmed unless that could matter."""
+def _law_of(rows: Rows, counts: np.ndarray, floor: float) -> Law:
+    """The law of others' sum; tails are trimmed unless that could matter."""
     # theory/sums.md, Proposition 7: where some code is impossible, no tail is harmless.
-    floor = math.inf if rows.apart or counts.sum() <= PRACTICE else FLOOR
+    floor = math.inf if rows.apart else floor
     noise = Law.nothing(floor)
     for vertex in np.flatnonzero(counts):
         noise = noise * Law.of(rows.weights[vertex], rows.total, floor).power(int(counts[vertex]))

@@ -8,21 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numba
 import numpy as np
 
 from randquant.privacy.certificates.curvature import CellLines
+from randquant.privacy.certificates.sums.pairs_kernel import bounds_of_boxes, curvatures
 from randquant.privacy.certificates.sums.rounding import slack
 from randquant.privacy.divergence import UNIT
 
-FINER = 16
-"""Boxes of the grid are cut into so many parts, each way, where curvature is interpolated."""
-
 LOOSE = 2.0**-6
 """Boxes whose bound is no more than this share above what pairs of points have are not cut."""
-
-REACH, TERMS = 32.0, 9
-"""Where |r - 1|(order + 1) is at most 1/REACH, G(r) is summed as a series of so many terms."""
 
 LEAST_PARTS, MOST_PARTS = 8, 2048
 """Parts between the ends of the inputs: at first, about, and at most."""
@@ -124,21 +118,25 @@ class PairGrid:
         Returns:
             Both rounded up. What `lines` leaves out of a curvature is not in it.
         """
+        if not len(self.first):
+            return np.zeros(0), np.zeros(0)
         order, used = self.order, np.unique([self.first, self.second])
         at = np.append(self.cells, self.cells[-1])[used]
         part = self.positions[used, None]
         # theory/vector.md, Proposition 10: a mix with positive parts.
         rows = (1 - part) * lines.weights[at] + part * lines.weights[at + 1]
-        curvature, moments = np.zeros(self._start[-1]), np.zeros(len(self.first))
-        laws, steep = np.ascontiguousarray(rows.T), np.ascontiguousarray(lines.slopes().T)
+        # Powers of ratios are quotients of these: logarithms for each point, none for each pair.
+        grown = np.exp((order - 1) * np.log(rows / rows[0]))
+        curvature, moments = np.empty(self._start[-1]), np.empty(len(self.first))
         pairs = np.searchsorted(used, self.first), np.searchsorted(used, self.second)
-        _curvatures(
-            laws, steep, *pairs, self._low, self._start, order, lines.error, curvature, moments
-        )
+        curvatures(
+            rows, grown, lines.slopes(), *pairs, self._low, self._start, order, lines.error,
+            curvature, moments,
+        )  # fmt: skip
         # theory/vector-sums.md, Proposition 18: `slack` of each term, what powers cost beside,
         # and a sum of so many.
         raised = 1 + slack(lines.error, loss, order) + (rows.shape[1] + 64) * UNIT
-        raised += 4000 * (order + 1) * (20 * loss + 6) * UNIT * max(1, 1 / (order - 1))
+        raised += 5000 * (order + 1) * (20 * loss + 7) * UNIT * max(1, 1 / (order - 1))
         if 2 < order < 3:  # the one case that is not convex in p: theory/vector.md, Proposition 4
             part = np.diff(np.log(rows), axis=0)[np.diff(used) == 1]
             spread = float(np.abs(part).max()) + 4 * lines.error
@@ -149,7 +147,7 @@ class PairGrid:
 
     def bounds(self, values: Values) -> np.ndarray:
         """(P, P): at least the divergence over squared distance of all pairs in a box, or 0."""
-        found = _bounds(
+        found = bounds_of_boxes(
             *values, self._index, self._start, self._low, self.boxes, self.widths, self.cells,
             self.order,
         )  # fmt: skip
@@ -235,152 +233,3 @@ def all_pairs(lines: CellLines, order: float, loss: float) -> float:
 
     close, outcomes = lines.close(order), lines.weights.shape[1]
     return refined(lines.inputs, order, evaluate, close, outcomes, most=CHEAP)
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _curvatures(rows, steep, first, second, low, start, order, error, out, moments):
-    """Add up slope_k^2 C(p_i, p_j) over outcomes, for cells k between points i and j, or beside.
-
-    Args:
-        rows: (L, T) probabilities at the points.
-        steep: (L, V - 1) slopes, rounded up.
-        first, second, low: (N,) i, j and the first of their cells.
-        start: (N + 1,) where the cells of each pair begin in `out`.
-        error: relative, of the probabilities.
-        out: filled with zeros.
-        moments: (N,), filled with zeros: gets the sums of (p_i - p_j)^2 C(p_i, p_j).
-    """
-    reach, above, count = 1.0 / (REACH * (order + 1.0)), order - 1.0, rows.shape[1]
-    powers, inverse = np.empty(count), np.empty(count)
-    factors = (order - 2.0 - np.arange(TERMS)) / (np.arange(TERMS) + 3.0)
-    for z in range(rows.shape[0]):
-        for i in range(count):
-            inverse[i] = 1.0 / rows[z, i]
-            powers[i] = above * math.log(rows[z, i] * (1.0 / rows[z, 0]))
-        grown, fallen = np.exp(powers), np.exp(-powers)
-        for pair in range(first.shape[0]):
-            i, j = first[pair], second[pair]
-            p, q = rows[z, i], rows[z, j]
-            ratio = p * inverse[j]
-            z1 = ratio - 1.0
-            # theory/vector-sums.md, Proposition 18.
-            if abs(z1) <= reach:
-                g = 1.0
-                for k in range(TERMS - 1, -1, -1):
-                    g = 1.0 + factors[k] * z1 * g
-                g *= 0.5 * order
-            elif order >= 2.0:
-                g = (ratio * (grown[i] * fallen[j] - 1.0) / above - z1) / (z1 * z1)
-            else:
-                g = (ratio * math.expm1(powers[i] - powers[j]) / above - z1) / (z1 * z1)
-            # theory/vector-sums.md, Propositions 9 and 11: raised; of rare outcomes neither
-            # squares underflow nor quotients overflow.
-            change = abs(p - q) + (2.5 * error + 2.0**-50) * max(p, q)
-            moments[pair] += change * inverse[j] * g * change
-            begin, shift = start[pair], low[pair] - start[pair]
-            for at in range(begin, start[pair + 1]):
-                slope = steep[z, at + shift]
-                out[at] += slope * inverse[j] * g * slope
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _bounds(curvature, moments, index, start, low, boxes, widths, cells, order):
-    """The bound of divergence over squared distance of each box."""
-    parts, above = len(cells), order - 1.0
-    # theory/vector-sums.md, Proposition 23: powers of S and M that are convex in either input.
-    powers = 1.0 / max(order - 2.0, 1.0), 1.0 / max(above, 1.0)
-    found, steep, grown = np.zeros((parts, parts)), np.zeros((2, 2)), np.zeros((2, 2))
-    for a in range(parts):
-        for b in range(parts):
-            if not boxes[a, b]:
-                continue
-            left, right = min(a, b), max(a, b)
-            close = True
-            for i in range(2):
-                for j in range(2):
-                    pair = index[a + i, b + j]
-                    grown[i, j] = math.expm1(powers[1] * math.log1p(above * moments[pair]))
-                    close &= start[pair] < start[pair + 1]
-                    at = start[pair] - low[pair]
-                    if close:
-                        steep[i, j] = _steepest(curvature, at, left, right, widths, cells)
-            between = widths[left + 1 : right].sum()
-            found[a, b] = _inside(
-                steep ** powers[0],
-                grown,
-                close,
-                a - b,
-                between,
-                widths[a],
-                widths[b],
-                powers,
-                above,
-            )
-    return found
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _inside(steep, grown, close, ahead, between, first, second, powers, above):
-    """The largest bound in one box.
-
-    Args:
-        steep, grown: (2, 2) at its corners: powers of curvature, and of moments, less 1.
-        close: whether curvature is known.
-        ahead: by how many parts x is ahead of x'.
-        between: the way between their parts.
-        first, second: widths of the parts of x and x'.
-        powers: which powers.
-        above: order - 1.
-    """
-    best = 0.0
-    for i in range(FINER):
-        for j in range(FINER):
-            # theory/vector-sums.md, Proposition 23: both are at most the bilinear mix of corners.
-            most, apart = 0.0, 0.0
-            for k in range(2):
-                for m in range(2):
-                    s, t = (i + k) / FINER, (j + m) / FINER
-                    most, apart = max(most, _mix(steep, s, t)), max(apart, _mix(grown, s, t))
-            if ahead < 0:
-                near = between + first * ((FINER - 1 - i) / FINER) + second * (j / FINER)
-            elif ahead > 0:
-                near = between + first * (i / FINER) + second * ((FINER - 1 - j) / FINER)
-            else:
-                near = first * (max(abs(i - j) - 1, 0) / FINER)
-            # The way is a sum of positive parts: within T + 8 units; a shorter one gives more.
-            near *= 1 - 2.0**-40
-            scale, bound = above * near * near, math.inf
-            if close:
-                bound = most ** (1.0 / powers[0])
-                if scale * bound > 1e-9:
-                    bound = math.log1p(scale * bound) / scale
-            if ahead != 0 and scale > 0.0:
-                bound = min(bound, math.log1p(apart) / powers[1] / scale)
-            best = max(best, bound)
-    return best
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _steepest(curvature, at, left, right, widths, cells):
-    """The mean of the curvature of cells, at most, over a way between parts `left` and `right`."""
-    # theory/vector-sums.md, Proposition 18: the mean over the way, at each corner's curvatures, is
-    # largest where the way ends at a corner, from the near or far side of either part.
-    most = 0.0
-    for near in range(2):
-        for far in range(2):
-            begin, end = left + near, right + far
-            if left == right:
-                begin, end = left, left + 1
-            way, total = 0.0, 0.0
-            for part in range(begin, end):
-                way += widths[part]
-                total += widths[part] * curvature[at + cells[part]]
-            if way > 0.0:
-                most = max(most, total / way)
-    return most
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _mix(corners, s, t):
-    low = (1 - t) * corners[0, 0] + t * corners[0, 1]
-    return (1 - s) * low + s * ((1 - t) * corners[1, 0] + t * corners[1, 1])
