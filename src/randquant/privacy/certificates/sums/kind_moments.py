@@ -6,6 +6,7 @@ Derivation and rounding: `docs/theory/sums.md`, Proposition 14.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -55,11 +56,15 @@ def by_kinds(channel: Channel, rows: Rows, others: int, order: float, log_single
     turn = np.arange(len(rows.weights))
     turn[: rows.vertices] = turn[: rows.vertices][::-1]
     total, done = np.full(rows.allowed.shape, -np.inf), 0
+    ways = sum(
+        _ways(noises, [least for least, _ in groups]) for groups in itertools.product(*drawn)
+    )
+    ways = ways // 2 + 1 if mirror else ways
     for groups in itertools.product(*drawn):
         worst = np.full(rows.allowed.shape, -np.inf)
         for noise in _arranged(noises, [least for least, _ in groups], mirror):
             if done % 64 == 0:
-                report("how the others' blocks are spread", done, 0)
+                report("how the others' blocks are spread", done, ways)
             done += 1
             # theory/sums.md, Propositions 7 and 8.
             moments = table(rows, noise, order)[0]
@@ -132,6 +137,12 @@ class _Kinds:
                 known.append(known[-1] * single)
             law = law * known[count]
         return law
+
+
+def _ways(noises: list[_Kinds], blocks: list[int]) -> int:
+    """How many arrangements there are, mirrored ones counted twice."""
+    kinds = [len(noise.single) for noise in noises]
+    return math.prod(math.comb(n + k - 1, k - 1) for n, k in zip(blocks, kinds, strict=True))
 
 
 def _arranged(noises: list[_Kinds], blocks: list[int], mirror: bool) -> Iterator[Law]:
