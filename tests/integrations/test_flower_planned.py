@@ -11,6 +11,7 @@ from flower_rounds import ANYTHING, exact, fedavg, model, mover, run
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from pages import Page
 
+from randquant.aggregation.secagg.graphs import Losses
 from randquant.integrations.flower.history import RoundRow, page
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
@@ -97,6 +98,12 @@ def test_dropouts_are_survived_and_paid_for_by_noise():
     assert run(strategy, grid).train_metrics_clientapp[1]["dropped"] == 1
     with pytest.raises(ValueError, match=r"dropouts <= 1.*two thirds of 5 neighbours"):
         planned(dropouts=2)
+
+
+def test_losses_that_no_graph_withstands_are_refused_when_it_is_planned():
+    with pytest.raises(ValueError, match="Expected losses that 12 clients withstand, got 10% a"):
+        planned(cohort=12, losses=Losses(step=0.1))
+    assert planned(cohort=12, losses=Losses(step=0.0)).losses == Losses(step=0.0)
 
 
 def test_delta_follows_from_the_number_of_clients():

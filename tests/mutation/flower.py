@@ -325,10 +325,20 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "                Membership.forget_all(context)\n            if account",
-        "                own.forget(context)\n            if account",
+        "            Membership.forget_all(context)  # it is in this sum, and in the next one at most\n",
+        "            own.forget(context)\n",
         "what a client keeps grows with the invitations",
         of("integrations/test_flower_ahead", "what_a_client_keeps_is_of_two_sums_at_most"),
+    ),
+    (
+        f"{F}/mod.py",
+        "            Membership.forget_all(context)  # it is in this sum, and in the next one at most\n",
+        "            if not head.offer:\n                Membership.forget_all(context)\n",
+        "what a client keeps grows with invitations beside updates of local trust",
+        of(
+            "integrations/test_flower_ahead",
+            "invitations_beside_updates_of_local_trust_do_not_add_up",
+        ),
     ),
     (
         f"{F}/mod.py",

@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from randquant._internal import validate
 from randquant._internal.patterns import Patterns
 from randquant.aggregation.registry import update_mechanism
+from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.terms import TWO_THIRDS, part_of
 from randquant.integrations.flower.updates import Buffers, Layout, parts_of
 from randquant.privacy.guarantee import Neighboring
@@ -88,7 +89,8 @@ def for_target(
 
     Raises:
         OutOfReach: no noise meets the target; the message says what would be needed.
-        ValueError, TypeError: the model has running statistics, or an argument is out of bounds.
+        ValueError, TypeError: the model has running statistics, no number of neighbours withstands
+        the losses in a sum of `cohort` clients, or an argument is out of bounds.
         (`start` raises TooFewNodes before round 1 if the cohort is larger than the nodes there
         are.)
         A target that leaves no useful signal is a warning in the log, with what it would take.
@@ -106,6 +108,9 @@ def for_target(
     validate.choice("trust", trust, ("aggregate", "local"))
     population = cohort if clients is None else validate.whole("clients", clients, low=cohort)
     summed = cohort - _spared(cohort, dropouts, trust)
+    if trust == "aggregate" and (losses := options.get("losses")) is not None:
+        validate.kind("losses", losses, Losses)
+        losses.graph(cohort)  # ValueError: no number of neighbours withstands them
     most = min(rounds, max_participations or rounds)
     validate.whole("max_participations", most, low=1)
     options["numbers"] = validate.listed("numbers", options.get("numbers", ()))
