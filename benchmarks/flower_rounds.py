@@ -1,14 +1,19 @@
-"""Seconds of a round on a real deployment: python benchmarks/flower_rounds.py [ROUNDS [WAY ...]]
+"""Seconds of a round on a real deployment: python benchmarks/flower_rounds.py [options] [WAY ...]
 
-A SuperLink over TLS and two SuperNodes as processes of their own, on this machine. One after the
-other it trains the softmax model on digits with FedAvg and no protection; with private updates of
-local trust, which take one message; and with secure sums whose handshakes are apart (five messages)
-or ahead (three, from the second round on). Seconds are of the clock, from round 2 on: most of a
-round is waiting, since Flower polls every three seconds and starts a process for every message. So
-rounds differ by three seconds, and means of a few rounds by one. Ways are fedavg, ahead, apart and
-local; those that are not named are not measured, and keep what was.
+A SuperLink over TLS and two SuperNodes as processes of their own, on this machine, train the model
+of examples/flower_template on digits in several ways, as often as `--times` says, in turn: FedAvg
+as Flower runs it by default, where clients also evaluate, in a message of its own (plain), or only
+train (plain-trained); and private updates of local trust (local) or in secure sums, whose handshake
+is apart or ahead. In `ahead` the accuracy of the cohort is in the sum, so that a round tells as
+much as one of `plain`; `ahead-trained` and the others only train. Ways that are not named are not
+measured, save those of FedAvg that they are compared with.
+
+Seconds are of the clock, from each run's round 2 on. Most of a round is waiting, since Flower looks
+for messages every three seconds and starts a process for each. So rounds differ by three seconds,
+and means of a few rounds by one.
 """
 
+import argparse
 import json
 import shutil
 import signal
@@ -16,49 +21,68 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-from results import commit, save, stored
+from results import save
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "flower_app"
-sys.path.insert(0, str(EXAMPLE))
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+sys.path.insert(0, str(EXAMPLES / "flower_app"))
 
 import deploy  # noqa: E402 - the example's own module
 
-WAYS = ("fedavg", "ahead", "apart", "local")
-CLIENTS, ROUNDS = 2, 3
+WAYS = {
+    "plain": ("FedAvg, which also evaluates", 2, "plain"),
+    "ahead": ('secure sum with accuracy, `handshake="ahead"`', 3, "plain"),
+    "plain-trained": ("FedAvg, which only trains", 1, "plain-trained"),
+    "ahead-trained": ('secure sum, `handshake="ahead"`', 3, "plain-trained"),
+    "apart-trained": ('secure sum, `handshake="apart"`', 5, "plain-trained"),
+    "local-trained": ("private, local trust", 1, "plain-trained"),
+}
+"""What each is, its messages in a round, and FedAvg that tells as much."""
 
-CLIENT = '''"""One gradient step; protected unless the run is plain FedAvg."""
+CLIENTS = 2
 
-from flwr.app import ArrayRecord, MetricRecord, RecordDict, Message
+CLIENT = '''"""The template's training; protected unless the run is plain FedAvg."""
+
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 app = ClientApp()
 
 
 def protected(message, context, call_next):
-    if context.run_config["way"] == "fedavg":
+    if context.run_config["way"].startswith("plain"):
         return call_next(message, context)
     from randquant.flower import QuantizeMod
 
     return QuantizeMod(epsilon=1e9, delta=1e-5)(message, context, call_next)
 
 
+def begun(message, context):
+    """The given model, this client's data, and its accuracy on them."""
+    from private_app import task
+
+    model = task.build_model()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    data = task.client_data(int(context.node_config["partition-id"]), CLIENTS)
+    metrics = {"num-examples": len(data[1]), "accuracy": task.accuracy(model, data)}
+    return model, data, MetricRecord(metrics)
+
+
 @app.train(mods=[protected])
 def train(message, context):
-    from flower_app import task
+    from private_app import task
 
-    model, learner = task.build(context.run_config, int(context.node_config["partition-id"]))
-    (old,) = message.content.array_records.values()
-    model.load_state_dict(old.to_torch_state_dict())
-    learner.load(task.weights(model))
-    (gradient,), _ = learner.updates([0])
-    learner.load(learner.parameters() - gradient)
-    arrays = ArrayRecord(learner.trained_model().state_dict())
-    metrics = MetricRecord({"num-examples": 1})
-    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
-'''
+    model, data, metrics = begun(message, context)
+    task.train(model, data)
+    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
+    return Message(RecordDict(content), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message, context):
+    return Message(RecordDict({"metrics": begun(message, context)[2]}), reply_to=message)
+'''.replace("CLIENTS", str(CLIENTS))
 
 SERVER = '''"""FedAvg, as it is or with private updates; writes the seconds of each round."""
 
@@ -75,18 +99,21 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    from flower_app import task
+    from private_app import task
 
-    config, seconds = dict(context.run_config), []
-    model, _ = task.build(config, 0)
-    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=2)
-    way = config["way"]
-    if way != "fedavg":
+    config, seconds, model = context.run_config, [], task.build_model()
+    kind, _, trained = config["way"].partition("-")
+    asked = {} if kind == "plain" and not trained else {"fraction_evaluate": 0.0}
+    strategy, rounds = FedAvg(**asked), config["num-server-rounds"]
+    if kind != "plain":
+        from randquant.aggregation.alongside import Number
         from randquant.flower import QuantizedStrategy
 
-        config["trust"] = "local" if way == "local" else "aggregate"
-        options = {"handshake": way} if way != "local" else {}
-        strategy = QuantizedStrategy(strategy, task.mechanism(config), patience=1, **options)
+        told = {} if trained else {"numbers": [Number("accuracy")]}
+        how = {"trust": "local"} if kind == "local" else {"handshake": kind}
+        strategy = QuantizedStrategy.for_target(
+            strategy, epsilon=1000, rounds=rounds, cohort=2, model=model, patience=1, **how, **told
+        )
     started = time.monotonic()
 
     def note(number, arrays):
@@ -94,28 +121,30 @@ def main(grid, context):
         seconds.append(time.monotonic() - started)
         started = time.monotonic()
 
-    strategy.start(
-        grid, ArrayRecord(model.state_dict()), config["num-server-rounds"], evaluate_fn=note
-    )
+    result = strategy.start(grid, ArrayRecord(model.state_dict()), rounds, evaluate_fn=note)
+    told = result.evaluate_metrics_clientapp if kind == "plain" else result.train_metrics_clientapp
+    if not (trained or all("accuracy" in told[number] for number in range(1, rounds + 1))):
+        raise RuntimeError(f"Expected the clients' accuracy in each round, got {told}.")
     Path(config["results"]).write_text(json.dumps(seconds[1:]))  # the first is before round 1
 '''
 
 
 def measured(deployment: deploy.Deployment, way: str, rounds: int) -> list[float]:
     """Seconds of each round of one run."""
-    folder, results = deployment.folder, deployment.folder / f"{way}.json"
+    folder, results = deployment.folder, deployment.folder / "seconds.json"
     app = folder / "app"
     shutil.rmtree(app, ignore_errors=True)
-    shutil.copytree(EXAMPLE, app, ignore=shutil.ignore_patterns("__pycache__"))
+    results.unlink(missing_ok=True)
+    template = EXAMPLES / "flower_template"
+    shutil.copytree(template, app, ignore=shutil.ignore_patterns("__pycache__"))
     text = (app / "pyproject.toml").read_text()
     key = "[tool.flwr.app.config]\n"
-    (app / "pyproject.toml").write_text(text.replace(key, f'{key}way = "fedavg"\n'))
-    (app / "flower_app" / "client_app.py").write_text(CLIENT)
-    (app / "flower_app" / "server_app.py").write_text(SERVER)
-    settings = {
-        "way": way, "num-server-rounds": rounds, "num-partitions": CLIENTS, "cohort": CLIENTS,
-        "clip-norm": 0.0, "results": str(results),
-    }  # fmt: skip
+    (app / "pyproject.toml").write_text(
+        text.replace(key, f'{key}way = ""\nresults = ""\n')  # a run sets known keys only
+    )
+    (app / "private_app" / "client_app.py").write_text(CLIENT)
+    (app / "private_app" / "server_app.py").write_text(SERVER)
+    settings = {"way": way, "num-server-rounds": rounds, "results": str(results)}
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
     (folder / "run.toml").write_text("".join(lines))
     run = deployment.start(
@@ -127,29 +156,29 @@ def measured(deployment: deploy.Deployment, way: str, rounds: int) -> list[float
     return json.loads(results.read_text())
 
 
-def main(rounds: int, ways: Sequence[str]) -> None:
-    """Deploy once, run the ways, FedAvg first, print and save."""
+def main() -> None:
+    """Deploy once, run the ways in turn, print and save."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=4, help="of a run, from 2 (default 4)")
+    parser.add_argument("--times", type=int, default=2, help="runs of each way (default 2)")
+    parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join(WAYS)}")
+    options = parser.parse_args()
+    if options.rounds < 2 or options.times < 1 or not {*options.ways} <= {*WAYS}:
+        parser.error(f"Expected two rounds or more, and ways of {', '.join(WAYS)}.")
+    named = {*options.ways, *(WAYS[way][2] for way in options.ways)} or {*WAYS}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("flower_rounds.py: Ended by a signal."))
     folder = Path(tempfile.mkdtemp(prefix="flower-rounds-"))
-    deployment, found = deploy.Deployment(folder, CLIENTS, EXAMPLE), {}
+    deployment = deploy.Deployment(folder, CLIENTS, EXAMPLES / "flower_template")
+    seconds: dict[str, list[list[float]]] = {way: [] for way in WAYS if way in named}
     try:
         deployment.start_superlink()
         deployment.register()
         deployment.start_supernodes(1e9)
-        for way in ways:
-            seconds = measured(deployment, way, rounds)
-            found[way] = {"seconds": seconds, "mean": statistics.mean(seconds[1:])}
-            found[way] |= {"commit": commit(), "median": statistics.median(seconds[1:])}
-            plain = found["fedavg"]["mean"]
-            found[way]["over_fedavg"] = found[way]["mean"] / plain
-            print(
-                f"{way:7} {found[way]['mean']:6.1f} s a round, "
-                f"{found[way]['over_fedavg']:.2f} times FedAvg's; all: "
-                + ", ".join(f"{s:.1f}" for s in seconds),
-                flush=True,
-            )
-        found = {**stored("flower_rounds").get("ways", {}), **found}
-        save("flower_rounds", {"clients": CLIENTS, "ways": found})
+        for _ in range(options.times):
+            for way, runs in seconds.items():
+                runs.append(measured(deployment, way, options.rounds))
+                print(f"{way:14}", ", ".join(f"{s:.1f}" for s in runs[-1]), flush=True)
+        save("flower_rounds", {"clients": CLIENTS, "ways": summary(seconds)})
         shutil.rmtree(folder, ignore_errors=True)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         sys.exit(f"flower_rounds.py: {error}")
@@ -157,6 +186,19 @@ def main(rounds: int, ways: Sequence[str]) -> None:
         deployment.end_all()
 
 
+def summary(seconds: dict[str, list[list[float]]]) -> dict[str, dict]:
+    """Mean and median of each way's rounds from the second on, and the mean over FedAvg's."""
+    later = {way: [s for run in runs for s in run[1:]] for way, runs in seconds.items()}
+    mean = {way: statistics.mean(found) for way, found in later.items()}
+    rows = {}
+    for way, runs in seconds.items():
+        what, messages, plain = WAYS[way]
+        over = mean[way] / mean[plain]
+        print(f"| {what} | {messages} | {mean[way]:.1f} | {over:.2f} |")
+        rows[way] = {"seconds": runs, "mean": mean[way], "median": statistics.median(later[way]),
+                     "messages": messages, "over_fedavg": over}  # fmt: skip
+    return rows
+
+
 if __name__ == "__main__":
-    named = [way for way in WAYS if way in ("fedavg", *sys.argv[2:])]
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS, named if sys.argv[2:] else WAYS)
+    main()

@@ -1,15 +1,18 @@
 """Shakespeare's roles, trained privately: python benchmarks/shakespeare.py DATA_DIR
 
 The largest tenth of the roles is public: a transformer is trained on them once, without privacy,
-and kept in --cache. The other roles are clients, all of them in every round. Adapters of 3,840
-parameters, or the whole model, are trained on them: with one bit a coordinate, with a tenth of a
+and kept in --cache. The other roles are clients, all of them in every round. An adapter of 3,840
+parameters, or the whole model, is trained on them: with one bit a coordinate, with a tenth of a
 bit, with Gaussian noise on the exact sum, with other mechanisms at the same guarantee, and without
-privacy. Rows are stored as they are done, the most telling first, and stored rows are not run
-again. `--choose CLIP_NORM RATE ...` shows what step sizes do to adapters on public roles' test
-windows, on which the settings below were chosen. Without DATA_DIR the picture is drawn again.
+privacy; for what can be won at most, also by Adam on all clients' text in one place. Rows are
+stored as they are done, the most telling first, and stored rows are not run again. `--choose
+CLIP_NORM RATE ...` shows what step sizes do on public roles' test windows, on which the settings
+below were chosen. Without DATA_DIR the picture is drawn again.
 """
 
 import argparse
+import copy
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -34,9 +37,17 @@ from randquant.privacy.accounting.calibration import calibrate
 from randquant.training.evaluation import ClientScores, evaluate
 from randquant.training.trained import Run
 
-EPOCHS, ROUNDS, BATCH, DELTA = 3, 8, 8, 1e-5
-CLIP_NORM, RATE = {"adapters": 0.05, "full": 0.8}, {"adapters": 20.0, "full": 0.03}
-"""Chosen on public roles (`--choose`), for the server's step with the mean of clipped gradients."""
+EPOCHS, ROUNDS, BATCH, DELTA = 3, 4, 8, 1e-5
+CLIP_NORM = {"adapters": 1.4, "full": 0.8}
+"""Chosen on public roles (`--choose`): of a client's gradient."""
+
+RATES = {"adapters": {2.0: 0.025, 4.0: 0.05, 8.0: 0.08, 16.0: 0.12}, "full": {}}
+RATE = {"adapters": 0.2, "full": 0.03}
+"""Chosen likewise: the server's step with the mean of clipped gradients, the shorter the more noise
+there is (`RATES`, by epsilon), and without much noise."""
+
+POOLED_PASSES, POOLED_RATE = 4, 3e-3
+"""Of Adam on all clients' windows in one place."""
 
 DIMENSIONS = {"adapters": 3840, "full": 115_536}
 EPSILONS = (2.0, 4.0, 8.0, 16.0)
@@ -57,30 +68,31 @@ class Wanted(NamedTuple):
 
 def queue(seeds: int) -> Iterator[Wanted]:
     """All rows, the most telling first."""
-    for epsilon in (None, 8.0, 2.0):
-        yield Wanted("adapters", "none" if epsilon is None else "one bit", epsilon)
-    yield Wanted("adapters", "gaussian", 2.0, 0, 10)
-    for epsilon in (2.0, 8.0):
-        for name in ("gaussian", "tenth of a bit"):
-            yield Wanted("adapters", name, epsilon)
-    for epsilon in (4.0, 16.0):
-        for name in ("one bit", "gaussian", "tenth of a bit"):
-            yield Wanted("adapters", name, epsilon)
+    yield Wanted("adapters", "pooled", None)
+    yield from adapters(0)
+    for times in (10, 100):
+        yield Wanted("adapters", "gaussian", 2.0, 0, times)
+    for name in OTHERS:
+        yield Wanted("adapters", name, 8.0)
     yield Wanted("full", "none", None)
     for times in (1, 10, 100):
         yield Wanted("full", "gaussian", 8.0, 0, times)
-    for epsilon in (8.0, 2.0):
-        for name in OTHERS:
-            yield Wanted("adapters", name, epsilon)
     for seed in range(1, seeds):
-        yield Wanted("adapters", "none", None, seed)
-        for name in ("one bit", "gaussian", "tenth of a bit"):
-            for epsilon in EPSILONS:
-                yield Wanted("adapters", name, epsilon, seed)
+        yield from adapters(seed)
+    for name in OTHERS:
+        yield Wanted("adapters", name, 2.0)
     for epsilon in (2.0, 4.0, 16.0):
         yield Wanted("full", "gaussian", epsilon)
     for epsilon in EPSILONS:
         yield Wanted("full", "one bit", epsilon)
+
+
+def adapters(seed: int) -> Iterator[Wanted]:
+    """The curves of adapters."""
+    yield Wanted("adapters", "none", None, seed)
+    for epsilon in (8.0, 2.0, 4.0, 16.0):
+        for name in ("one bit", "gaussian", "tenth of a bit"):
+            yield Wanted("adapters", name, epsilon, seed)
 
 
 class Task(NamedTuple):
@@ -91,11 +103,11 @@ class Task(NamedTuple):
     tested: list
 
 
-def prepared(part: str, found: task.Roles, model: nn.Module, seed: int) -> Task:
-    """Adapters see what their frozen layers give for each window, which is computed once."""
+def prepared(part: str, found: task.Roles, model: nn.Module) -> Task:
+    """Adapters see what the layers before them give for each window, which is computed once."""
     if part == "full":
         return Task(model, found.clients, found.clients_test)
-    small = task.adapted(model, seed)
+    small = task.adapted(model, found.public)
     states = (task.below(small, windows) for windows in (found.clients, found.clients_test))
     return Task(task.Top(small), *states)
 
@@ -116,11 +128,24 @@ def protected(wanted: Wanted, dimension: int, cohort: int) -> UpdateMechanism | 
         )
         return tuned.calibration.mechanism
 
+    return gaussian(clip_norm, wanted.epsilon, dimension)
+
+
+def gaussian(clip_norm: float, epsilon: float, dimension: int, share: float = 1) -> UpdateMechanism:
+    """Noise on the exact sum that meets epsilon; `share` of it where others would add the rest."""
+
     def build(noise_multiplier: float) -> UpdateMechanism:
         own = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier}
         return update_mechanism("gaussian", own)
 
-    return calibrate(build, wanted.epsilon, DELTA, dimension, ROUNDS).mechanism
+    found = calibrate(build, epsilon, DELTA, dimension, ROUNDS).mechanism
+    return found if share == 1 else build(share * found.noise_multiplier)
+
+
+def rate(wanted: Wanted) -> float:
+    """The server's step; with the noise of many clients as without privacy."""
+    usual = RATE[wanted.part]
+    return usual if wanted.times > 1 else RATES[wanted.part].get(wanted.epsilon, usual)
 
 
 def trained(wanted: Wanted, of: Task, mechanism: UpdateMechanism | None) -> Run:
@@ -131,7 +156,7 @@ def trained(wanted: Wanted, of: Task, mechanism: UpdateMechanism | None) -> Run:
         own = {"epsilon": wanted.epsilon, "clip_norm": CLIP_NORM[wanted.part], "coordinates": tenth}
     return rq.train(
         of.model, of.clients, rounds=ROUNDS, cohort=len(of.clients), batch=BATCH,
-        local_learning_rate=0, learning_rate=RATE[wanted.part], delta=DELTA, seed=wanted.seed,
+        local_learning_rate=0, learning_rate=rate(wanted), delta=DELTA, seed=wanted.seed,
         threads=1, progress=False, **own,
     )  # fmt: skip
 
@@ -141,35 +166,54 @@ def row(wanted: Wanted, of: Task, before: ClientScores) -> dict:
     start = time.process_time()
     dimension = sum(each.numel() for each in of.model.parameters() if each.requires_grad)
     cohort = wanted.times * len(of.clients)
-    mechanism = protected(wanted, dimension, cohort)
-    guarantee = None
-    if wanted.times > 1:
-        # Each role stands for `times` clients that send the same: their sum with this noise is
-        # `times` the sum of one of each with so much less. The guarantee is that of the many.
-        (release,) = [mechanism.release(dimension, ROUNDS)]
-        guarantee = rq.account([release], DELTA)
-        less = mechanism.noise_multiplier / wanted.times
-        own = {"clip_norm": mechanism.clip_norm, "noise_multiplier": less}
-        mechanism = update_mechanism("gaussian", own)
-    run = trained(wanted, of, mechanism)
-    after = evaluate(run.model, of.tested)
-    moved = weights(run.model) - weights(of.model)
-    longest = ROUNDS * RATE[wanted.part] * CLIP_NORM[wanted.part]
+    if wanted.mechanism == "pooled":
+        model, guarantee, upload = pooled(of), None, None
+    else:
+        mechanism = protected(wanted, dimension, cohort)
+        many = None
+        if wanted.times > 1:
+            # Each role stands for `times` clients that send the same: their sum with this noise is
+            # `times` the sum of one of each with so much less. The guarantee is that of the many.
+            many = rq.account([mechanism.release(dimension, ROUNDS)], DELTA)
+            share = 1 / wanted.times
+            mechanism = gaussian(mechanism.clip_norm, wanted.epsilon, dimension, share)
+        run = trained(wanted, of, mechanism)
+        model, guarantee, upload = run.model, many or run.guarantee, run.upload_bytes
+    after = evaluate(model, of.tested)
     return {
         **wanted._asdict(),
         "clients": cohort,
         "dimension": dimension,
-        "guarantee": guarantee or run.guarantee,
-        "upload_bytes": run.upload_bytes,
+        "guarantee": guarantee,
+        "upload_bytes": upload,
         "accuracy": mean(after.accuracy, after),
         "bits": mean(after.bits, after),
         "accuracy_before": mean(before.accuracy, before),
         "bits_before": mean(before.bits, before),
         "clients_better": float(np.mean(after.bits < before.bits)),
         "bits_by_client": np.quantile(after.bits, [0.1, 0.5, 0.9]).tolist(),
-        "moved": float(np.linalg.norm(moved)) / longest,
+        "moved": float(np.linalg.norm(weights(model) - weights(of.model))),
         "processor_seconds": time.process_time() - start,
     }
+
+
+def pooled(of: Task) -> nn.Module:
+    """All clients' windows in one place, Adam, some passes: no privacy at all."""
+    model = copy.deepcopy(of.model)
+    features, targets = map(torch.cat, zip(*of.clients, strict=True))
+    own = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.Adam(own, lr=POOLED_RATE)
+    steps = POOLED_PASSES * -(-len(targets) // 64)
+    slower = torch.optim.lr_scheduler.OneCycleLR(optimizer, POOLED_RATE, total_steps=steps)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(POOLED_PASSES):
+        for rows in torch.randperm(len(targets), generator=draw).split(64):
+            loss = nn.functional.cross_entropy(model(features[rows]), targets[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            slower.step()
+    return model
 
 
 def weights(model: nn.Module) -> np.ndarray:
@@ -187,18 +231,22 @@ def measure(data_dir: Path, cache: Path, seeds: int) -> None:
     """Run what is not stored yet, a row at a time."""
     found = task.roles(data_dir)
     model = task.pretrained(found.public, EPOCHS, cache / f"pretrained-{EPOCHS}.pt")
+    rates = {part: [list(pair) for pair in own.items()] for part, own in RATES.items()}
     settings = {
         "epochs": EPOCHS, "rounds": ROUNDS, "batch": BATCH, "delta": DELTA, "clip_norm": CLIP_NORM,
-        "learning_rate": RATE,
+        "learning_rate": RATE, "rates": rates,
     }  # fmt: skip
     facts = {"settings": settings, "roles": {k: len(v) for k, v in found._asdict().items()}}
     kept = stored(NAME)
-    if "planned" not in kept:
+    same = kept.get("settings") == settings
+    if "planned" not in kept or not same:
         add(NAME, {"planned": planned(len(found.clients))})
-    rows = kept.get("rows", []) if kept.get("settings") == settings else []
+    rows = kept.get("rows", []) if same else []
     done = {Wanted(*(each[name] for name in Wanted._fields)) for each in rows}
-    for (part, seed), group in grouped(each for each in queue(seeds) if each not in done):
-        of = prepared(part, found, model, seed)
+    for part, group in itertools.groupby(
+        (each for each in queue(seeds) if each not in done), key=lambda each: each.part
+    ):
+        of = prepared(part, found, model)
         before = evaluate(of.model, of.tested)
         for wanted in group:
             rows.append(row(wanted, of, before))
@@ -224,42 +272,38 @@ def planned(clients: int) -> list[dict]:
     return said
 
 
-def grouped(rows: Iterator[Wanted]) -> Iterator[tuple[tuple[str, int], list[Wanted]]]:
-    """Neighbouring rows that train the same thing."""
-    group: list[Wanted] = []
-    for each in rows:
-        if group and (each.part, each.seed) != (group[0].part, group[0].seed):
-            yield (group[0].part, group[0].seed), group
-            group = []
-        group.append(each)
-    if group:
-        yield (group[0].part, group[0].seed), group
-
-
 def choose(data_dir: Path, cache: Path, clip_norm: float, rates: list[float]) -> None:
-    """Adapters after rounds without privacy: no client's data, only public roles' test windows."""
+    """What settings do on public roles' test windows: no client's data is looked at.
+
+    Eight windows are a client, and the noise is that of as many clients as there are.
+    """
     found = task.roles(data_dir)
     model = task.pretrained(found.public, EPOCHS, cache / f"pretrained-{EPOCHS}.pt")
     texts, following = task.pooled(found.public_test)
-    order = np.random.default_rng(0).permutation(len(texts))[:3200]
-    parts = [order[at : at + BATCH] for at in range(0, len(order), BATCH)]
-    windows = [(texts[part], following[part]) for part in parts]
-    small = task.adapted(model)
-    states = task.below(small, windows)
-    of = Task(task.Top(small), states[:250], states[250:])
-    gradients = [gradient(of.model, *each) for each in of.clients[:100]]
+    parts = list(zip(*(np.split(each, range(BATCH, len(texts), BATCH)) for each in
+                       (texts, following)), strict=True))  # fmt: skip
+    order = np.random.default_rng(0).permutation(len(parts))
+    small = task.adapted(model, found.public)
+    states = task.below(small, [parts[place] for place in order])
+    of = Task(task.Top(small), states[:480], states[480:])
+    gradients = [gradient(of.model, *each) for each in of.clients]
     lengths = [float(each.norm()) for each in gradients]
     total = float(torch.stack(gradients).mean(0).norm())
     print(f"lengths {np.quantile(lengths, [0.1, 0.5, 0.9])}, of their mean {total:.4g}")
-    print(f"before: {evaluate(of.model, of.tested)}")
-    for rate in rates:
+    before = evaluate(of.model, of.tested)
+    share = len(of.clients) / len(found.clients)
+    for rate, epsilon in itertools.product(rates, (None, 8.0, 4.0, 2.0)):
+        mechanism = ClippedSGD(clip_norm=clip_norm)
+        if epsilon is not None:
+            mechanism = gaussian(clip_norm, epsilon, DIMENSIONS["adapters"], share)
         run = rq.train(
-            of.model, of.clients, mechanism=ClippedSGD(clip_norm=clip_norm), rounds=ROUNDS,
-            cohort=len(of.clients), batch=BATCH, local_learning_rate=0, learning_rate=rate, seed=0,
-            threads=1, progress=False,
+            of.model, of.clients, mechanism=mechanism, rounds=ROUNDS, cohort=len(of.clients),
+            batch=BATCH, local_learning_rate=0, learning_rate=rate, seed=0, threads=1,
+            progress=False,
         )  # fmt: skip
         after = evaluate(run.model, of.tested)
-        print(f"{clip_norm=} {rate=}: {mean(after.bits, after):.4f} bits", flush=True)
+        won = 1000 * (mean(before.bits, before) - mean(after.bits, after))
+        print(f"{clip_norm=} {rate=} {epsilon=}: {won:.2f} thousandths of a bit won", flush=True)
 
 
 def gradient(model: nn.Module, states: torch.Tensor, following: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,8 @@ __all__ = ["NAME", "draw", "drawn", "page", "task"]
 PAGE, PICTURE = ROOT / "docs" / "text.md", ROOT / "docs" / "images" / "shakespeare.svg"
 LINES = {"gaussian": "Gaussian noise on the exact sum", "one bit": "one bit",
          "tenth of a bit": "a tenth of a bit"}  # fmt: skip
+LEVELS = (("none", "no privacy, the same rounds", "c4 dashed"),
+          ("pooled", "no privacy, all text in one place", "c6 dashed"))  # fmt: skip
 HEADER = "| trained | clients | sent | ε | bits won | accuracy | roles better | bytes | seeds |"
 
 Kind = tuple[str, int, str, float]
@@ -52,9 +54,10 @@ def drawn(found: dict) -> str:
     for colour, (name, label) in zip(("c1", "c2", "c3"), LINES.items(), strict=True):
         points = [(k[3], won(rows)) for k, rows in own.items() if k[2] == name]
         lines += [(label, points, colour)] if len(points) > 1 else []
-    ends = {k[3] for k in own if k[2] != "none"}
-    level = won(own["adapters", fewest, "none", float("inf")])
-    lines.append(("no privacy", [(x, level) for x in (min(ends), max(ends))], "c4 dashed"))
+    ends = {k[3] for k in own if k[3] < float("inf")}
+    for name, label, style in LEVELS:
+        for level in [won(rows) for kind, rows in own.items() if kind[2] == name]:
+            lines.append((label, [(x, level) for x in (min(ends), max(ends))], style))
     title = f"What 3,840 parameters of adapters win on {fewest:,} roles"
     x, y = (
         Axis("epsilon of a role, whole run", log=True),
@@ -67,11 +70,13 @@ def table(found: dict) -> str:
     """All rows, averages over the seeds there are."""
     lines = [HEADER, "|" + "---|" * (HEADER.count("|") - 1)]
     for (part, clients, mechanism, epsilon), rows in kinds(found).items():
-        shown = "∞" if mechanism == "none" else f"{epsilon:g}"
+        shown = "∞" if epsilon == float("inf") else f"{epsilon:g}"
+        upload = rows[0]["upload_bytes"]
+        sent = "all text" if upload is None else f"{upload:,}"
         accuracy, better = (100 * mean(r[n] for r in rows) for n in ("accuracy", "clients_better"))
         lines.append(
             f"| {part} | {clients:,} | {mechanism} | {shown} | {won(rows):.2f} "
-            f"| {accuracy:.2f} % | {better:.0f} % | {rows[0]['upload_bytes']:,} | {len(rows)} |"
+            f"| {accuracy:.2f} % | {better:.0f} % | {sent} | {len(rows)} |"
         )
     return "\n".join(lines)
 

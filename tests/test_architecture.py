@@ -28,7 +28,7 @@ EXTRAS = {
     "kymatio": {"training"},
     "tensorboard": set(),
     "optuna": {"training"},
-    "rich": {"training.display"},
+    "rich": {"_internal.bars"},
     "altair": {"_internal.html.charts"},
     "vl_convert": {"_internal.html.charts", "_internal.html.runtime"},
     "flwr": {"integrations"},

@@ -1,4 +1,4 @@
-"""Four hospitals train one model on NVFlare's simulator; a patient's guarantee is printed.
+"""Four hospitals train one model on NVFlare's simulator; its log has a patient's guarantee.
 
 python examples/hospitals/run.py --data FOLDER [--epsilon 4] [--rounds 20] [--folder runs/hospitals]
 
@@ -8,9 +8,11 @@ Started again with the same folder it continues where it was killed.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from hospital import FEATURES, SITES, HospitalExecutor, patients, split
+import numpy as np
+from hospital import FEATURES, SITES, HospitalExecutor, accuracy, patients, split
 from nvflare.apis.job_def import SERVER_SITE_NAME
 from nvflare.app_common.np.np_model_persistor import NPModelPersistor
 from nvflare.job_config.api import FedJob
@@ -63,10 +65,23 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=4.0, help="of a patient")
     parser.add_argument("--rounds", type=int, default=20)
     given = parser.parse_args()
+    if missing := [site for site in SITES if not (given.data / f"{site}.csv").is_file()]:
+        parser.error(f"Expected {missing[0]}.csv in {given.data}, got no such file.")
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     made = job(given.data.resolve(), folder, given.epsilon, given.rounds)
     made.simulator_run(str(folder / "workspace"), threads=len(SITES))
+    report(given.data, folder / "workspace" / "server")
+
+
+def report(data: Path, server: Path) -> None:
+    """Print each hospital's test accuracy, or why the job has failed."""
+    if errors := (server / "error_log.txt").read_text():
+        sys.exit(f"run.py: Expected a job that ends well, got: {errors.splitlines()[0]}")
+    weights = np.load(server / "simulate_job" / "models" / "server.npy")
+    for site in SITES:
+        _, (x, y) = split(*patients(data, site), 0)
+        print(f"{site}: {accuracy(weights, x, y):.1%} of {len(y)} patients right")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from randquant._internal.faces import lazily
 from randquant._internal.version import __version__
 
 if TYPE_CHECKING:
+    from randquant.aggregation.alongside import Number
     from randquant.aggregation.coordinate import ChannelMechanism
     from randquant.aggregation.layout import StateLayout
     from randquant.aggregation.saved import load, save
@@ -63,6 +64,7 @@ __all__ = [
     "Interval",
     "Key",
     "Moments",
+    "Number",
     "OutOfReach",
     "Plan",
     "Run",

@@ -338,6 +338,12 @@ class Coin(MechanismDefaults):
         return rq.GaussianRelease(1e-3, dimension, rounds, "local", neighboring)
 
 
+def test_a_method_of_a_former_name_is_refused():
+    """`check` of earlier versions would never be called."""
+    with pytest.raises(TypeError, match=r"no method check, .* it is called completed now"):
+        type("Older", (MechanismDefaults,), {"check": lambda self, payload, dimension: None})
+
+
 def test_a_mechanism_of_ones_own_says_what_it_does_not_know():
     coin = Coin()
     expected = [coin.encode(*each) for each in zip(UPDATES, keys(), strict=True)]
@@ -346,7 +352,7 @@ def test_a_mechanism_of_ones_own_says_what_it_does_not_know():
     assert coin.payload_bytes(7) == 1
     tensors = {"a": UPDATES[0, :2], "steps": np.array(3), "b": UPDATES[0, 2:]}
     assert coin.encode(tensors, keys()[0]) == expected[0]
-    with pytest.raises(ValueError, match=r"payload 0: .* a Coin do not state theirs: give it as"):
+    with pytest.raises(TypeError, match="payloads of a Coin do not state: give it as"):
         coin.mean(expected)
     assert coin.mean(expected, 5).shape == (5,)
     for error, ask, word in (

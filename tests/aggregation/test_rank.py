@@ -238,6 +238,20 @@ def test_a_mean_by_numbers_is_that_of_payloads_that_stand_alone():
         mechanism.mean({-1: sent[9]}, 3)
 
 
+def test_a_client_decodes_its_own_payload_or_all_by_their_numbers():
+    mechanism, update = RankMechanism(1.0, 3.0), np.array([0.6, 0.0, -0.8])
+    sent = {c: mechanism.of_client(c).encode(update, key("own", c)) for c in range(4)}
+    own = mechanism.of_client(2)
+    assert np.array_equal(own.mean(sent, 3), mechanism.mean(sent, 3))
+    with pytest.raises(ValueError, match=r"one payload, of client 2, got 4: .* by number"):
+        own.mean(list(sent.values()), 3)
+    with pytest.raises(ValueError, match=r"got 1: an index alone is decoded by .* number"):
+        mechanism.mean(list(sent.values()), 3)
+    alone = mechanism.encode(update, key("alone"))
+    with pytest.raises(ValueError, match=r"payload of client 7: .* stand alone in a list"):
+        mechanism.mean({7: alone}, 3)
+
+
 def test_means_by_numbers_are_unbiased():
     """Within 6 deviations, as those of payloads that stand alone."""
     mechanism, update = RankMechanism(1.0, 3.0).in_round(1), np.array([0.3, -0.5, 0.1])

@@ -20,10 +20,12 @@ from randquant.aggregation.secagg.messages import (
     SEALED_BYTES,
     Advert,
     accusation,
+    confirmation,
     context,
     masked_format,
     pair_context,
     read_accusation,
+    survivors_digest,
 )
 from randquant.aggregation.secagg.server import Server
 from randquant.aggregation.secagg.terms import ProtocolError, Terms, part_of
@@ -219,6 +221,55 @@ def test_two_thirds_bear_colluders_up_to_a_third():
     assert split_view(12, 4, threshold=8, share=2 / 3) is None
     codes, vector = split_view(12, 6, threshold=8, share=2 / 3)
     assert np.array_equal(codes, vector)
+
+
+def split_sum(unchecked):
+    """Tell each client of six that three of the other six are lost, and each of those likewise.
+
+    Returns:
+        What the server makes of the first six, and their sum; None if clients reveal nothing.
+    """
+    terms = terms_of(12, least=9)
+    plain = Round(terms)
+    inboxes = plain.shared()
+    payloads = {c: plain.clients[c].mask(plain.vectors[c], inboxes[c]) for c in terms.clients}
+    first, second = range(6), range(6, 12)
+    lost = {c: {6 + (c + k) % 6 for k in range(3)} for c in first}
+    lost |= {c: {a for a in first if c not in lost[a]} for c in second}
+    told = {c: frozenset(terms.clients) - lost[c] for c in terms.clients}
+    tags = {c: plain.clients[c].confirm(told[c]) for c in terms.clients}
+    seeds, pairs = {c: {} for c in first}, {}
+    for c, client in plain.clients.items():
+        relayed = {n: t[c] for n, t in tags.items() if n != c and n in told[c]}
+        if unchecked:  # as if everybody had confirmed what this client was told
+            digest = survivors_digest(terms, told[c])
+            relayed = {n: confirmation(client._keys[n], n, digest) for n in relayed}
+        try:
+            shown = client.reveal(relayed)
+        except ProtocolError:
+            continue
+        for n, secret in shown.items():
+            if n in lost[c]:
+                pairs[min(c, n), max(c, n)] = secret[:32]
+            elif n in first:
+                seeds[n][terms.place_of(n, c)] = group.read_scalar(secret)
+    if not pairs:
+        return None
+    form = {c: masked_format(terms, c) for c in first}
+    total = sum(wire.unpack(form[c], payloads[c], 5).astype(np.uint16) for c in first)
+    for c in first:
+        seed = sharing.combine(seeds[c], {0, *seeds[c]})
+        masks.add(total, crypto.self_masking_key(seed, context(terms, c, c)), -1)
+        for other in second:
+            masks.add(total, pairs[c, other], -1)
+    return total & 1023, wanted(plain.vectors, first)
+
+
+def test_without_confirmations_a_server_that_lies_needs_nobody_to_learn_a_sum_of_half():
+    """Each is told of nine survivors, as `least` says, and shows one secret of each neighbour."""
+    total, half = split_sum(unchecked=True)
+    assert np.array_equal(total, half)
+    assert split_sum(unchecked=False) is None
 
 
 # --- what is relayed is bound -------------------------------------------------------------------

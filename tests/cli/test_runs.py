@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 
+import interrupted
 import pytest
 from pages import Page, check_charts, check_self_contained
 
@@ -36,11 +37,6 @@ CONFIG = TrainConfig(
 )
 
 
-def fall_over(config, metrics):
-    if metrics.round == 5:
-        raise KeyboardInterrupt
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Runs in every state: a/baseline, a, half, broken."""
@@ -48,9 +44,7 @@ def folder(tmp_path_factory):
     runs.create(root / "a", CONFIG, baseline=True, overwrite=False)
     runs.execute(root / "a")
     half = dataclasses.replace(CONFIG, mechanism="sign-sgd", seed=1)
-    runs.create(root / "half", half, baseline=False, overwrite=False)
-    with pytest.raises(KeyboardInterrupt):
-        runs.execute(root / "half", fall_over)
+    interrupted.begin(root / "half", half, 5)
     (root / "broken").mkdir()
     (root / "broken" / "config.json").write_text("{}")
     return root
@@ -213,8 +207,8 @@ def test_event_files_hold_every_round_once(tmp_path):
 
         def both(config, metrics):
             log.round(config, metrics)
-            if config.mechanism == "gaussian":
-                fall_over(config, metrics)
+            if (config.mechanism, metrics.round) == ("gaussian", 5):
+                raise KeyboardInterrupt
 
         runs.execute(folder, both)
     assert not (folder / "summary.json").exists()

@@ -19,15 +19,17 @@ from flower_rounds import (
     noisy,
     run,
 )
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
+from randquant.aggregation.secagg.terms import Terms
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.flower.accountant import RunAccountant
 from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
 from randquant.integrations.flower.membership import SUM, Membership
-from randquant.integrations.flower.messages import HEAD, INBOX, NEXT
+from randquant.integrations.flower.messages import HEAD, INBOX, NEXT, terms_text
 from randquant.integrations.flower.mod import QuantizeMod
+from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 from randquant.privacy.accounting.accountant import account
 
@@ -452,3 +454,26 @@ def test_a_subset_of_the_coordinates_has_another_seed_in_each_round():
     assert len(set(seeds)) == 3
     assert len(grid.batches) == 2 + 3 * 3
     assert [m["clients"] for m in result.train_metrics_clientapp.values()] == [5, 5, 5]
+
+
+def test_invitations_beside_updates_of_local_trust_do_not_add_up():
+    """An offer of one message has no sum to end: what it invites to replaces what was there."""
+    grid, offers = (
+        a_grid(),
+        {trust: Offer(exact(trust), 5).to_text() for trust in ("local", "aggregate")},
+    )
+    terms = terms_text(Terms(b"any", tuple(NODES), 5, 4, 2, 4))
+    for number in range(4):
+        sessions = [bytes([number, which]) for which in (1, 2)]
+        invitation = {"step": "advertise", "session": sessions[1], "offer": offers["aggregate"],
+                      "terms": terms}  # fmt: skip
+        both = RecordDict({
+            "arrays": model(), "config": ConfigRecord({}),
+            HEAD: ConfigRecord({"step": "upload", "session": sessions[0],
+                                "offer": offers["local"]}),
+            NEXT_HEAD: ConfigRecord(invitation),
+        })  # fmt: skip
+        message = Message(both, dst_node_id=2, message_type="train")
+        reply = grid.app(over_the_wire(message), grid.contexts[2])
+        assert "refused" not in reply.content[NEXT_HEAD]
+    assert sum(name.startswith(SUM) for name in grid.contexts[2].state) == 1

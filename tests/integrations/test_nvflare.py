@@ -118,6 +118,15 @@ def test_what_was_asked_is_counted_when_a_run_is_killed_in_a_round(tmp_path):
     assert server.controller._accountant.get_privacy_spent() == spent
 
 
+def test_a_run_that_is_over_still_gives_a_new_job_its_model(tmp_path):
+    """It was killed between its state and the persistor; each job has a folder of its own."""
+    first, second = Server(tmp_path, rounds=2), Server(tmp_path, rounds=2)
+    first.run()
+    second.run()
+    assert len(second.saved) == 1
+    assert all(np.array_equal(second.saved[0][name], first.saved[-1][name]) for name in MODEL)
+
+
 def test_a_state_of_another_run_is_refused(tmp_path):
     Server(tmp_path, rounds=1).run()
     other = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.2), clip_norm=1.0)

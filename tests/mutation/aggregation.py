@@ -728,8 +728,8 @@ MUTANTS = [
     ),
     (
         "training/cohort.py",
-        "        sent = senders * sender(now, hidden is None)",
-        "        sent = sender(now, hidden is None)",
+        "        sent = senders * sender(now, hidden)",
+        "        sent = sender(now, hidden)",
         "one client's bytes",
         ROUND,
     ),

@@ -252,8 +252,8 @@ MUTANTS = [
      "the way's last corner stands for all", KINDS),
     (SUMS + "pairs.py", "grid.boxes if last else grid.boxes & ~loose",
      "grid.boxes & ~loose", "boxes that are not cut any more do not count", GRIDS),
-    (SUMS + "pairs_kernel.py", "g *= 0.5 * order", "g *= 0.45 * order", "curvature of close inputs too small",
-     KINDS),
+    (SUMS + "pairs_kernel.py", "0.5 * order * series", "0.45 * order * series",
+     "curvature of close inputs too small", GRIDS),
     (SUMS + "pairs_kernel.py", "max(abs(i - j) - 1, 0) / FINER", "abs(i - j) / FINER",
      "boxes that touch are taken to be apart", KINDS),
     # Whole updates: curvature of one client.

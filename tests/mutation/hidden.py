@@ -5,7 +5,7 @@ HERE = ("tests/training/test_cohort_hidden.py",)
 MUTANTS = [
     (
         "training/cohort.py",
-        "if not seen or mechanism.of_client(0) is mechanism:",
+        "if hidden is not None or mechanism.of_client(0) is mechanism:",
         "if mechanism.of_client(0) is mechanism:",
         "a mean that shows whose shares it holds, in cohorts that nobody may see",
         HERE,

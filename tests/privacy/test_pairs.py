@@ -76,6 +76,46 @@ def test_a_grid_of_coarse_boxes_bounds_every_pair():
             assert log_moment <= (order - 1) * bounds[box] * (x - y) ** 2 * (1 + 1e-9) + 1e-13
 
 
+@pytest.mark.parametrize("order", [1.05, 2.0, 2.5, 64.0])
+def test_values_of_pairs_are_at_least_the_exact_ones_and_hardly_more(order):
+    mpmath.mp.dps = 60
+    lines = CellLines.of(rq.rqm(1.0, 1.0, 4, 0.42))
+    sums = CellLines(lines.inputs, lines.weights / lines.denominator, 1, 1e-15)
+    counts = np.full(len(lines.inputs) - 1, 1024)
+    boxes = np.zeros((counts.sum(),) * 2, dtype=bool)
+    # Pairs within a part and in parts beside it, for which G is a series, and far ones.
+    boxes[[5, 5, 5, 1023, 2000], [5, 7, 2500, 1024, 30]] = True
+    grid = PairGrid(lines.inputs, order, counts, boxes)
+    found, moments = grid.evaluate(sums, 20.0)
+    bent = 1.02 if order == 2.5 else 1.0  # for it is not convex there
+    steps = np.diff(sums.weights, axis=0) / np.diff(sums.inputs)[:, None]
+    steps = [[mpmath.mpf(float(step)) for step in row] for row in steps]
+    cells, first = np.append(grid.cells, grid.cells[-1]), 0
+
+    def row(at):
+        part = mpmath.mpf(float(grid.positions[at]))
+        return line(
+            [[mpmath.mpf(float(v)) for v in sums.weights[cells[at] + k]] for k in (0, 1)], part
+        )
+
+    series = 0
+    for i, j, found_moment, several in zip(
+        grid.first, grid.second, moments, np.diff(grid._start), strict=True
+    ):
+        begin, first = first, first + several
+        if i == j:
+            continue
+        p, q = row(i), row(j)
+        series += max(abs(a / b - 1) for a, b in zip(p, q, strict=True)) * (order + 1) < 1 / 32
+        exact = curvature(p, q, [a - b for a, b in zip(p, q, strict=True)], mpmath.mpf(order))
+        assert exact <= found_moment <= exact * (1 + 1e-6)
+        low = cells[max(min(i, j) - 1, 0)]
+        for k in range(several):
+            exact = curvature(p, q, steps[low + k], mpmath.mpf(order))
+            assert exact <= found[begin + k] <= exact * bent * (1 + 1e-6)
+    assert 2 <= series < len(moments)
+
+
 def test_a_grid_that_may_not_be_finer_keeps_every_pair(monkeypatch):
     lines = CellLines.of(rq.rqm(1.0, 1.0, 4, 0.42))
     sums = CellLines(lines.inputs, lines.weights / lines.denominator, 1, 1e-13)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
+import interrupted
 import numpy as np
 import pytest
 
@@ -64,23 +65,13 @@ def test_without_noise_the_threshold_goes_to_the_median_and_the_mean_is_of_clipp
 
 
 def test_a_run_that_is_stopped_goes_on_with_its_threshold_to_the_same_bits(tmp_path):
-    def run(name, stop=None):
-        execution.create(tmp_path / name, QUANTILE, baseline=False, overwrite=False)
-
-        def on_round(config, metrics):
-            if metrics.round == stop:
-                raise KeyboardInterrupt
-
-        if stop:
-            with pytest.raises(KeyboardInterrupt):
-                execution.execute(tmp_path / name, on_round, report=False)
-            sent = status.read(tmp_path / name).epsilon
-            for less in ({"stop_at_epsilon": 0.99 * sent}, {"rounds": stop - 1}):
-                with pytest.raises(ValueError, match="cannot be taken back"):
-                    execution.execute(tmp_path / name, changes=less)
-        return execution.execute(tmp_path / name, report=False)
-
-    whole, again = run("whole"), run("again", stop=2)
+    whole = interrupted.whole(tmp_path / "whole", QUANTILE, report=False)
+    interrupted.begin(tmp_path / "again", QUANTILE, 2, report=False)
+    sent = status.read(tmp_path / "again").epsilon
+    for less in ({"stop_at_epsilon": 0.99 * sent}, {"rounds": 1}):
+        with pytest.raises(ValueError, match="cannot be taken back"):
+            execution.execute(tmp_path / "again", changes=less)
+    again = execution.execute(tmp_path / "again", report=False)
     thresholds = [metrics.threshold for metrics in whole.metrics]
     assert thresholds[0] == 0.05
     assert len(set(thresholds)) == 4

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import interrupted
 import numpy as np
 import pytest
 import torch
@@ -171,16 +172,8 @@ RUNS = {
 @pytest.mark.slow
 def test_a_run_goes_on_to_the_same_bits(name, tmp_path):
     config = dataclasses.replace(BASE, **RUNS[name])
-    runs.create(tmp_path / "whole", config, baseline=False, overwrite=False)
-    whole = runs.execute(tmp_path / "whole")
-    runs.create(tmp_path / "parts", config, baseline=False, overwrite=False)
-
-    def stop(config, metrics):
-        if metrics.round == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        runs.execute(tmp_path / "parts", stop)
+    whole = interrupted.whole(tmp_path / "whole", config)
+    interrupted.begin(tmp_path / "parts", config, 4)
     runs.execute(tmp_path / "parts")
     first, other = (runs.load_parameters(tmp_path / part) for part in ("whole", "parts"))
     assert np.array_equal(first, other)

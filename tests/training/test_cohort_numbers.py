@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
+import interrupted
 import numpy as np
 import pytest
 import torch
@@ -26,7 +27,7 @@ from randquant.training.configured import mechanism_of
 from randquant.training.evaluation import evaluate
 from randquant.training.federated import train
 from randquant.training.problem import problem_of
-from randquant.training.runs import execution, pictures
+from randquant.training.runs import execution, page, pictures
 from randquant.training.runs.setup import prepare
 
 NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss", 0, 5, 0.1))
@@ -124,24 +125,17 @@ def test_the_front_door_accounts_for_the_numbers_and_has_them_in_its_history():
 
 
 def test_numbers_are_in_the_account_the_page_and_a_run_that_goes_on(tmp_path):
-    def run(name, stop=None):
-        execution.create(tmp_path / name, NOISY, baseline=False, overwrite=False)
-
-        def on_round(config, metrics):
-            if metrics.round == stop:
-                raise KeyboardInterrupt
-
-        if stop:
-            with pytest.raises(KeyboardInterrupt):
-                execution.execute(tmp_path / name, on_round, report=False)
-        return execution.execute(tmp_path / name, report=False)
-
     prepared = prepare(NOISY, Key.from_seed(0))
     assert prepared.sent == prepared.learner.dimension + 3 == 62 + 3
     assert prepared.schedule.ledger.release(4).releases == 4 * (62 + 3)
-    whole, again = run("whole"), run("again", stop=2)
+    whole = interrupted.whole(tmp_path / "whole", NOISY, report=False)
+    interrupted.begin(tmp_path / "again", NOISY, 2, report=False)
+    again = execution.execute(tmp_path / "again", report=False)
     assert [m.numbers for m in whole.metrics] == [m.numbers for m in again.metrics]
     assert len({str(m.numbers) for m in whole.metrics}) == 4
+    assert "62 coordinates and 3 numbers beside them in each" in page.render(
+        whole, None, None, None
+    )
     charts = {chart.title: chart for chart in pictures.training(whole, None)}
     points = charts["Clients' num-examples, per round"].lines[0].points
     released = [m.numbers["num-examples"] for m in whole.metrics]
@@ -150,14 +144,7 @@ def test_numbers_are_in_the_account_the_page_and_a_run_that_goes_on(tmp_path):
 
 def test_other_numbers_of_a_round_that_was_sent_are_refused(tmp_path, monkeypatch):
     config = dataclasses.replace(NOISY, checkpoint_every=50, weighted_by=None)
-    execution.create(tmp_path / "run", config, baseline=False, overwrite=False)
-
-    def stop(config, metrics):
-        if metrics.round == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        execution.execute(tmp_path / "run", stop, report=False)
+    interrupted.begin(tmp_path / "run", config, 2, report=False)
     monkeypatch.setattr(Learner, "evaluate", _worse(Learner.evaluate))
     with pytest.raises(ValueError, match="second release"):
         execution.execute(tmp_path / "run", report=False)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import interrupted
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -320,14 +321,7 @@ def test_a_stopped_run_stays_stopped_until_it_may_cost_more(stopped, tmp_path):
 def test_a_killed_run_that_stops_resumes_to_the_same_bits(stopped, tmp_path):
     folder = tmp_path / "run"
     config = dataclasses.replace(STOPPING, checkpoint_every=1)
-    runs.create(folder, config, baseline=False, overwrite=False)
-
-    def fall_over(config, metrics):
-        if metrics.round == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        runs.execute(folder, fall_over)
+    interrupted.begin(folder, config, 5)
     run = runs.execute(folder)
     assert runs.load_parameters(folder).tobytes() == runs.load_parameters(stopped[0]).tobytes()
     assert (run.summary.rounds, run.summary.stopped) == (

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from randquant._internal import bars
 from randquant.aggregation.baselines import ClippedSGD
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import account
-from randquant.training import display, federated
+from randquant.training import federated
 from randquant.training.configured import mechanism_of
 from randquant.training.federated import train
 from randquant.training.runs import execution, secret
@@ -158,7 +159,9 @@ def test_an_epsilon_out_of_reach_says_what_would_be_needed(clients):
 
 
 def test_noise_that_hides_everything_is_warned_of(clients):
-    with pytest.warns(UserWarning, match="It would take at most .* parameters, or about"):
+    with pytest.warns(
+        UserWarning, match=r"It would take about .* clients and .* a round, or an epsilon"
+    ):
         train(a_model(), clients, epsilon=0.05, seed=0, **CHEAP)
 
 
@@ -337,9 +340,9 @@ def test_another_problem_or_setting_is_refused_by_name(clients, test_data, tmp_p
 @pytest.mark.parametrize("progress", [True, False])
 def test_the_search_for_the_noise_is_shown_if_it_takes_long(clients, monkeypatch, progress):
     seen, shown = [], []
-    monkeypatch.setattr(display.WaitingBar, "__call__", lambda bar, *step: seen.append(step))
-    monkeypatch.setattr(display.WaitingBar, "_appear", lambda bar: shown.append(bar))
-    monkeypatch.setattr(display, "AFTER", 0.0)
+    monkeypatch.setattr(bars.WaitingBar, "__call__", lambda bar, *step: seen.append(step))
+    monkeypatch.setattr(bars.WaitingBar, "_appear", lambda bar: shown.append(bar))
+    monkeypatch.setattr(bars, "AFTER", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     train(a_model(), clients, epsilon=200, **CHEAP | {"progress": progress, "rounds": 2})
     assert any("noise" in what for what, _, _ in seen)

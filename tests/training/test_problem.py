@@ -144,7 +144,7 @@ BAD_LOSSES = {
     "detached": (lambda o, t: o.detach().mean(), ValueError, "depends on the trained parameters"),
     "others": (contrast, ValueError, "may not depend on the others"),
     "labels": (functional.mse_loss, ValueError, "a loss of an output"),
-    "name": ("cross_entropy", TypeError, "Expected loss to be a function, got a str"),
+    "name": ("cross_entropy", TypeError, "to be a function, got 'cross_entropy': give one of"),
     "wrong arguments": (lambda o: o.mean(), ValueError, "Expected a loss of an output"),
 }
 
@@ -164,6 +164,12 @@ def test_targets_that_a_loss_would_stretch():
     problem_of(linear(1), [(x, y[:, None]) for x, y in clients], loss=functional.mse_loss)
 
 
+@pytest.mark.parametrize("targets", [np.zeros((4, 1), np.int64), np.zeros(4)])
+def test_targets_that_are_no_numbers_of_classes(targets):
+    with pytest.raises(ValueError, match=r"takes a number of a class, int64, .* targets \(n\)"):
+        problem_of(linear(), [(LONG, targets)] * 2)
+
+
 BAD_MODELS = {
     "none": (nn.Sequential(nn.Flatten()), ValueError, "a model with parameters, got a Sequential"),
     "frozen": (linear().requires_grad_(False), ValueError, "a parameter to train, got none"),
@@ -172,10 +178,10 @@ BAD_MODELS = {
     "nan": (Two(lambda a, b: a / 0 * 0), ValueError, "finite loss .* got nan"),
     "half": (linear().half(), ValueError, r"float32, got 0.weight in torch.float16: call model.fl"),
     "double": (linear().double(), ValueError, "float32, got 0.weight in torch.float64"),
-    "shape": (nn.Linear(9, 3), ValueError, r"features \('n', 4\) in torch.float32, got Runtime"),
+    "shape": (nn.Linear(9, 3), ValueError, r"features \(n, 4\) in float32, got Runtime"),
     "lazy": (nn.LazyLinear(3), ValueError, "uninitialised weight"),
     "function": (functional.relu, TypeError, "a torch nn.Module, got a function"),
-    "class": (nn.Linear, TypeError, "a torch nn.Module, got a type"),
+    "class": (nn.Linear, TypeError, "a torch nn.Module, got the class Linear: give one"),
     "outputs": (linear(2), ValueError, "Client c.: Expected labels from 0 to 1, .* got 2"),
 }
 

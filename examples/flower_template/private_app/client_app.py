@@ -3,7 +3,6 @@
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from private_app import task
 from randquant.flower import QuantizeMod
 
 app = ClientApp()
@@ -13,7 +12,13 @@ app = ClientApp()
 # (`randquant-epsilon`), and should have a file for its account (`randquant-ledger`).
 @app.train(mods=[QuantizeMod(epsilon=8.0, delta=1e-5)])
 def train(message: Message, context: Context) -> Message:
-    """Return the trained model; the mod turns it into what may be sent."""
+    """Return the trained model; the mod turns it into what may be sent.
+
+    What trains is imported here. Flower starts a process for each message, and only one of the
+    three or five of a secure sum trains: at the top, torch would be imported for all of them.
+    """
+    from private_app import task
+
     model = task.build_model()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     part = int(context.node_config["partition-id"])

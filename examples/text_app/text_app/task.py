@@ -1,4 +1,4 @@
-"""The roles, the model that public roles give, and the adapters that private roles train.
+"""The roles, the model that public roles give, and the adapter that private roles train.
 
 `benchmarks/shakespeare.py` and the notebook use the same functions: one definition of the task.
 """
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from randquant.training import models
-from randquant.training.adapters import with_adapters
 from randquant.training.client import Learner
 from randquant.training.data import datasets
+from randquant.training.directions import Directions, public_directions, with_directions
 from randquant.training.evaluation import evaluate
 from randquant.training.local import Local
 from randquant.training.problem import problem_of
@@ -27,8 +27,11 @@ from randquant.training.problem import problem_of
 PUBLIC = 10
 """One role in PUBLIC, the largest ones, is declared public."""
 
-RANK, ADAPTED = 6, ("blocks.1.wide", "blocks.1.narrow")
-"""Adapters of 3,840 parameters beside the last block's two linear layers."""
+RANK, ADAPTED = 15, ("blocks.1.wide",)
+"""An adapter of 3,840 parameters beside the first linear layer of the last block."""
+
+SHOWN = 800
+"""Public windows that give the adapter's directions."""
 
 RATE, AT_ONCE = 4e-3, 32
 """Largest step size of the training on public roles, which ends at zero; windows of a step."""
@@ -102,17 +105,30 @@ def pretrained(public: Windows, epochs: int, kept: Path | None = None) -> nn.Mod
     return model
 
 
-def adapted(model: nn.Module, seed: int = 0) -> nn.Module:
-    """A copy with new adapters, and nothing else to train."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return with_adapters(model, RANK, ADAPTED)
+def adapted(model: nn.Module, public: Windows) -> nn.Module:
+    """A copy with an adapter along directions of public windows, and nothing else to train."""
+    texts, following = pooled(public)
+    rows = np.random.default_rng(0).permutation(len(texts))[:SHOWN]
+    shown = (torch.from_numpy(each[rows]) for each in (texts, following))
+    return with_directions(model, public_directions(model, ADAPTED, RANK, *shown))
+
+
+def read(kept: Path) -> nn.Module:
+    """The model with its adapter, from the file that `python -m text_app.task` makes."""
+    model = models.build("transformer", (80,), 80, 0)
+    weights = torch.load(kept, weights_only=True)
+    directions = {
+        name: Directions(weights[f"{name}.inputs"], weights[f"{name}.outputs"]) for name in ADAPTED
+    }
+    model = with_directions(model, directions)
+    model.load_state_dict(weights)
+    return model
 
 
 class Top(nn.Module):
-    """What follows the last attention of an adapted model: all that its adapters depend on.
+    """What follows the last attention of an adapted model: all that its adapter depends on.
 
-    What comes before has no adapters and stays as it is, so it is computed once for each window
+    What comes before has no adapter and stays as it is, so it is computed once for each window
     (`below`) and not in each round. The module shares its layers with the model.
     """
 
@@ -147,14 +163,16 @@ def learner(model: nn.Module, windows: tuple[np.ndarray, np.ndarray], batch: int
 
 
 def model(config: Mapping[str, Any], data_dir: str) -> nn.Module:
-    """The model with new adapters that a run's configuration names; the same for all who ask."""
-    kept = Path(config["pretrained"]) if config["pretrained"] else None
-    if kept is not None and not kept.exists():
+    """The model with a new adapter that a run's configuration names; the same for all who ask."""
+    if not config["pretrained"]:
+        public = roles(data_dir).public
+        return adapted(pretrained(public, config["epochs"]), public)
+    kept = Path(config["pretrained"])
+    if not kept.exists():
         raise FileNotFoundError(
             f"Expected a trained model in {kept}, found none: python -m text_app.task makes it."
         )
-    public = [] if kept else roles(data_dir).public
-    return adapted(pretrained(public, config["epochs"], kept), config["seed"])
+    return read(kept)
 
 
 def scores(model: nn.Module, tested: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
@@ -165,4 +183,5 @@ def scores(model: nn.Module, tested: tuple[np.ndarray, np.ndarray]) -> tuple[flo
 
 
 if __name__ == "__main__":
-    pretrained(roles(sys.argv[1]).public, 3, Path(sys.argv[2]))
+    public = roles(sys.argv[1]).public
+    torch.save(adapted(pretrained(public, 3), public).state_dict(), sys.argv[2])

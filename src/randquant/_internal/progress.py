@@ -27,6 +27,11 @@ def report(what: str, done: int, total: int) -> None:
     _current.get()(what, done, total)
 
 
+def listened() -> bool:
+    """Whether somebody waits for reports."""
+    return _current.get() is not quiet
+
+
 @contextlib.contextmanager
 def reporting(progress: Report) -> Iterator[None]:
     """Send reports of everything inside to `progress`; `quiet` leaves them where they went.

@@ -21,6 +21,9 @@ RATE = 0.2
 BELOW = "below threshold"
 """Name of the number that says whether a client's update is not clipped: 1, or 0."""
 
+EXAMPLES = "num-examples"
+"""Name of the number that says how many examples a client has."""
+
 LEAST_WEIGHT = 0.05
 """A mean weight that is released as less than this counts as this: noise must not divide by 0."""
 
@@ -51,6 +54,12 @@ class Number:
         high = validate.real("high", self.high, above=low, high=1e30)
         validate.real("high - low", high - low, low=1e-30)
         validate.real("share", self.share, above=0, below=1)
+        if self.name == EXAMPLES and high <= 1:
+            raise ValueError(
+                f"Expected bounds with the number {EXAMPLES}, got {low:g} to {high:g}, where every "
+                f"client has {high:g}: give the most that counts, {EXAMPLES}:0:200 or "
+                f"Number({EXAMPLES!r}, 0, 200)."
+            )
 
     @classmethod
     def read(cls, text: str) -> Number:

@@ -29,6 +29,10 @@ MOST_COORDINATES = 2**40
 """Most coordinates of an update; a larger number is a mistake, not an update."""
 
 
+RENAMED = {"check": "completed"}
+"""Methods of the protocol by their former names: who overrides one of these must be told."""
+
+
 class MechanismDefaults(ABC):
     """Default answers of a mechanism, from its own properties, `encode`, `mean` and the rest.
 
@@ -36,12 +40,19 @@ class MechanismDefaults(ABC):
     only. To add a step before or after another mechanism, hold that mechanism and call it.
 
     Raises:
-        TypeError: a class derives from a mechanism instead of from this.
+        TypeError: a class derives from a mechanism instead of from this, or overrides a method by
+            a name that it had in earlier versions.
     """
 
     __slots__ = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
+        for old, new in RENAMED.items():
+            if old in vars(cls):
+                raise TypeError(
+                    f"Expected {cls.__name__} to have no method {old}, which nobody would call: it "
+                    f"is called {new} now (UpdateMechanism.{new})."
+                )
         for parent in cls.__bases__:
             if parent is not MechanismDefaults and issubclass(parent, MechanismDefaults):
                 raise TypeError(
@@ -89,10 +100,7 @@ class MechanismDefaults(ABC):
             clients, payloads = list(payloads), list(payloads.values())
         listed = received(payloads)
         if dimension is None:
-            try:
-                dimension = self.dimension_of(listed[0])
-            except ValueError as error:
-                raise ValueError(f"payload 0: {error}") from error
+            dimension = _stated(self, listed[0])
         dimension = validate.whole("dimension", dimension, low=1, high=MOST_COORDINATES)
         if key is not None:
             validate.kind("key", key, Key)
@@ -104,9 +112,9 @@ class MechanismDefaults(ABC):
 
     def dimension_of(self, payload: bytes) -> int:
         """Refuse: it is not known whether a payload states its dimension."""
-        raise ValueError(
-            f"Expected the dimension, got none, and payloads of a {type(self).__name__} do not "
-            "state theirs: give it as mean(payloads, dimension)."
+        raise TypeError(
+            f"Expected the dimension, which payloads of a {type(self).__name__} do not state: give "
+            "it as mean(payloads, dimension)."
         )
 
     def log_equal(self, dimension: int) -> float:
@@ -209,6 +217,14 @@ class MechanismDefaults(ABC):
             f"Expected a mechanism of this package, got a {type(self).__name__}: it cannot be "
             "saved or sent."
         )
+
+
+def _stated(mechanism: UpdateMechanism, payload: bytes) -> int:
+    """The dimension that the first payload states; an error names it."""
+    try:
+        return mechanism.dimension_of(payload)
+    except ValueError as error:
+        raise ValueError(f"payload 0: {error}") from error
 
 
 def _completed(mechanism: UpdateMechanism, client: int, payload: bytes, dimension: int) -> bytes:

@@ -71,7 +71,8 @@ class UpdateMechanism(Protocol):
         """On the server: estimate the mean of the clipped updates.
 
         Args:
-            payloads: one of each client; by its number, those of `of_client`.
+            payloads: one of each client; by its number, those of `of_client`. Any client's own
+                mechanism decodes the latter as that of the round does.
             dimension: coordinates of an update; None to read it from the payloads.
             key: for a server that adds noise of its own (`central` trust); others need none.
 
@@ -86,7 +87,7 @@ class UpdateMechanism(Protocol):
             ValueError: a payload is damaged, of another channel or dimension, or a duplicate (the
                 error names it by its index); or there are too few payloads. (A payload does not
                 state the threshold and the rotation that its client used.)
-            TypeError: a payload is not bytes, or a key is needed and missing.
+            TypeError: a payload is not bytes, or a key or the dimension is needed and missing.
         """
         ...
 
@@ -123,7 +124,8 @@ class UpdateMechanism(Protocol):
         """Coordinates of the update that a payload was made of.
 
         Raises:
-            ValueError: it is no payload of this mechanism, or payloads do not state it.
+            ValueError: it is no payload of this mechanism.
+            TypeError: payloads do not state it.
         """
         ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, final
@@ -154,6 +154,17 @@ class RankMechanism(MechanismDefaults):
         """With the group that the client has by its number, whatever it used: it has no choice."""
         return self.form(dimension).payload(*self._read(payload, dimension))
 
+    def mean(
+        self,
+        payloads: Iterable[bytes] | Mapping[int, bytes],
+        dimension: int | None = None,
+        key: Key | None = None,
+    ) -> np.ndarray:
+        """By number, as the mechanism of the round; in a list, a client's own only."""
+        if self.client is not None and isinstance(payloads, Mapping):
+            return replace(self, client=None).mean(payloads, dimension, key)
+        return super(RankMechanism, self).mean(payloads, dimension, key)
+
     def rotation(self, dimension: int, group: int) -> GroupRotation | BlockRotation:
         """The rotation of a group's updates."""
         if self._in_blocks(dimension):
@@ -191,6 +202,11 @@ class RankMechanism(MechanismDefaults):
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Add up each group's signed coordinates, and rotate each group's sum back."""
+        if self.client is not None and len(payloads) > 1:
+            raise ValueError(
+                f"Expected one payload, of client {self.client}, got {len(payloads)}: give those "
+                "of several clients by number, mean({number: payload}, dimension)."
+            )
         size = self.size(dimension)
         read: list[tuple[int, int]] = []
         each(payloads, lambda payload: read.append(self._read(payload, dimension)))

@@ -52,7 +52,8 @@ class RankForm:
         if len(payload) != self.of_index:
             raise ValueError(
                 f"Expected an index of {self.of_index} bytes, got {len(payload)}: a client whose "
-                "number is known sends nothing else."
+                "number is known sends nothing else; encode with mechanism.of_client(number), or "
+                "give payloads that stand alone in a list."
             )
         return _below(2 * self.size, "index", payload)
 
@@ -64,7 +65,11 @@ class RankForm:
     def read(self, payload: bytes) -> tuple[int, int]:
         """Read (group, index) of a payload that stands alone, or raise ValueError."""
         if len(payload) != self.bytes:
-            raise ValueError(f"Expected a payload of {self.bytes} bytes, got {len(payload)}.")
+            end = ": an index alone is decoded by its client's number, mean({number: payload})."
+            raise ValueError(
+                f"Expected a payload of {self.bytes} bytes, got {len(payload)}"
+                f"{end if len(payload) == self.of_index else '.'}"
+            )
         if payload[:CHECK] != self._checked(payload[CHECK:]):
             raise ValueError(
                 "Expected a payload of this table, dimension and rotation, got another's or a "

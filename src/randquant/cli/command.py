@@ -16,12 +16,12 @@ from typing import Any
 
 from cyclopts import App
 
+from randquant._internal.bars import WaitingBar
 from randquant._internal.progress import reporting
 from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli import commands
 from randquant.cli.options import COMMON, NamedMechanism, Option, of_function, of_mechanism
 from randquant.mechanisms.record import MechanismRecord
-from randquant.training.display import WaitingBar
 
 EVERYTHING = "--install-completion"
 """Begins a command line that needs the options of all commands and mechanisms."""

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from randquant._internal.bars import Bars
 from randquant._internal.html import formatting
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
@@ -14,7 +15,7 @@ from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.training import display
 from randquant.training.config import TrainConfig
-from randquant.training.configured import hidden_cohorts
+from randquant.training.configured import hidden_cohorts, sent
 from randquant.training.data import features
 from randquant.training.data.datasets import TEXTS
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
@@ -27,7 +28,7 @@ class RunBars:
     """A bar for every running run and, in a sweep, one for all its runs."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self._bars = display.Bars(not quiet)
+        self._bars = Bars(not quiet)
         self._measured: dict[str, str] = {}
         self._sent: dict[str, int] = {}
         self._total = self._done = self._failed = 0
@@ -134,7 +135,7 @@ def _beside(summary: RunSummary) -> list[str]:
 
 def _covered(summary: RunSummary, config: TrainConfig) -> str:
     whole = (
-        f"{summary.dimension:,} coordinates x {summary.participations} rounds of the "
+        f"{sent(config, summary.dimension)} x {summary.participations} rounds of the "
         "client called most often"
     )
     certificate = _certificate(config)

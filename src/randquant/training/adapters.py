@@ -56,6 +56,19 @@ def with_adapters(model: nn.Module, rank: int, layers: Sequence[str] | None = No
         ['0.down', '0.up']
     """
     model = copy.deepcopy(model).requires_grad_(False)
+    for name, layer in linear_layers(model, layers).items():
+        most, why = min(layer.in_features, layer.out_features) - 1, f"of layer {name}"
+        validate.whole("rank", rank, low=1, high=max(1, most), why=f"an adapter {why} is narrower")
+        replace(model, name, Adapted(layer, rank))
+    return model
+
+
+def linear_layers(model: nn.Module, layers: Sequence[str] | None) -> dict[str, nn.Linear]:
+    """A model's linear layers by name: those that patterns match, or all for None.
+
+    Raises:
+        ValueError: a pattern matches no linear layer, or there is none.
+    """
     linear = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear)}
     if not linear or "" in linear:
         raise ValueError(
@@ -64,11 +77,10 @@ def with_adapters(model: nn.Module, rank: int, layers: Sequence[str] | None = No
             "single layer in nn.Sequential, or train parts of the model with parts=."
         )
     chosen = patterns.checked("layers", layers, list(linear), "linear layers' names")
-    for name, layer in linear.items():
-        if layers is not None and not patterns.matches(name, chosen):
-            continue
-        most, why = min(layer.in_features, layer.out_features) - 1, f"of layer {name}"
-        validate.whole("rank", rank, low=1, high=max(1, most), why=f"an adapter {why} is narrower")
-        parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, Adapted(layer, rank))
-    return model
+    return {n: each for n, each in linear.items() if layers is None or patterns.matches(n, chosen)}
+
+
+def replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Put a module in the place of that of a name."""
+    parent, _, own = name.rpartition(".")
+    setattr(model.get_submodule(parent), own, module)

@@ -161,7 +161,7 @@ def _several(clients: Any) -> None:
     if not isinstance(clients, Sequence) or isinstance(clients, str | bytes):
         raise TypeError(
             "Expected clients as a mapping from names to data or as a sequence, got "
-            f"a {type(clients).__name__}."
+            f"a {type(clients).__name__}: put each client's data in a list or a dict."
         )
 
 

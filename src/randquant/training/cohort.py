@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from randquant.aggregation.alongside import Alongside
+from randquant.aggregation.alongside import EXAMPLES, Alongside
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.payloads import finite
 from randquant.channels.channel import Channel
@@ -99,7 +99,7 @@ def collector(
         if beside is not None and threshold is not None:
             updates = _joined(beside, learner, clients, updates, threshold)
         keys = [key.fold_in("client", client) for client in clients]
-        return _encoded(encoder, clients, updates, keys, hidden is None), losses, seconds
+        return _encoded(encoder, clients, updates, keys, hidden), losses, seconds
 
     def by_payloads(
         cohort: Sequence[int],
@@ -115,26 +115,26 @@ def collector(
         payloads = [payload for reply in replies for payload in reply[0]]
         senders = len(cohort)
         if filled is not None:
-            payloads += _zeros(size, now, cohort, key, filled.population)
+            payloads += _zeros(size, now, cohort, key, filled)
             senders = senders if mechanism.trust == "central" else filled.population
         mean = now.mean(payloads, size, key.fold_in("server"))
         if filled is not None:
             # theory/sampling.md, Proposition 22: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
         squares = now.noted(squares, mean, clients)
-        mean, threshold, numbers = _parted(beside, mean, threshold, now, (senders, clients))
+        mean, threshold, numbers = _parted(beside, mean, threshold, now, senders, clients)
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         at_once = 1 if here or learner.one_thread else workers
         seconds = sum(reply[2] for reply in replies) / at_once
-        sent = senders * sender(now, hidden is None).upload_bytes(size, senders or None)
+        sent = senders * sender(now, hidden).upload_bytes(size, senders or None)
         return Collected(mean, losses, sent, seconds, squares, threshold, numbers)
 
     return by_payloads
 
 
-def sender(mechanism: UpdateMechanism, seen: bool) -> UpdateMechanism:
-    """The mechanism of a client, for the bytes that it sends; `seen`: who takes part is public."""
-    return mechanism.of_client(0) if seen else mechanism
+def sender(mechanism: UpdateMechanism, hidden: HiddenCohorts | None) -> UpdateMechanism:
+    """The mechanism of a client, for the bytes that it sends; `hidden` as for `collector`."""
+    return mechanism.of_client(0) if hidden is None else mechanism
 
 
 def _encoded(
@@ -142,16 +142,16 @@ def _encoded(
     clients: Sequence[int],
     updates: np.ndarray,
     keys: Sequence[Key],
-    seen: bool,
+    hidden: HiddenCohorts | None,
 ) -> list[bytes]:
     """What some clients send, completed by what the server knows of each.
 
     Args:
         mechanism, clients, updates, keys: of the round, and of each client.
-        seen: whether it is public who takes part.
+        hidden: as for `collector`.
     """
     # theory/sampling.md, Proposition 22: what follows from a number shows in the sum whose it is.
-    if not seen or mechanism.of_client(0) is mechanism:
+    if hidden is not None or mechanism.of_client(0) is mechanism:
         return mechanism.encode_many(updates, keys)
     payloads = []
     for client, update, key in zip(clients, updates, keys, strict=True):
@@ -178,7 +178,7 @@ def _joined(
 def _measured(beside: Alongside, learner: Learner, client: int) -> dict[str, float]:
     """A client's numbers, as far as they are sent: of the loaded weights on all of its data."""
     names = {number.name for number in beside.numbers}
-    found = {"num-examples": float(learner.problem.clients.sizes[client])}
+    found = {EXAMPLES: float(learner.problem.clients.sizes[client])}
     if names & {"accuracy", "loss"}:
         scores = learner.evaluate(client)
         measured = {"accuracy": scores.accuracy, "loss": scores.loss}
@@ -188,20 +188,23 @@ def _measured(beside: Alongside, learner: Learner, client: int) -> dict[str, flo
 
 def _parted(
     beside: Alongside | None, mean: np.ndarray, threshold: float | None, now: UpdateMechanism,
-    clients: tuple[int, int],
+    senders: int, divisor: int,
 ) -> tuple[np.ndarray, float | None, dict[str, float] | None]:  # fmt: skip
     """The mean update, the next threshold and the numbers (see `Collected`), if there are any.
 
-    `clients`: how many send a payload, and how many the sum is divided by.
+    Args:
+        beside, mean, threshold, now: of the round.
+        senders: how many clients send a payload.
+        divisor: how many the sum is divided by.
     """
     if beside is None or threshold is None:
         return mean, threshold, None
     update, numbers, moved = beside.parted(mean, threshold)
     if not numbers:
         return update, moved, None
-    error, (senders, divided) = now.expected_error(len(mean)), clients
-    noisy = divided if now.trust == "central" else senders  # one noise, of the server
-    part = divided / noisy
+    error = now.expected_error(len(mean))
+    noisy = divisor if now.trust == "central" else senders  # one noise, of the server
+    part = divisor / noisy
     # theory/alongside.md, Proposition 2: all payloads have noise, also those of absent clients.
     coordinate = error.deviation(noisy, part * error.longest) / part
     noise = {f"{name}_deviation": beside.deviation(name, coordinate) for name in numbers}
@@ -228,15 +231,15 @@ def _zeros(
     mechanism: UpdateMechanism,
     cohort: Sequence[int],
     key: Key,
-    population: int,
+    hidden: HiddenCohorts,
 ) -> list[bytes]:
     """What the clients that do not take part send: encodings of zeros, by keys of their own."""
-    absent, payloads = sorted(set(range(population)) - set(cohort)), []
+    absent, payloads = sorted(set(range(hidden.population)) - set(cohort)), []
     for start in range(0, len(absent), ZEROS_AT_ONCE):
         some = absent[start : start + ZEROS_AT_ONCE]
         zeros = np.zeros((len(some), size), dtype=np.float32)
         keys = [key.fold_in("client", each) for each in some]
-        payloads += _encoded(mechanism, some, zeros, keys, seen=False)
+        payloads += _encoded(mechanism, some, zeros, keys, hidden)
     return payloads
 
 

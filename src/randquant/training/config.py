@@ -284,11 +284,6 @@ def _check_beside(config: TrainConfig) -> None:
             )
     for number in map(Number.read, config.numbers or ()):
         validate.choice("a number of numbers", number.name, MEASURED)
-        if number.name == "num-examples" and number.high <= 1:
-            raise ValueError(
-                "Expected bounds with the number num-examples, got 0 to 1, where every client has "
-                "1: write num-examples:0:200, for example."
-            )
 
 
 def _check_sampling(config: TrainConfig) -> None:

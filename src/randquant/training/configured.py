@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from randquant._internal.html import formatting
 from randquant._internal.serialization import to_json
 from randquant.aggregation.alongside import Alongside, Number, QuantileClip
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -78,6 +79,18 @@ def beside(config: TrainConfig) -> int:
         2
     """
     return len(config.numbers or ()) + (config.clip_quantile is not None)
+
+
+def sent(config: TrainConfig, dimension: int) -> str:
+    """What a client sends in a round, in words.
+
+    Example:
+        >>> sent(TrainConfig("digits", "softmax", "rqm", numbers=("accuracy",)), 650)
+        '650 coordinates and 1 number beside them'
+    """
+    count = beside(config)
+    words = f"{dimension:,} coordinates"
+    return words + (f" and {formatting.count(count, 'number')} beside them" if count else "")
 
 
 def alongside_of(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside | None:

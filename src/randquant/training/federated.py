@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from randquant._internal import validate
-from randquant._internal.progress import reporting
+from randquant._internal.bars import Bars, waiting
 from randquant.aggregation.alongside import Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
@@ -258,12 +258,12 @@ def _in_folder(
         own = Secret.fresh()
         seed = request.config.seed
         key = own.key if seed is None else Key.from_seed(seed)
-        with display.WaitingBar(None if progress else False) as bar, reporting(bar):
+        with waiting(progress):
             config = request.complete(key)
         execution.create(
             home, config, baseline=baseline, overwrite=False, given=request.given, own_secret=own
         )
-    bars = display.Bars(None if progress else False)
+    bars = Bars(None if progress else False)
     measured = ""
     with _advised(home, temporary), bars:
 

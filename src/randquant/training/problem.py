@@ -166,12 +166,20 @@ def checked_problem(
         public_examples: how many public examples features were fitted on.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"Expected model to be a torch nn.Module, got a {type(model).__name__}.")
+        got = (
+            f"the class {model.__name__}: give one"
+            if isinstance(model, type)
+            else (f"a {type(model).__name__}")
+        )
+        raise TypeError(f"Expected model to be a torch nn.Module, got {got}.")
     if isinstance(loss, type):
         name = loss.__name__
         raise TypeError(f"Expected loss to be a function, got the class {name}: give {name}().")
     if not callable(loss):
-        raise TypeError(f"Expected loss to be a function, got a {type(loss).__name__}.")
+        raise TypeError(
+            f"Expected loss to be a function, got {validate.shown(loss)}: give one of "
+            "torch.nn.functional, such as cross_entropy, or your own."
+        )
     validate.choice("buffers", buffers, BUFFERS)
     if (public is None) == (buffers == "server"):
         raise ValueError(

@@ -203,9 +203,10 @@ def _output(model: nn.Module, features: Tensor) -> Tensor:
     try:
         output = model(features)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        sizes = ", ".join(["n", *map(str, features.shape[1:])])
         raise ValueError(
-            f"Expected a model that takes features {('n', *features.shape[1:])} in "
-            f"{features.dtype}, got {type(error).__name__}: {_sentence(error)}"
+            f"Expected a model that takes features ({sizes}) in {_name(features.dtype)}, got "
+            f"{type(error).__name__}: {_sentence(error)}"
         ) from error
     if not isinstance(output, Tensor):
         raise TypeError(
@@ -216,7 +217,8 @@ def _output(model: nn.Module, features: Tensor) -> Tensor:
 
 
 def _loss(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, targets: Tensor) -> Tensor:
-    kinds = f"an output {tuple(output.shape)} and targets {tuple(targets.shape)} {targets.dtype}"
+    of_targets = f"targets {tuple(targets.shape)} {_name(targets.dtype)}"
+    kinds = f"an output {tuple(output.shape)} and {of_targets}"
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -229,6 +231,7 @@ def _loss(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, targets: Ten
     except (RuntimeError, ValueError, TypeError) as error:
         raise ValueError(
             f"Expected a loss of {kinds}, got {type(error).__name__}: {_sentence(error)}"
+            f"{_class_numbers(loss, output)}"
         ) from error
     if any("target size" in str(each.message) for each in warned):
         raise ValueError(
@@ -250,6 +253,17 @@ def _loss(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, targets: Ten
     return value
 
 
+def _class_numbers(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor) -> str:
+    """What to do about targets that cross-entropy does not take."""
+    if loss is not nn.functional.cross_entropy or output.ndim < 2:
+        return ""
+    sizes = ", ".join(["n", *map(str, output.shape[2:])])
+    return (
+        f" Cross-entropy takes a number of a class, int64, of each example: targets ({sizes}); for "
+        "another task give a loss of your own."
+    )
+
+
 def _check_mean(one: float, two: float) -> None:
     size = max(abs(one), abs(two))
     if abs(two - one) <= APART * size:
@@ -263,6 +277,10 @@ def _check_mean(one: float, two: float) -> None:
         f"Expected a mean loss over the batch, got {one:.6g} for a batch and {two:.6g} for the "
         "same batch twice: an example's loss may not depend on the others."
     )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _sentence(error: Exception) -> str:

@@ -43,7 +43,8 @@ def floats(x: Any) -> tuple[np.ndarray, Widen]:
         return np.ascontiguousarray(x).view(np.uint16), _from_bfloat16
     if x.dtype.kind != "f" or x.dtype.itemsize > 8:
         raise TypeError(
-            f"Expected x of dtype float16, float32, float64 or bfloat16, got {x.dtype}."
+            f"Expected floats of dtype float16, float32, float64 or bfloat16, got {x.dtype}: "
+            "convert them."
         )
     return x, _as_is if x.dtype.itemsize >= 4 and x.dtype.isnative else _widened
 

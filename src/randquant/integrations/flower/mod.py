@@ -156,8 +156,7 @@ class QuantizeMod:
         except Exception as error:
             return refusal(message, NOTHING, error)
         finally:  # whatever the train function did to the content
-            if not head.offer:  # a client is in this sum, and in the next one at most
-                Membership.forget_all(context)
+            Membership.forget_all(context)  # it is in this sum, and in the next one at most
             if account is not None:
                 context.state[SPENT] = account
         if client is None:

@@ -58,7 +58,8 @@ class QuantizeController(Controller):
             of them, see `QuantizeFilter`. None: it is for all data of a site.
         learning_rate: the model moves by this times the mean update.
         min_clients: fewest valid answers of a round.
-        persistor_id: component that loads the first model, and saves it after every round.
+        persistor_id: component that loads the first model, and saves it after every round, and
+            where a job that was killed goes on.
         timeout: seconds for a round.
         task_name: of the task that sites train for.
         patience: how many rounds in a row may fail before the job is stopped.
@@ -121,6 +122,7 @@ class QuantizeController(Controller):
             stack.enter_context(locks.folder(self._path.parent))
             if self._path.exists():  # read under the lock: nobody adds a round meanwhile
                 self._restore()
+                self._persist(fl_ctx)  # this job's persistor has not seen it
                 self.log_info(fl_ctx, f"randquant: continuing after round {self._done}.")
             failures = 0
             while self._done < self.rounds and not abort_signal.triggered:
@@ -208,8 +210,7 @@ class QuantizeController(Controller):
         self._move(mechanism.mean(payloads, self._request.dimension))
         self._done += 1
         self._save()
-        self._learnable[ModelLearnableKey.WEIGHTS] = dict(self._model)
-        self._persistor.save(self._learnable, fl_ctx)
+        self._persist(fl_ctx)
         self.log_info(
             fl_ctx,
             f"randquant: round {self._done} of {self.rounds}, {len(payloads)} of {len(sites)} "
@@ -240,6 +241,10 @@ class QuantizeController(Controller):
             if not np.isfinite(moved[name]).all():
                 raise ValueError(f"Expected finite numbers in {name!r} after a step, got others.")
         self._model = moved
+
+    def _persist(self, fl_ctx: FLContext) -> None:
+        self._learnable[ModelLearnableKey.WEIGHTS] = dict(self._model)
+        self._persistor.save(self._learnable, fl_ctx)
 
     def _save(self) -> None:
         record = {

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from randquant._internal import validate
-from randquant._internal.progress import Report, quiet, report, reporting, step
+from randquant._internal.bars import waiting
+from randquant._internal.progress import Report, report, step
 from randquant._internal.rounding import round_up
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
@@ -55,7 +56,7 @@ def plan(
     mechanisms: Sequence[str] | str | None = None,
     coordinates: int | None = None,
     mean_norm: float | None = None,
-    progress: Report = quiet,
+    progress: bool | Report = True,
 ) -> Plan:
     """Calibrate every mechanism to one guarantee, and rank them by the error of the decoded mean.
 
@@ -81,7 +82,8 @@ def plan(
             each round; by default all.
         mean_norm: typical length of a mean of clipped updates, at most clip_norm, to choose how
             many coordinates to send: the error of a subset grows with it. By default all are sent.
-        progress: is told which mechanism is calibrated, and how many are done.
+        progress: True to show a bar on a terminal or in a notebook, where it takes over two
+            seconds; or a function (what, done, total) that is told which mechanism is calibrated.
 
     Returns:
         A Plan.
@@ -109,7 +111,7 @@ def plan(
     chosen = _chosen(mechanisms, need)
     multiplier = need.multiplier
     entries = []
-    with reporting(progress):
+    with waiting(progress):
         with step("Gaussian noise", 0, len(chosen)):
             near = _accounted(need)
         for done, name in enumerate(chosen):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from randquant._internal.html import formatting
 from randquant.planning.limits import gaussian_multiplier, one_bit_excess
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Verdict
 
@@ -112,10 +113,9 @@ def _remedies(need: Need, excess: float) -> str:
     times as many clients, both in all and in a round, it falls by a factor of k if the cohort
     shares the noise, else by sqrt(k).
     """
-    ways = [
-        f"at most {max(int(need.dimension / excess**2), 1):,} parameters",
-        _clients(need, excess),
-    ]
+    ways = [_clients(need, excess)]
+    if (most := int(need.dimension / excess**2)) >= 1:  # else even one parameter is too many
+        ways.insert(0, f"at most {formatting.count(most, 'parameter')}")
     multiplier = gaussian_multiplier(need.epsilon, need.delta, 1)
     if math.isfinite(multiplier):
         low, high = math.log(need.epsilon), math.log(1e9)
@@ -130,7 +130,7 @@ def _remedies(need: Need, excess: float) -> str:
 def _clients(need: Need, excess: float) -> str:
     """How many clients would divide the share by `excess`."""
     more = excess if need.trust != "local" else excess**2
-    return (
-        f"about {math.ceil(more * need.population):,} clients and "
-        f"{math.floor(more * need.cohort):,} a round"
-    )
+    population, cohort = math.ceil(more * need.population), math.floor(more * need.cohort)
+    if need.cohort == need.population:
+        return f"about {population:,} clients, all of them in each round"
+    return f"about {population:,} clients and {cohort:,} a round"

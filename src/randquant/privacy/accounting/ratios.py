@@ -164,8 +164,11 @@ def _fill(first, second, keep, error, ends, way, tilted):
             totals[2, cell] += second_moment * step
             totals[3, cell] += abs(second_moment * step)
             totals[4, cell] += above * high
-    way[:, 0, 0], way[:, 0, 1], way[:, 0, 2] = totals[0], totals[0], totals[1]
-    way[:, 1, 0], way[:, 1, 1], way[:, 1, 2] = totals[2], totals[3], totals[4]
+    for cell in range(cells + 1):  # numba takes seconds to compile an assignment of arrays
+        way[cell, 0, 0] = way[cell, 0, 1] = totals[0, cell]
+        way[cell, 0, 2] = totals[1, cell]
+        way[cell, 1, 0], way[cell, 1, 1] = totals[2, cell], totals[3, cell]
+        way[cell, 1, 2] = totals[4, cell]
 
 
 @dataclass(frozen=True, slots=True)

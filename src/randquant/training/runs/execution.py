@@ -367,7 +367,7 @@ def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
     mechanism = prepared.mechanism.in_round(0)
     payloads = [mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
     mechanism.mean(payloads, dimension, Key.generate())
-    return sender(mechanism, hidden is None).upload_bytes(dimension, cohort)
+    return sender(mechanism, hidden).upload_bytes(dimension, cohort)
 
 
 def _summary(
@@ -377,11 +377,11 @@ def _summary(
     metrics: list[RoundMetrics],
     upload: int,
 ) -> RunSummary:
-    dimension, seen = prepared.learner.dimension, config.trust != "model"
+    dimension, hidden = prepared.learner.dimension, hidden_cohorts(config)
     participations = int(state.participations.max())
     guarantee = prepared.schedule.guarantee(state.round, participations)
     last = metrics[-1]  # the last round is always evaluated
-    if config.sampling == "fixed" and seen:  # rounds differ if it adapts
+    if config.sampling == "fixed" and hidden is None:  # rounds differ if it adapts
         upload = -(-sum(m.bytes_up for m in metrics) // (len(metrics) * config.cohort))
     return RunSummary(
         accuracy=last.accuracy,
@@ -395,6 +395,6 @@ def _summary(
         rounds=state.round,
         stopped=prepared.schedule.step(state.round, state.participations).stopped,
         public_examples=prepared.problem.public,
-        bytes_as_codes=sender(prepared.mechanism, seen).payload_bytes(prepared.sent),
+        bytes_as_codes=sender(prepared.mechanism, hidden).payload_bytes(prepared.sent),
         beside=None if prepared.beside is None else prepared.beside.guarantee(participations),
     )

@@ -18,6 +18,7 @@ from randquant._internal.rounding import round_down
 from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee
 from randquant.training.config import TrainConfig
+from randquant.training.configured import sent
 from randquant.training.data import features
 from randquant.training.records import RunRecord, RunSummary
 from randquant.training.runs import pictures
@@ -190,7 +191,7 @@ def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
         paragraphs = [
             ("What is promised.", promised),
             *_terms(summary),
-            ("One coordinate and the whole run.", _scope(summary, guarantee, curve)),
+            ("One coordinate and the whole run.", _scope(run, guarantee, curve)),
             ("How large it is.", _size(guarantee.epsilon, observer)),
             *_tight(guarantee),
             ("Deployed and simulated.", _SECRET if run.config.seed is None else _SIMULATION),
@@ -232,8 +233,8 @@ def _promise(guarantee: Guarantee, observer: str) -> str:
     )
 
 
-def _scope(summary: RunSummary, guarantee: Guarantee, curve: EpsilonCurve | None) -> str:
-    single = ""
+def _scope(run: RunRecord, guarantee: Guarantee, curve: EpsilonCurve | None) -> str:
+    summary, single = run.summary, ""
     if curve is not None:
         single = (
             f"One code of one coordinate has {formatting.bound(curve.pure)} at order infinity. "
@@ -241,8 +242,9 @@ def _scope(summary: RunSummary, guarantee: Guarantee, curve: EpsilonCurve | None
     return (
         f"{single}A figure for one coordinate is never the guarantee of a run. The guarantee of "
         "the run counts everything that one client sends: the most-called client took part in "
-        f"{formatting.count(summary.participations, 'round')} with {summary.dimension:,} "
-        f"coordinates each, and {formatting.count(guarantee.releases, 'release')} were composed."
+        f"{formatting.count(summary.participations, 'round')} with "
+        f"{sent(run.config, summary.dimension)} in each, and "
+        f"{formatting.count(guarantee.releases, 'release')} were composed."
     )
 
 

@@ -24,10 +24,12 @@ def convolved(first, second):
         first, second = second, first
     n, m = first.shape[0], second.shape[0]
     # Four factors at a time, several outcomes at once: zeros around spare all special cases.
-    factors = np.zeros(m + (-m) % 4)
-    factors[:m] = second
-    padded = np.zeros(n + 6)
-    padded[3 : n + 3] = first
+    # Loops instead of slices: numba takes seconds to compile an assignment of arrays.
+    factors, padded = np.zeros(m + (-m) % 4), np.zeros(n + 6)
+    for i in range(m):
+        factors[i] = second[i]
+    for i in range(n):
+        padded[i + 3] = first[i]
     # The largest of `padded` up to each place, and from it on.
     before, after = padded.copy(), padded.copy()
     for i in range(1, n + 6):

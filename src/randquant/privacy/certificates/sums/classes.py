@@ -168,13 +168,13 @@ class _Search:
         self.mirrored &= np.array_equal(self.inputs, -self.inputs[::-1])
         turned = even(self.places)
         self.mirrored &= np.array_equal(turned, turned[::-1, ::-1])
-        self.groups = [(self.others, self.others, 0.0)]
+        groups = [(self.others, self.others, 0.0)]
         if classes.share < SHARES:
             depth = 60 + order * self.loss
             drawn = LogBinomial.of(self.others, classes.share, SHARES, depth)
-            self.groups = drawn.groups(GROUPS if classes.block == 1 else BLOCKS)
+            groups = drawn.groups(GROUPS if classes.block == 1 else BLOCKS)
         spread = float((self.places @ codes**2 - (self.places @ codes) ** 2).max())
-        outcomes = min(length, 20 * math.sqrt(clients * spread) + 20) * len(self.groups)
+        outcomes = min(length, 20 * math.sqrt(clients * spread) + 20) * len(groups)
         # The blocks are as small as can be afforded, and then the grid as fine.
         self.block = 1
         points = max(len(rows), COARSE)
@@ -182,12 +182,19 @@ class _Search:
         while self._count(self.others) > most and self._depth(self.others):
             self.block += 1
         self.attained, self.outcomes = attained, outcomes * self._count(self.others)
-        self.laws: list[list[ChainLaw]] = []
+        # Groups of as many whole blocks have the same laws: they are one.
+        self.groups: dict[int, float] = {}
+        for least, _, log_mass in groups:
+            # theory/vector-sums.md, Proposition 12: 64 units, and 32 for sums of masses.
+            mass = math.exp(log_mass) * (1 + (96 + 2 * abs(log_mass)) * UNIT)
+            depth = self._depth(least)
+            self.groups[depth] = self.groups.get(depth, 0.0) + mass
+        self.known: list[tuple[float, list[CellLines]]] = []
 
     @property
     def counted(self) -> float:
         """The share of the others that is counted on, in the mean over all groups."""
-        blocks = sum(math.exp(mass) * self._depth(least) for least, _, mass in self.groups)
+        blocks = sum(mass * depth for depth, mass in self.groups.items())
         return blocks * self.block / max(self.others, 1)
 
     def _depth(self, others: int) -> int:
@@ -202,7 +209,11 @@ class _Search:
 
     def run(self) -> float:
         """The bound: of each group of counts the worst arrangement, pair by pair."""
-        self.laws = [list(self._laws(least)) for least, _, _ in self.groups]
+        # Every grid is of the same laws.
+        self.known = [
+            (mass, [self._lines(law, mass) for law in self._laws(depth)])
+            for depth, mass in self.groups.items()
+        ]
         # theory/vector-sums.md, Proposition 10: the square of the largest relative change.
         slopes = np.abs(np.diff(self.places, axis=0)) / np.diff(self.inputs)[:, None]
         used = self.places.max(axis=0) > 0
@@ -216,15 +227,13 @@ class _Search:
 
     def _evaluate(self, grid: PairGrid, every: int) -> Values:
         curvature, moments = np.zeros(1), np.zeros(1)
-        for laws, (_, _, log_mass) in zip(self.laws, self.groups, strict=True):
-            # The mass is exp of a logarithm that is rounded up: 64 units and 2 of that.
-            mass = math.exp(log_mass) * (1 + (64 + 2 * abs(log_mass)) * UNIT)
+        for mass, laws in self.known:
             worst = [np.zeros(1), np.zeros(1)]
             # The last is the one with most at the left end, or near the middle: a mirrored group.
-            for done, law in enumerate(laws[::-every]):
+            for done, lines in enumerate(laws[::-every]):
                 if done % 64 == 0:
                     report("how the others are spread", done, 0)
-                found = grid.evaluate(self._lines(law, mass), self.loss)
+                found = grid.evaluate(lines, self.loss)
                 worst = [np.maximum(one, two) for one, two in zip(worst, found, strict=True)]
             if self.mirrored:
                 turned = grid.turned((worst[0], worst[1]))
@@ -242,9 +251,9 @@ class _Search:
         kept, _, missing = thinned(every, self.order, most)
         return CellLines(self.inputs, kept, 1, self.error, self.rest + missing)
 
-    def _laws(self, others: int) -> Iterator[ChainLaw]:
-        """Laws of the others' sum, of as many as there are in whole blocks in any arrangement."""
-        kinds, depth = len(self.powers), self._depth(others)
+    def _laws(self, depth: int) -> Iterator[ChainLaw]:
+        """Laws of the sum of so many whole blocks of others, in any arrangement."""
+        kinds = len(self.powers)
         for cuts in itertools.combinations(range(depth + kinds - 1), kinds - 1):
             ends = [-1, *cuts, depth + kinds - 1]
             counts = [self.block * (b - a - 1) for a, b in itertools.pairwise(ends)]

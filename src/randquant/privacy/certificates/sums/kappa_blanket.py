@@ -39,9 +39,9 @@ itself loses more."""
 FINE, COARSE = {1: 120, 2: 48, 3: 14}, {1: 45, 2: 10, 3: 5}
 """Into how many parts the counts of each shape are cut, by how many shapes there are."""
 
-KINDS, CLASSES, CLOSE, LOOSE = 1.03, 1.1, 1.1, 2.0
+KINDS, CLASSES, BLANKETS, LOOSE = 1.03, 1.1, 1.2, 2.0
 """A bound so near what is attained is not improved on: by kinds of blocks, by few vertices that
-stand for all, by blankets and by those of two bells."""
+stand for all, by blankets, which hide less than kinds do, and by those of two bells."""
 
 LOW = 4.0
 """Orders to which counts are cut finely: beyond, outcomes are few enough to search pairs."""
@@ -68,12 +68,12 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     # blankets are as close beyond its largest sums.
     stood = not every and vertices > 2 and upper > CLASSES * lower
     if stood:
-        upper = min(upper, by_classes(channel, clients, order, lower, enough=CLOSE * lower))
-    if upper > CLOSE * lower:
+        upper = min(upper, by_classes(channel, clients, order, lower, enough=CLASSES * lower))
+    if upper > BLANKETS * lower:
         several = (Blanket.of(channel), *blankets(channel))
         upper = _least(channel, clients, order, several, lower, upper)
-        if stood:
-            upper = min(upper, by_classes(channel, clients, order, lower, enough=upper))
+    if stood and upper > CLASSES * lower:
+        upper = min(upper, by_classes(channel, clients, order, lower, enough=upper))
     if upper > LOOSE * lower:
         upper = _least(channel, clients, order, block_blankets(channel, two=True), lower, upper)
     return between(lower, witness, upper, alone)

@@ -66,7 +66,10 @@ def convolve(first, first_exponent, second, second_exponent, out, out_exponent, 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _even(exponents):
-    return exponents.min() == exponents.max()
+    even = True
+    for exponent in exponents:  # `min` and `max` take half a second to compile
+        even &= exponent == exponents[0]
+    return even
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -76,7 +79,8 @@ def _convolve_even(first, second, out):
     length, whole = second.shape[0], first.shape[0] - first.shape[0] % 4
     out[: first.shape[0] + length - 1] = 0.0
     padded = np.zeros(length + 6)
-    padded[3 : length + 3] = second
+    for j in range(length):  # numba takes seconds to compile an assignment of arrays
+        padded[j + 3] = second[j]
     for i in range(0, whole, 4):  # four factors at a time pass over memory once
         a, b, c, d = first[i], first[i + 1], first[i + 2], first[i + 3]
         part = out[i : i + length + 3]

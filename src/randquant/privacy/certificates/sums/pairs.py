@@ -118,21 +118,25 @@ class PairGrid:
         Returns:
             Both rounded up. What `lines` leaves out of a curvature is not in it.
         """
+        if not len(self.first):
+            return np.zeros(0), np.zeros(0)
         order, used = self.order, np.unique([self.first, self.second])
         at = np.append(self.cells, self.cells[-1])[used]
         part = self.positions[used, None]
         # theory/vector.md, Proposition 10: a mix with positive parts.
         rows = (1 - part) * lines.weights[at] + part * lines.weights[at + 1]
-        curvature, moments = np.zeros(self._start[-1]), np.zeros(len(self.first))
-        laws, steep = np.ascontiguousarray(rows.T), np.ascontiguousarray(lines.slopes().T)
+        # Powers of ratios are quotients of these: logarithms for each point, none for each pair.
+        grown = np.exp((order - 1) * np.log(rows / rows[0]))
+        curvature, moments = np.empty(self._start[-1]), np.empty(len(self.first))
         pairs = np.searchsorted(used, self.first), np.searchsorted(used, self.second)
         curvatures(
-            laws, steep, *pairs, self._low, self._start, order, lines.error, curvature, moments
-        )
+            rows, grown, lines.slopes(), *pairs, self._low, self._start, order, lines.error,
+            curvature, moments,
+        )  # fmt: skip
         # theory/vector-sums.md, Proposition 18: `slack` of each term, what powers cost beside,
         # and a sum of so many.
         raised = 1 + slack(lines.error, loss, order) + (rows.shape[1] + 64) * UNIT
-        raised += 4000 * (order + 1) * (20 * loss + 6) * UNIT * max(1, 1 / (order - 1))
+        raised += 5000 * (order + 1) * (20 * loss + 7) * UNIT * max(1, 1 / (order - 1))
         if 2 < order < 3:  # the one case that is not convex in p: theory/vector.md, Proposition 4
             part = np.diff(np.log(rows), axis=0)[np.diff(used) == 1]
             spread = float(np.abs(part).max()) + 4 * lines.error

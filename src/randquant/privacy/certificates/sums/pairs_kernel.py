@@ -18,50 +18,61 @@ REACH, TERMS = 32.0, 9
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def curvatures(rows, steep, first, second, low, start, order, error, out, moments):
-    """Add up slope_k^2 C(p_i, p_j) over outcomes, for cells k between points i and j, or beside.
+def curvatures(rows, grown, steep, first, second, low, start, order, error, out, moments):
+    """Sums of slope_k^2 C(p_i, p_j) over outcomes, for cells k between points i and j, or beside.
 
     Args:
-        rows: (L, T) probabilities at the points.
-        steep: (L, V - 1) slopes, rounded up.
+        rows: (P, L) probabilities at the points.
+        grown: (P, L) powers order - 1 of them, over those of one point.
+        steep: (V - 1, L) slopes, rounded up.
         first, second, low: (N,) i, j and the first of their cells.
         start: (N + 1,) where the cells of each pair begin in `out`.
         error: relative, of the probabilities.
-        out: filled with zeros.
-        moments: (N,), filled with zeros: gets the sums of (p_i - p_j)^2 C(p_i, p_j).
+        out: gets the sums.
+        moments: (N,), gets the sums of (p_i - p_j)^2 C(p_i, p_j).
     """
-    reach, above, count = 1.0 / (REACH * (order + 1.0)), order - 1.0, rows.shape[1]
-    powers, inverse = np.empty(count), np.empty(count)
+    inverse, fallen = 1.0 / rows, 1.0 / grown
+    growth, terms = np.empty(rows.shape[1]), np.empty(rows.shape[1])
+    for pair in range(first.shape[0]):
+        i, j = first[pair], second[pair]
+        p, q, over = rows[i], rows[j], inverse[j]
+        _grow(p, over, grown[i], fallen[j], order, growth)
+        # theory/vector-sums.md, Propositions 9 and 11: raised; of rare outcomes neither squares
+        # underflow nor quotients overflow.
+        for z in range(terms.shape[0]):
+            change = abs(p[z] - q[z]) + (2.5 * error + 2.0**-50) * max(p[z], q[z])
+            terms[z] = change * over[z] * growth[z] * change
+        moments[pair] = _total(terms)
+        for at in range(start[pair], start[pair + 1]):
+            slope = steep[low[pair] + at - start[pair]]
+            for z in range(terms.shape[0]):
+                terms[z] = slope[z] * over[z] * growth[z] * slope[z]
+            out[at] = _total(terms)
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _grow(p, over, grown, fallen, order, out):
+    """G of p/q, outcome by outcome; without a branch, so that processors take several at once."""
+    reach, above = 1.0 / (REACH * (order + 1.0)), order - 1.0
     factors = (order - 2.0 - np.arange(TERMS)) / (np.arange(TERMS) + 3.0)
-    for z in range(rows.shape[0]):
-        # Powers of ratios from those of points: logarithms for each point, none for each pair.
-        for i in range(count):
-            inverse[i] = 1.0 / rows[z, i]
-            powers[i] = above * math.log(rows[z, i] * (1.0 / rows[z, 0]))
-        grown, fallen = np.exp(powers), np.exp(-powers)
-        for pair in range(first.shape[0]):
-            i, j = first[pair], second[pair]
-            p, q = rows[z, i], rows[z, j]
-            ratio = p * inverse[j]
-            z1 = ratio - 1.0
-            # theory/vector-sums.md, Proposition 18.
-            if abs(z1) <= reach:
-                g = 1.0
-                for k in range(TERMS - 1, -1, -1):
-                    g = 1.0 + factors[k] * z1 * g
-                g *= 0.5 * order
-            elif order >= 2.0:
-                g = (ratio * (grown[i] * fallen[j] - 1.0) / above - z1) / (z1 * z1)
-            else:
-                g = (ratio * math.expm1(powers[i] - powers[j]) / above - z1) / (z1 * z1)
-            # theory/vector-sums.md, Propositions 9 and 11: raised; of rare outcomes neither
-            # squares underflow nor quotients overflow.
-            change = abs(p - q) + (2.5 * error + 2.0**-50) * max(p, q)
-            moments[pair] += change * inverse[j] * g * change
-            begin, shift = start[pair], low[pair] - start[pair]
-            for at in range(begin, start[pair + 1]):
-                slope = steep[z, at + shift]
-                out[at] += slope * inverse[j] * g * slope
+    for z in range(out.shape[0]):
+        ratio = p[z] * over[z]
+        z1 = ratio - 1.0
+        # theory/vector-sums.md, Proposition 18.
+        series = 1.0
+        for k in range(TERMS - 1, -1, -1):
+            series = 1.0 + factors[k] * z1 * series
+        wide = (ratio * (grown[z] * fallen[z] - 1.0) / above - z1) / (z1 * z1)
+        out[z] = 0.5 * order * series if abs(z1) <= reach else wide
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz"})
+def _total(terms):
+    # A sum of positive terms: in whatever order, it costs one unit a term.
+    total = 0.0
+    for z in range(terms.shape[0]):
+        total += terms[z]
+    return total
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")

@@ -5,8 +5,10 @@ import time
 
 import pytest
 
-from randquant import cli
-from randquant.training.display import WaitingBar
+from randquant import cli, plan
+from randquant._internal import bars
+from randquant._internal.bars import WaitingBar, waiting
+from randquant._internal.progress import report, reporting
 
 
 def wait_for(bar: WaitingBar) -> None:
@@ -23,7 +25,8 @@ def test_long_work_is_shown_with_what_was_reported_last(capsys):
         task = bar._bars._progress.tasks[0]
         assert (task.description, task.completed, task.total) == ("composing", 3, 4)
         bar("unknown", 7, 0)
-        assert bar._bars._progress.tasks[0].description == "unknown"
+        (task,) = bar._bars._progress.tasks
+        assert (task.description, task.total) == ("unknown", None)  # not of 4
     assert not bar._bars._progress.live.is_started
     assert capsys.readouterr().out == ""
 
@@ -55,6 +58,35 @@ def test_a_bar_is_gone_when_work_fails():
     with pytest.raises(ValueError, match="broken"):
         work()
     assert not bar._bars._progress.live.is_started
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_function_shows_a_bar_unless_it_is_told_not_to_or_its_caller_shows_one(
+    progress, monkeypatch
+):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(bars, "AFTER", 0.0)
+    shown, told = [], []
+    monkeypatch.setattr(WaitingBar, "__call__", lambda bar, *step: shown.append(step))
+
+    def work() -> None:
+        with waiting(progress):
+            report("working", 1, 2)
+
+    work()
+    assert shown == [("working", 1, 2)] * progress
+    with reporting(lambda *step: told.append(step)):
+        work()
+    assert told == [("working", 1, 2)]
+    assert len(shown) == progress
+
+
+def test_a_function_is_told_instead_of_a_bar():
+    told = []
+    plan(64, 9, 9, 2, 8.0, mechanisms=["gaussian"], progress=lambda *step: told.append(step))
+    assert ("gaussian", 0, 1) in told
+    with pytest.raises(TypeError, match="Expected progress to be True or False, got 'no'"):
+        plan(64, 9, 9, 2, 8.0, mechanisms=["gaussian"], progress="no")
 
 
 def test_a_command_reports_its_work(monkeypatch):
