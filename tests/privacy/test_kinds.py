@@ -8,11 +8,12 @@ import numpy as np
 import oracle
 import pytest
 from scipy.optimize import linprog
+from scipy.special import logsumexp
 from scipy.stats import multinomial
 
 import randquant as rq
 from randquant.privacy.certificates.sums import kind_moments
-from randquant.privacy.certificates.sums.classes import SHARES, by_classes
+from randquant.privacy.certificates.sums.classes import SHARES, Classes, by_classes
 from randquant.privacy.certificates.sums.kinds import by_kinds, kinds_of_blocks
 from randquant.privacy.certificates.sums.rows import Rows
 
@@ -151,6 +152,20 @@ def test_one_coordinate_is_bounded_by_the_mean_of_the_worst_arrangements(
     found = kind_moments.by_kinds(channel, rows, sum(sizes) + sizes[0], order, 1e3)
     # Groups that hardly count are counted as if fewer blocks drew anything.
     assert truth * (1 - 1e-9) <= found <= math.log1p(math.expm1(truth) * 1.004)
+
+
+@pytest.mark.parametrize("falls", [(0.5, 0.3, 0.1), (3.0, 8.0, 5.0), (8.0, 0.1, 6.0)])
+def test_groups_of_counts_hold_all_of_them(falls):
+    """Of what falls in every count the mean is at most that over groups: it is known exactly."""
+    shares = [int(share * SHARES) for share in (0.93, 0.05, 0.015)]
+    kinds = Classes(np.ones((1, 1)), shares[0], bells=(np.ones(1),) * 2, bell_shares=(*shares[1:],))
+    chances = np.array([*shares, SHARES - sum(shares)]) / SHARES
+    exact = 30 * math.log(chances @ np.exp(-np.array([*falls, 0.0])))
+    groups = kind_moments._drawn(kinds, 30, 200.0)
+    found = logsumexp([mass - np.dot(falls, counts) for counts, mass in groups])
+    assert exact <= found + 1e-12
+    # Groups are coarse where counts are unlikely: where those do not decide, little is lost.
+    assert falls != (0.5, 0.3, 0.1) or found <= exact + 2e-3
 
 
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
