@@ -195,8 +195,9 @@ def summary(seconds: dict[str, list[list[float]]]) -> dict[str, dict]:
         what, messages, plain = WAYS[way]
         over = mean[way] / mean[plain]
         print(f"| {what} | {messages} | {mean[way]:.1f} | {over:.2f} |")
-        rows[way] = {"seconds": runs, "mean": mean[way], "median": statistics.median(later[way]),
-                     "messages": messages, "over_fedavg": over}  # fmt: skip
+        median = statistics.median(later[way])
+        rows[way] = {"what": what, "messages": messages, "seconds": runs, "mean": mean[way],
+                     "median": median, "over_fedavg": over}  # fmt: skip
     return rows
 
 

@@ -1,8 +1,8 @@
 """Secure sums of several bits: upper bounds over the best attack, and error at equal epsilon.
 
 python benchmarks/several_bits.py                 both tables
-python benchmarks/several_bits.py --clients 100   the first of them, for so many clients
-python benchmarks/several_bits.py --errors        the second
+python benchmarks/several_bits.py --errors        the second alone
+    ... --clients 100   for so many clients;  --again   computes stored entries again
 """
 
 import argparse
@@ -10,6 +10,7 @@ import functools
 import itertools
 import math
 import time
+from typing import NamedTuple
 
 import numpy as np
 from results import commit, save, stored
@@ -32,12 +33,24 @@ CHANNELS = {
 }
 ORDERS = (2.0, 8.0, 32.0, 1.1, 64.0)
 
+
+class Table(NamedTuple):
+    """Where a table is stored, and what tells its entries apart."""
+
+    file: str
+    name: str
+    keys: tuple[str, ...]
+
+
+BOUNDS = Table("several_bits", "tightness", ("channel", "clients", "order"))
+ERRORS = Table("several_bits_errors", "equal_error", ("mechanism", "clients"))
+
 COHORTS, GOAL, STEPS = (40, 200, 1000), 0.002, 11
 """Clients of the second table; the K at order 2, per squared clip, of a sum of 40 to which every
 mechanism is tuned (its share of that, where there are more); and how often the noise is halved."""
 
-EXACT, TRIES = 0.98, 4
-"""A proven K this close to the goal will do; and how often the noise is tuned again."""
+WALK, FARTHEST = (2.0**-4, 2.0**-6, 2.0**-8), 1.0
+"""Steps by which the logarithm of the noise grows until the proven K is at most the goal."""
 
 EVEN = np.array([-1.0, -1 / 3, 1 / 3, 1.0])
 
@@ -68,7 +81,7 @@ def tightness(cohorts: tuple[int, ...], again: bool) -> list[dict]:
         cohorts: numbers of clients.
         again: whether entries that are stored already are computed again.
     """
-    known = set() if again else set(kept())
+    known = {} if again else kept(BOUNDS)
     for order, clients, (name, channel) in itertools.product(ORDERS, cohorts, CHANNELS.items()):
         if (name, clients, order) in known:
             continue
@@ -76,20 +89,24 @@ def tightness(cohorts: tuple[int, ...], again: bool) -> list[dict]:
         found = rq.kappa_sum(channel, clients, order)
         row = {
             "channel": name, "clients": clients, "order": order, "lower": found.lower,
-            "upper": found.upper, "seconds": time.process_time() - started, "commit": commit(),
+            "upper": found.upper, "seconds": time.process_time() - started,
         }  # fmt: skip
-        # Read again: others may be computed at the same time.
-        rows = list(({**kept(), (name, clients, order): row}).values())
-        save("several_bits", {"tightness": rows}, quiet=True)
+        keep(BOUNDS, row)
         over = f"{found.upper / found.lower:.2f}"
         print(f"{clients:5d} clients  {name:20s} {order:4g}: {over}, {row['seconds']:.1f} s")
-    return list(kept().values())
+    return list(kept(BOUNDS).values())
 
 
-def kept() -> dict[tuple[str, int, float], dict]:
-    """Entries that say which code they are of, by channel, clients and order."""
-    rows = stored("several_bits").get("tightness", [])
-    return {(r["channel"], r["clients"], r["order"]): r for r in rows if "commit" in r}
+def kept(table: Table) -> dict[tuple, dict]:
+    """Entries that say which code they are of, by what they are for."""
+    rows = stored(table.file).get(table.name, [])
+    return {tuple(r[key] for key in table.keys): r for r in rows if "commit" in r}
+
+
+def keep(table: Table, row: dict) -> None:
+    """Store one entry at once: others may be computed at the same time."""
+    entry = {tuple(row[key] for key in table.keys): {**row, "commit": commit()}}
+    save(table.file, {table.name: list((kept(table) | entry).values())}, quiet=True)
 
 
 def printed(rows: list[dict], clients: int) -> None:
@@ -106,18 +123,17 @@ def printed(rows: list[dict], clients: int) -> None:
 
 def tuned(family, clients: int, order: float, goal: float):
     """The least noise, nearly, whose proven K is at most the goal: (channel, K), or None."""
-    best, aim = None, goal
-    for _ in range(TRIES):
-        channel = attacked(family, clients, order, aim)
-        if channel is None:
-            return best
-        found = rq.kappa_sum(channel, clients, order)
-        if found.upper <= goal and (best is None or best[1].upper < found.upper):
-            best = channel, found
-        if EXACT * goal <= found.upper <= goal:
-            break
-        # K of the attack is quickly found, and the bound is about as far above it everywhere.
-        aim *= 0.99 * goal / found.upper
+    best, least = None, attacked(family, clients, order, goal)
+    if least is None:
+        return None
+    for step in WALK:
+        for log_noise in np.arange(least, least + FARTHEST, step):
+            channel = made(family, log_noise)
+            found = rq.kappa_sum(channel, clients, order)
+            if found.upper <= goal:
+                # Finer steps begin where there was too little noise.
+                best, least = (channel, found), max(least, log_noise - step)
+                break
     return best
 
 
@@ -126,47 +142,69 @@ def made(family, log_noise: float) -> rq.Channel:
     return family(math.exp(log_noise))
 
 
-def attacked(family, clients: int, order: float, goal: float) -> rq.Channel | None:
-    """The channel with the least noise behind which the attack's K is at most the goal."""
+def attacked(family, clients: int, order: float, goal: float) -> float | None:
+    """The logarithm of the least noise behind which the attack's K is at most the goal."""
 
-    def hidden(log_noise: float) -> rq.Channel | None:
+    def hidden(log_noise: float) -> bool:
         try:
             channel = made(family, log_noise)
         except ValueError:  # no such channel: there is too little noise
-            return None
-        return channel if reached(channel, clients, order)[0] <= goal else None
+            return False
+        return reached(channel, clients, order)[0] <= goal
 
     low, high, best = math.log(0.05), math.log(30.0), None
     for _ in range(STEPS):
         middle = (low + high) / 2
-        found = hidden(middle)
-        low, high, best = (middle, high, best) if found is None else (low, middle, found)
+        low, high, best = (low, middle, middle) if hidden(middle) else (middle, high, best)
     # As levels pass the ends of the inputs, K does not always fall with the noise.
-    nearby = (hidden(high - back) for back in np.linspace(0.24, 0.01, 24))
-    return next((found for found in nearby if found is not None), best)
+    nearby = (high - back for back in np.linspace(0.24, 0.01, 24))
+    return next((each for each in nearby if hidden(each)), best)
 
 
-def equal_error(clients: int, order: float = 2.0) -> list[dict]:
+def equal_error(clients: int, again: bool, order: float = 2.0) -> None:
     """The root mean squared error of a decoded mean, all proven to have one K of the sum.
 
     `slack` is the upper over the lower end of K: so much of the squared error may be the bound's.
     """
-    goal, rows = GOAL * 40 / clients, []
+    goal, known = GOAL * 40 / clients, {} if again else kept(ERRORS)
     for name, family in FAMILIES.items():
+        if (name, clients) in known:
+            continue
+        started = time.process_time()
         best = tuned(family, clients, order, goal)
         if best is None:
             continue
-        moments = rq.moments(best[0])
+        channel, found = best
+        moments = rq.moments(channel)
         error = math.sqrt(moments.mse / clients + moments.bias_max**2)
-        slack = best[1].upper / best[1].lower
-        rows.append({"mechanism": name, "clients": clients, "error": error, "slack": slack})
-        print(f"{clients:5d} clients  {name:16s} {error:.5f} clips, slack {slack:.2f}", flush=True)
-    return rows
+        row = {
+            "mechanism": name, "clients": clients, "error": error, "of_goal": found.upper / goal,
+            "slack": found.upper / found.lower, "seconds": time.process_time() - started,
+        }  # fmt: skip
+        keep(ERRORS, row)
+        print(f"{clients:5d} clients  {name:16s} {error:.5f} clips, "
+              f"slack {row['slack']:.2f}, {row['seconds']:.1f} s", flush=True)  # fmt: skip
+
+
+def compared() -> None:
+    """The table of docs/best-of-sums.md."""
+    rows = kept(ERRORS)
+    print("\n| mechanism | " + " | | ".join(f"{n:,} clients" for n in COHORTS) + " | |")
+    for name in FAMILIES:
+        cells = [f"| {name} |"]
+        for clients in COHORTS:
+            row, one = rows.get((name, clients)), rows.get(("one bit", clients))
+            if row is None or one is None:
+                cells.append("- | - |")
+                continue
+            more = 100 * (row["error"] / one["error"] - 1)
+            cells.append(f"{row['error']:.4f} | {more:+.1f} %, {row['slack']:.2f} |")
+        print(" ".join(cells))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--clients", type=int, help="the first table, for so many clients")
+    parser.add_argument("--clients", type=int, help="for so many clients")
     parser.add_argument("--errors", action="store_true", help="the second table alone")
     parser.add_argument("--again", action="store_true", help="compute stored entries again")
     asked = parser.parse_args()
@@ -176,6 +214,7 @@ if __name__ == "__main__":
         table = tightness(cohorts, asked.again)
         for clients in cohorts:
             printed(table, clients)
-    if not asked.clients:
-        rows = [row for clients in COHORTS for row in equal_error(clients)]
-        save("several_bits_errors", {"equal_error": rows})
+    if asked.errors or not asked.clients:
+        for clients in (asked.clients,) if asked.clients else COHORTS:
+            equal_error(clients, asked.again)
+        compared()

@@ -34,6 +34,7 @@ from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.tuning.update import tune_update
 from randquant.privacy.accounting.calibration import calibrate
+from randquant.training.adapters import with_adapters
 from randquant.training.evaluation import ClientScores, evaluate
 from randquant.training.trained import Run
 
@@ -46,14 +47,17 @@ RATE = {"adapters": 0.2, "full": 0.03}
 """Chosen likewise: the server's step with the mean of clipped gradients, the shorter the more noise
 there is (`RATES`, by epsilon), and without much noise."""
 
-POOLED_PASSES, POOLED_RATE = 4, 3e-3
+POOLED_PASSES, POOLED_RATE = 4, {"adapters": 3e-3, "plain adapters": 1e-2}
 """Of Adam on all clients' windows in one place."""
+
+PLAIN_RANK, PLAIN_LAYERS = 6, ("blocks.1.wide", "blocks.1.narrow")
+"""Plain adapters of as many parameters, both of whose matrices are trained."""
 
 DIMENSIONS = {"adapters": 3840, "full": 115_536}
 EPSILONS = (2.0, 4.0, 8.0, 16.0)
 OTHERS = ("rqm", "mvu", "sparse-ternary", "imvu")
-TENTH = 410
-"""Of 4,096 rotated coordinates."""
+TENTH, TENTH_RATE = 410, 0.1**0.5
+"""Of 4,096 rotated coordinates; what their noise leaves of a step."""
 
 
 class Wanted(NamedTuple):
@@ -69,6 +73,7 @@ class Wanted(NamedTuple):
 def queue(seeds: int) -> Iterator[Wanted]:
     """All rows, the most telling first."""
     yield Wanted("adapters", "pooled", None)
+    yield Wanted("plain adapters", "pooled", None)
     yield from adapters(0)
     for times in (10, 100):
         yield Wanted("adapters", "gaussian", 2.0, 0, times)
@@ -107,7 +112,11 @@ def prepared(part: str, found: task.Roles, model: nn.Module) -> Task:
     """Adapters see what the layers before them give for each window, which is computed once."""
     if part == "full":
         return Task(model, found.clients, found.clients_test)
-    small = task.adapted(model, found.public)
+    if part == "adapters":
+        small = task.adapted(model, found.public)
+    else:
+        torch.manual_seed(0)
+        small = with_adapters(model, PLAIN_RANK, PLAIN_LAYERS)
     states = (task.below(small, windows) for windows in (found.clients, found.clients_test))
     return Task(task.Top(small), *states)
 
@@ -143,9 +152,13 @@ def gaussian(clip_norm: float, epsilon: float, dimension: int, share: float = 1)
 
 
 def rate(wanted: Wanted) -> float:
-    """The server's step; with the noise of many clients as without privacy."""
+    """The server's step; with the noise of many clients as without privacy.
+
+    A mean of a tenth of the coordinates is scaled by ten, its noise in length by the root of that.
+    """
     usual = RATE[wanted.part]
-    return usual if wanted.times > 1 else RATES[wanted.part].get(wanted.epsilon, usual)
+    found = usual if wanted.times > 1 else RATES[wanted.part].get(wanted.epsilon, usual)
+    return found * TENTH_RATE if wanted.mechanism == "tenth of a bit" else found
 
 
 def trained(wanted: Wanted, of: Task, mechanism: UpdateMechanism | None) -> Run:
@@ -167,7 +180,7 @@ def row(wanted: Wanted, of: Task, before: ClientScores) -> dict:
     dimension = sum(each.numel() for each in of.model.parameters() if each.requires_grad)
     cohort = wanted.times * len(of.clients)
     if wanted.mechanism == "pooled":
-        model, guarantee, upload = pooled(of), None, None
+        model, guarantee, upload = pooled(of, POOLED_RATE[wanted.part]), None, None
     else:
         mechanism = protected(wanted, dimension, cohort)
         many = None
@@ -197,14 +210,14 @@ def row(wanted: Wanted, of: Task, before: ClientScores) -> dict:
     }
 
 
-def pooled(of: Task) -> nn.Module:
+def pooled(of: Task, rate: float) -> nn.Module:
     """All clients' windows in one place, Adam, some passes: no privacy at all."""
     model = copy.deepcopy(of.model)
     features, targets = map(torch.cat, zip(*of.clients, strict=True))
     own = [each for each in model.parameters() if each.requires_grad]
-    optimizer = torch.optim.Adam(own, lr=POOLED_RATE)
+    optimizer = torch.optim.Adam(own, lr=rate)
     steps = POOLED_PASSES * -(-len(targets) // 64)
-    slower = torch.optim.lr_scheduler.OneCycleLR(optimizer, POOLED_RATE, total_steps=steps)
+    slower = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
     draw = torch.Generator().manual_seed(0)
     for _ in range(POOLED_PASSES):
         for rows in torch.randperm(len(targets), generator=draw).split(64):
@@ -234,7 +247,7 @@ def measure(data_dir: Path, cache: Path, seeds: int) -> None:
     rates = {part: [list(pair) for pair in own.items()] for part, own in RATES.items()}
     settings = {
         "epochs": EPOCHS, "rounds": ROUNDS, "batch": BATCH, "delta": DELTA, "clip_norm": CLIP_NORM,
-        "learning_rate": RATE, "rates": rates,
+        "learning_rate": RATE, "rates": rates, "tenth_rate": TENTH_RATE,
     }  # fmt: skip
     facts = {"settings": settings, "roles": {k: len(v) for k, v in found._asdict().items()}}
     kept = stored(NAME)
@@ -286,10 +299,13 @@ def choose(data_dir: Path, cache: Path, clip_norm: float, rates: list[float]) ->
     small = task.adapted(model, found.public)
     states = task.below(small, [parts[place] for place in order])
     of = Task(task.Top(small), states[:480], states[480:])
-    gradients = [gradient(of.model, *each) for each in of.clients]
-    lengths = [float(each.norm()) for each in gradients]
-    total = float(torch.stack(gradients).mean(0).norm())
-    print(f"lengths {np.quantile(lengths, [0.1, 0.5, 0.9])}, of their mean {total:.4g}")
+    gradients = torch.stack([gradient(of.model, *each) for each in of.clients])
+    lengths = gradients.norm(dim=1)
+    clipped = gradients * (clip_norm / lengths).clamp(max=1)[:, None]
+    # The squared length of a mean of few exceeds that of many by its variance.
+    variance = float(clipped.var(0).sum()) / len(clipped)
+    length = math.sqrt(max(0.0, float(clipped.mean(0).norm()) ** 2 - variance))
+    print(f"lengths {np.quantile(lengths, [0.1, 0.5, 0.9])}; of the mean of all, clipped, {length}")
     before = evaluate(of.model, of.tested)
     share = len(of.clients) / len(found.clients)
     for rate, epsilon in itertools.product(rates, (None, 8.0, 4.0, 2.0)):

@@ -27,7 +27,7 @@ from randquant.training.local import Local
 from randquant.training.optimizer import ServerStep, torch_optimizer
 from randquant.training.problem import problem_of
 
-COHORT, BATCH, ROUNDS = 100, 8, 5
+COHORT, BATCH, ROUNDS = 100, 8, 12
 ONE_BIT = {"clip": 0.067, "levels": 2, "margin": 0.06}
 
 

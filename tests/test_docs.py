@@ -560,6 +560,14 @@ def test_the_load_of_secure_sums_is_the_measured_one():
         assert row in page
 
 
+def test_the_seconds_of_rounds_on_flower_are_the_measured_ones():
+    page, found = (ROOT / "docs" / "flower.md").read_text(), result("flower_rounds")["ways"]
+    assert {"plain", "ahead", "plain-trained", "ahead-trained"} <= found.keys()
+    for way in found.values():
+        figures = f"{way['messages']} | {way['mean']:.1f} | {way['over_fedavg']:.2f}"
+        assert f"| {way['what']} | {figures} |" in page
+
+
 def test_the_bytes_of_secure_sums_are_the_counted_ones(monkeypatch):
     page, found = (ROOT / "docs" / "secure-aggregation.md").read_text(), result("secagg_traffic")
     ten, all_others = found["10 neighbours"], found["39 neighbours"]

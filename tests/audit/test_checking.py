@@ -95,6 +95,17 @@ def test_the_lower_end_of_gaussian_noise_is_the_exact_figure():
     assert attained([(1.0, 0.0)], 1.0, 3, 0.0) == math.inf
 
 
+@pytest.mark.parametrize(("apart", "rounds"), [(400.0, 20), (41280.0, 20), (1e6, 1000)])
+def test_what_hides_nothing_is_refuted_however_many_rounds_there_are(apart, rounds):
+    """T rounds of Gaussian noise are one with a shift √T times as long, whose figure is known."""
+    shift = apart * math.sqrt(rounds)
+    low = attained([(apart, 0.0)], 1.0, rounds, 1e-5)
+    assert 0.999 * shift**2 / 2 < low < shift**2 / 2 + 5 * shift
+    assert rq.check(
+        sigma=1 / apart, clip_norm=1.0, rounds=rounds, epsilon=10
+    ).verdicts == dict.fromkeys(NEIGHBORINGS, "false")
+
+
 def test_assumptions_are_kept_apart():
     """What makes the figure true is the least that does."""
     found = rq.check(

@@ -117,8 +117,10 @@ def test_the_state_of_an_accountant_of_opacus(tmp_path):
         "unit": "example", "trust": "central",
     }  # fmt: skip
     script = "engine.make_private(module=m, noise_multiplier=1.1, max_grad_norm=1.0, sample_rate=q)"
-    claim = rq.check(written(tmp_path, "train.py", script), rounds=1).claim
-    assert (claim.unit, claim.sampling, claim.noise_multiplier) == ("example", "none", 1.1)
+    path = written(tmp_path, "train.py", script)
+    for rate, sampling in ((None, "none"), (0.01, "poisson")):
+        claim = rq.check(path, rounds=1, rate=rate).claim
+        assert (claim.unit, claim.sampling, claim.noise_multiplier) == ("example", sampling, 1.1)
 
 
 def test_what_is_given_wins(tmp_path):
@@ -145,6 +147,11 @@ def test_what_is_given_wins(tmp_path):
             "svt.json",
             {"path": "nvflare.app_common.filters.SVTPrivacy", "args": {"epsilon": 0.5}},
             "its epsilon=0.5 is for choosing coordinates, in one round; sending them adds 0.1 for",
+        ),
+        (
+            "n.json",
+            {"name": "SVTPrivacy", "args": {"epsilon": 0.5}},
+            "got SVTPrivacy, which is not",
         ),
         ("f.json", {"history": [[1.0, 0.1]], "mechanism": "rdp"}, "Expected [noise multiplier"),
         ("g.toml", "sigma = 1.0\nnum-supernodes = 'x'\ncohort-size = 3", "Expected population"),

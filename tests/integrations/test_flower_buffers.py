@@ -107,7 +107,7 @@ def test_what_a_strategy_moves_although_it_is_not_trained_is_put_back():
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 def test_a_model_with_a_batch_norm_is_refused_with_the_way_out(trust):
     grid = InProcessGrid(client_app(ANYTHING, moving), range(1, 5))
-    with pytest.raises(ValueError, match=r"1.running_mean and 1 others") as caught:
+    with pytest.raises(ValueError, match=r"1.running_mean and 1 more") as caught:
         run(QuantizedStrategy(fedavg(), noisy(trust)), grid, record(normalised()))
     for way in ("GroupNorm", "buffers='frozen'", "buffers='server'"):
         assert way in str(caught.value)

@@ -159,3 +159,7 @@ def test_evaluation_in_the_clear_is_said(caplog):
 def test_numbers_that_are_no_list_of_them_are_refused(numbers):
     with pytest.raises(TypeError, match=r"Expected .*numbers"):
         QuantizedStrategy(fedavg(), fine(), numbers=numbers)
+    with pytest.raises(TypeError, match=r"Expected .*numbers"):
+        QuantizedStrategy.for_target(
+            fedavg(), epsilon=8.0, rounds=1, cohort=200, model=10, numbers=numbers
+        )

@@ -226,3 +226,7 @@ def test_losses_that_no_graph_withstands_fail_a_round_before_anybody_is_asked(ca
     assert strategy.accountant.num_releases == 0
     with pytest.raises(ValueError, match="neighbours or losses, got both"):
         QuantizedStrategy(fedavg(), exact(), losses=Losses(step=0.0), neighbours=4)
+    with pytest.raises(TypeError, match="Expected losses to be a Losses, got 6"):
+        QuantizedStrategy(fedavg(), exact(), losses=6)
+    with pytest.raises(ValueError, match="Expected neighbours >= 1"):
+        QuantizedStrategy(fedavg(), exact(), neighbours=0)

@@ -143,6 +143,16 @@ def test_the_settings_as_they_stand_keep_the_limit_of_all_roles():
     assert 7.5 < epsilon <= config["stop-at-epsilon"]
 
 
+def test_the_file_that_all_have_gives_the_model_that_was_written(folder, tmp_path):
+    made = task.model({"pretrained": "", "epochs": 0}, str(folder))
+    torch.save(made.state_dict(), tmp_path / "made.pt")
+    read = task.model({"pretrained": str(tmp_path / "made.pt")}, "no folder")
+    weights = made.state_dict()
+    assert weights.keys() == read.state_dict().keys()
+    assert all(torch.equal(each, weights[name]) for name, each in read.state_dict().items())
+    assert task.adapters(read).keys() == task.adapters(made).keys() == {"blocks.1.wide.along"}
+
+
 def test_what_follows_the_last_attention_is_computed_apart_to_the_same_end(folder):
     model = task.model({"pretrained": "", "epochs": 0}, str(folder))
     for each in task.adapters(model).values():

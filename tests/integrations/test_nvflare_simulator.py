@@ -86,6 +86,8 @@ def test_a_killed_job_continues_and_forgets_nothing_that_was_sent(tmp_path):
     finally:
         if second.poll() is None:
             killed(second)
+    assert second.returncode == 0, log
+    assert "patients right" in log
     assert f"continuing after round {done}" in log
     left = ROUNDS - (done + 1)  # the limit allows so many answers, those of the lost round included
     assert state(tmp_path / "run") == (done + left, [ROUNDS] * len(SITES))

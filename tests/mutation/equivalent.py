@@ -56,12 +56,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "condition gives the same",
     ),
     (
-        "privacy/certificates/sums/kappa_blanket.py",
-        "known = [_Sum(channel, clients, order, each, attained) for each in several if each.beta > 0]",
-        "known = [_Sum(channel, clients, order, each, attained) for each in several if each.beta > -1]",
-        "rows of finite curvature share their codes, so no blanket of them is empty",
-    ),
-    (
         "privacy/certificates/sums/bit_moments.py",
         "if at % 16 == 0:",
         "if not at % 16 == 0:",

@@ -112,6 +112,8 @@ def test_participations_are_balanced_unless_said(issue):
 def test_the_issue_is_told_that_nothing_helps(issue):
     assert issue.verdict == "hopeless"
     assert issue.advice[0] == "No mechanism gives useful accuracy at this target."
+    first, *_, last = str(issue).splitlines()
+    assert (first, last) == ("Plan: hopeless", " ".join(issue.advice))
     best = issue.recommended.noise
     assert best.share > HOPELESS
     assert f"{best.length:.3g} times" in issue.advice[1]

@@ -14,7 +14,7 @@ from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.sums.blanket import Blanket
 from randquant.privacy.certificates.sums.blocks import block_blankets
 from randquant.privacy.certificates.sums.classes import SHARES, Classes, by_classes
-from randquant.privacy.certificates.sums.kappa_blanket import _Sum
+from randquant.privacy.certificates.sums.kappa_blanket import _best_case, _Sum
 from randquant.privacy.certificates.sums.pairs import all_pairs
 from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rounding import largest_ratio
@@ -97,6 +97,16 @@ def test_blocks_bound_what_brute_force_finds(name, order):
     for blanket in block_blankets(channel):
         found = _Sum(channel, clients, order, blanket, truth)
         assert truth * (1 - 1e-9) <= found.bound(math.inf)
+
+
+@pytest.mark.parametrize("order", [1.3, 8.0])
+@pytest.mark.parametrize("clients", [5, 200])
+def test_no_blanket_is_better_than_its_best_case(clients, order):
+    channel = CHANNELS["inner"]
+    for blanket in (Blanket.of(channel), *block_blankets(channel)):
+        limit = _best_case(channel, clients, order, blanket)
+        found = _Sum(channel, clients, order, blanket, 1e-9)
+        assert found.least / 4 < limit <= found.least
 
 
 @pytest.mark.parametrize("order", [1.1, 2.0, 2.5, 6.0, 40.0])

@@ -133,6 +133,17 @@ def test_a_finer_grid_is_tighter_and_keeps_every_pair():
     assert exact.lower <= fine <= 1.05 * exact.upper < coarse / 2
 
 
+def test_a_grid_of_which_every_box_is_cut_leaves_nothing_to_evaluate():
+    """Not even at the orders whose values are raised by what neighbouring points differ."""
+    lines = CellLines.of(rq.rqm(1.0, 1.0, 4, 0.42))
+    sums = CellLines(lines.inputs, lines.weights / lines.denominator, 1, 1e-13)
+    for order in (2.0, 2.5, 3.0):
+        grid = PairGrid.whole(sums.inputs, order)
+        assert [len(some) for some in grid.only(grid.boxes & False).evaluate(sums, 20.0)] == [0, 0]
+        exact = rq.kappa(rq.rqm(1.0, 1.0, 4, 0.42), order)
+        assert exact.lower <= all_pairs(sums, order, 20.0) <= 1.3 * exact.upper
+
+
 def test_values_that_overflow_give_no_bound():
     lines = CellLines.of(rq.rqm(1.0, 1.0, 4, 0.42))
     sums = CellLines(lines.inputs, lines.weights / lines.denominator, 1, 1e-13)

@@ -48,7 +48,7 @@ from randquant.privacy.certificates.sums import mixture as mixed
 from randquant.privacy.certificates.sums import (
     rounding as margins,
 )
-from randquant.privacy.certificates.sums.chain_kernel import curvatures
+from randquant.privacy.certificates.sums.chain_kernel import attained
 from randquant.privacy.certificates.sums.law import Law
 from randquant.privacy.certificates.sums.rows import Rows
 from randquant.privacy.certificates.vector import BoxSearch, Kappa, kappa, squared_distance
@@ -366,9 +366,11 @@ def test_beyond_the_largest_order_the_bound_is_pure():
 @pytest.mark.parametrize("order", [1.5, 2.0, 9.0])
 def test_differences_are_raised_and_lowered_by_what_rounding_may_have_done(order):
     first, second, error = np.array([0.5, 0.5]), np.array([0.4, 0.6]), 1e-3
-    raised, lowered = np.empty((2, 2)), np.empty((2, 2))
-    curvatures(first, second, 1e-9, 1.0, error, order, 1, raised)
-    curvatures(first, second, 1e-9, -1.0, error, order, 1, lowered)
+    lowered = np.empty((2, 2))
+    search = two_ended._Ends(LEVEL, 6, order, two_ended.LOOSE)
+    search.error = error
+    raised = search._raised((first, second), 1)
+    attained(first, second, 1e-9, error, order, 1, lowered)
     change, larger = np.abs(second - first), np.maximum(first, second)
     for found, sign in ((raised, 1), (lowered, -1)):
         steep = change + sign * 2.5 * error * larger
@@ -381,14 +383,15 @@ def test_a_bound_of_whole_updates_raises_differences_and_a_lower_end_lowers_them
     error, channel = 1e-5, rq.stochastic_rounding(clip=1.0, levels=2, margin=2.0)
     monkeypatch.setattr(two_ended, "rounding", lambda *_: error)
     search = two_ended._Ends(channel, 6, 2.0, two_ended.LOOSE)
-    found, worst = search.run(kappa(channel, 2.0)), {}
-    for sign in (1.0, -1.0):
-        grid = np.empty((2, 2))
-        for laws in search._neighbours():
-            curvatures(*laws, 1e-250, sign, error, 2.0, 1, grid)
-            worst[sign] = max(worst.get(sign, 0.0), float(grid.diagonal().max()) / search.width**2)
-    assert found.upper >= worst[1.0] * (1 + search.slack)
-    assert found.lower <= worst[-1.0]
+    found, lower, upper = search.run(kappa(channel, 2.0)), 0.0, 0.0
+    grid = np.empty((2, 2))
+    for laws in search._neighbours():
+        attained(*laws, 1e-250, error, 2.0, 1, grid)
+        lower = max(lower, float(grid.diagonal().max()) / search.width**2)
+        raised = search._raised(laws, 1).diagonal().max()
+        upper = max(upper, float(raised) / search.width**2)
+    assert found.upper >= upper * (1 + search.slack)
+    assert found.lower <= lower
 
 
 def test_slack_covers_laws_within_their_error():
@@ -616,7 +619,7 @@ def test_an_outcome_counts_that_is_likely_in_one_of_the_two_laws():
     first, second = np.array([0.499, 0.5, 1e-3]), np.array([0.5, 0.5 - 1e-9, 1e-9])
     found = np.empty((2, 3, 3))
     for table, keep in zip(found, (1e-6, 1e-12), strict=True):
-        curvatures(first, second, keep, 1.0, 0.0, 2.0, 2, table)
+        attained(first, second, keep, 0.0, 2.0, 2, table)
     assert found[0] == pytest.approx(found[1], rel=0, abs=0)
     assert found[0].max() > 100  # what the third outcome adds
 

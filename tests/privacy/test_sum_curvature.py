@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
-from randquant.privacy.certificates.sums.chain import ChainLaw, Powers, rounding, sums
+from randquant.privacy.certificates.sums.chain import LOST, ChainLaw, Powers, rounding, sums
 from randquant.privacy.certificates.sums.ends import LARGEST_SUM
 from randquant.privacy.certificates.sums.kappa_blanket import by_blanket
 from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
@@ -173,6 +173,21 @@ def test_laws_of_sums_are_within_their_error(clients):
     assert count == clients
     last = Powers(right).of(clients)
     assert np.allclose(law.mass, last.mass, rtol=rounding(clients, 3), atol=0)
+
+
+@pytest.mark.parametrize("likely", [0.5, 77 / 256, 2.0**-9])
+def test_laws_of_many_bits_are_exact_within_their_rounding(likely):
+    count, exact = 5000, Fraction(likely)
+    law = Powers(np.array([1 - likely, likely])).of(count)
+    assert law.mass.min() >= LOST
+    assert law.mass.sum() == pytest.approx(1.0, rel=0, abs=1e-11)
+    for at in np.linspace(0, len(law.mass) - 1, 30).astype(int).tolist():
+        place = law.start + at
+        truth = math.comb(count, place) * exact**place * (1 - exact) ** (count - place)
+        assert abs(Fraction(float(law.mass[at])) / truth - 1) <= rounding(count, 2)
+    # Nothing is cut off but what is dropped anyway.
+    before = math.comb(count, max(law.start - 1, 0)) * exact ** max(law.start - 1, 0)
+    assert law.start == 0 or before * (1 - exact) ** (count - law.start + 1) <= 2 * LOST
 
 
 def test_bad_arguments_get_one_sentence():

@@ -15,6 +15,7 @@ from pages import Page, check_charts, check_self_contained, drawn
 
 from randquant.privacy.guarantee import Guarantee, Trust
 from randquant.training.config import TrainConfig
+from randquant.training.configured import OWN
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs.page import (
     LARGE_EPSILON,
@@ -24,6 +25,7 @@ from randquant.training.runs.page import (
     render,
     write,
 )
+from randquant.training.runs.pictures import titled
 
 HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
 
@@ -102,6 +104,15 @@ def test_labels_of_outputs_are_inert() -> None:
     assert not any("alert" in script for script in page.scripts)
     assert HOSTILE in page.words
     assert HOSTILE in {row.get("k") for row in drawn(text)}
+
+
+def test_a_run_of_objects_is_named_by_its_mechanism():
+    config = TrainConfig(OWN, OWN, "rqm")
+    assert titled(config) == "own model and data · rqm"
+    assert (
+        titled(dataclasses.replace(config, mechanism=OWN)) == "own model and data · own mechanism"
+    )
+    assert titled(TrainConfig("digits", "mlp", "rqm")) == "digits · mlp · rqm"
 
 
 def printed_epsilons(text: str) -> list[Decimal]:

@@ -3,11 +3,15 @@
 import gzip
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import randquant as rq
+from randquant.aggregation.baselines import ClippedSGD
 from randquant.cli import main
 from randquant.training import models, text
 from randquant.training.data import datasets, shakespeare
@@ -131,3 +135,31 @@ def test_a_run_prints_bits_per_character(folder, tmp_path, capsys):
     assert main([*command, "--run", str(out)]) == 0
     loss = json.loads((out / "summary.json").read_text())["loss"]
     assert f", {loss / math.log(2):.3f} bits per character" in capsys.readouterr().out
+
+
+def test_a_data_set_and_a_model_are_trained_by_name_each_role_a_client(folder):
+    dataset = datasets.load("shakespeare", folder)
+    run = rq.train(
+        "transformer", dataset, rounds=1, batch=1, mechanism=ClippedSGD(clip_norm=1.0), seed=0
+    )
+    assert run.config.population == int(dataset.writers.max()) + 1
+    assert run.summary.accuracy is not None
+
+
+def test_names_need_a_data_set_that_they_fit(folder):
+    with pytest.raises(TypeError, match="names are for built-in data sets"):
+        rq.train("transformer", [(np.zeros((3, 4), np.float32), np.zeros(3, np.int64))] * 3)
+    with pytest.raises(ValueError, match="Expected a data set with writers"):
+        rq.train("mlp", datasets.load("digits"))
+    with pytest.raises(ValueError, match="cnn"):
+        rq.train("cnn", datasets.load("shakespeare", folder))
+
+
+def test_the_command_of_the_page_runs(folder, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "text.md").read_text()
+    (command,) = re.findall(r"^randquant (train [^`]*)", page, re.MULTILINE)
+    words = command.replace("\\\n", " ").replace("DATA_DIR", str(folder)).split()
+    roles = str(len(np.unique(datasets.load("shakespeare", folder).writers)))
+    for name, few in (("--population", roles), ("--cohort", roles), ("--rounds", "1")):
+        words[words.index(name) + 1] = few
+    assert main([*words, "--run", str(tmp_path / "run")]) == 0

@@ -11,6 +11,9 @@ from typing import Any
 from randquant._internal import validate
 from randquant._internal.progress import Report, listened, reporting
 
+WORKING = "working"
+"""Label of work that has not said yet what it does."""
+
 AFTER = 2.0
 """Seconds of work before a bar appears that says how long it will take."""
 
@@ -111,9 +114,9 @@ class WaitingBar:
         if self._bars is not None:
             what, done, total = self._last
             if total != self._total:  # other work, at another speed
-                self._bars.remove("work")
+                self._bars.remove(WORKING)
                 self._total = total
-            self._bars.show("work", done, total, label=what)
+            self._bars.show(WORKING, done, total, label=what)
 
 
 @contextlib.contextmanager

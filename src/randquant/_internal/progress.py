@@ -54,6 +54,25 @@ def reporting(progress: Report) -> Iterator[None]:
         _current.reset(token)
 
 
+LIKELY = 4
+"""Steps that a search of unknown length is expected to take: most take two to four."""
+
+
+@contextlib.contextmanager
+def searching(what: str, done: int) -> Iterator[None]:
+    """Report a step of a search whose length is not known, as `step`, of about LIKELY.
+
+    Example:
+        >>> seen = []
+        >>> with reporting(lambda *each: seen.append(each)), searching("order 2", 5):
+        ...     pass
+        >>> seen
+        [('order 2', 5, 6)]
+    """
+    with step(what, done, max(LIKELY, done + 1)):
+        yield
+
+
 @contextlib.contextmanager
 def step(what: str, done: int, total: int) -> Iterator[None]:
     """Report a step of something larger, and whatever it reports itself under its name.

@@ -240,7 +240,11 @@ class Alongside:
         if self.clip is not None:
             own[BELOW] = float(np.linalg.norm(update.astype(np.float64)) <= threshold)
         if missing := [n.name for n in self.all if n.name not in own]:
-            raise ValueError(f"Expected a number {missing[0]!r} beside the update, got none.")
+            measured = ", ".join(values) or "no numbers"
+            raise ValueError(
+                f"Expected a number {missing[0]!r} beside the update, got {measured}: measure it "
+                "on each client, or leave it out of the numbers."
+            )
         if unknown := [n.name for n in self.all if math.isnan(own[n.name])]:
             raise ValueError(
                 f"Expected a number {unknown[0]!r} beside the update, got nan: drop or repair this "

@@ -6,6 +6,25 @@ import numpy as np
 
 from randquant.channels.channel import MAX_DENOMINATOR, Channel
 
+EVEN = 2.0**-20
+"""Share of all codes that `with_even` draws evenly."""
+
+
+def with_even(probabilities: np.ndarray) -> np.ndarray:
+    """Rows of which a share EVEN is spread evenly over all codes.
+
+    Then every weight over 2**62 is close to its probability, relatively, however rare the code was.
+
+    Args:
+        probabilities: (V, m), each row sums to 1.
+
+    Example:
+        >>> rows = with_even(np.array([[1.0, 0.0]]))
+        >>> float(rows[0, 1]) == EVEN / 2
+        True
+    """
+    return (1 - EVEN) * probabilities + EVEN / probabilities.shape[-1]
+
 
 def from_probabilities(
     inputs: np.ndarray, values: np.ndarray, probabilities: np.ndarray

@@ -8,15 +8,20 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.channel import LARGEST, Channel
-from randquant.channels.probabilities import from_probabilities
+from randquant.channels.probabilities import EVEN, from_probabilities, with_even
 from randquant.mechanisms.record import CLIP, INPUTS, MechanismRecord
 from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting, six_digits
+
+RAREST = 2.0**-36
+"""Where a code's probability would be less, a whole number over 2**62 would not tell it well."""
 
 
 def pbm(clip: float, theta: float, trials: int, inputs: int = 65) -> Channel:
     """Poisson binomial mechanism: the input sets the success probability of a binomial law.
 
-    The code is Binomial(trials, 1/2 + theta·x/clip) and decodes without bias.
+    The code is Binomial(trials, 1/2 + theta·x/clip) and decodes without bias. If some code would be
+    rarer than RAREST, a share of 2**-20 of all codes is drawn evenly: certificates can then tell
+    that the others are sums of bits.
 
     Args:
         clip: c, per-coordinate clipping threshold, > 0.
@@ -32,7 +37,7 @@ def pbm(clip: float, theta: float, trials: int, inputs: int = 65) -> Channel:
     Guarantees:
         Unbiased up to float64 rounding.
         The same integers on every IEEE 754 machine.
-        Codes with a probability below 2**-62 keep a weight of one unit.
+        No code is impossible, unless theta is 1/2.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -57,7 +62,11 @@ def pbm(clip: float, theta: float, trials: int, inputs: int = 65) -> Channel:
     scaled = (2 * np.arange(inputs) - (inputs - 1)) / (inputs - 1)  # x / clip
     values = clip / (theta * trials) * (np.arange(trials + 1) - trials / 2)
     success = 0.5 + theta * scaled
-    return from_probabilities(clip * scaled, values, binomial(trials, success, 1 - success))
+    rows = binomial(trials, success, 1 - success)
+    if 0 < rows.min() < RAREST:
+        # What is drawn evenly decodes to zero on average.
+        rows, values = with_even(rows), values / (1 - EVEN)
+    return from_probabilities(clip * scaled, values, rows)
 
 
 def binomial(trials: int, success: np.ndarray, failure: np.ndarray) -> np.ndarray:

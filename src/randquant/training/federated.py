@@ -47,7 +47,7 @@ with linear models and MLPs, and Fashion-MNIST with a small convolutional networ
 
 
 def train(
-    model: nn.Module,
+    model: nn.Module | str,
     clients: Any,
     *,
     loss: Loss = F.cross_entropy,
@@ -99,11 +99,11 @@ def train(
     looked at.
 
     Args:
-        model: any module that maps a batch of features (n, *shape) to one tensor. It stays as it
-            is: a copy is trained.
-        clients: every client's data: a mapping from names, or a sequence, of (features, targets)
-            as tensors or arrays, torch Datasets of such pairs, or columns by name, as partitions
-            of flwr-datasets have.
+        model: any module from a batch of features (n, *shape) to one tensor, a copy of which is
+            trained; or the name of one of `training.models`, with a data set.
+        clients: a mapping from names, or a sequence, of each one's (features, targets): arrays,
+            tensors, torch Datasets of pairs, or columns by name, as flwr-datasets' partitions have.
+            Or a data set of `training.data.datasets`, whose writers are the clients.
         loss: from (output, targets) of a batch to its mean loss.
         test: data to measure accuracy and loss on, in the same forms; None to measure nothing. No
             client's: what is measured on a client's own data is not covered by the guarantee.

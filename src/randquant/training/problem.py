@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from randquant._internal import patterns, validate
+from randquant.training.built_in import by_name
 from randquant.training.clients import (
     ClientSet,
     check_alike,
@@ -96,7 +97,7 @@ class Problem:
 
 
 def problem_of(
-    model: nn.Module,
+    model: nn.Module | str,
     clients: Any,
     *,
     loss: Loss = nn.functional.cross_entropy,
@@ -110,8 +111,10 @@ def problem_of(
     """Check a model, its clients' data and a loss, and put them together.
 
     Args:
-        model: any module that maps a batch of features (n, *shape) to one tensor. It is copied.
-        clients: a mapping or sequence of clients' data, see `examples_of` for their forms.
+        model: any module that maps a batch of features (n, *shape) to one tensor. It is copied. Or
+            the name of a built-in one, with a data set.
+        clients: a mapping or sequence of clients' data, see `examples_of` for their forms. Or a
+            data set, whose writers are the clients, see `by_name`.
         loss: from (output, targets) to the mean loss over a batch.
         test: examples to evaluate the model on, in the same forms.
         parts: patterns such as `head.*`: parameters whose names match one are trained, sent and
@@ -135,12 +138,13 @@ def problem_of(
         TypeError: an argument is of another kind.
         ValueError: nothing can be trained with these; the client is named where it is one's data.
     """
+    module, clients, test = by_name(model, clients, test)
     with seeded(0):  # data sets may draw random numbers when they are read
         everyone = client_set(clients, columns)
         tested = None if test is None else evaluated_on(test, everyone, columns)
         shown = None if public is None else public_examples_of(public, everyone, columns)
     return checked_problem(
-        model, everyone, loss, tested, parts=parts, frozen=frozen, buffers=buffers, public=shown
+        module, everyone, loss, tested, parts=parts, frozen=frozen, buffers=buffers, public=shown
     )
 
 

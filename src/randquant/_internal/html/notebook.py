@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from randquant._internal.html import tables
+
 if TYPE_CHECKING:
     from randquant._internal.html.figures import Figure
 
@@ -29,6 +31,11 @@ class Pictured(ABC):
     @abstractmethod
     def _facts(self) -> Facts:
         """The table that a notebook shows."""
+
+    def _table(self) -> str:
+        """The same table as text."""
+        title, columns, rows = self._facts()
+        return "\n".join([title, "", *tables.text(columns, rows)])
 
     def plot(self) -> Any:
         """Draw it, as an altair chart to look at, to combine and to save.

@@ -1,7 +1,8 @@
 """Settings of a private mechanism from files of Flower, NVFlare, pfl and Opacus.
 
 A file is read as calls: in Python the calls of known classes with literal arguments, in JSON the
-components (`path` and `args`), in TOML and elsewhere settings by name. Nothing is imported or run.
+components (`path` or `name`, and `args`), in TOML and elsewhere settings by name. Nothing is
+imported or run.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def read(path: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
     for name, arguments in calls:
         found = _fields(arguments)
         if name in SPECIAL:
-            found, remarks = SPECIAL[name](found, arguments)
+            sampled = {"rate": given["rate"]} if "rate" in given else {}
+            found, remarks = SPECIAL[name](found, {**arguments, **sampled})
             notes += remarks
         for key, value in found.items():
             if fields.setdefault(key, value) != value and key not in given:
@@ -168,6 +170,8 @@ def _tables(value: Any) -> Iterator[Call]:
         yield from (("history", {"entry": entry}) for entry in value["history"])
         return
     path, arguments = value.get("path") or value.get("class_path"), value.get("args")
+    if isinstance(name := value.get("name"), str) and name in POSITIONS:
+        path = path or name
     if isinstance(path, str):
         yield path.rpartition(".")[2], arguments if isinstance(arguments, dict) else {}
         return
@@ -256,7 +260,7 @@ def _opacus(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
     if arguments.get("poisson_sampling") is False:
         note = "poisson_sampling=False: batches are shuffled, for which no amplification is claimed"
         return {**fields, "sampling": "none", "unit": "example", "trust": "central"}, (note,)
-    sampled = {"sampling": "poisson"} if "rate" in fields else {}
+    sampled = {"sampling": "poisson"} if "rate" in {*fields, *arguments} else {}
     return {**fields, **sampled, "unit": "example", "trust": "central"}, ()
 
 

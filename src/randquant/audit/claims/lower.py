@@ -118,10 +118,15 @@ def _epsilons(
     above = _log_mean(log_ndtr(first - at[:, None]), mass)
     other = _log_mean(log_ndtr(second - at[:, None]), mass)
     other = np.logaddexp(other, math.log(TAIL)) if mass.size > 1 else other
-    slack = 4 * SLACK * (1 + np.abs(above) + np.abs(other)) + error
+    above, other = above - _slack(above, error), other + _slack(other, error)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        left = above - slack + np.log1p(-np.exp(math.log(delta) - above + slack))
-    return np.where(np.isnan(left), -np.inf, left) - other - slack
+        left = above + np.log1p(-np.exp(math.log(delta) - above))
+    return np.where(np.isnan(left), -np.inf, left) - other
+
+
+def _slack(logs: np.ndarray, error: float) -> np.ndarray:
+    """What rounding may have changed in these logarithms."""
+    return 4 * SLACK * (1 + np.abs(logs)) + error
 
 
 def _log_mean(logs: np.ndarray, mass: np.ndarray) -> np.ndarray:

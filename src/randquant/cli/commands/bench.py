@@ -15,6 +15,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.declared import Search
+from randquant._internal.progress import report
 from randquant.channels import wire
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.threads import cores
@@ -128,7 +129,8 @@ def _speeds(
 ) -> dict[str, float]:
     best = dict.fromkeys(contenders, float("inf"))
     for repeat in range(repeats + 1):  # the first is a warm-up: compilation, caches
-        for name, run in contenders.items():
+        for number, (name, run) in enumerate(contenders.items(), repeat * len(contenders)):
+            report(name, number, (repeats + 1) * len(contenders))
             started = time.perf_counter()
             run()
             if repeat:

@@ -102,8 +102,23 @@ class Handshakes:
 
 def checked_way(way: Way, trust: Trust | None) -> Way:
     """The way, if updates under this trust can take it: without sums there is no handshake."""
-    validate.choice("handshake", way, WAYS if trust == "aggregate" else ("apart",))
+    validate.choice("handshake", way, WAYS)
+    if trust != "aggregate" and way == "ahead":
+        raise ValueError(
+            "Expected handshake='ahead' under aggregate trust, got it under local trust, where "
+            "nothing is summed and a round takes one message: leave it out."
+        )
     return way
+
+
+def checked_graph(neighbours: int | None, losses: Losses | None) -> Losses | int | None:
+    """What says how many neighbours a client has; None for all others."""
+    if losses is None:
+        return None if neighbours is None else validate.whole("neighbours", neighbours, low=1)
+    validate.kind("losses", losses, Losses)
+    if neighbours is not None:
+        raise ValueError("Expected neighbours or losses, got both: losses choose them.")
+    return losses
 
 
 def fewest(strategy: Strategy, least: int) -> int:

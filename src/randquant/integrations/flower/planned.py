@@ -108,7 +108,8 @@ def for_target(
     summed = cohort - _spared(cohort, dropouts, trust)
     most = min(rounds, max_participations or rounds)
     validate.whole("max_participations", most, low=1)
-    beside = len(options.get("numbers", ())) + (options.get("clip_quantile") is not None)
+    options["numbers"] = validate.listed("numbers", options.get("numbers", ()))
+    beside = len(options["numbers"]) + (options.get("clip_quantile") is not None)
     delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
     target = Target(
         epsilon, delta, neighboring, bits, trust, clip_norm,

@@ -23,7 +23,7 @@ from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.ahead import Handshakes, Way, checked_way, fewest
+from randquant.integrations.flower.ahead import Handshakes, Way, checked_graph, checked_way, fewest
 from randquant.integrations.flower.eligible import EligibleGrid
 from randquant.integrations.flower.grids import PollingGrid
 from randquant.integrations.flower.history import RoundRow, page, write
@@ -150,12 +150,9 @@ class QuantizedStrategy(Strategy):
         validate.whole("least", self.least, low=mechanism.cohort, why=why)
         if mechanism.trust == "aggregate":
             validate.whole("least", self.least, low=2, why="a sum of one hides nothing")
-        if neighbours is not None and losses is not None:
-            raise ValueError("Expected neighbours or losses, got both: losses choose them.")
         self.neighbours, self.losses, self.step_timeout = neighbours, losses, step_timeout
         self.patience = validate.whole("patience", patience, low=1)
-        graph = neighbours if losses is None else losses
-        way = checked_way(handshake, mechanism.trust)
+        graph, way = checked_graph(neighbours, losses), checked_way(handshake, mechanism.trust)
         self._handshakes = Handshakes(way, self.least, graph, directory)
         self.connect_timeout = validate.real("connect_timeout", connect_timeout, low=0)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds

@@ -170,7 +170,7 @@ class Layout:
         """Refuse a model with running statistics, unless `buffers` says what becomes of them."""
         if self.running and buffers == "refuse":
             first, *others = self.running
-            more = f" and {len(others)} others" if others else ""
+            more = f" and {len(others)} more" if others else ""
             raise ValueError(
                 f"Expected a model without running statistics, got {first}{more}, which are no "
                 f"parameters, and which clipping and noise would destroy: {WAY_OUT}."

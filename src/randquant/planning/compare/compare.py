@@ -94,6 +94,9 @@ class Comparison(Pictured):
     def _facts(self) -> Facts:
         return caption(self), *rows(self)
 
+    def __str__(self) -> str:
+        return self._table()
+
 
 def at_equal_epsilon(
     clip: float,

@@ -28,7 +28,7 @@ def as_text(plan: Plan) -> list[str]:
     lines = [*_target(plan), ""]
     lines += tables.text(COLUMNS, [*rows, *limits])
     if plan.parts:
-        lines += ["", _assumed(plan), *tables.text(PARTS, _parts(plan))]
+        lines += ["", f"{_assumed(plan)}:", *tables.text(PARTS, _parts(plan))]
     missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
     missing += _left_out(plan)
     lines += ["", *missing] if missing else []
@@ -69,7 +69,7 @@ def as_page(plan: Plan) -> str:
     rows = [_typeset(_cells(entry)) for entry in plan.entries if entry.noise is not None]
     limits = [_typeset(_limit(limit.name, limit.noise)) for limit in plan.limits]
     missing = [(e.mechanism, e.remark) for e in plan.entries if e.noise is None]
-    limited = DataTable("Limits", COLUMNS[:5], [row[:5] for row in limits], "compared")
+    limited = DataTable("Limits", COLUMNS[:5], [row[:5] for row in limits], "numbers")
     reasons = DataTable("Out of reach", ("mechanism", "reason"), missing, "claims")
     sections = [
         Section("", [Notes(_target(plan))], columns=False),
@@ -79,8 +79,8 @@ def as_page(plan: Plan) -> str:
         Section("", [reasons] if missing else [], columns=False),
     ]
     if plan.parts:
-        table = DataTable("Fewer coordinates", PARTS, _parts(plan), "compared")
-        sections.append(Section("", [table, Notes([_assumed(plan)])], columns=False))
+        table = DataTable("Fewer coordinates", PARTS, _parts(plan), "numbers")
+        sections.append(Section("", [table, Notes([f"{_assumed(plan)}."])], columns=False))
     if plan.recommended is not None:
         line = CodeLine(code(plan.recommended, plan.need))
         sections.append(Section("Recommended", [line], columns=False))
@@ -116,7 +116,7 @@ def _parts(plan: Plan) -> list[list[str]]:
 def _assumed(plan: Plan) -> str:
     return (
         "With fewer coordinates, if the mean of a round's clipped "
-        f"updates has length {plan.need.mean_norm:g} (* fewest bytes within 5 % of least error):"
+        f"updates has length {plan.need.mean_norm:g} (* fewest bytes within 5 % of least error)"
     )
 
 
@@ -172,7 +172,7 @@ def _cells(entry: Candidate) -> list[str]:
         *_limit(name, entry.noise)[:5],
         f"{entry.bytes_up:,}",
         f"{entry.bytes_plain:,}",
-        f"{entry.bytes_run:.3e}",
+        f"{entry.bytes_run:,}" if entry.bytes_run < 10**10 else f"{entry.bytes_run:.3e}",
         round_up(entry.guarantee.epsilon),
         _settings(entry),
     ]

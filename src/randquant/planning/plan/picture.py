@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Placed(NamedTuple):
-    """A mechanism with its bytes a client and round, and its error of one coordinate."""
+    """A mechanism's label with its bytes a client and round, and its error of one coordinate."""
 
     mechanism: str
     bytes_up: int

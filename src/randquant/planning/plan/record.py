@@ -143,6 +143,11 @@ class Candidate:
     coordinates: int | None = None
     once: int | None = None
 
+    @property
+    def label(self) -> str:
+        """Its name among other candidates."""
+        return self.mechanism if self.once is None else f"{self.mechanism}, one round each"
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -182,7 +187,7 @@ class Plan(Pictured):
 
     def _figures(self) -> list:
         placed = [
-            Placed(entry.mechanism, entry.bytes_up, entry.noise.deviation)
+            Placed(entry.label, entry.bytes_up, entry.noise.deviation)
             for entry in self.entries
             if entry.noise is not None
         ]
@@ -193,7 +198,7 @@ class Plan(Pictured):
     def _facts(self) -> Facts:
         rows = [
             (
-                entry.mechanism + " (recommended)" * (entry is self.recommended),
+                entry.label + " (recommended)" * (entry is self.recommended),
                 f"{entry.noise.deviation:.4g}",
                 f"{entry.bytes_up:,}",
                 round_up(entry.guarantee.epsilon),
@@ -215,6 +220,9 @@ class Plan(Pictured):
         rows += [(e.mechanism, "out of reach", "", "") for e in self.entries if e.noise is None]
         rows += [(limit.name, f"{limit.noise.deviation:.4g}", "", "") for limit in self.limits]
         return f"Plan: {self.verdict}", ("mechanism", "error", "bytes up", "ε ≤"), rows
+
+    def __str__(self) -> str:
+        return "\n\n".join([self._table(), " ".join(self.advice)])
 
     @property
     def mechanism(self) -> UpdateMechanism:

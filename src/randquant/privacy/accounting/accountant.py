@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.progress import report
+from randquant._internal.progress import searching
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.attacks import attacked_epsilon
 from randquant.privacy.accounting.composition.loss import Worlds
@@ -304,8 +304,8 @@ def _by_renyi(
 
     def at(place: int) -> float:
         if place not in bounds:
-            report(f"Rényi order {ORDERS[place]:.4g}", len(bounds), 0)
-            bounds[place] = _composed(releases, ORDERS[place])
+            with searching(f"Rényi order {ORDERS[place]:.4g}", len(bounds)):
+                bounds[place] = _composed(releases, ORDERS[place])
         return epsilon(bounds[place], place)
 
     def may_help(higher: int, best: int, lower: int) -> bool:

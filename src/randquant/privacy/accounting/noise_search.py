@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 
-from randquant._internal.progress import report
+from randquant._internal.progress import searching
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.release import Release
 
@@ -57,9 +57,9 @@ class NoiseSearch:
     def at(self, noise: float) -> float | None:
         """Epsilon at this noise; None if there is no mechanism."""
         if noise not in self.tried:
-            report(f"noise {noise:g}", len(self.tried), 0)
             try:
-                self.tried[noise] = self.measure(self.release(noise))
+                with searching(f"noise {noise:g}", len(self.tried)):
+                    self.tried[noise] = self.measure(self.release(noise))
             except (ValueError, ArithmeticError) as error:
                 # Errors tell where mechanisms can be built; their messages go into the final one.
                 self.tried[noise], self.reasons[noise] = None, str(error)

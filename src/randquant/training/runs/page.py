@@ -62,7 +62,7 @@ def render(
         Equal input gives equal bytes.
     """
     config = run.config
-    title = f"{config.dataset} · {config.model} · {config.mechanism}"
+    title = pictures.titled(config)
     return pages.report(
         title,
         "Federated training report",

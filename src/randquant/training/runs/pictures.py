@@ -18,6 +18,8 @@ from randquant._internal.html.figures import (
 from randquant._internal.html.formatting import minus
 from randquant._internal.html.notebook import Facts
 from randquant.aggregation.alongside import Number
+from randquant.training.config import TrainConfig
+from randquant.training.configured import OWN
 from randquant.training.data import features
 from randquant.training.records import RoundMetrics, RunRecord
 
@@ -53,6 +55,13 @@ class CodeShares:
     rows: Mapping[str, Sequence[float]]
 
 
+def titled(config: TrainConfig) -> str:
+    """A run in a few words; what was passed as objects has no name."""
+    own = config.dataset == config.model == OWN
+    what = "own model and data" if own else f"{config.dataset} · {config.model}"
+    return f"{what} · {'own mechanism' if config.mechanism == OWN else config.mechanism}"
+
+
 def fitted(run: RunRecord) -> list[str]:
     """What features were fitted on, if on anything: printed beside every epsilon."""
     statement = features.statement(run.config, run.summary)
@@ -81,7 +90,8 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
         line_chart("Loss on test data, per round", loss, "round", _loss(run)),
     ]
     charts = charts if run.summary.accuracy is not None else charts[1:]
-    if moving := _points(run, lambda m: m.threshold):
+    moving = _points(run, lambda m: m.threshold)
+    if moving and run.config.clip_quantile is not None:
         title, drawn = "Clipping threshold, per round", [("clip_norm", moving, "c1")]
         charts.append(line_chart(title, drawn, "round", "L2 norm of an update"))
     return [*charts, *_numbers(run), *_spent(run)]
@@ -132,8 +142,7 @@ def facts(run: RunRecord) -> Facts:
         ("upload of a client and round", formatting.size_of(summary.bytes_per_upload)),
         ("features", " ".join(fitted(run))),
     ]
-    title = f"{run.config.dataset} · {run.config.model} · {run.config.mechanism}"
-    return title, ("fact", "value"), [row for row in rows if row[1]]
+    return titled(run.config), ("fact", "value"), [row for row in rows if row[1]]
 
 
 def _loss(run: RunRecord) -> str:

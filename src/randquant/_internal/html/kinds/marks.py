@@ -144,8 +144,8 @@ def _named_levels(figure: ScatterPlot, vertical: Spec) -> Spec:
                 "mark": {
                     "type": "text",
                     "align": "right",
-                    "baseline": "bottom",
-                    "dy": -3,
+                    "baseline": "top",  # marks of what can be reached lie above the line
+                    "dy": 4,
                     "fill": INK,
                 },
                 "encoding": {"x": {"value": "width"}, "text": {"field": "t"}},

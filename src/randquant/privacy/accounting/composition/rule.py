@@ -227,7 +227,8 @@ def _below(p: np.ndarray, q: np.ndarray, total: int, releases: int, delta: float
     # theory/composition.md, Proposition 9: beyond 2**40 a tilt is not found well enough.
     if releases > TILTED_UP_TO or not below.losses.any():
         return by_mean(p, q, total, releases, delta)
-    return _epsilon(below, releases, delta, best_tilt(below, releases, delta))
+    tilts = _tilts(below, releases, delta)
+    return max(_epsilon(below, releases, delta, tilt) for tilt in tilts)
 
 
 def _epsilon(

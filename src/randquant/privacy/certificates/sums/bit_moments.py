@@ -40,7 +40,8 @@ def by_bits(
         log_single: at least the largest log moment of one client.
     """
     bits = Bits.of(channel)
-    if bits is None:
+    # theory/sums.md, Proposition 11: all bits of the others are at ends; none is drawn evenly.
+    if bits is None or bits.even > 0:
         return math.inf
     low, high = (bits.one().weights[v] for v in (0, 1))
     rows = _rows(channel, bits, low, high, neighboring)

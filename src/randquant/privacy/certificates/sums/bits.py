@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant.channels.channel import Channel
+from randquant.channels.probabilities import EVEN
 from randquant.privacy.certificates.sums.classes import SHARES, Classes, by_classes
 from randquant.privacy.certificates.sums.ends import between_ends
 
@@ -40,6 +41,8 @@ the last number: that takes long."""
 class Bits:
     """A channel whose row at vertex v is Binomial(trials, first + v·step), up to rounding.
 
+    Of all rows a share may be spread evenly over the codes.
+
     Attributes:
         trials: t >= 1, how many bits a code is the sum of.
         first, step: whole numbers over `SCALE`; step > 0.
@@ -47,6 +50,7 @@ class Bits:
         narrowest: width of the narrowest cell of inputs.
         error: no weight is further than this from the binomial law's, relatively.
         turned: whether codes are counted from the other end.
+        even: the share that is spread evenly, 0 or EVEN.
     """
 
     trials: int
@@ -56,16 +60,23 @@ class Bits:
     narrowest: float
     error: float
     turned: bool = False
+    even: float = 0.0
 
     @staticmethod
     def of(channel: Channel) -> Bits | None:
         """Read the bits off the rows; None if they are not (nearly) such sums."""
+        plain = Bits._of(channel, 0.0)
+        return Bits._of(channel, EVEN) if plain is None and channel.levels > 2 else plain
+
+    @staticmethod
+    def _of(channel: Channel, even: float) -> Bits | None:
         trials, cells = channel.levels - 1, len(channel.inputs) - 1
         widths = np.diff(channel.inputs)
         weights = channel.weights
         if trials < 1 or widths.min() <= 0 or not weights.all():
             return None
         ends = [_mean(row, channel.denominator) for row in (weights[0], weights[-1])]
+        ends = [(end - even * trials / 2) / (1 - even) for end in ends]
         turned = ends[0] > ends[1]
         if turned:
             weights, ends = weights[:, ::-1], [trials - end for end in ends]
@@ -76,10 +87,10 @@ class Bits:
             return None
         error = 0.0
         for vertex, row in enumerate(weights.tolist()):
-            error = max(error, _off(row, channel.denominator, first + vertex * step))
+            error = max(error, _off(row, channel.denominator, first + vertex * step, even))
             if error > LARGEST_ERROR:
                 return _bent(channel, widths) if trials == 1 else None
-        return Bits(trials, first, step, cells, float(widths.min()), error, turned)
+        return Bits(trials, first, step, cells, float(widths.min()), error, turned, even)
 
     def one(self, beyond: int = 0) -> Channel:
         """One of the bits, for inputs -1 to 1; its ends are moved outward by `beyond` steps."""
@@ -184,7 +195,7 @@ def curvature_of_bits(
     if bits is None:
         return math.inf
     with np.errstate(over="ignore", invalid="ignore"):
-        total = _per_step(bits, clients, order)
+        total = _with_even(bits, clients, order)
         second = _per_step(bits, clients, 2.0) if order < 2 else 0.0
         total *= bits.rounding(order, total, second, clients)
         # theory/vector-sums.md, Proposition 17: a step is at least the narrowest cell apart.
@@ -207,8 +218,29 @@ def _in_all_arrangements(
     ends = np.array([bits.first, bits.first + bits.cells * bits.step]) / SCALE
     ends = 1 - ends if bits.turned else ends
     kinds = np.stack([1 - ends, ends], axis=1)
-    classes = Classes(kinds, SHARES, bits.trials, 4 * bits.error)
+    # theory/vector-sums.md, Proposition 19, codes drawn evenly; a whole number.
+    share = round(SHARES * (1 - bits.even))
+    classes = Classes(kinds, share, bits.trials, 4 * bits.error)
     return by_classes(channel, clients, order, attained, classes)
+
+
+def _with_even(bits: Bits, clients: int, order: float) -> float:
+    """Bound the curvature of codes of which some are drawn evenly, per squared step."""
+    if bits.even == 0:
+        return _per_step(bits, clients, order)
+    # theory/vector-sums.md, Proposition 19, codes drawn evenly: in each group at least so many of
+    # the others draw evenly, and fewer than in the next one.
+    least = sorted({0, 1, clients // 16 + 1, clients // 2 + 1, clients})
+    at_least = [min((clients * bits.even) ** count, 1.0) for count in least[:-1]] + [0.0]
+    longest = (order - 1) * bits.cells**2
+    total = -math.inf
+    for place, after in enumerate(least[1:]):
+        mass = (at_least[place] - at_least[place + 1]) * GROW
+        grown = longest * _per_step(bits, clients - after + 1, order)
+        # Of e^x - 1 the logarithm.
+        grown = grown if grown > 30 else math.log(math.expm1(grown))
+        total = np.logaddexp(total, math.log(mass) + grown if mass > 0 else -math.inf)
+    return float(np.logaddexp(0.0, total)) / longest * GROW
 
 
 def _per_step(bits: Bits, clients: int, order: float) -> float:
@@ -256,12 +288,19 @@ def _mean(row: np.ndarray, total: int) -> float:
     return float(sum(code * int(weight) for code, weight in enumerate(row)) / total)
 
 
-def _off(row: list[int], total: int, bit: int) -> float:
-    """How far a row is from a binomial law at most, relatively; exact integers, rounded up."""
+def _off(row: list[int], total: int, bit: int, even: float) -> float:
+    """How far a row is from a binomial law, partly spread evenly, at most: relatively, rounded up.
+
+    All are exact integers.
+    """
     trials, worst = len(row) - 1, 0.0
+    spread, parts = even.as_integer_ratio()
+    unit = SCALE**trials * (trials + 1) * parts
+    evenly = SCALE**trials * spread * total
     for code, weight in enumerate(row):
-        exact = math.comb(trials, code) * bit**code * (SCALE - bit) ** (trials - code) * total
-        difference = abs(weight * SCALE**trials - exact)
+        law = math.comb(trials, code) * bit**code * (SCALE - bit) ** (trials - code)
+        exact = law * (trials + 1) * (parts - spread) * total + evenly
+        difference = abs(weight * unit - exact)
         # A quotient of integers is rounded once.
         worst = max(worst, difference / exact * GROW)
     return worst

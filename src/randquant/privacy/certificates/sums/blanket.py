@@ -58,6 +58,12 @@ class Blanket:
         """The probability that a client draws from some shape; within 1 unit."""
         return sum(self.shares) / self.denominator
 
+    @property
+    def variance(self) -> float:
+        """What a block is hidden by in the mean, in float64: the variance of what it draws."""
+        shares = zip(self.shapes, self.shares, strict=True)
+        return sum(_variance(shape) * share / self.denominator for shape, share in shares)
+
     def drawing(self, others: int) -> int:
         """How many whole blocks there are of so many others, at least."""
         # theory/sums.md, Proposition 13: of each kind of clients all but block - 1 are in one.

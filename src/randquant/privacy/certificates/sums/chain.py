@@ -5,6 +5,7 @@ Derivation: `docs/theory/sums.md`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ from randquant.privacy.divergence import UNIT
 
 LOST = 1e-300
 """Probabilities below it are taken for 0 while laws are convolved."""
+
+MANY = 2**12
+"""Laws of the sum of so many equal bits, or more, are computed outward from their mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +48,34 @@ class Powers:
 
     def of(self, count: int) -> ChainLaw:
         """The law of the sum of `count` codes."""
+        if count not in self._known and count >= MANY and len(self._known[1].mass) == 2:
+            self._known[count] = _binomial(self._known[1].mass, count, self._lost)
         if count not in self._known:
             # Halves: the error is n log n, where adding one client at a time would make it n^2.
             half = count // 2
             self._known[count] = self.of(half).convolve(self.of(count - half), self._lost)
         return self._known[count]
+
+
+def _binomial(row: np.ndarray, count: int, lost: float) -> ChainLaw:
+    """The law of the sum of many bits with these probabilities, both positive."""
+    total = float(row.sum())
+    mode = min(int((count + 1) * row[1] / total), count)
+    # theory/vector-sums.md, Proposition 8: beyond, all is below 1e-300.
+    reach = math.isqrt(350 * count) + 2
+    below = np.arange(mode, max(mode - reach, 0), -1)
+    above = np.arange(mode, min(mode + reach, count))
+    odds = row[1] / row[0]
+    parts = [
+        np.cumprod(below / ((count - below + 1) * odds))[::-1],
+        np.ones(1),
+        np.cumprod((count - above) * odds / (above + 1)),
+    ]
+    mass = np.concatenate(parts)
+    mass *= total**count / mass.sum()
+    some = np.flatnonzero(mass >= lost)
+    first, last = int(some[0]), int(some[-1])
+    return ChainLaw(mode - len(below) + first, mass[first : last + 1])
 
 
 def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[ChainLaw]:

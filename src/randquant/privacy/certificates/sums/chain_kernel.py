@@ -1,4 +1,4 @@
-"""Compiled: convolution of laws, and curvature between two neighbouring laws of a chain."""
+"""Compiled: convolution of laws, and curvature that two laws attain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SERIES = 14
 """Terms of the series of G near 1; what they leave out is below one unit where they are used."""
 
 LARGEST_POWER = 600.0
-"""Powers of a ratio are cut off at e to this, which only lowers G: bounds from above stay below."""
+"""Powers of a ratio are cut off at e to this, which only lowers G."""
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -56,13 +56,12 @@ def convolved(first, second):
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def curvatures(first, second, keep, sign, error, order, parts, out):
-    """Fill found (parts + 1, parts + 1): sum_z d(z)^2 C(p_i(z), p_j(z)), over z with mass.
+def attained(first, second, keep, error, order, parts, out):
+    """Fill out (parts + 1, parts + 1): at most sum_z d(z)^2 C(p_i(z), p_j(z)), at every order.
 
     Args:
         first, second: (L,) laws, each entry within a relative `error` of the truth.
         keep: entries below it in both laws are left out.
-        sign: +1 to raise d = |second - first| by what rounding may have taken, -1 to lower it.
         order, parts: p_i = first + i/parts · (second - first); C of `docs/theory/vector.md`.
     """
     out[:] = 0.0
@@ -74,7 +73,7 @@ def curvatures(first, second, keep, sign, error, order, parts, out):
             continue
         change = b - a
         # theory/vector-sums.md, Proposition 9: errors of both laws, 1.25 times counted.
-        steep = max(abs(change) + sign * 2.5 * error * max(a, b), 0.0)
+        steep = max(abs(change) - 2.5 * error * max(a, b), 0.0)
         for i in range(parts + 1):
             # A mix with positive parts: within 3 units of itself, however much larger an end is.
             p[i] = (parts - i) / parts * a + i / parts * b
@@ -90,8 +89,7 @@ def curvatures(first, second, keep, sign, error, order, parts, out):
                         series = 1.0 + (order - (2.0 + k)) / (k + 3.0) * z1 * series
                     g = 0.5 * order * series
                 else:
-                    # theory/vector-sums.md, Propositions 6 and 10: no such power is reached in a
-                    # bound.
+                    # theory/vector-sums.md, Proposition 6.
                     power = min(above * math.log(ratio), LARGEST_POWER)
                     g = (ratio * math.expm1(power) / above - z1) / (z1 * z1)
                 out[i, j] += steep * inverse[j] * steep * g  # a square could underflow

@@ -171,8 +171,9 @@ class _Search:
         groups = [(self.others, self.others, 0.0)]
         if classes.share < SHARES:
             depth = 60 + order * self.loss
-            drawn = LogBinomial.of(self.others, classes.share, SHARES, depth)
+            drawn = LogBinomial.of(self.others // classes.draws, classes.share, SHARES, depth)
             groups = drawn.groups(GROUPS if classes.block == 1 else BLOCKS)
+            groups = [(a * classes.draws, b * classes.draws, mass) for a, b, mass in groups]
         spread = float((self.places @ codes**2 - (self.places @ codes) ** 2).max())
         outcomes = min(length, 20 * math.sqrt(clients * spread) + 20) * len(groups)
         # The blocks are as small as can be afforded, and then the grid as fine.
@@ -230,9 +231,10 @@ class _Search:
         for mass, laws in self.known:
             worst = [np.zeros(1), np.zeros(1)]
             # The last is the one with most at the left end, or near the middle: a mirrored group.
-            for done, lines in enumerate(laws[::-every]):
+            chosen = laws[::-every]
+            for done, lines in enumerate(chosen):
                 if done % 64 == 0:
-                    report("how the others are spread", done, 0)
+                    report("how the others are spread", done, len(chosen))
                 found = grid.evaluate(lines, self.loss)
                 worst = [np.maximum(one, two) for one, two in zip(worst, found, strict=True)]
             if self.mirrored:

@@ -15,8 +15,9 @@ import numpy as np
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.chain import ChainLaw, rounding, sums
-from randquant.privacy.certificates.sums.chain_kernel import curvatures
+from randquant.privacy.certificates.sums.chain_kernel import attained
 from randquant.privacy.certificates.sums.kappa_blanket import by_blanket
+from randquant.privacy.certificates.sums.pairs_kernel import curvatures
 from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rounding import (
     between,
@@ -26,6 +27,7 @@ from randquant.privacy.certificates.sums.rounding import (
     log_keep,
     ratios,
     slack,
+    spent,
 )
 from randquant.privacy.certificates.vector import Kappa, kappa
 from randquant.privacy.divergence import UNIT
@@ -84,6 +86,7 @@ class _Ends:
         self.ratio, self.loss = largest_ratio(rows[:, self.used])
         self.log_keep = log_keep(self.length, self.loss, order)
         self.slack = slack(self.error, self.loss, order)
+        self.spent = spent(self.length, self.loss, order)
 
     def run(self, alone: Kappa) -> Kappa:
         if not fits(self.log_keep, self.error, self.loss, self.order):
@@ -95,9 +98,7 @@ class _Ends:
         for done in range(0, self.arrangements, size):
             report("how the others are spread", done, self.arrangements)
             group = list(itertools.islice(pairs, size))
-            grids = np.empty((len(group), parts + 1, parts + 1))
-            for pair, grid in zip(group, grids, strict=True):
-                self._fill(pair, +1, parts, grid)
+            grids = np.stack([self._raised(pair, parts) for pair in group])
             # Both figures rise with every entry of a grid: neighbouring grids are nearly the same.
             highest = grids.max(axis=0)
             upper = max(upper, self._bound(highest))
@@ -111,7 +112,8 @@ class _Ends:
         lower = 0.0
         if pair is not None:
             grid = np.empty((parts + 1, parts + 1))
-            self._fill(pair, -1, parts, grid)
+            keep = math.exp(self.log_keep)
+            attained(*pair, keep, self.error, self.order, parts, grid)
             # theory/vector-sums.md, Propositions 6 and 9: twice the slack, for what was computed is
             # not the truth but within `slack` of it.
             lower = float(ratios(grid * (1 - 2 * self.slack), self.order)[i, j])
@@ -131,16 +133,30 @@ class _Ends:
         mirrored = np.array_equal(self.channel.weights[0], self.channel.weights[1][::-1])
         return (self.clients + 1) // 2 if mirrored else self.clients
 
-    def _fill(self, pair, sign: int, parts: int, grid: np.ndarray) -> None:
-        keep = math.exp(self.log_keep)
-        curvatures(pair[0], pair[1], keep, float(sign), self.error, self.order, parts, grid)
+    def _raised(self, pair: tuple[np.ndarray, np.ndarray], parts: int) -> np.ndarray:
+        """(parts + 1, parts + 1): S between points of the way, differences raised."""
+        some = np.maximum(*pair) >= math.exp(self.log_keep)
+        first, second = (law[some] for law in pair)
+        at = np.arange(parts + 1)[:, None]
+        # A mix with positive parts: within 3 units of itself, however much larger an end is.
+        rows = (parts - at) / parts * first + at / parts * second
+        grown = np.exp((self.order - 1) * np.log(rows / first))
+        # theory/vector-sums.md, Proposition 9: errors of both laws, 1.25 times counted.
+        steep = np.abs(second - first) + 2.5 * self.error * np.maximum(first, second)
+        start = np.arange((parts + 1) ** 2 + 1)
+        grid = np.empty(len(start) - 1)
+        curvatures(
+            rows, grown, steep[None], *divmod(start[:-1], parts + 1), np.zeros_like(start), start,
+            self.order, self.error, grid, np.empty(0),
+        )  # fmt: skip
+        return grid.reshape(parts + 1, parts + 1)
 
     def _bound(self, grid: np.ndarray) -> float:
         """Upper bound of D over squared distance in units of the way, for one set of others."""
         parts, above = len(grid) - 1, self.order - 1
         # Outcomes with hardly any mass may add this to every entry.
         rest = left_out(self.length, self.log_keep, self.loss, self.order) * (self.ratio - 1) ** 2
-        raised = grid * (1 + self.slack) + rest
+        raised = grid * (1 + self.slack + self.spent) + rest
         corners = [raised[:-1, :-1], raised[:-1, 1:], raised[1:, :-1], raised[1:, 1:]]
         if 2 < self.order < 3:  # the one case that is not convex in p
             corners = [corner * self._bent(parts)[:, None] for corner in corners]

@@ -12,7 +12,7 @@ import numpy as np
 
 from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.sums.pairs_kernel import bounds_of_boxes, curvatures
-from randquant.privacy.certificates.sums.rounding import slack
+from randquant.privacy.certificates.sums.rounding import slack, spent
 from randquant.privacy.divergence import UNIT
 
 LOOSE = 2.0**-6
@@ -133,13 +133,11 @@ class PairGrid:
             rows, grown, lines.slopes(), *pairs, self._low, self._start, order, lines.error,
             curvature, moments,
         )  # fmt: skip
-        # theory/vector-sums.md, Proposition 18: `slack` of each term, what powers cost beside,
-        # and a sum of so many.
-        raised = 1 + slack(lines.error, loss, order) + (rows.shape[1] + 64) * UNIT
-        raised += 5000 * (order + 1) * (20 * loss + 7) * UNIT * max(1, 1 / (order - 1))
+        # theory/vector-sums.md, Proposition 18.
+        raised = 1 + slack(lines.error, loss, order) + spent(rows.shape[1], loss, order)
         if 2 < order < 3:  # the one case that is not convex in p: theory/vector.md, Proposition 4
             part = np.diff(np.log(rows), axis=0)[np.diff(used) == 1]
-            spread = float(np.abs(part).max()) + 4 * lines.error
+            spread = float(np.abs(part).max(initial=0.0)) + 4 * lines.error
             bent = math.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (order - 2))
             curvature *= bent * (1 + 512 * UNIT)
         # theory/vector-sums.md, Proposition 10: what is left out of a moment.

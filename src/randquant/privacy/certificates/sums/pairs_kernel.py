@@ -29,7 +29,7 @@ def curvatures(rows, grown, steep, first, second, low, start, order, error, out,
         start: (N + 1,) where the cells of each pair begin in `out`.
         error: relative, of the probabilities.
         out: gets the sums.
-        moments: (N,), gets the sums of (p_i - p_j)^2 C(p_i, p_j).
+        moments: (N,), gets the sums of (p_i - p_j)^2 C(p_i, p_j); (0,) where they are not wanted.
     """
     inverse, fallen = 1.0 / rows, 1.0 / grown
     growth, terms = np.empty(rows.shape[1]), np.empty(rows.shape[1])
@@ -37,12 +37,13 @@ def curvatures(rows, grown, steep, first, second, low, start, order, error, out,
         i, j = first[pair], second[pair]
         p, q, over = rows[i], rows[j], inverse[j]
         _grow(p, over, grown[i], fallen[j], order, growth)
-        # theory/vector-sums.md, Propositions 9 and 11: raised; of rare outcomes neither squares
-        # underflow nor quotients overflow.
-        for z in range(terms.shape[0]):
-            change = abs(p[z] - q[z]) + (2.5 * error + 2.0**-50) * max(p[z], q[z])
-            terms[z] = change * over[z] * growth[z] * change
-        moments[pair] = _total(terms)
+        if moments.shape[0]:
+            # theory/vector-sums.md, Propositions 9 and 11: raised; of rare outcomes neither
+            # squares underflow nor quotients overflow.
+            for z in range(terms.shape[0]):
+                change = abs(p[z] - q[z]) + (2.5 * error + 2.0**-50) * max(p[z], q[z])
+                terms[z] = change * over[z] * growth[z] * change
+            moments[pair] = _total(terms)
         for at in range(start[pair], start[pair + 1]):
             slope = steep[low[pair] + at - start[pair]]
             for z in range(terms.shape[0]):

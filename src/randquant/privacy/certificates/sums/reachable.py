@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.sums.chain import LOST, Powers, rounding
-from randquant.privacy.certificates.sums.chain_kernel import curvatures
+from randquant.privacy.certificates.sums.chain_kernel import attained
 from randquant.privacy.certificates.sums.rounding import (
     LOG_PRECISE,
     PRECISE,
@@ -79,7 +79,7 @@ def reached(channel: Channel, clients: int, order: float) -> Reached:
     for _, ends, vertex in tried:
         pair = [np.convolve(_row(channel, at), others[vertex]) for at in ends]
         # Leaving outcomes out, lowering d and cutting powers all make S smaller.
-        curvatures(pair[0], pair[1], keep, -1.0, error, order, 1, grid)
+        attained(pair[0], pair[1], keep, error, order, 1, grid)
         over = ratios(grid * part, order) / (ends[1] - ends[0]) ** 2
         # In a cell the curvature at one input is approached; further apart two are needed.
         if np.any((ends[0] < inputs) & (inputs < ends[1])):

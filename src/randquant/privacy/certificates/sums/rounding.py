@@ -58,6 +58,13 @@ def slack(error: float, loss: float, order: float) -> float:
     return 4 * (order + 4) * relative + (4000 + (64 + 400 * loss) * order) * UNIT
 
 
+def spent(outcomes: int, loss: float, order: float) -> float:
+    """Relative error, beside `slack`, of S summed over outcomes by powers of one row's ratios."""
+    # theory/vector-sums.md, Proposition 18: what powers cost, and a sum of so many.
+    powers = 5000 * (order + 1) * (20 * loss + 7) * max(1, 1 / (order - 1))
+    return (powers + outcomes + 64) * UNIT
+
+
 def fits(log_least: float, error: float, loss: float, order: float) -> bool:
     """Whether float64 holds all outcomes that count, and rounding hardly matters."""
     # theory/vector-sums.md, Proposition 10: a kept outcome is precise in every row.

@@ -17,6 +17,9 @@ from randquant.privacy.certificates.sums.reachable import endless, reached
 from randquant.privacy.certificates.sums.rounding import between
 from randquant.privacy.certificates.vector import Kappa, kappa
 
+GIVEN_UP = 4.0
+"""A bound of bits so many times what is attained, or infinite, is compared with one of blankets."""
+
 
 def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     """Bound the Rényi divergence of a sum of codes by the squared distance of one input.
@@ -68,10 +71,10 @@ def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
         # theory/vector-sums.md, Proposition 17, where a code is a sum of bits.
         lower, witness = reached(channel, counted, order)
         upper = curvature_of_bits(channel, counted, order, lower)
-        if math.isinf(upper):
-            found = by_blanket(channel, counted, order, alone)
-        else:
-            found = between(lower, witness, upper, alone)
+        found = between(lower, witness, upper, alone)
+        if upper > GIVEN_UP * lower:
+            blanket = by_blanket(channel, counted, order, alone)
+            found = min(found, blanket, key=lambda each: each.upper)
     # theory/vector-sums.md, Proposition 1: what fewer clients attain, more need not.
     lower = found.lower if clients <= LARGEST_SUM else 0.0
     return Kappa(lower, found.upper, order, found.witness)
