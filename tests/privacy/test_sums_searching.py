@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.privacy.certificates.sums import bell, blocks, hardest, kernel, pairs
+from randquant.privacy.certificates.sums import bell, blocks, hardest, kernel, pairs_kernel
 
 
 def last_first(vertices, several):
@@ -40,7 +40,7 @@ def test_a_box_is_bounded_everywhere_in_it(ahead, seed):
     between, first, second, above = 0.3, *draw.uniform(0.05, 0.6, 2), 3.0
     # Roots of the curvature and of the moment, as in theory/vector-sums.md, Proposition 23.
     powers, place = (1 / 2, 1 / 3), (ahead, between, first, second)
-    bound = pairs._inside.py_func(mixed, corners, True, *place, powers, above)
+    bound = pairs_kernel._inside.py_func(mixed, corners, True, *place, powers, above)
     assert math.isfinite(bound)
     for s, t in itertools.product(np.linspace(0, 1, 33), repeat=2):
         apart = first * (1 - s) + second * t if ahead < 0 else first * s + second * (1 - t)
@@ -53,7 +53,7 @@ def test_a_box_is_bounded_everywhere_in_it(ahead, seed):
         assert min(close, far) / (above * near**2) <= bound * (1 + 1e-12)
     # Where nothing but the distance differs, the nearest place has the bound.
     flat, free = np.full((2, 2), 20.0**0.5), np.full((2, 2), 1e9)
-    bound = pairs._inside.py_func(flat, free, True, *place, powers, above)
+    bound = pairs_kernel._inside.py_func(flat, free, True, *place, powers, above)
     nearest = math.log1p(above * 20 * between**2) / (above * between**2)
     assert bound == pytest.approx(nearest, rel=1e-9, abs=0)
 

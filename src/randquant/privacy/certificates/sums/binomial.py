@@ -108,8 +108,8 @@ class LogBinomial:
             for start, end in zip(starts, ends, strict=True)
         ]
 
-    def tops(self) -> list[tuple[int, float]]:
-        """Cut 0..trials into groups: (least, log of at least its mass), the largest first.
+    def tops(self) -> list[tuple[int, int, float]]:
+        """Cut 0..trials into groups: (least, greatest, log of at least its mass), largest first.
 
         Values near `trials` are groups of their own, down to the hardly likely ones. With h
         decreasing, E[h(K)] <= sum mass·h(least).
@@ -121,7 +121,7 @@ class LogBinomial:
             start = max(end - wide, 0)
             mass = self._between(start, end)
             if mass > -math.inf:
-                found.append((start, mass))
+                found.append((start, end - 1, mass))
             end = start
         return found
 

@@ -88,7 +88,7 @@ def _fitted(
     if least <= 0:
         return None  # some row is always the same code
     # A shape is whatever its integers say.
-    shapes = [_bell(share * least) for share in variances]
+    shapes = [bell(share * least) for share in variances]
     if max(len(shape) for shape in shapes) > size * (channel.levels - 1) + 1:
         return None
     bells = [shape / shape.sum() for shape in shapes]
@@ -113,7 +113,8 @@ def _common(laws: list[np.ndarray], bells: list[np.ndarray], first: float) -> np
     return least
 
 
-def _bell(variance: float) -> np.ndarray:
+def bell(variance: float) -> np.ndarray:
+    """Normal noise, cut off: whole numbers."""
     reach = max(int(REACH * math.sqrt(variance)), 1)
     bell = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * variance))
     return np.ceil(bell * 2**SHAPE_BITS).astype(np.int64)
@@ -131,13 +132,13 @@ def _shares(law: np.ndarray, bells: list[np.ndarray], first: float) -> np.ndarra
 
     if law.min() <= 0:
         return np.zeros(len(bells))
-    counts = [len(law) - len(bell) + 1 for bell in bells]
+    counts = [len(law) - len(shape) + 1 for shape in bells]
     each = np.repeat(np.eye(len(bells)), counts, axis=1)
     cover = np.zeros((len(law), sum(counts)))
     columns = iter(cover.T)
-    for bell, count in zip(bells, counts, strict=True):
+    for shape, count in zip(bells, counts, strict=True):
         for start in range(count):
-            next(columns)[start : start + len(bell)] = bell
+            next(columns)[start : start + len(shape)] = shape
     # Relative to the law, as a solver's tolerance is absolute.
     cover /= law[:, None]
     solution = linprog(

@@ -63,6 +63,8 @@ class Classes:
         draws: how many of them, independent, a client's code is the sum of.
         error: relative, of the client's own rows, beside that of floats.
         block: how many clients send one of them together, shifted by what their inputs decide.
+        bells: laws that are under the rest of every row, shifted: of what sends none of `rows`.
+        bell_shares: whole numbers over SHARES, how much of each.
     """
 
     rows: np.ndarray
@@ -70,6 +72,8 @@ class Classes:
     draws: int = 1
     error: float = 0.0
     block: int = 1
+    bells: tuple[np.ndarray, ...] = ()
+    bell_shares: tuple[int, ...] = ()
 
     @staticmethod
     @functools.lru_cache(maxsize=64)

@@ -27,11 +27,21 @@ from randquant.privacy.certificates.sums.mixture import add_trimmed, table
 from randquant.privacy.certificates.sums.rows import Rows
 from randquant.privacy.divergence import UNIT
 
-MOST, THREE = 300, 110
-"""Others to whom this is applied, and to whom a third kind is: beyond, arrangements are many."""
+FAINT = 2.0**-8
+"""By this share of what is attained, at most, a bound may rise for less work."""
+
+MOST, THREE, FEW, STEEP = 300, 110, 40, 6.0
+"""Others to whom this is applied; to whom bells or a third kind are; to whom both are; and the
+order above which bells hide more than a third kind does. Beyond, arrangements are many."""
+
+FEW_BELLS, MANY_BELLS = (0.5, 0.15, 0.04), (0.25,)
+"""Variances of the bells of few others, and of more, over the least of a block."""
 
 Blocks = tuple[tuple[Classes, int], ...]
 """Kinds of blocks, and how many blocks of their size there are."""
+
+Counts = tuple[tuple[int, ...], ...]
+"""Of each size, how many blocks send a kind, and how many each of the bells."""
 
 
 def by_kinds(channel: Channel, rows: Rows, others: int, order: float, log_single: float) -> float:
@@ -45,49 +55,109 @@ def by_kinds(channel: Channel, rows: Rows, others: int, order: float, log_single
         log_single: at least the largest log moment of one client.
     """
     # theory/sums.md, Proposition 2: counting on fewer others would be a bound, but a poor one.
-    blocks = _blocks(channel, others) if others <= MOST else ()
+    blocks = _blocks(channel, others, order) if others <= MOST else ()
     if not blocks or np.isinf(log_single):
         return log_single
-    floor, depth = floor_for(rows, log_single), 60 + log_single
-    noises = [_Kinds(kinds, floor) for kinds, _ in blocks]
-    drawn = [LogBinomial.of(count, kinds.share, SHARES, depth).tops() for kinds, count in blocks]
-    # theory/sums.md, Proposition 14: mirrored arrangements have the mirrored pairs' moments.
-    mirror = rows.mirror and all(each.mirror for each in noises)
-    turn = np.arange(len(rows.weights))
-    turn[: rows.vertices] = turn[: rows.vertices][::-1]
-    total, done = np.full(rows.allowed.shape, -np.inf), 0
-    # For the progress that is shown: about how many arrangements there will be.
-    ways = sum(
-        _ways(noises, [least for least, _ in groups]) for groups in itertools.product(*drawn)
-    )
-    ways = ways // 2 + 1 if mirror else ways
-    for groups in itertools.product(*drawn):
-        worst = np.full(rows.allowed.shape, -np.inf)
-        for noise in _arranged(noises, [least for least, _ in groups], mirror):
-            if done % 64 == 0:
-                report("how the others' blocks are spread", done, ways)
-            done += 1
-            # theory/sums.md, Propositions 7 and 8.
-            moments = table(rows, noise, order)[0]
-            worst = np.maximum(worst, add_trimmed(moments, noise.trimmed, noise.floor, log_single))
-        if mirror:
-            worst = np.maximum(worst, worst[np.ix_(turn, turn)])
+    worst = _Worst(rows, blocks, order, log_single)
+    depth = 60 + log_single
+    groups = []
+    for drawn in itertools.product(*(list(_drawn(*each, depth)) for each in blocks)):
+        counts, masses = zip(*drawn, strict=True)
+        groups.append((sum(masses) + 8 * UNIT, counts))
+    # If all blocks send a kind, which is the first group: a bound may rise by so much.
+    attained = float(worst.of(groups[0][1], -math.inf).max())
+    spare = math.expm1(min(attained, 700.0)) * FAINT
+    total = np.full(rows.allowed.shape, -np.inf)
+    for at, (mass, counts) in enumerate(sorted(groups)):
+        if at % 64 == 0:
+            report("how the others' blocks are spread", at, len(groups))
+        moments = worst.of(counts, math.log(spare) - mass if spare > 0 else -math.inf)
+        if moments is not worst.known.get(counts):
+            spare -= math.exp(mass + float(moments.max()))
         # theory/sums.md, Proposition 14: a mean over how many blocks draw a kind.
-        total = np.logaddexp(total, worst + sum(mass for _, mass in groups) + 8 * UNIT)
+        total = np.logaddexp(total, moments + mass)
     largest = float(total.max())
     # Each addition costs 16 units at most; smaller sums on the way count by their share only.
-    many = 4 + len(list(itertools.product(*drawn)))
-    return min(largest + 16 * many * UNIT * (1 + abs(largest)), log_single)
+    return min(largest + 16 * (len(groups) + 4) * UNIT * (1 + abs(largest)), log_single)
 
 
-def _blocks(channel: Channel, others: int) -> Blocks:
+class _Worst:
+    """Of so many blocks that send a kind, and so many that send a bell, the worst arrangement."""
+
+    def __init__(self, rows: Rows, blocks: Blocks, order: float, log_single: float):
+        floor = floor_for(rows, log_single)
+        self.rows, self.order, self.log_single = rows, order, log_single
+        self.noises = [_Kinds(kinds, floor) for kinds, _ in blocks]
+        # theory/sums.md, Proposition 14: mirrored arrangements have the mirrored pairs' moments.
+        self.mirror = rows.mirror and all(each.mirror for each in self.noises)
+        self.turn = np.arange(len(rows.weights))
+        self.turn[: rows.vertices] = self.turn[: rows.vertices][::-1]
+        self.known: dict[Counts, np.ndarray] = {}
+        most = blocks[0][1]
+        self.steps = (most + 1, *sorted({max(most // part, 1) for part in (2, 4, 8)}, reverse=True))
+
+    def of(self, counts: Counts, most: float) -> np.ndarray:
+        """(R, R) log moments of all pairs, at least; of fewer blocks where that is below `most`."""
+        # theory/sums.md, Proposition 4: fewer of any shape hide less. First of one size alone.
+        for step in self.steps:
+            first = counts[0][0] // step * step
+            fewer = ((first, *(0 for _ in counts[0][1:])), *((0,) * len(c) for c in counts[1:]))
+            if self._exactly(fewer).max() < most:
+                return self._exactly(fewer)
+        return self._exactly(counts)
+
+    def _exactly(self, counts: Counts) -> np.ndarray:
+        if counts in self.known:
+            return self.known[counts]
+        worst = np.full(self.rows.allowed.shape, -np.inf)
+        for noise in _arranged(self.noises, counts, self.mirror):
+            # theory/sums.md, Propositions 7 and 8.
+            moments = table(self.rows, noise, self.order)[0]
+            moments = add_trimmed(moments, noise.trimmed, noise.floor, self.log_single)
+            worst = np.maximum(worst, moments)
+        if self.mirror:
+            worst = np.maximum(worst, worst[np.ix_(self.turn, self.turn)])
+        self.known[counts] = worst
+        return worst
+
+
+def _drawn(kinds: Classes, blocks: int, depth: float) -> Iterator[tuple[tuple[int, ...], float]]:
+    """How many of so many blocks send a kind, and each of the bells, at least; log of the mass."""
+    shares = (kinds.share, *kinds.bell_shares)
+    for least, _, mass in LogBinomial.of(blocks, sum(shares), SHARES, depth).tops():
+        for counts, part in _split(least, shares, depth):
+            # theory/sums.md, Proposition 10: both carry spare units for their sum; 8 more.
+            yield counts, min(mass + part, 0.0) + 8 * UNIT
+
+
+def _split(
+    total: int, shares: tuple[int, ...], depth: float
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """How so many blocks are divided among the kinds and the bells."""
+    if len(shares) == 1:
+        yield (total,), 0.0
+        return
+    # theory/sums.md, Proposition 4: a group counts its least, and total less its greatest beside.
+    for least, greatest, mass in LogBinomial.of(total, shares[0], sum(shares), depth).tops():
+        for counts, part in _split(total - greatest, shares[1:], depth):
+            yield (least, *counts), mass + part
+
+
+def _blocks(channel: Channel, others: int, order: float) -> Blocks:
     """The blocks that hide most: almost all of one size, and one or two that hold the rest."""
     best: tuple[float, Blocks] = (0.0, ())
     fitting = [size for size in fitting_sizes(channel) if size <= others]
     for size in fitting[-2:]:
         several = []
         for each, count in _sizes(others, size, fitting).items():
-            kinds = kinds_of_blocks(channel, each, others <= THREE)
+            # Counts multiply: of the blocks that are left over only those of very few have bells.
+            bells = each == size or others < 5 * size
+            if others <= FEW and bells:
+                kinds = kinds_of_blocks(channel, each, True, FEW_BELLS)
+            elif order > STEEP and others <= THREE and bells:
+                kinds = kinds_of_blocks(channel, each, False, MANY_BELLS)
+            else:
+                kinds = kinds_of_blocks(channel, each, others <= (THREE if order <= STEEP else FEW))
             if kinds is not None:
                 several.append((kinds, count))
         hidden = sum(kinds.share * count * least_variance(kinds.rows) for kinds, count in several)
@@ -119,34 +189,31 @@ class _Kinds:
         self.mirror = np.array_equal(kinds.rows, kinds.rows[::-1, ::-1])
         if len(kinds.rows) == 3:  # left, right, middle
             self.mirror = np.array_equal(kinds.rows[[1, 0, 2]], kinds.rows[:, ::-1])
-        self.known = [[Law.nothing(floor)] for _ in self.single]
+        zeros = [np.zeros(len(bell), np.int64) for bell in kinds.bells]
+        bells = zip(kinds.bells, zeros, strict=True)
+        self.bells = [Law(bell, zero, 1.0, 0.0, floor) for bell, zero in bells]
+        self.known = [[Law.nothing(floor)] for _ in self.single + self.bells]
 
-    def arrangements(self, blocks: int) -> list[tuple[int, ...]]:
-        """How many blocks are of each kind, in all ways."""
-        kinds = len(self.single)
+    def arrangements(self, drawn: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """How many blocks are of each kind, in all ways, and how many send each bell."""
+        kinds, (blocks, *bells) = len(self.single), drawn
         found = []
         for cuts in itertools.combinations(range(blocks + kinds - 1), kinds - 1):
             ends = (-1, *cuts, blocks + kinds - 1)
-            found.append(tuple(b - a - 1 for a, b in itertools.pairwise(ends)))
+            found.append((*(b - a - 1 for a, b in itertools.pairwise(ends)), *bells))
         return found
 
     def of(self, counts: tuple[int, ...]) -> Law:
-        """The law of the sum of counts[j] blocks of kind j."""
+        """The law of the sum of so many blocks of each kind, and of each bell."""
         law = self.known[0][0]
-        for single, known, count in zip(self.single, self.known, counts, strict=True):
+        for single, known, count in zip(self.single + self.bells, self.known, counts, strict=True):
             while len(known) <= count:
                 known.append(known[-1] * single)
             law = law * known[count]
         return law
 
 
-def _ways(noises: list[_Kinds], blocks: list[int]) -> int:
-    """How many arrangements there are, mirrored ones counted twice."""
-    kinds = [len(noise.single) for noise in noises]
-    return math.prod(math.comb(n + k - 1, k - 1) for n, k in zip(blocks, kinds, strict=True))
-
-
-def _arranged(noises: list[_Kinds], blocks: list[int], mirror: bool) -> Iterator[Law]:
+def _arranged(noises: list[_Kinds], blocks: Counts, mirror: bool) -> Iterator[Law]:
     """Laws of the sum of so many blocks of each size, in all arrangements."""
     several = [noise.arrangements(count) for noise, count in zip(noises, blocks, strict=True)]
     for counts in itertools.product(*several):
