@@ -85,8 +85,8 @@ def _no_more(need: Need) -> list[str]:
     excess = one_bit_excess(codes, need.setting.sharing, multiplier, distance)
     percent = 100 * (math.sqrt(1 + excess) - 1)
     sentences = [
-        f"One bit a coordinate needs about {percent:.2g} % more noise than Gaussian noise would: "
-        "more bits a coordinate can win back no more than that."
+        f"Bounds aside, one bit a coordinate needs about {percent:.2g} % more noise than Gaussian "
+        "noise would: more bits a coordinate can win back no more than that."
     ]
     if need.trust == "aggregate" and need.cohort < need.population:
         sentences.append(
