@@ -139,7 +139,8 @@ class PairGrid:
         raised += 5000 * (order + 1) * (20 * loss + 7) * UNIT * max(1, 1 / (order - 1))
         if 2 < order < 3:  # the one case that is not convex in p: theory/vector.md, Proposition 4
             part = np.diff(np.log(rows), axis=0)[np.diff(used) == 1]
-            spread = float(np.abs(part).max()) + 4 * lines.error
+            # Of a rare group every outcome may be left out: then nothing is bent.
+            spread = float(np.abs(part).max(initial=0.0)) + 4 * lines.error
             bent = math.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (order - 2))
             curvature *= bent * (1 + 512 * UNIT)
         # theory/vector-sums.md, Proposition 10: what is left out of a moment.
