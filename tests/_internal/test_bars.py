@@ -96,3 +96,9 @@ def test_a_command_reports_its_work(monkeypatch):
     assert cli.main([*line.split(), "--mechanisms", "gaussian"]) == 0
     assert ("gaussian", 0, 1) in seen
     assert seen[-1][1:] == (1, 1)
+
+
+def test_programs_without_a_console_show_none(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    with waiting(True):
+        report("certifying", 1, 4)

@@ -68,16 +68,19 @@ def test_a_node_sets_its_own_limit():
     assert set(refusals(grid)) == {3}
 
 
-def test_what_is_spent_between_the_first_step_and_the_upload_counts():
-    """A client that agreed to a sum and answered others since refuses its upload."""
+def test_what_is_spent_between_the_first_step_and_the_upload_counts(tmp_path):
+    """A client that agreed to a sum, and answered another run since, refuses its upload."""
     local = noisy("local")
     one = account([local.release(5, 1)], 1e-5, quick=True).epsilon
-    mod = QuantizeMod(epsilon=1.2 * one)
-    grid = InProcessGrid(client_app(mod, mover), range(1, 6))
+    app = client_app(QuantizeMod(epsilon=1.2 * one), mover)
+    grid, other = InProcessGrid(app, range(1, 6)), InProcessGrid(app, range(1, 6))
+    for node in range(1, 6):
+        for run_of in (grid, other):
+            run_of.contexts[node].node_config["randquant-ledger"] = str(tmp_path / f"{node}.json")
     changed_request(
         grid,
         "share",
-        lambda m: ask(grid, m.metadata.dst_node_id, "upload", offer=Offer(local, 5).to_text()),
+        lambda m: ask(other, m.metadata.dst_node_id, "upload", offer=Offer(local, 5).to_text()),
     )
     with pytest.raises(RoundsFailed):
         run(QuantizedStrategy(fedavg(), noisy(cohort=5), patience=1), grid)

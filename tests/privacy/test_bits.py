@@ -191,6 +191,21 @@ def test_many_trials_are_sums_of_bits():
     assert found.lower <= found.upper < 1.05 * found.lower
 
 
+def test_rare_groups_count_though_their_mass_underflows():
+    """Half of the others draw evenly with e^-865 or less, and one client shows e^1055."""
+    read, clients, order = Bits.of(rq.pbm(1.0, 0.25, 31)), 200, 32.0
+    with np.errstate(over="ignore"):
+        rate = (order - 1) * bits._per_step(read, 1, order)
+    most = (order - 1) * read.loss
+    log_mass = (clients // 2 + 1) * math.log(clients * bits.EVEN)
+    needed = np.logaddexp(0.0, log_mass + most) / (most / rate)
+    plain = bits._per_step(read, clients, order)
+    with np.errstate(over="ignore"):
+        found = bits._with_even(read, clients, order)
+    assert found * (order - 1) * (1 + 1e-12) >= max(needed, plain * (order - 1) * (1 - 1e-3))
+    assert found <= 1.1 * (needed / (order - 1) + plain)
+
+
 @pytest.mark.parametrize("channel", [
     rq.rqm(1.0, 1.0, 4, 0.5), rq.stochastic_rounding(1.0, 3), rq.pbm(1.0, 0.5, 3),
     perturbed(rq.pbm(1.0, 0.25, 3), 1e-3, 3),
@@ -226,3 +241,9 @@ def test_of_one_coordinate_codes_drawn_evenly_are_no_sums_of_bits(monkeypatch):
     """What is proven of bits at ends does not hold with others that draw evenly."""
     assert by_bits(SMALL, 40, 2.0, "replace_one", 9.0) < 9.0
     assert by_bits(partly_even(monkeypatch), 40, 2.0, "replace_one", 9.0) == math.inf
+
+
+def test_a_rare_group_may_have_no_outcomes_that_count():
+    """Between orders 2 and 3, where curvature is bent by the spread of what counts."""
+    found = kappa_sum(rq.pbm(1.0, 0.25, 19, 9), 4, 2.5)
+    assert 0 < found.lower <= found.upper < 1.5 * found.lower

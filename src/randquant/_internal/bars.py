@@ -77,7 +77,9 @@ class WaitingBar:
     """
 
     def __init__(self, shown: bool | None = None, after: float | None = None) -> None:
-        watched = sys.stderr.isatty() or "ipykernel" in sys.modules
+        # A program without a console, as of pythonw or of a service, has no standard error.
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        watched = terminal or "ipykernel" in sys.modules
         self._shown = watched if shown is None else shown
         self._timer = threading.Timer(AFTER if after is None else after, self._appear)
         self._timer.daemon = True

@@ -7,13 +7,14 @@ import numpy as np
 from randquant.channels.channel import MAX_DENOMINATOR, Channel
 
 EVEN = 2.0**-20
-"""Share of all codes that `with_even` draws evenly."""
+"""Share of all codes that `with_even` draws evenly, if nothing else is asked for."""
 
 
-def with_even(probabilities: np.ndarray) -> np.ndarray:
-    """Rows of which a share EVEN is spread evenly over all codes.
+def with_even(probabilities: np.ndarray, share: float = EVEN) -> np.ndarray:
+    """Rows of which a share is spread evenly over all codes.
 
-    Then every weight over 2**62 is close to its probability, relatively, however rare the code was.
+    With EVEN every weight over 2**62 is close to its probability, relatively, however rare the code
+    was.
 
     Args:
         probabilities: (V, m), each row sums to 1.
@@ -23,7 +24,7 @@ def with_even(probabilities: np.ndarray) -> np.ndarray:
         >>> float(rows[0, 1]) == EVEN / 2
         True
     """
-    return (1 - EVEN) * probabilities + EVEN / probabilities.shape[-1]
+    return (1 - share) * probabilities + share / probabilities.shape[-1]
 
 
 def from_probabilities(

@@ -16,18 +16,22 @@ RAREST = 2.0**-36
 """Where a code's probability would be less, a whole number over 2**62 would not tell it well."""
 
 
-def pbm(clip: float, theta: float, trials: int, inputs: int = 65) -> Channel:
+def pbm(
+    clip: float, theta: float, trials: int, inputs: int = 65, mixing: float | None = None
+) -> Channel:
     """Poisson binomial mechanism: the input sets the success probability of a binomial law.
 
     The code is Binomial(trials, 1/2 + theta·x/clip) and decodes without bias. If some code would be
-    rarer than RAREST, a share of 2**-20 of all codes is drawn evenly: certificates can then tell
-    that the others are sums of bits.
+    rarer than RAREST, a share of 2**-20 of all codes is drawn evenly: certificates of sums can then
+    tell that the others are sums of bits.
 
     Args:
         clip: c, per-coordinate clipping threshold, > 0.
         theta: θ in (0, 1/2]; at 1/2 the code of ±clip is deterministic and nothing is protected.
         trials: m in the paper, 1 to 255; there are trials + 1 codes.
         inputs: vertices, evenly spaced from -clip to clip, 2 to 1000.
+        mixing: share of all codes that is drawn evenly, in [0, 1/2]; by default 0, or 2**-20 as
+            said above. With 0 it is PBM as published.
 
     Returns:
         A Channel. PBM is smooth in x; between vertices its row is replaced by a mixture of the two
@@ -59,13 +63,17 @@ def pbm(clip: float, theta: float, trials: int, inputs: int = 65) -> Channel:
     )
     trials = validate.whole("trials", trials, low=1, high=255, why="a code is one byte")
     inputs = validate.whole("inputs", inputs, low=2, high=1000)
+    if mixing is not None:
+        why = "mixing is a share of the codes"
+        mixing = validate.real("mixing", mixing, low=0, high=0.5, why=why)
     scaled = (2 * np.arange(inputs) - (inputs - 1)) / (inputs - 1)  # x / clip
     values = clip / (theta * trials) * (np.arange(trials + 1) - trials / 2)
     success = 0.5 + theta * scaled
     rows = binomial(trials, success, 1 - success)
-    if 0 < rows.min() < RAREST:
-        # What is drawn evenly decodes to zero on average.
-        rows, values = with_even(rows), values / (1 - EVEN)
+    if mixing is None:
+        mixing = EVEN if 0 < rows.min() < RAREST else 0.0
+    if mixing:  # what is drawn evenly decodes to zero on average
+        rows, values = with_even(rows, mixing), values / (1 - mixing)
     return from_probabilities(clip * scaled, values, rows)
 
 
@@ -101,6 +109,7 @@ RECORDS = (
             "theta": "success probability is 1/2 + theta x / clip; 0 to 1/2",
             "trials": "binomial trials, 1 to 255; trials + 1 codes",
             "inputs": INPUTS,
+            "mixing": "share of codes drawn evenly; 0 is PBM as published",
         },
         example={"clip": 1.5, "theta": 0.25, "trials": 3},
         coordinate=CoordinateFamily(

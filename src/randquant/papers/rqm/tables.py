@@ -38,7 +38,7 @@ def figure_2() -> Reproduction:
     orders = ORDERS
     claims, tables, figures = [], [], []
     for theta, ratio, keep in PANELS:
-        pbm, rqm = pbm_channel(CLIP, theta, 15), rqm_channel(CLIP, ratio * CLIP, 16, keep)
+        pbm, rqm = pbm_channel(CLIP, theta, 15, mixing=0), rqm_channel(CLIP, ratio * CLIP, 16, keep)
         name = f"theta {theta} against margin {ratio:g} clip, keep {keep}"
         curves = {
             "RQM, all pairs": [certify(rqm, order).epsilon for order in orders],

@@ -109,7 +109,7 @@ def _pbm_variance(theta: float, trials: int, x: np.ndarray) -> np.ndarray:
 def figure_9() -> Reproduction:
     """Figure 9: Rényi divergence of RQM and PBM at low orders."""
     theta, ratio, keep = PANELS[0]
-    pbm, rqm = pbm_channel(CLIP, theta, 15), rqm_channel(CLIP, ratio * CLIP, 16, keep)
+    pbm, rqm = pbm_channel(CLIP, theta, 15, mixing=0), rqm_channel(CLIP, ratio * CLIP, 16, keep)
     rows = [(float(o), divergence(rqm, o), divergence(pbm, o)) for o in LOW_ORDERS]
     over = {order: ours.upper / theirs.upper for order, ours, theirs in rows}
     worst = max(over, key=lambda order: over[order])

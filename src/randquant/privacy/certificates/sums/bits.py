@@ -105,6 +105,13 @@ class Bits:
         last = self.first + self.cells * self.step
         return min(self.first, SCALE - last) / SCALE / GROW
 
+    @property
+    def loss(self) -> float:
+        """The largest log-ratio of two exactly binomial rows at one code, rounded up."""
+        last = self.first + self.cells * self.step
+        ratio = max(last / self.first, (SCALE - self.first) / (SCALE - last))
+        return self.trials * math.log(ratio) * GROW
+
     def dithering(self, order: float, curvature: float, wider: float, window: int) -> float:
         """Factor for inputs between vertices, which are rounded to one for all bits at once.
 
@@ -196,7 +203,7 @@ def curvature_of_bits(
         return math.inf
     with np.errstate(over="ignore", invalid="ignore"):
         total = _with_even(bits, clients, order)
-        second = _per_step(bits, clients, 2.0) if order < 2 else 0.0
+        second = _with_even(bits, clients, 2.0) if order < 2 else 0.0
         total *= bits.rounding(order, total, second, clients)
         # theory/vector-sums.md, Proposition 17: a step is at least the narrowest cell apart.
         total *= GROW / bits.narrowest**2
@@ -229,18 +236,30 @@ def _with_even(bits: Bits, clients: int, order: float) -> float:
     if bits.even == 0:
         return _per_step(bits, clients, order)
     # theory/vector-sums.md, Proposition 19, codes drawn evenly: in each group at least so many of
-    # the others draw evenly, and fewer than in the next one.
+    # the others draw evenly, and fewer than in the next one. Logarithms, for the rarest groups are
+    # the least hidden and must not underflow.
     least = sorted({0, 1, clients // 16 + 1, clients // 2 + 1, clients})
-    at_least = [min((clients * bits.even) ** count, 1.0) for count in least[:-1]] + [0.0]
-    longest = (order - 1) * bits.cells**2
-    total = -math.inf
+    log_share = math.log(min(clients * bits.even, 1.0))
+    at_least = [count * log_share for count in least[:-1]] + [-math.inf]
+    longest, most = float(bits.cells**2), (order - 1) * bits.loss
+    total, together = 0.0, -math.inf
     for place, after in enumerate(least[1:]):
-        mass = (at_least[place] - at_least[place + 1]) * GROW
-        grown = longest * _per_step(bits, clients - after + 1, order)
+        if at_least[place] == at_least[place + 1]:  # the next group has all of its mass
+            continue
+        log_mass = at_least[place] + math.log(-math.expm1(at_least[place + 1] - at_least[place]))
+        rate = (order - 1) * _per_step(bits, clients - after + 1, order)
+        if not rate < math.inf:
+            return math.inf
+        # Beyond this squared distance the moment grows no more.
+        reach = min(longest, most / rate)
+        grown = rate * reach
         # Of e^x - 1 the logarithm.
-        grown = grown if grown > 30 else math.log(math.expm1(grown))
-        total = np.logaddexp(total, math.log(mass) + grown if mass > 0 else -math.inf)
-    return float(np.logaddexp(0.0, total)) / longest * GROW
+        excess = log_mass + (grown if grown > 30 else math.log(math.expm1(grown)))
+        if reach < longest:
+            total += float(np.logaddexp(0.0, excess)) / reach
+        else:
+            together = float(np.logaddexp(together, excess))
+    return (total + float(np.logaddexp(0.0, together)) / longest) / (order - 1) * GROW
 
 
 def _per_step(bits: Bits, clients: int, order: float) -> float:

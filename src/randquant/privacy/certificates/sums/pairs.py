@@ -137,6 +137,7 @@ class PairGrid:
         raised = 1 + slack(lines.error, loss, order) + spent(rows.shape[1], loss, order)
         if 2 < order < 3:  # the one case that is not convex in p: theory/vector.md, Proposition 4
             part = np.diff(np.log(rows), axis=0)[np.diff(used) == 1]
+            # Of a rare group every outcome may be left out: then nothing is bent.
             spread = float(np.abs(part).max(initial=0.0)) + 4 * lines.error
             bent = math.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (order - 2))
             curvature *= bent * (1 + 512 * UNIT)

@@ -61,7 +61,7 @@ def slack(error: float, loss: float, order: float) -> float:
 def spent(outcomes: int, loss: float, order: float) -> float:
     """Relative error, beside `slack`, of S summed over outcomes by powers of one row's ratios."""
     # theory/vector-sums.md, Proposition 18: what powers cost, and a sum of so many.
-    powers = 5000 * (order + 1) * (20 * loss + 7) * max(1, 1 / (order - 1))
+    powers = 5000 * (order + 1) * (20 * loss + 12) * max(1, 1 / (order - 1))
     return (powers + outcomes + 64) * UNIT
 
 
