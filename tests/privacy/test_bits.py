@@ -166,9 +166,8 @@ def test_bits_are_read_off_the_rows(tmp_path):
 def partly_even(monkeypatch) -> rq.Channel:
     """Two trials; an eighth of all codes is drawn evenly."""
     monkeypatch.setattr(bits, "EVEN", 1 / 8)
-    monkeypatch.setattr(probabilities, "EVEN", 1 / 8)
     rows = poisson_binomial.binomial(2, *(np.linspace(*ends, 5) for ends in ((1, 3), (3, 1)))) / 16
-    rows = probabilities.with_even(rows)
+    rows = probabilities.with_even(rows, bits.EVEN)
     return probabilities.from_probabilities(SMALL.inputs, SMALL.values, rows)
 
 
