@@ -56,7 +56,7 @@ def channel_mechanisms() -> dict[str, MechanismRecord]:
     Example:
         >>> record = channel_mechanisms()["pbm"]
         >>> record.parameters
-        ('clip', 'theta', 'trials', 'inputs')
+        ('clip', 'theta', 'trials', 'inputs', 'mixing')
         >>> record.meaning("theta")
         'success probability is 1/2 + theta x / clip; 0 to 1/2'
     """
