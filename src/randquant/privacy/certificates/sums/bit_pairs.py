@@ -22,7 +22,7 @@ from randquant.privacy.certificates.sums.pairs_kernel import scaled_curvatures
 from randquant.privacy.certificates.sums.rounding import FAINT, largest_ratio, slack, spent
 from randquant.privacy.divergence import UNIT
 
-ARRANGEMENTS, FEWER = 80, 24
+ARRANGEMENTS, FEWER = 80, 16
 """So many arrangements are tried, about: of the likeliest group, and of each of the rest."""
 
 WORK = 8e8
@@ -36,6 +36,9 @@ PRECISE = 1e-3
 
 PLAIN = 300.0
 """Logarithms up to this, and sums of two, have exponentials within the range of floats."""
+
+PLAIN_EXPONENT = -3 * kernel.LIMB
+"""Of a law; then its products with rows, 2**-958 or more, are within that range."""
 
 GROW = 1 + 2.0**-36
 """Rounding of a product of such an exponential."""
@@ -77,14 +80,11 @@ class CountedSums:
             order: in (1, inf).
             most: what outcomes that are left out may add to a curvature.
         """
-        vertices, codes = client.weights.shape
-        values = np.empty((vertices, len(noise) + codes - 1))
-        exponents = np.empty(values.shape[1], np.int64)
-        lost = kernel.spread(noise.mantissa, noise.exponent, client.weights, values, exponents)
+        values, exponents, lost = _spread(noise, client.weights)
         top = values.max(axis=0)
         scale = np.log(top) + exponents * math.log(2) + log_mass
         # theory/sums.md, Proposition 6.
-        error = client.error + (noise.error + codes + 4) * UNIT
+        error = client.error + (noise.error + client.weights.shape[1] + 4) * UNIT
         every = CellLines(client.inputs, values / top, 1, error)
         # theory/vector-sums.md, Proposition 12, in logarithms: twice, which pays for rounding.
         ratio = -np.log(every.weights.min(axis=0)) * (1 + 4 * error)
@@ -226,6 +226,20 @@ def by_arrangements(
     # theory/vector-sums.md, Propositions 10 and 12: what is left out of a curvature.
     steepest = float((client.slopes().max(axis=0) / rows.min(axis=0)).max())
     return (total + others.rest * steepest**2 + FAINT * attained) * (1 + 16 * UNIT)
+
+
+def _spread(noise: Law, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Laws of a noise plus a code of each row: mantissas, exponents, whether some may be lost."""
+    codes, length = rows.shape[1], len(noise)
+    exponents = np.zeros(length + codes - 1, np.int64)
+    if noise.exponent.min() >= PLAIN_EXPONENT:
+        # Every product is within the range of floats: faster.
+        law = np.pad(np.ldexp(noise.mantissa, noise.exponent), codes - 1)
+        windows = np.lib.stride_tricks.sliding_window_view(law, codes)
+        return rows[:, ::-1] @ windows.T, exponents, False
+    values = np.empty((len(rows), len(exponents)))
+    lost = kernel.spread(noise.mantissa, noise.exponent, rows, values, exponents)
+    return values, exponents, lost
 
 
 def _off(rows: np.ndarray) -> float:
