@@ -94,7 +94,7 @@ MUTANTS = [
     (SUMS + "blanket.py", "least[j] = min(least[j], kept * total)",
      "least[j] = max(least[j] % channel.denominator, kept * total)",
      "the share of the richest vertex in place of the poorest", ("tests/privacy/test_sums.py",)),
-    (SUMS + "bounds.py", "error = plan.depth * (errors + width + 1) + rows.weights.shape[1] + 4",
+    (SUMS + "bounds.py", "error = depth * (errors + width + 1) + rows.weights.shape[1] + 4",
      "error = 0.0", "a search's rounding dropped", EDGES),
     (SUMS + "bounds.py", "most = -(-(others - rows.vertices * (block - 1)) // block)",
      "most = -(-others // block)", "more whole blocks than others are sure to hold", EDGES),
