@@ -22,8 +22,9 @@ from randquant.privacy.certificates.sums.pairs_kernel import scaled_curvatures
 from randquant.privacy.certificates.sums.rounding import FAINT, largest_ratio, slack, spent
 from randquant.privacy.divergence import UNIT
 
-ARRANGEMENTS, FEWER = 80, 16
-"""So many arrangements are tried, about: of the likeliest group, and of each of the rest."""
+ARRANGEMENTS, FEWER = 80, 10
+"""So many are tried at most, of the likeliest group; of each of the next ones half as many, down to
+the second number."""
 
 WORK = 8e8
 """Curvatures of one outcome that may be computed, about: each takes a logarithm's time."""
@@ -215,7 +216,9 @@ def by_arrangements(
     drawn, groups = _groups(clients - 1, even), []
     most = FAINT * attained / len(drawn)
     for log_mass, sending, draws in drawn:
-        laws = _laws(ends, sending * trials, FEWER if groups else ARRANGEMENTS, mirrored, floor)
+        laws = _laws(
+            ends, sending * trials, max(ARRANGEMENTS >> len(groups), FEWER), mirrored, floor
+        )
         evenly = Law.of(np.ones(trials + 1, int), trials + 1, floor).power(draws)
         noises = (law * evenly for law in laws)
         groups.append([CountedSums.of(client, loss, law, log_mass, order, most) for law in noises])
@@ -255,11 +258,10 @@ def _groups(others: int, even: float) -> list[Group]:
     """How many of the others draw evenly, cut into groups."""
     if even == 0:
         return [(0.0, others, 0)]
-    least = sorted({0, 1, 2, others // 16 + 2, others // 2 + 2, others + 1})
-    least = [count for count in least if count <= others + 1]
+    least = [2**k for k in range(others.bit_length())] + [others + 1]
     # theory/vector-sums.md, Proposition 24: P(k or more draw evenly), and that of none.
     groups = [(others * math.log1p(-even) * (1 - 16 * UNIT), others, 0)]
-    for count, after in itertools.pairwise(least[1:]):
+    for count, after in itertools.pairwise(least):
         mass = math.log(math.comb(others, count)) * (1 + 16 * UNIT)
         mass += count * math.log(even) * (1 - 16 * UNIT)
         groups.append((mass, others - after + 1, min(count, DRAWS)))
@@ -272,8 +274,8 @@ def _laws(ends: np.ndarray, bits: int, most: int, mirrored: bool, floor: float) 
     Args:
         ends: (2, 2) a bit's two probabilities at either end.
         bits: how many there are.
-        most: how many laws there are, about.
-        mirrored: whether half of them stand for the rest.
+        most: into so many blocks, at most.
+        mirrored: whether the laws of half of them stand for the rest.
         floor: in bits, see `Law`.
     """
     total = int(ends[0].sum())

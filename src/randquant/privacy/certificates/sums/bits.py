@@ -208,7 +208,7 @@ def curvature_of_bits(
         # theory/vector-sums.md, Proposition 17: a step is at least the narrowest cell apart.
         total *= GROW / bits.narrowest**2
         near = next((near for most, near in CLOSE if bits.trials * clients <= most), math.inf)
-        if not total <= near * attained and 1 < bits.trials and near < math.inf:
+        if not total <= near * attained and bits.trials > 1 and near < math.inf:
             # theory/vector-sums.md, Proposition 24; in steps, and back.
             least = _in_all_arrangements(channel, bits, clients, order, attained)
             step = least * float(np.diff(channel.inputs).max()) ** 2 * GROW
