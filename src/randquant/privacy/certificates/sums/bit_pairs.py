@@ -29,6 +29,9 @@ the second number."""
 WORK = 8e8
 """Curvatures of one outcome that may be computed, about: each takes a logarithm's time."""
 
+MOST = 2e9
+"""Pairs of points times outcomes that are looked at, at most: hundreds of vertices have too many."""
+
 DRAWS = 8
 """Codes drawn evenly that are counted on, at most."""
 
@@ -203,6 +206,9 @@ def by_arrangements(
         error: relative, of the client's own rows, beside that of floats.
         clients, order: as in `kappa_sum`.
         attained: at most what the bound will be.
+
+    Returns:
+        An upper bound; infinite where it would take too long, or be rounded too much.
     """
     trials, lines = channel.levels - 1, CellLines.of(channel)
     rows, inputs = lines.weights / lines.denominator, lines.inputs
@@ -225,6 +231,8 @@ def by_arrangements(
     alone = CountedSums.of(client, loss, Law.nothing(), 0.0, order, 0.0)
     others = Arrangements(groups, alone, loss, mirrored)
     whole = PairGrid.whole(inputs, order)
+    if len(whole.first) * others.outcomes > MOST:
+        return math.inf
     total = searched(whole, others.evaluate, attained, others.outcomes, mirrored, WORK)
     # theory/vector-sums.md, Propositions 10 and 12: what is left out of a curvature.
     steepest = float((client.slopes().max(axis=0) / rows.min(axis=0)).max())

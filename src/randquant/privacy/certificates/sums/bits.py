@@ -232,7 +232,7 @@ def _with_even(bits: Bits, clients: int, order: float) -> float:
     """Bound the curvature of codes of which some are drawn evenly, per squared step."""
     if bits.even == 0:
         return _per_step(bits, clients, order)
-    # theory/vector-sums.md, Proposition 19, codes drawn evenly: in each group at least so many of
+    # theory/vector-sums.md, Proposition 24, codes drawn evenly: in each group at least so many of
     # the others draw evenly, and fewer than in the next one. Logarithms, for the rarest groups are
     # the least hidden and must not underflow.
     least = sorted({0, 1, clients // 16 + 1, clients // 2 + 1, clients})
