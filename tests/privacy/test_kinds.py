@@ -15,6 +15,7 @@ import randquant as rq
 from randquant.privacy.certificates.sums import kind_moments
 from randquant.privacy.certificates.sums.classes import SHARES, Classes, by_classes
 from randquant.privacy.certificates.sums.kinds import by_kinds, kinds_of_blocks
+from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rows import Rows
 
 INNER = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.42)
@@ -209,6 +210,17 @@ def test_channels_of_two_rows_or_of_many_have_no_kinds():
     assert kinds_of_blocks(rq.stochastic_rounding(1.0, 2, 3.0), 4) is None
     assert kinds_of_blocks(rq.pbm(1.0, 0.25, 3, inputs=65), 4) is None
     assert by_kinds(rq.pbm(1.0, 0.25, 3, inputs=65), 100, 2.0, 0.0) == math.inf
+
+
+@pytest.mark.slow
+def test_blocks_of_another_size_bound_high_orders():
+    """The blocks that hide most leave few of them more likely, which decides at order 64."""
+    channel = rq.rqm(clip=1.0, margin=3.0, levels=16, keep=0.42)
+    attained = reached(channel, 100, 64.0)[0]
+    several = [kinds_of_blocks(channel, size) for size in (6, 4)]
+    bounds = [by_classes(channel, 100, 64.0, attained, kinds) for kinds in several]
+    assert bounds[0] > 1.4 * attained
+    assert attained <= by_kinds(channel, 100, 64.0, attained) == min(bounds) <= 1.15 * attained
 
 
 @pytest.mark.slow
