@@ -30,7 +30,7 @@ WORK = 8e8
 """Curvatures of one outcome that may be computed, about: each takes a logarithm's time."""
 
 MOST = 2e9
-"""Pairs of points times outcomes that are looked at, at most: hundreds of vertices have too many."""
+"""Pairs of points times outcomes that are looked at, at most: hundreds of vertices have more."""
 
 DRAWS = 8
 """Codes drawn evenly that are counted on, at most."""
