@@ -69,7 +69,7 @@ DAMPING = 1.0
 """Of the directions of all linear layers, chosen likewise."""
 
 POOLED_PASSES = 4
-POOLED_RATES = {"adapters": 3e-3, "plain adapters": 1e-2, "full": 3e-4}
+POOLED_RATES = {"adapters": 3e-3, "plain adapters": 1e-2, "full": 3e-3}
 """Of Adam on all clients' windows in one place."""
 
 PLAIN_RANK, PLAIN_LAYERS = 6, ("blocks.1.wide", "blocks.1.narrow")
@@ -138,13 +138,13 @@ class Task(NamedTuple):
     tested: list
 
 
-def prepared(part: str, found: task.Roles, model: nn.Module) -> Task:
+def prepared(part: str, found: task.Roles, model: nn.Module, damping: float = DAMPING) -> Task:
     """Adapters see what the layers before them give for each window, which is computed once."""
     if part == "full":
         return Task(model, found.clients, found.clients_test)
     if part == "linear layers":
         shown = task.shown(found.public)
-        directions = public_directions(model, None, None, *shown, damping=DAMPING)
+        directions = public_directions(model, None, None, *shown, damping=damping)
         return Task(with_directions(model, directions), found.clients, found.clients_test)
     if part == "adapters":
         small = task.adapted(model, found.public)

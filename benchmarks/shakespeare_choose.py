@@ -12,7 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shakespeare import BATCH, EPOCHS, EPSILONS, SETTINGS, Task, gaussian, mean, prepared, trained
+from shakespeare import (
+    BATCH,
+    DAMPING,
+    EPOCHS,
+    EPSILONS,
+    SETTINGS,
+    Task,
+    gaussian,
+    mean,
+    prepared,
+    trained,
+)  # fmt: skip
 from shakespeare_picture import task
 from torch import nn
 
@@ -22,13 +33,13 @@ from randquant.training.evaluation import evaluate
 CLIENTS = 480
 
 
-def public_clients(part: str, found: task.Roles, model: nn.Module) -> Task:
+def public_clients(part: str, found: task.Roles, model: nn.Module, damping: float) -> Task:
     """The task with eight of public roles' test windows as a client."""
     windows = task.pooled(found.public_test)
     order = np.random.default_rng(0).permutation(-(-len(windows[0]) // BATCH))
     drawn = [tuple(each[BATCH * k : BATCH * (k + 1)] for each in windows) for k in order]
     stand_in = found._replace(clients=drawn[:CLIENTS], clients_test=drawn[CLIENTS:])
-    return prepared(part, stand_in, model)
+    return prepared(part, stand_in, model, damping)
 
 
 def gradient(model: nn.Module, *windows: np.ndarray | torch.Tensor) -> torch.Tensor:
@@ -59,12 +70,13 @@ def main() -> None:
     parser.add_argument("clip_norm", type=float)
     parser.add_argument("rates", type=float, nargs="+")
     parser.add_argument("--epsilon", type=float, nargs="*", default=(math.inf, *EPSILONS))
+    parser.add_argument("--damping", type=float, default=DAMPING, help="of all linear layers")
     parser.add_argument("--cache", type=Path, default=Path("runs/shakespeare"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     found = task.roles(given.data_dir)
     model = task.pretrained(found.public, EPOCHS, given.cache / f"pretrained-{EPOCHS}.pt")
-    of = public_clients(given.part, found, model)
+    of = public_clients(given.part, found, model, given.damping)
     print(lengths(of, given.clip_norm), flush=True)
     before = evaluate(of.model, of.tested)
     share = CLIENTS / len(found.clients)

@@ -647,15 +647,8 @@ def test_the_page_on_text_has_what_was_measured():
     first = found["rows"][0]
     before = f"({first['bits_before']:.4f} bits, {100 * first['accuracy_before']:.2f} % of"
     assert before in text
-    speed = found["speed"]
-    one, two = (f"{speed[f'{k} workers']['ours_over_bare']:.2f} times" for k in (1, 2))
-    assert f"takes {one} the processor time" in text
-    assert f"on one thread, {two} on two, in {speed['megabytes']:.0f} MiB" in text
-    for part in ("adapters", "full"):
-        said = [row for row in found["planned"] if row["part"] == part]
-        cells = [f"{row['share']:.2g}, {row['verdict']}" for row in said]
-        dimension = f"{said[0]['dimension']:,}"
-        assert f"| {part}, {dimension} | {' | '.join(cells)} |" in text
+    for told in (shakespeare.plans(found), shakespeare.speed(found)):
+        assert told in text
 
 
 def test_the_stored_notebook_on_text_won_something_within_its_target():

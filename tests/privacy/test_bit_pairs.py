@@ -1,5 +1,6 @@
 """Every arrangement of the others' bits: against fractions, also where floats have no range."""
 
+import math
 from fractions import Fraction
 
 import mpmath
@@ -11,7 +12,7 @@ import randquant as rq
 from randquant.channels import probabilities
 from randquant.mechanisms.poisson_binomial import binomial
 from randquant.privacy.certificates.sums import bit_pairs
-from randquant.privacy.certificates.sums.bit_pairs import _laws, by_arrangements
+from randquant.privacy.certificates.sums.bit_pairs import _groups, _laws, by_arrangements
 from randquant.privacy.certificates.sums.bits import curvature_of_bits
 from randquant.privacy.certificates.sums.pairs_kernel import scaled_curvatures
 from randquant.privacy.certificates.sums.reachable import reached
@@ -102,3 +103,20 @@ def test_what_is_rounded_too_much_gives_no_bound(monkeypatch):
     assert by_arrangements(*few) < np.inf
     monkeypatch.setattr(bit_pairs, "PRECISE", 1e-9)
     assert by_arrangements(*few) == np.inf
+
+
+@pytest.mark.parametrize("others", [1, 2, 5, 40])
+def test_every_number_of_codes_drawn_evenly_is_in_a_group(others):
+    """Of which at least so much is counted, and of bits and codes at most what there is."""
+    even = Fraction(1, 8)
+    rest = _groups(others, float(even))
+    for k in range(others + 1):
+        if k and k > others - rest[0][1]:
+            rest = rest[1:]
+        log_mass, sending, draws = rest[0]
+        assert sending <= others - k
+        assert draws <= k
+        several = range(draws if draws < bit_pairs.DRAWS else k, others - sending + 1)
+        exact = sum(math.comb(others, j) * even**j * (1 - even) ** (others - j) for j in several)
+        assert float(exact) <= math.exp(log_mass) * (1 + 1e-12)
+    assert len(rest) == 1

@@ -22,8 +22,9 @@ from randquant.privacy.certificates.sums.pairs_kernel import scaled_curvatures
 from randquant.privacy.certificates.sums.rounding import FAINT, largest_ratio, slack, spent
 from randquant.privacy.divergence import UNIT
 
-ARRANGEMENTS, FEWER = 80, 24
-"""So many arrangements are tried, about: of the likeliest group, and of each of the rest."""
+ARRANGEMENTS, FEWER = 80, 10
+"""So many are tried at most, of the likeliest group; of each of the next ones half as many, down to
+the second number."""
 
 WORK = 8e8
 """Curvatures of one outcome that may be computed, about: each takes a logarithm's time."""
@@ -36,6 +37,9 @@ PRECISE = 1e-3
 
 PLAIN = 300.0
 """Logarithms up to this, and sums of two, have exponentials within the range of floats."""
+
+PLAIN_EXPONENT = -3 * kernel.LIMB
+"""Of a law; then its products with rows, 2**-958 or more, are within that range."""
 
 GROW = 1 + 2.0**-36
 """Rounding of a product of such an exponential."""
@@ -77,14 +81,11 @@ class CountedSums:
             order: in (1, inf).
             most: what outcomes that are left out may add to a curvature.
         """
-        vertices, codes = client.weights.shape
-        values = np.empty((vertices, len(noise) + codes - 1))
-        exponents = np.empty(values.shape[1], np.int64)
-        lost = kernel.spread(noise.mantissa, noise.exponent, client.weights, values, exponents)
+        values, exponents, lost = _spread(noise, client.weights)
         top = values.max(axis=0)
         scale = np.log(top) + exponents * math.log(2) + log_mass
         # theory/sums.md, Proposition 6.
-        error = client.error + (noise.error + codes + 4) * UNIT
+        error = client.error + (noise.error + client.weights.shape[1] + 4) * UNIT
         every = CellLines(client.inputs, values / top, 1, error)
         # theory/vector-sums.md, Proposition 12, in logarithms: twice, which pays for rounding.
         ratio = -np.log(every.weights.min(axis=0)) * (1 + 4 * error)
@@ -215,7 +216,9 @@ def by_arrangements(
     drawn, groups = _groups(clients - 1, even), []
     most = FAINT * attained / len(drawn)
     for log_mass, sending, draws in drawn:
-        laws = _laws(ends, sending * trials, FEWER if groups else ARRANGEMENTS, mirrored, floor)
+        laws = _laws(
+            ends, sending * trials, max(ARRANGEMENTS >> len(groups), FEWER), mirrored, floor
+        )
         evenly = Law.of(np.ones(trials + 1, int), trials + 1, floor).power(draws)
         noises = (law * evenly for law in laws)
         groups.append([CountedSums.of(client, loss, law, log_mass, order, most) for law in noises])
@@ -226,6 +229,20 @@ def by_arrangements(
     # theory/vector-sums.md, Propositions 10 and 12: what is left out of a curvature.
     steepest = float((client.slopes().max(axis=0) / rows.min(axis=0)).max())
     return (total + others.rest * steepest**2 + FAINT * attained) * (1 + 16 * UNIT)
+
+
+def _spread(noise: Law, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Laws of a noise plus a code of each row: mantissas, exponents, whether some may be lost."""
+    codes, length = rows.shape[1], len(noise)
+    exponents = np.zeros(length + codes - 1, np.int64)
+    if noise.exponent.min() >= PLAIN_EXPONENT:
+        # Every product is within the range of floats: faster.
+        law = np.pad(np.ldexp(noise.mantissa, noise.exponent), codes - 1)
+        windows = np.lib.stride_tricks.sliding_window_view(law, codes)
+        return rows[:, ::-1] @ windows.T, exponents, False
+    values = np.empty((len(rows), len(exponents)))
+    lost = kernel.spread(noise.mantissa, noise.exponent, rows, values, exponents)
+    return values, exponents, lost
 
 
 def _off(rows: np.ndarray) -> float:
@@ -241,11 +258,10 @@ def _groups(others: int, even: float) -> list[Group]:
     """How many of the others draw evenly, cut into groups."""
     if even == 0:
         return [(0.0, others, 0)]
-    least = sorted({0, 1, 2, others // 16 + 2, others // 2 + 2, others + 1})
-    least = [count for count in least if count <= others + 1]
+    least = [2**k for k in range(others.bit_length())] + [others + 1]
     # theory/vector-sums.md, Proposition 24: P(k or more draw evenly), and that of none.
     groups = [(others * math.log1p(-even) * (1 - 16 * UNIT), others, 0)]
-    for count, after in itertools.pairwise(least[1:]):
+    for count, after in itertools.pairwise(least):
         mass = math.log(math.comb(others, count)) * (1 + 16 * UNIT)
         mass += count * math.log(even) * (1 - 16 * UNIT)
         groups.append((mass, others - after + 1, min(count, DRAWS)))
@@ -258,8 +274,8 @@ def _laws(ends: np.ndarray, bits: int, most: int, mirrored: bool, floor: float) 
     Args:
         ends: (2, 2) a bit's two probabilities at either end.
         bits: how many there are.
-        most: how many laws there are, about.
-        mirrored: whether half of them stand for the rest.
+        most: into so many blocks, at most.
+        mirrored: whether the laws of half of them stand for the rest.
         floor: in bits, see `Law`.
     """
     total = int(ends[0].sum())

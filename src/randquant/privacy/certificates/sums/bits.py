@@ -32,8 +32,9 @@ WINDOWS = (1, 2, 3, 4, 6, 9)
 GROW = 1 + 2.0**-36
 """Outward rounding of factors that are formed from positive terms."""
 
-CLOSE, SHORT = 1.03, 2**14
-"""A bound so near what is attained is not improved on, nor one of more bits: that takes long."""
+CLOSE = ((2**14, 1.03), (2**15, 1.05))
+"""Of so many bits or fewer a bound so near what is attained is not improved on; of more none is:
+that takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,8 @@ def curvature_of_bits(
         total *= bits.rounding(order, total, second, clients)
         # theory/vector-sums.md, Proposition 17: a step is at least the narrowest cell apart.
         total *= GROW / bits.narrowest**2
-        if not total <= CLOSE * attained and 1 < bits.trials <= SHORT / clients:
+        near = next((near for most, near in CLOSE if bits.trials * clients <= most), math.inf)
+        if not total <= near * attained and bits.trials > 1 and near < math.inf:
             # theory/vector-sums.md, Proposition 24; in steps, and back.
             least = _in_all_arrangements(channel, bits, clients, order, attained)
             step = least * float(np.diff(channel.inputs).max()) ** 2 * GROW
