@@ -132,7 +132,7 @@ def test_a_near_search_is_given_up_where_it_takes_long(monkeypatch):
     assert bounds.by_near_search(rows, 10**15, 2.0, 5.0, 1e-3) == math.inf
 
 
-@pytest.mark.parametrize(("clients", "order"), [(11, 64.0), (14, 32.0), (17, 64.0)])
+@pytest.mark.parametrize(("clients", "order"), [(11, 8.0), (14, 32.0)])
 def test_sums_of_more_clients_are_searched_at_high_orders(clients, order):
     found = rq.certify_sum(rq.rqm(1.5, 1.5, 16, 0.42), clients, order)
     assert found.method == "near search"

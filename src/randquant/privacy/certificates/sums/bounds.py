@@ -21,7 +21,7 @@ from randquant.privacy.divergence import UNIT
 SAFETY = 90.0
 """Bits by which what is trimmed is less than one client's moment."""
 
-WORK, WORK_FOR_PART = 5.2e9, 1e9
+WORK, WORK_FOR_PART = 5.2e9, 3e9
 """Nanoseconds, roughly, that a search of all others may take, and one of blocks of them."""
 
 SMALL = 64

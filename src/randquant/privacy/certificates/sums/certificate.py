@@ -36,7 +36,7 @@ Method = Literal[
 ]
 
 CLOSE = 1.15
-"""A bound so near what is attained is not improved on."""
+"""A bound so near what is attained is not improved on by blankets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +192,11 @@ def _upper(
             # theory/sums.md, Proposition 15.
             bound = by_near_search(rows, others, order, log_single, attained) / above_one
             best = min(best, (bound * (1 + 4 * UNIT), "near search"))
-        if best[0] * above_one <= CLOSE * attained:
+        if best[0] * above_one <= (1 + NEAR) * attained:
             return best
-        bound = by_blanket(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)
-        best = min(best, (bound, "blanket"))
+        if best[0] * above_one > CLOSE * attained:
+            bound = by_blanket(channel, rows, others, order, log_single) / above_one
+            best = min(best, (bound * (1 + 4 * UNIT), "blanket"))
     bound = by_search(rows, search, order, log_single, attained, best[0] * above_one)
     bound *= (1 + 4 * UNIT) / above_one
     return min(best, (float(bound), "exhaustive" if search.complete else "fewer clients"))
