@@ -65,11 +65,11 @@ class PairGrid:
         # Cells between two points, or beside them.
         last = len(self.cells) - 1
         left, right = np.minimum(self.first, self.second), np.maximum(self.first, self.second)
-        self._low = self.cells[np.maximum(left - 1, 0)]
-        several = self.cells[np.minimum(right, last)] - self._low + 1
+        self.low = self.cells[np.maximum(left - 1, 0)]
+        several = self.cells[np.minimum(right, last)] - self.low + 1
         # Far pairs have none: theory/vector-sums.md, Proposition 18.
         several[right - left > NEAR] = 0
-        self._start = np.append(0, np.cumsum(several))
+        self.start = np.append(0, np.cumsum(several))
 
     @classmethod
     def whole(cls, inputs: np.ndarray, order: float) -> PairGrid:
@@ -97,16 +97,16 @@ class PairGrid:
     @property
     def work(self) -> int:
         """How many curvatures of one outcome there are."""
-        return int(self._start[-1]) + 2 * len(self.first)
+        return int(self.start[-1]) + 2 * len(self.first)
 
     def turned(self, values: Values) -> Values:
         """Values of the mirrored pairs, cells mirrored too; inputs and boxes must be symmetric."""
         last = len(self.cells)
         mirror = self._index[last - self.first, last - self.second]
-        size = np.diff(self._start)
+        size = np.diff(self.start)
         # theory/vector-sums.md, Proposition 19: from the last cell of the mirrored pair backwards.
-        ends = np.repeat(self._start[1:][mirror] - 1 + self._start[:-1], size)
-        return values[0][ends - np.arange(self._start[-1])], values[1][mirror]
+        ends = np.repeat(self.start[1:][mirror] - 1 + self.start[:-1], size)
+        return values[0][ends - np.arange(self.start[-1])], values[1][mirror]
 
     def evaluate(self, lines: CellLines, loss: float) -> Values:
         """Values of all pairs of points.
@@ -127,10 +127,10 @@ class PairGrid:
         rows = (1 - part) * lines.weights[at] + part * lines.weights[at + 1]
         # Powers of ratios are quotients of these: logarithms for each point, none for each pair.
         grown = np.exp((order - 1) * np.log(rows / rows[0]))
-        curvature, moments = np.empty(self._start[-1]), np.empty(len(self.first))
+        curvature, moments = np.empty(self.start[-1]), np.empty(len(self.first))
         pairs = np.searchsorted(used, self.first), np.searchsorted(used, self.second)
         curvatures(
-            rows, grown, lines.slopes(), *pairs, self._low, self._start, order, lines.error,
+            rows, grown, lines.slopes(), *pairs, self.low, self.start, order, lines.error,
             curvature, moments,
         )  # fmt: skip
         # theory/vector-sums.md, Proposition 18.
@@ -147,20 +147,23 @@ class PairGrid:
     def bounds(self, values: Values) -> np.ndarray:
         """(P, P): at least the divergence over squared distance of all pairs in a box, or 0."""
         found = bounds_of_boxes(
-            *values, self._index, self._start, self._low, self.boxes, self.widths, self.cells,
+            *values, self._index, self.start, self.low, self.boxes, self.widths, self.cells,
             self.order,
         )  # fmt: skip
         # theory/vector-sums.md, Proposition 23: powers and their inverse.
         return found * (1 + (2**13 + 16 * self.order) * UNIT)
 
+    def squares(self) -> np.ndarray:
+        """(N,): about the squared distance of each pair."""
+        at = self.inputs[0] + np.append(0.0, np.cumsum(self.widths))
+        return (at[self.first] - at[self.second]) ** 2
+
     def attained(self, values: Values) -> float:
         """About the largest that pairs of points have: no bound from these values is below it."""
-        curvature, moments = values
-        at = self.inputs[0] + np.append(0.0, np.cumsum(self.widths))
-        square = (at[self.first] - at[self.second]) ** 2
+        (curvature, moments), square = values, self.squares()
         apart = square > 0
         far = np.log1p((self.order - 1) * moments[apart]) / ((self.order - 1) * square[apart])
-        same = np.repeat(~apart, np.diff(self._start))
+        same = np.repeat(~apart, np.diff(self.start))
         return float(max(far.max(initial=0.0), curvature[same].max(initial=0.0)))
 
 
@@ -172,6 +175,7 @@ def refined(
     outcomes: float,
     mirrored: bool = False,
     most: float = WORK,
+    loose: float = LOOSE,
 ) -> float:
     """Bound divergence over squared distance, on a grid that is cut finer where that decides.
 
@@ -184,6 +188,7 @@ def refined(
         outcomes: how many there are, in all that is evaluated.
         mirrored: whether `evaluate` wants grids that are their own mirror images.
         most: curvatures of one outcome that may be computed, about.
+        loose: the share above what pairs of points have that is not cut.
 
     Returns:
         An upper bound; what `evaluate` leaves out of a curvature is not in it.
@@ -192,13 +197,13 @@ def refined(
     while True:
         # Where to cut is judged by some of the laws, which bounds nothing.
         values = evaluate(grid, SOME)
-        goal = max(goal, (1 + LOOSE) * max(attained, grid.attained(values)))
-        loose = ~(grid.bounds(values) <= goal) & grid.boxes
-        loose |= loose[::-1, ::-1] & mirrored
-        finer = grid.finer(loose)
+        goal = max(goal, (1 + loose) * max(attained, grid.attained(values)))
+        wide = ~(grid.bounds(values) <= goal) & grid.boxes
+        wide |= wide[::-1, ::-1] & mirrored
+        finer = grid.finer(wide)
         last = work + finer.work * outcomes > most or len(finer.cells) > MOST_PARTS
         # theory/vector-sums.md, Proposition 23: every pair is in a box that counts.
-        rest = grid.only(grid.boxes if last else grid.boxes & ~loose)
+        rest = grid.only(grid.boxes if last else grid.boxes & ~wide)
         work += rest.work * outcomes
         values = evaluate(rest, 1)
         if not all(np.isfinite(some).all() for some in values):
@@ -209,10 +214,10 @@ def refined(
         # Of all laws some may be worse than was judged: boxes that are cut once more.
         more = bounds > goal * (1 + LOOSE)
         settled = max(settled, float(bounds.max(where=~more, initial=0.0)))
-        loose |= more | more[::-1, ::-1] & mirrored
-        if not loose.any():
+        wide |= more | more[::-1, ::-1] & mirrored
+        if not wide.any():
             return settled
-        grid = grid.finer(loose)
+        grid = grid.finer(wide)
 
 
 def all_pairs(lines: CellLines, order: float, loss: float) -> float:
