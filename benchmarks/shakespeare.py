@@ -2,12 +2,12 @@
 
 The largest tenth of the roles is public: a transformer is trained on them once, without privacy,
 and kept in --cache. The other roles are clients, all of them in every round. An adapter of 3,840
-parameters, or the whole model, is trained on them: with one bit a coordinate, with a tenth of a
-bit, with Gaussian noise on the exact sum, with other mechanisms at the same guarantee, and without
-privacy; for what can be won at most, also by Adam on all clients' text in one place. Rows are
-stored as they are done, the most telling first, and stored rows are not run again. `--choose
-CLIP_NORM RATE ...` shows what step sizes do on public roles' test windows, on which the settings
-below were chosen. Without DATA_DIR the picture is drawn again.
+parameters, all linear layers or the whole model are trained on them: with one bit a coordinate,
+with a tenth of a bit, with Gaussian noise on the exact sum, with other mechanisms at the same
+guarantee, and without privacy; for what can be won at most, also by Adam on all clients' text in
+one place. Rows are stored as they are done, the most telling first, and stored rows are not run
+again. The settings below were chosen on public roles (`shakespeare_choose.py`). Without DATA_DIR
+the picture is drawn again.
 """
 
 import argparse
@@ -35,25 +35,46 @@ from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.tuning.update import tune_update
 from randquant.privacy.accounting.calibration import calibrate
 from randquant.training.adapters import with_adapters
+from randquant.training.directions import public_directions, with_directions
 from randquant.training.evaluation import ClientScores, evaluate
 from randquant.training.trained import Run
 
 EPOCHS, ROUNDS, BATCH, DELTA = 3, 4, 8, 1e-5
-CLIP_NORM = {"adapters": 1.4, "full": 0.8}
-"""Chosen on public roles (`--choose`): of a client's gradient."""
 
-RATES = {"adapters": {2.0: 0.025, 4.0: 0.05, 8.0: 0.08, 16.0: 0.12}, "full": {}}
-RATE = {"adapters": 0.2, "full": 0.03}
-"""Chosen likewise: the server's step with the mean of clipped gradients, the shorter the more noise
-there is (`RATES`, by epsilon), and without much noise."""
 
-POOLED_PASSES, POOLED_RATE = 4, {"adapters": 3e-3, "plain adapters": 1e-2}
+class Setting(NamedTuple):
+    """How a part of the model is trained.
+
+    Attributes:
+        dimension: its parameters.
+        clip_norm: of a client's gradient.
+        rate: the server's step with the mean of clipped gradients, without much noise.
+        rates: the same by epsilon, the shorter the more noise there is.
+    """
+
+    dimension: int
+    clip_norm: float
+    rate: float
+    rates: dict[float, float]
+
+
+SETTINGS = {
+    "adapters": Setting(3840, 1.4, 0.2, {2.0: 0.025, 4.0: 0.05, 8.0: 0.08, 16.0: 0.12}),
+    "linear layers": Setting(103_424, 4.0, 0.08, {2.0: 0.0025, 4.0: 0.0075, 8.0: 0.02, 16.0: 0.05}),
+    "full": Setting(115_536, 1.0, 0.1, {}),
+}
+"""Chosen on public roles, see `shakespeare_choose.py`."""
+
+DAMPING = 1.0
+"""Of the directions of all linear layers, chosen likewise."""
+
+POOLED_PASSES = 4
+POOLED_RATES = {"adapters": 3e-3, "plain adapters": 1e-2, "full": 3e-3}
 """Of Adam on all clients' windows in one place."""
 
 PLAIN_RANK, PLAIN_LAYERS = 6, ("blocks.1.wide", "blocks.1.narrow")
 """Plain adapters of as many parameters, both of whose matrices are trained."""
 
-DIMENSIONS = {"adapters": 3840, "full": 115_536}
 EPSILONS = (2.0, 4.0, 8.0, 16.0)
 OTHERS = ("rqm", "mvu", "sparse-ternary", "imvu")
 TENTH, TENTH_RATE = 410, 0.1**0.5
@@ -79,17 +100,13 @@ def queue(seeds: int) -> Iterator[Wanted]:
         yield Wanted("adapters", "gaussian", 2.0, 0, times)
     for name in OTHERS:
         yield Wanted("adapters", name, 8.0)
-    yield Wanted("full", "none", None)
-    for times in (1, 10, 100):
-        yield Wanted("full", "gaussian", 8.0, 0, times)
+    yield from layers()
     for seed in range(1, seeds):
         yield from adapters(seed)
     for name in OTHERS:
         yield Wanted("adapters", name, 2.0)
-    for epsilon in (2.0, 4.0, 16.0):
-        yield Wanted("full", "gaussian", epsilon)
-    for epsilon in EPSILONS:
-        yield Wanted("full", "one bit", epsilon)
+    for seed, name in itertools.product((1, 2), OTHERS):
+        yield Wanted("adapters", name, 8.0, seed)
 
 
 def adapters(seed: int) -> Iterator[Wanted]:
@@ -100,6 +117,19 @@ def adapters(seed: int) -> Iterator[Wanted]:
             yield Wanted("adapters", name, epsilon, seed)
 
 
+def layers() -> Iterator[Wanted]:
+    """The curves of all linear layers, and what the whole model wins in coordinates as they are."""
+    yield Wanted("linear layers", "none", None)
+    for epsilon in (8.0, 2.0, 4.0, 16.0):
+        for name in ("gaussian", "one bit"):
+            yield Wanted("linear layers", name, epsilon)
+    yield Wanted("full", "none", None)
+    yield Wanted("full", "gaussian", 8.0)
+    yield Wanted("full", "pooled", None)
+    for epsilon in (8.0, 2.0):
+        yield Wanted("linear layers", "gaussian", epsilon, 0, 10)
+
+
 class Task(NamedTuple):
     """What is trained: a model, clients' examples, and windows to test on, by client."""
 
@@ -108,10 +138,14 @@ class Task(NamedTuple):
     tested: list
 
 
-def prepared(part: str, found: task.Roles, model: nn.Module) -> Task:
+def prepared(part: str, found: task.Roles, model: nn.Module, damping: float = DAMPING) -> Task:
     """Adapters see what the layers before them give for each window, which is computed once."""
     if part == "full":
         return Task(model, found.clients, found.clients_test)
+    if part == "linear layers":
+        shown = task.shown(found.public)
+        directions = public_directions(model, None, None, *shown, damping=damping)
+        return Task(with_directions(model, directions), found.clients, found.clients_test)
     if part == "adapters":
         small = task.adapted(model, found.public)
     else:
@@ -123,7 +157,7 @@ def prepared(part: str, found: task.Roles, model: nn.Module) -> Task:
 
 def protected(wanted: Wanted, dimension: int, cohort: int) -> UpdateMechanism | None:
     """The mechanism that meets the row's epsilon for `cohort` clients; None for train's own."""
-    clip_norm = CLIP_NORM[wanted.part]
+    clip_norm = SETTINGS[wanted.part].clip_norm
     if wanted.epsilon is None:
         return ClippedSGD(clip_norm=clip_norm)
     if wanted.mechanism in ("one bit", "tenth of a bit"):
@@ -156,21 +190,24 @@ def rate(wanted: Wanted) -> float:
 
     A mean of a tenth of the coordinates is scaled by ten, its noise in length by the root of that.
     """
-    usual = RATE[wanted.part]
-    found = usual if wanted.times > 1 else RATES[wanted.part].get(wanted.epsilon, usual)
+    chosen = SETTINGS[wanted.part]
+    found = chosen.rate if wanted.times > 1 else chosen.rates.get(wanted.epsilon, chosen.rate)
     return found * TENTH_RATE if wanted.mechanism == "tenth of a bit" else found
 
 
-def trained(wanted: Wanted, of: Task, mechanism: UpdateMechanism | None) -> Run:
+def own_mechanism(wanted: Wanted) -> dict:
+    """The arguments with which train calibrates one bit, or a tenth of a bit, itself."""
+    tenth = TENTH if wanted.mechanism == "tenth of a bit" else None
+    clip_norm = SETTINGS[wanted.part].clip_norm
+    return {"epsilon": wanted.epsilon, "clip_norm": clip_norm, "coordinates": tenth}
+
+
+def trained(of: Task, rate: float, seed: int, **how) -> Run:
     """One run; each role is asked in every round and sends the gradient on eight windows."""
-    own = {"mechanism": mechanism}
-    if mechanism is None:
-        tenth = TENTH if wanted.mechanism == "tenth of a bit" else None
-        own = {"epsilon": wanted.epsilon, "clip_norm": CLIP_NORM[wanted.part], "coordinates": tenth}
     return rq.train(
         of.model, of.clients, rounds=ROUNDS, cohort=len(of.clients), batch=BATCH,
-        local_learning_rate=0, learning_rate=rate(wanted), delta=DELTA, seed=wanted.seed,
-        threads=1, progress=False, **own,
+        local_learning_rate=0, learning_rate=rate, delta=DELTA, seed=seed, threads=1,
+        progress=False, **how,
     )  # fmt: skip
 
 
@@ -180,7 +217,7 @@ def row(wanted: Wanted, of: Task, before: ClientScores) -> dict:
     dimension = sum(each.numel() for each in of.model.parameters() if each.requires_grad)
     cohort = wanted.times * len(of.clients)
     if wanted.mechanism == "pooled":
-        model, guarantee, upload = pooled(of, POOLED_RATE[wanted.part]), None, None
+        model, guarantee, upload = pooled(of, POOLED_RATES[wanted.part]), None, None
     else:
         mechanism = protected(wanted, dimension, cohort)
         many = None
@@ -190,7 +227,8 @@ def row(wanted: Wanted, of: Task, before: ClientScores) -> dict:
             many = rq.account([mechanism.release(dimension, ROUNDS)], DELTA)
             share = 1 / wanted.times
             mechanism = gaussian(mechanism.clip_norm, wanted.epsilon, dimension, share)
-        run = trained(wanted, of, mechanism)
+        how = {"mechanism": mechanism} if mechanism else own_mechanism(wanted)
+        run = trained(of, rate(wanted), wanted.seed, **how)
         model, guarantee, upload = run.model, many or run.guarantee, run.upload_bytes
     after = evaluate(model, of.tested)
     return {
@@ -213,7 +251,8 @@ def row(wanted: Wanted, of: Task, before: ClientScores) -> dict:
 def pooled(of: Task, rate: float) -> nn.Module:
     """All clients' windows in one place, Adam, some passes: no privacy at all."""
     model = copy.deepcopy(of.model)
-    features, targets = map(torch.cat, zip(*of.clients, strict=True))
+    pairs = [tuple(map(torch.as_tensor, pair)) for pair in of.clients]
+    features, targets = map(torch.cat, zip(*pairs, strict=True))
     own = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.Adam(own, lr=rate)
     steps = POOLED_PASSES * -(-len(targets) // 64)
@@ -244,17 +283,13 @@ def measure(data_dir: Path, cache: Path, seeds: int) -> None:
     """Run what is not stored yet, a row at a time."""
     found = task.roles(data_dir)
     model = task.pretrained(found.public, EPOCHS, cache / f"pretrained-{EPOCHS}.pt")
-    rates = {part: [list(pair) for pair in own.items()] for part, own in RATES.items()}
-    settings = {
-        "epochs": EPOCHS, "rounds": ROUNDS, "batch": BATCH, "delta": DELTA, "clip_norm": CLIP_NORM,
-        "learning_rate": RATE, "rates": rates, "tenth_rate": TENTH_RATE,
-    }  # fmt: skip
+    settings = in_use()
     facts = {"settings": settings, "roles": {k: len(v) for k, v in found._asdict().items()}}
     kept = stored(NAME)
-    same = kept.get("settings") == settings
-    if "planned" not in kept or not same:
+    same = {part for part, own in settings.items() if kept.get("settings", {}).get(part) == own}
+    if same != set(settings):
         add(NAME, {"planned": planned(len(found.clients))})
-    rows = kept.get("rows", []) if same else []
+    rows = [each for each in kept.get("rows", []) if each["part"] in same]
     done = {Wanted(*(each[name] for name in Wanted._fields)) for each in rows}
     for part, group in itertools.groupby(
         (each for each in queue(seeds) if each not in done), key=lambda each: each.part
@@ -267,80 +302,46 @@ def measure(data_dir: Path, cache: Path, seeds: int) -> None:
             add(NAME, {**facts, "rows": rows})
 
 
+def in_use() -> dict[str, dict]:
+    """What the rows of each part depend on: a part whose settings changed is run again."""
+    common = {
+        "epochs": EPOCHS, "rounds": ROUNDS, "batch": BATCH, "delta": DELTA,
+        "tenth_rate": TENTH_RATE, "pooled_passes": POOLED_PASSES,
+    }  # fmt: skip
+    parts = (*SETTINGS, "plain adapters")
+    found = {part: {**common, "pooled_rate": POOLED_RATES.get(part)} for part in parts}
+    for part, chosen in SETTINGS.items():
+        rates = [list(pair) for pair in chosen.rates.items()]
+        found[part].update(chosen._asdict(), rates=rates)
+    found["linear layers"]["damping"] = DAMPING
+    return found
+
+
 def planned(clients: int) -> list[dict]:
     """What the planner says beforehand: the run's noise over the longest sum of its means."""
     said = []
-    for part, dimension in DIMENSIONS.items():
-        for epsilon in EPSILONS:
-            found = rq.plan(
-                dimension, clients, clients, ROUNDS, epsilon, DELTA, bits=1,
-                clip_norm=CLIP_NORM[part], mechanisms=["stochastic-rounding"],
-            )  # fmt: skip
-            noise = found.entries[0].noise
-            assert noise is not None
-            of = {"part": part, "dimension": dimension, "epsilon": epsilon}
-            noises = {"round": noise.length, "share": noise.share}
-            said.append({**of, **noises, "verdict": found.verdict, "advice": found.advice})
-            print(said[-1], flush=True)
+    for (part, chosen), epsilon in itertools.product(SETTINGS.items(), EPSILONS):
+        found = rq.plan(
+            chosen.dimension, clients, clients, ROUNDS, epsilon, DELTA, bits=1,
+            clip_norm=chosen.clip_norm, mechanisms=["stochastic-rounding"],
+        )  # fmt: skip
+        noise = found.entries[0].noise
+        assert noise is not None
+        of = {"part": part, "dimension": chosen.dimension, "epsilon": epsilon}
+        noises = {"round": noise.length, "share": noise.share}
+        said.append({**of, **noises, "verdict": found.verdict, "advice": found.advice})
+        print(said[-1], flush=True)
     return said
 
 
-def choose(data_dir: Path, cache: Path, clip_norm: float, rates: list[float]) -> None:
-    """What settings do on public roles' test windows: no client's data is looked at.
-
-    Eight windows are a client, and the noise is that of as many clients as there are.
-    """
-    found = task.roles(data_dir)
-    model = task.pretrained(found.public, EPOCHS, cache / f"pretrained-{EPOCHS}.pt")
-    texts, following = task.pooled(found.public_test)
-    parts = list(zip(*(np.split(each, range(BATCH, len(texts), BATCH)) for each in
-                       (texts, following)), strict=True))  # fmt: skip
-    order = np.random.default_rng(0).permutation(len(parts))
-    small = task.adapted(model, found.public)
-    states = task.below(small, [parts[place] for place in order])
-    of = Task(task.Top(small), states[:480], states[480:])
-    gradients = torch.stack([gradient(of.model, *each) for each in of.clients])
-    lengths = gradients.norm(dim=1)
-    clipped = gradients * (clip_norm / lengths).clamp(max=1)[:, None]
-    # The squared length of a mean of few exceeds that of many by its variance.
-    variance = float(clipped.var(0).sum()) / len(clipped)
-    length = math.sqrt(max(0.0, float(clipped.mean(0).norm()) ** 2 - variance))
-    print(f"lengths {np.quantile(lengths, [0.1, 0.5, 0.9])}; of the mean of all, clipped, {length}")
-    before = evaluate(of.model, of.tested)
-    share = len(of.clients) / len(found.clients)
-    for rate, epsilon in itertools.product(rates, (None, 8.0, 4.0, 2.0)):
-        mechanism = ClippedSGD(clip_norm=clip_norm)
-        if epsilon is not None:
-            mechanism = gaussian(clip_norm, epsilon, DIMENSIONS["adapters"], share)
-        run = rq.train(
-            of.model, of.clients, mechanism=mechanism, rounds=ROUNDS, cohort=len(of.clients),
-            batch=BATCH, local_learning_rate=0, learning_rate=rate, seed=0, threads=1,
-            progress=False,
-        )  # fmt: skip
-        after = evaluate(run.model, of.tested)
-        won = 1000 * (mean(before.bits, before) - mean(after.bits, after))
-        print(f"{clip_norm=} {rate=} {epsilon=}: {won:.2f} thousandths of a bit won", flush=True)
-
-
-def gradient(model: nn.Module, states: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """A client's gradient as one vector."""
-    trained = [each for each in model.parameters() if each.requires_grad]
-    loss = nn.functional.cross_entropy(model(states), following)
-    return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, trained)])
-
-
 def main() -> None:
-    """Measure what is not stored, or choose settings, or draw the picture."""
+    """Measure what is not stored, if there are data, and draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data_dir", type=Path, nargs="?")
     parser.add_argument("--cache", type=Path, default=Path("runs/shakespeare"))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--choose", type=float, nargs="+", metavar=("CLIP_NORM", "RATE"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    if given.choose:
-        choose(given.data_dir, given.cache, given.choose[0], given.choose[1:])
-        return
     if given.data_dir:
         measure(given.data_dir, given.cache, given.seeds)
     shakespeare_picture.draw()

@@ -1,9 +1,11 @@
-"""The picture and the table of docs/text.md, from benchmarks/results/shakespeare.json."""
+"""The picture, the tables and the speed of docs/text.md, from results/shakespeare.json."""
 
 from __future__ import annotations
 
+import math
 import re
 import sys
+from itertools import groupby
 from pathlib import Path
 from statistics import mean
 
@@ -21,11 +23,19 @@ from text_app import task  # noqa: E402
 __all__ = ["NAME", "draw", "drawn", "page", "task"]
 
 PAGE, PICTURE = ROOT / "docs" / "text.md", ROOT / "docs" / "images" / "shakespeare.svg"
-LINES = {"gaussian": "Gaussian noise on the exact sum", "one bit": "one bit",
-         "tenth of a bit": "a tenth of a bit"}  # fmt: skip
-LEVELS = (("none", "no privacy, the same rounds", "c4 dashed"),
-          ("pooled", "no privacy, all text in one place", "c6 dashed"))  # fmt: skip
+LINES = {
+    ("adapters", "gaussian"): ("3,840 parameters, Gaussian noise", "c1"),
+    ("adapters", "one bit"): ("3,840, one bit", "c2"),
+    ("adapters", "tenth of a bit"): ("3,840, a tenth of a bit", "c3"),
+    ("adapters", "none"): ("3,840, no privacy", "c4 dashed"),
+    ("linear layers", "gaussian"): ("103,424 parameters, Gaussian noise", "c5"),
+    ("linear layers", "one bit"): ("103,424, one bit", "c6"),
+    ("linear layers", "none"): ("103,424, no privacy", "c7 dashed"),
+}  # fmt: skip
+"""All with the fewest clients; what has no epsilon is a level."""
+
 HEADER = "| trained | clients | sent | ε | bits won | accuracy | roles better | bytes | seeds |"
+PLANNED = "| planned | ε 2 | ε 4 | ε 8 | ε 16 |"
 
 Kind = tuple[str, int, str, float]
 
@@ -34,7 +44,7 @@ def kinds(found: dict) -> dict[Kind, list[dict]]:
     """Rows that differ in their seed only; without privacy epsilon is infinite."""
     grouped: dict[Kind, list[dict]] = {}
     for row in found["rows"]:
-        epsilon = float("inf") if row["epsilon"] is None else row["epsilon"]
+        epsilon = math.inf if row["epsilon"] is None else row["epsilon"]
         kind = (row["part"], row["clients"], row["mechanism"], epsilon)
         grouped.setdefault(kind, []).append(row)
     return dict(sorted(grouped.items()))
@@ -46,19 +56,18 @@ def won(rows: list[dict]) -> float:
 
 
 def drawn(found: dict) -> str:
-    """What adapters win, against epsilon."""
+    """What parts of the model win, against epsilon."""
     groups = kinds(found)
     fewest = min(clients for _, clients, _, _ in groups)
-    own = {k: rows for k, rows in groups.items() if (k[0], k[1]) == ("adapters", fewest)}
+    ends = [e for *_, e in groups if e < math.inf]
     lines = []
-    for colour, (name, label) in zip(("c1", "c2", "c3"), LINES.items(), strict=True):
-        points = [(k[3], won(rows)) for k, rows in own.items() if k[2] == name]
-        lines += [(label, points, colour)] if len(points) > 1 else []
-    ends = {k[3] for k in own if k[3] < float("inf")}
-    for name, label, style in LEVELS:
-        for level in [won(rows) for kind, rows in own.items() if kind[2] == name]:
-            lines.append((label, [(x, level) for x in (min(ends), max(ends))], style))
-    title = f"What 3,840 parameters of adapters win on {fewest:,} roles"
+    for (part, mechanism), (label, style) in LINES.items():
+        own = (part, fewest, mechanism)
+        points = [(kind[3], won(rows)) for kind, rows in groups.items() if kind[:3] == own]
+        if mechanism == "none":
+            points = [(x, level) for _, level in points for x in (min(ends), max(ends))]
+        lines += [(label, points, style)] if len(points) > 1 else []
+    title = f"What four rounds on {fewest:,} roles win"
     x, y = (
         Axis("epsilon of a role, whole run", log=True),
         Axis("thousandths of a bit per character"),
@@ -70,7 +79,7 @@ def table(found: dict) -> str:
     """All rows, averages over the seeds there are."""
     lines = [HEADER, "|" + "---|" * (HEADER.count("|") - 1)]
     for (part, clients, mechanism, epsilon), rows in kinds(found).items():
-        shown = "∞" if epsilon == float("inf") else f"{epsilon:g}"
+        shown = "∞" if epsilon == math.inf else f"{epsilon:g}"
         upload = rows[0]["upload_bytes"]
         sent = "all text" if upload is None else f"{upload:,}"
         accuracy, better = (100 * mean(r[n] for r in rows) for n in ("accuracy", "clients_better"))
@@ -81,12 +90,45 @@ def table(found: dict) -> str:
     return "\n".join(lines)
 
 
+def plans(found: dict) -> str:
+    """What the planner said before anything was trained."""
+    lines = [PLANNED, "|" + "---|" * (PLANNED.count("|") - 1)]
+    for (part, dimension), said in groupby(
+        found["planned"], key=lambda row: (row["part"], row["dimension"])
+    ):
+        cells = [f"{row['share']:.2g}, {row['verdict']}" for row in said]
+        lines.append(f"| {part}, {dimension:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def speed(found: dict) -> str:
+    """What a round costs beside bare torch."""
+    measured = found["speed"]
+    told = []
+    for workers, threads in ((1, "one thread"), (2, "two")):
+        own = measured[f"{workers} workers"]
+        bare, ours = (own["rounds_per_minute"][name] for name in ("bare", "ours"))
+        rounds = f"{ours:.0f} rounds a minute beside {bare:.0f}"
+        told.append(f"{own['ours_over_bare']:.2f} times on {threads} ({rounds})")
+    one = measured["1 workers"]
+    return (
+        f"A round of {measured['cohort']} roles takes this much of the processor time of a bare "
+        f"torch loop over the same windows: {', '.join(told)}. The process peaks at "
+        f"{one['megabytes']['ours']:.0f} MiB with data and torch, and at "
+        f"{one['megabytes_all_roles']:.0f} in a round of all roles."
+    )
+
+
 def page(text: str, found: dict) -> str:
-    """The page with the table of what is stored."""
-    pattern = re.escape(HEADER) + r"\n(?:\|.*\n)+"
-    written, count = re.subn(pattern, lambda _: table(found) + "\n", text)
-    assert count == 1
-    return written
+    """The page with the tables and the speed of what is stored."""
+    for pattern, written in (
+        (re.escape(HEADER) + r"\n(?:\|.*\n)+", table(found)),
+        (re.escape(PLANNED) + r"\n(?:\|.*\n)+", plans(found)),
+        (r"A round of \d+ roles takes .*\n", speed(found)),
+    ):
+        text, count = re.subn(pattern, lambda _, said=written: said + "\n", text)
+        assert count == 1, pattern
+    return text
 
 
 def draw() -> None:
@@ -94,7 +136,7 @@ def draw() -> None:
     found = stored(NAME)
     PICTURE.write_text(drawn(found))
     PAGE.write_text(page(PAGE.read_text(), found))
-    print("wrote docs/images/shakespeare.svg and the table of docs/text.md")
+    print("wrote docs/images/shakespeare.svg and the figures of docs/text.md")
 
 
 if __name__ == "__main__":

@@ -3,20 +3,24 @@
 python benchmarks/shakespeare_speed.py DATA_DIR [--cache FOLDER]
 
 Both compute the same gradients of the same roles' windows: bare torch without clipping, encoding or
-a sum, and `randquant.train`'s own round with one bit a coordinate; on one thread, and on two. What
-counts is the processor time of the fastest round, of all threads together.
+a sum, and `randquant.train`'s own round with one bit a coordinate; on one thread, and on two. Each
+has a process of its own and they take turns, a round each: other load disturbs both alike. What
+counts is the fastest round, in processor time of all threads and by the clock. Then ours runs a
+round of all roles: memory must not grow with the cohort.
 """
 
 import argparse
+import multiprocessing
 import resource
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-import numpy as np
 import torch
 from results import add
-from shakespeare_picture import NAME, task
+from shakespeare_picture import NAME, draw, task
 from torch import nn
 
 from randquant.aggregation.registry import update_mechanism
@@ -25,77 +29,116 @@ from randquant.training.algorithm import distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.local import Local
 from randquant.training.optimizer import ServerStep, torch_optimizer
+from randquant.training.participation import sample_cohort
 from randquant.training.problem import problem_of
 
-COHORT, BATCH, ROUNDS = 100, 8, 12
+COHORT, BATCH, ROUNDS, RATE = 100, 8, 12, 0.1
 ONE_BIT = {"clip": 0.067, "levels": 2, "margin": 0.06}
+KEY = Key.from_seed(0)
+
+Round = Callable[[int, Sequence[int]], None]
 
 
-def bare(learner: Learner, model: nn.Module):
-    """A round of forward and backward passes on the same windows, and plain SGD."""
-    parameters = [each for each in model.parameters() if each.requires_grad]
+def bare(learner: Learner, pool: ThreadPoolExecutor, workers: int) -> Round:
+    """Forward and backward passes on the same windows, and plain SGD."""
+    del workers
+    problem = learner.problem
+    parameters = [each for each in problem.model.parameters() if each.requires_grad]
 
-    def one(client: int, number: int):
-        features, targets = learner.problem.clients.take(client, _windows(learner, client, number))
-        loss = nn.functional.cross_entropy(model(features), targets)
+    def gradient(client: int, number: int):
+        windows = learner._steps(client, KEY.fold_in(number))[0]
+        features, targets = problem.clients.take(client, windows)
+        loss = nn.functional.cross_entropy(problem.model(features), targets)
         return torch.autograd.grad(loss, parameters)
 
-    def run(number: int, pool: ThreadPoolExecutor):
+    def run(number: int, cohort: Sequence[int]) -> None:
         total = [torch.zeros_like(parameter) for parameter in parameters]
-        for parts in pool.map(lambda client: one(client, number), range(COHORT)):
+        for parts in pool.map(lambda client: gradient(client, number), cohort):
             for sum_, part in zip(total, parts, strict=True):
                 sum_ += part
         with torch.no_grad():
             for parameter, sum_ in zip(parameters, total, strict=True):
-                parameter -= 0.1 * sum_ / COHORT
+                parameter -= RATE * sum_ / len(cohort)
 
     return run
 
 
-def _windows(learner: Learner, client: int, number: int) -> np.ndarray:
-    return learner._steps(client, Key.from_seed(0).fold_in(number))[0]
-
-
-def ours(learner: Learner, workers: int):
+def ours(learner: Learner, pool: ThreadPoolExecutor, workers: int) -> Round:
     """`randquant.train`'s round: gradients, clip, rotate, encode, sum, decode, step."""
     mechanism = update_mechanism(
         "stochastic-rounding", ONE_BIT, trust="aggregate", cohort=COHORT, clip_norm=1.4
     )
-    server = ServerStep(torch_optimizer("SGD", 0.1, {}), [(learner.dimension,)])
-    state = None
+    algorithm = distributed_sgd(
+        learner, mechanism, population=len(learner.problem.clients), pool=pool, workers=workers,
+        server=ServerStep(torch_optimizer("SGD", RATE, {}), [(learner.dimension,)]),
+    )  # fmt: skip
+    state = algorithm.init()
 
-    def run(number: int, pool: ThreadPoolExecutor):
+    def run(number: int, cohort: Sequence[int]) -> None:
         nonlocal state
-        algorithm = distributed_sgd(
-            learner, mechanism, population=COHORT, server=server, pool=pool, workers=workers
-        )
-        state, _ = algorithm.apply(state or algorithm.init(), range(COHORT), Key.from_seed(0))
+        assert number == state.round + 1
+        state, _ = algorithm.apply(state, cohort, KEY)
 
     return run
 
 
-def main(data_dir: str, cache: str) -> None:
-    """Each contestant's fastest round, taken in turn: other load disturbs both alike."""
+CONTESTANTS = {each.__name__: each for each in (bare, ours)}
+
+
+def serve(asked: Connection, name: str, workers: int, data_dir: str, cache: str) -> None:
+    """A contestant's process: a round for each (number, cohort) that is asked for."""
+    torch.set_num_threads(1)
     found = task.roles(data_dir)
-    model = task.pretrained(found.public, 0, Path(cache, "pretrained-3.pt"))
-    model = task.adapted(model, found.public)
-    learner = Learner(problem_of(model, found.clients[:COHORT]), Local(batch=BATCH))
-    speed = {"cohort": COHORT, "batch": BATCH}
+    model = task.adapted(task.pretrained(found.public, 3, Path(cache)), found.public)
+    learner = Learner(problem_of(model, found.clients), Local(batch=BATCH))
+    del found
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        run = CONTESTANTS[name](learner, pool, workers)
+        for number, cohort in iter(asked.recv, None):
+            started = time.process_time(), time.perf_counter()
+            run(number, cohort)
+            spent = time.process_time() - started[0], time.perf_counter() - started[1]
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            asked.send((*spent, peak))
+
+
+def main(data_dir: str, cache: str) -> None:
+    """Rounds in turn on one thread, then on two."""
+    kept = Path(cache, "pretrained-3.pt")
+    roles = task.roles(data_dir)
+    task.pretrained(roles.public, 3, kept)
+    population = len(roles.clients)
+    speed: dict = {"cohort": COHORT, "batch": BATCH}
+    start = multiprocessing.get_context("spawn")
     for workers in (1, 2):
-        runs = {"bare": bare(learner, model), "ours": ours(learner, workers)}
-        spent: dict[str, list[float]] = {name: [] for name in runs}
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for number in range(1, ROUNDS + 1):
-                for name, run in runs.items():
-                    start = time.process_time()
-                    run(number, pool)
-                    spent[name].append(time.process_time() - start)
-        best = {name: min(seconds) for name, seconds in spent.items()}
-        ratio = best["ours"] / best["bare"]
-        speed[f"{workers} workers"] = {"processor_seconds": best, "ours_over_bare": ratio}
+        pipes, processes, took = {}, [], {name: [] for name in CONTESTANTS}
+        for name in CONTESTANTS:
+            pipes[name], given = start.Pipe()
+            own = (given, name, workers, data_dir, str(kept))
+            processes.append(start.Process(target=serve, args=own, daemon=True))
+            processes[-1].start()
+            given.close()  # if the process dies, its pipe ends instead of waiting for ever
+        for number in range(1, ROUNDS + 1):
+            cohort = sample_cohort(population, COHORT, number, KEY)
+            for name, pipe in pipes.items():
+                pipe.send((number, cohort))
+                took[name].append(pipe.recv())
+        pipes["ours"].send((ROUNDS + 1, list(range(population))))
+        of_all = pipes["ours"].recv()
+        for pipe, process in zip(pipes.values(), processes, strict=True):
+            pipe.send(None)
+            process.join()
+        processor, clock = ({n: min(each[k] for each in took[n]) for n in took} for k in (0, 1))
+        speed[f"{workers} workers"] = {
+            "processor_seconds": processor,
+            "ours_over_bare": processor["ours"] / processor["bare"],
+            "rounds_per_minute": {name: 60 / seconds for name, seconds in clock.items()},
+            "megabytes": {name: rounds[-1][2] for name, rounds in took.items()},
+            "megabytes_all_roles": of_all[2],
+        }
         print(speed, flush=True)
-    speed["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     add(NAME, {"speed": speed})
+    draw()
 
 
 if __name__ == "__main__":

@@ -87,6 +87,12 @@ OUTPUTS = {
 """What a page says that a command prints: lines of its output."""
 
 
+def test_no_page_holds_marks_of_a_merge():
+    marked = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    assert [page.name for page in pages if marked.search(page.read_text())] == []
+
+
 def test_the_readme_is_short():
     assert len(README.split()) < 900
 
@@ -641,15 +647,8 @@ def test_the_page_on_text_has_what_was_measured():
     first = found["rows"][0]
     before = f"({first['bits_before']:.4f} bits, {100 * first['accuracy_before']:.2f} % of"
     assert before in text
-    speed = found["speed"]
-    one, two = (f"{speed[f'{k} workers']['ours_over_bare']:.2f} times" for k in (1, 2))
-    assert f"takes {one} the processor time" in text
-    assert f"on one thread, {two} on two, in {speed['megabytes']:.0f} MiB" in text
-    for part in ("adapters", "full"):
-        said = [row for row in found["planned"] if row["part"] == part]
-        cells = [f"{row['share']:.2g}, {row['verdict']}" for row in said]
-        dimension = f"{said[0]['dimension']:,}"
-        assert f"| {part}, {dimension} | {' | '.join(cells)} |" in text
+    for told in (shakespeare.plans(found), shakespeare.speed(found)):
+        assert told in text
 
 
 def test_the_stored_notebook_on_text_won_something_within_its_target():

@@ -107,10 +107,14 @@ def pretrained(public: Windows, epochs: int, kept: Path | None = None) -> nn.Mod
 
 def adapted(model: nn.Module, public: Windows) -> nn.Module:
     """A copy with an adapter along directions of public windows, and nothing else to train."""
+    return with_directions(model, public_directions(model, ADAPTED, RANK, *shown(public)))
+
+
+def shown(public: Windows) -> tuple[Tensor, Tensor]:
+    """The public windows that give directions, and what follows."""
     texts, following = pooled(public)
     rows = np.random.default_rng(0).permutation(len(texts))[:SHOWN]
-    shown = (torch.from_numpy(each[rows]) for each in (texts, following))
-    return with_directions(model, public_directions(model, ADAPTED, RANK, *shown))
+    return torch.from_numpy(texts[rows]), torch.from_numpy(following[rows])
 
 
 def read(kept: Path) -> nn.Module:

@@ -53,7 +53,11 @@ class Directed(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """What the layer computes of (…, inputs), plus what the adapter adds."""
-        return self.layer(features) + features @ self.inputs.T @ (self.outputs @ self.along).T
+        if len(self.inputs) < self.layer.in_features:
+            return self.layer(features) + features @ self.inputs.T @ (self.outputs @ self.along).T
+        # What is added is as large as the layer: adding weights costs less than a second product.
+        weight = self.layer.weight + self.outputs @ self.along @ self.inputs
+        return nn.functional.linear(features, weight, self.layer.bias)
 
 
 def with_directions(model: nn.Module, directions: Mapping[str, Directions]) -> nn.Module:
@@ -74,8 +78,8 @@ def with_directions(model: nn.Module, directions: Mapping[str, Directions]) -> n
 
 def public_directions(
     model: nn.Module,
-    layers: Sequence[str],
-    rank: int,
+    layers: Sequence[str] | None,
+    rank: int | None,
     features: Tensor,
     targets: Tensor,
     *,
@@ -91,8 +95,9 @@ def public_directions(
 
     Args:
         model: a trained model.
-        layers: patterns such as `blocks.*` of the linear layers' names.
-        rank: directions that an adapter reads.
+        layers: patterns such as `blocks.*` of the linear layers' names; None for all.
+        rank: directions that an adapter reads; None for all that its layer's inputs have: with
+            damping it can then make any weights of the layer's.
         features, targets: public examples, n at least 1 each. No epsilon covers them.
         loss: the mean loss of the model's output and targets.
         damping: at least 0; with more, coordinates that say little are stretched less.
@@ -113,7 +118,7 @@ def public_directions(
     """
     model = copy.deepcopy(model).eval().requires_grad_(True)
     chosen = linear_layers(model, layers)
-    for name, layer in chosen.items():
+    for name, layer in chosen.items() if rank is not None else ():
         why = f"an adapter of layer {name} reads no more than its inputs"
         validate.whole("rank", rank, low=1, high=layer.in_features, why=why)
     examples = torch.as_tensor(features), torch.as_tensor(targets)
@@ -150,7 +155,7 @@ def _mean_squares(
     return {name: (a / count, b / count) for name, (a, b) in totals.items()}
 
 
-def _scaled(inputs: Tensor, slopes: Tensor, rank: int, damping: float) -> Directions:
+def _scaled(inputs: Tensor, slopes: Tensor, rank: int | None, damping: float) -> Directions:
     sizes, vectors = torch.linalg.eigh(inputs)
     read = _inverse_roots(sizes, damping)[:, None] * vectors.T
     sizes, vectors = torch.linalg.eigh(slopes)

@@ -68,7 +68,7 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     # theory/vector-sums.md, Proposition 22.
     if upper > KINDS * lower:
         upper = min(upper, by_kinds(channel, clients, order, lower))
-    # theory/vector-sums.md, Proposition 24.
+    # theory/vector-sums.md, Proposition 25.
     if upper > BLANKETS * lower and not every and vertices > 2:
         pruned = by_pruning(channel, clients, order, lower)
         if pruned < upper:

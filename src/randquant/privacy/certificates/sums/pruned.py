@@ -1,6 +1,6 @@
 """Every arrangement of few others, most of which need not be looked at.
 
-Derivation: `docs/theory/vector-sums.md`, Proposition 24.
+Derivation: `docs/theory/vector-sums.md`, Proposition 25.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Pruned:
         due = np.floor((others + 1) * SOONER * part).astype(int) - 1
         if not search.mirrored:
             return self._worst(grid, search.kinds, others, allowed, due)
-        # theory/vector-sums.md, Proposition 24: half of the pairs, behind all arrangements.
+        # theory/vector-sums.md, Proposition 25: half of the pairs, behind all arrangements.
         half = grid.first + grid.second <= len(grid.cells)
         halves = np.repeat(half, cells), half
         limits = [np.where(h, a, np.inf) for h, a in zip(halves, allowed, strict=True)]

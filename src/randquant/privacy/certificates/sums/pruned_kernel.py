@@ -1,6 +1,6 @@
 """The compiled search for the worst arrangement of others, pair of inputs by pair of inputs.
 
-Derivation: `docs/theory/vector-sums.md`, Proposition 24.
+Derivation: `docs/theory/vector-sums.md`, Proposition 25.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def worst(
         beginning = count[size - 1] if size > 0 else pairs
         if size > 0:
             laws[size] = convolved(laws[size - 1], kinds[chosen[size]])
-        # theory/vector-sums.md, Proposition 24: whoever waits is not allowed yet.
+        # theory/vector-sums.md, Proposition 25: whoever waits is not allowed yet.
         waiting, looked = 0, 0
         for at in range(beginning):
             pair = above[size - 1, at] if size > 0 else at
