@@ -76,23 +76,31 @@ class Classes:
     bell_shares: tuple[int, ...] = ()
 
     @staticmethod
+    def every(channel: Channel) -> Classes:
+        """All vertices, by their means."""
+        rows = np.unique(channel.weights, axis=0) / channel.denominator
+        return Classes(
+            even(rows[np.argsort(rows @ np.arange(channel.levels), kind="stable")]), SHARES
+        )
+
+    @staticmethod
     @functools.lru_cache(maxsize=64)
     def of(channel: Channel, clients: int) -> Classes | None:
         """All vertices if that can be afforded; else the ends and what is between them."""
-        rows = np.unique(channel.weights, axis=0) / channel.denominator
-        rows = even(rows[np.argsort(rows @ np.arange(channel.levels), kind="stable")])
+        every = Classes.every(channel)
+        rows = every.rows
         # Few vertices are put in blocks, where arrangements are too many; more are not.
-        if len(rows) <= FEW or affordable(channel, clients):
-            return Classes(rows, SHARES)
+        if len(rows) <= FEW or arrangements(channel, clients) <= MOST:
+            return every
         at = np.linspace(0, len(rows) - 1, FEW - 1).round().astype(int)
         share = min(_share(row, rows[at]) for row in rows)
         return Classes(rows[at], int(share * SHARES)) if share > 0.5 else None
 
 
-def affordable(channel: Channel, clients: int) -> bool:
-    """Whether all vertices stand for themselves: every arrangement of the others may be tried."""
+def arrangements(channel: Channel, clients: int) -> int:
+    """In how many ways the others may be at vertices."""
     vertices = len(np.unique(channel.weights, axis=0))
-    return math.comb(clients + vertices - 2, clients - 1) <= MOST
+    return math.comb(clients + vertices - 2, clients - 1)
 
 
 def _share(row: np.ndarray, classes: np.ndarray) -> float:
@@ -133,14 +141,27 @@ def by_classes(
     classes = classes or Classes.of(channel, clients)
     if classes is None:
         return math.inf
-    search = _Search(channel, clients, order, attained, classes)
+    search = Search(channel, clients, order, attained, classes)
     # Fewer others hide less, by about as much as they are fewer.
     if not search.fits or attained > enough * search.counted:
         return math.inf
     return search.run()
 
 
-class _Search:
+class Search:
+    """The laws of a sum for inputs at vertices, and the rounding of them; all arrangements.
+
+    Attributes:
+        kinds: (J, m) what one of the others sends.
+        others: how many there are that send one of these.
+        places: (V, m) the client's rows.
+        loss: at least the log of the largest ratio of two rows at one code.
+        error: relative, of laws.
+        fits: whether float64 holds all that counts.
+        log_keep, rest: outcomes below e to it are left out, and what they may add, at most.
+        mirrored: whether turning inputs and codes round changes nothing.
+    """
+
     def __init__(
         self, channel: Channel, clients: int, order: float, attained: float, classes: Classes
     ):
@@ -162,6 +183,7 @@ class _Search:
         self.fits = fits(self.log_keep, self.error, self.loss, order)
         # theory/vector-sums.md, Proposition 10: what outcomes that are skipped may add.
         self.rest = left_out(length, self.log_keep, self.loss, order) if self.fits else math.inf
+        self.kinds = classes.rows
         self.powers = [Powers(row) for row in classes.rows]
         # theory/vector-sums.md, Proposition 19: the client's rows must be turned round as well.
         self.mirrored = np.array_equal(classes.rows, classes.rows[::-1, ::-1])
@@ -215,16 +237,19 @@ class _Search:
             (mass, [self._lines(law, mass) for law in self._laws(depth)])
             for depth, mass in self.groups.items()
         ]
-        # theory/vector-sums.md, Proposition 10: the square of the largest relative change.
-        slopes = np.abs(np.diff(self.places, axis=0)) / np.diff(self.inputs)[:, None]
-        used = self.places.max(axis=0) > 0
-        steepest = float((slopes[:, used] / self.places[:, used].min(axis=0)).max())
         total = refined(
             self.inputs, self.order, self._evaluate, self.attained, self.outcomes, self.mirrored
         )
         # theory/vector-sums.md, Proposition 12: what all groups together may lose.
-        faint = FAINT * self.attained
-        return (total + self.rest * steepest**2 * len(self.groups) + faint) * (1 + 16 * UNIT)
+        return self.raised(total, len(self.groups), FAINT * self.attained)
+
+    def raised(self, total: float, groups: int = 1, faint: float = 0.0) -> float:
+        """The bound, with what was left out of each group, and of all."""
+        slopes = np.abs(np.diff(self.places, axis=0)) / np.diff(self.inputs)[:, None]
+        used = self.places.max(axis=0) > 0
+        # theory/vector-sums.md, Proposition 10: the square of the largest relative change.
+        steepest = float((slopes[:, used] / self.places[:, used].min(axis=0)).max())
+        return (total + self.rest * steepest**2 * groups + faint) * (1 + 16 * UNIT)
 
     def _evaluate(self, grid: PairGrid, every: int) -> Values:
         curvature, moments = np.zeros(1), np.zeros(1)

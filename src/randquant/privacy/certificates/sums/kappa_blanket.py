@@ -16,9 +16,10 @@ from randquant.privacy.certificates.sums.blanket import Blanket
 from randquant.privacy.certificates.sums.blanket_draws import Noises, draws
 from randquant.privacy.certificates.sums.blocks import block_blankets
 from randquant.privacy.certificates.sums.bounds import blankets
-from randquant.privacy.certificates.sums.classes import affordable, by_classes
+from randquant.privacy.certificates.sums.classes import MOST, arrangements, by_classes
 from randquant.privacy.certificates.sums.kinds import by_kinds
 from randquant.privacy.certificates.sums.pairs import all_pairs
+from randquant.privacy.certificates.sums.pruned import by_pruning
 from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rounding import (
     FAINT,
@@ -61,12 +62,17 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     lower, witness = reached(channel, clients, order)
     # theory/vector-sums.md, Propositions 4 and 19: each bounds the curvature, the least counts.
     upper, vertices = alone.upper, len(channel.inputs)
-    every = vertices > 2 and affordable(channel, clients)
+    every = vertices > 2 and arrangements(channel, clients) <= MOST
     if every:
         upper = min(upper, by_classes(channel, clients, order, lower))
     # theory/vector-sums.md, Proposition 22.
     if upper > KINDS * lower:
         upper = min(upper, by_kinds(channel, clients, order, lower))
+    # theory/vector-sums.md, Proposition 25.
+    if upper > BLANKETS * lower and not every and vertices > 2:
+        pruned = by_pruning(channel, clients, order, lower)
+        if pruned < upper:
+            return between(lower, witness, pruned, alone)
     # More vertices are only stood for; two are tried in all arrangements by `between_ends`, and
     # blankets are as close beyond its largest sums.
     stood = not every and vertices > 2 and upper > CLASSES * lower

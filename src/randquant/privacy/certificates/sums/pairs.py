@@ -178,11 +178,15 @@ class PairGrid:
         # theory/vector-sums.md, Proposition 23: powers and their inverse.
         return found * (1 + (2**13 + 16 * self.order) * UNIT)
 
+    def squares(self) -> np.ndarray:
+        """(N,): about the squared distance of each pair."""
+        at = self.inputs[0] + np.append(0.0, np.cumsum(self.widths))
+        return (at[self.first] - at[self.second]) ** 2
+
     def attained(self, values: Values) -> float:
         """About the largest that pairs of points have: no bound from these values is below it."""
         curvature, logs = values
-        at = self.inputs[0] + np.append(0.0, np.cumsum(self.widths))
-        square = (at[self.first] - at[self.second]) ** 2
+        square = self.squares()
         apart = square > 0
         far = logs[apart] / ((self.order - 1) * square[apart])
         same = np.repeat(~apart, np.diff(self.start))
@@ -197,6 +201,7 @@ def refined(
     outcomes: float,
     mirrored: bool = False,
     most: float = WORK,
+    loose: float = LOOSE,
 ) -> float:
     """Bound divergence over squared distance, on a grid that is cut finer where that decides.
 
@@ -205,7 +210,7 @@ def refined(
         order: in (1, inf).
         evaluate: values of a grid's pairs of points, as `PairGrid.evaluate`; about those, of every
             so many laws, where its second argument is not 1.
-        attained, outcomes, mirrored, most: as in `searched`.
+        attained, outcomes, mirrored, most, loose: as in `searched`.
 
     Returns:
         An upper bound; what `evaluate` leaves out of a curvature is not in it.
@@ -217,7 +222,9 @@ def refined(
         whole = all(np.isfinite(some).all() for some in values)
         return grid.logged(values) if whole else (values[0], np.full(len(values[1]), np.nan))
 
-    return searched(PairGrid.whole(inputs, order), logged, attained, outcomes, mirrored, most)
+    return searched(
+        PairGrid.whole(inputs, order), logged, attained, outcomes, mirrored, most, loose
+    )
 
 
 def searched(
@@ -227,6 +234,7 @@ def searched(
     outcomes: float,
     mirrored: bool = False,
     most: float = WORK,
+    loose: float = LOOSE,
 ) -> float:
     """Bound divergence over squared distance in boxes, which are cut finer where that decides.
 
@@ -239,6 +247,7 @@ def searched(
         outcomes: how many there are, in all that is evaluated.
         mirrored: whether `evaluate` wants grids that are their own mirror images.
         most: curvatures of one outcome that may be computed, about.
+        loose: boxes whose bound is no more than this share above what pairs have are not cut.
 
     Returns:
         An upper bound; what `evaluate` leaves out of a curvature is not in it.
@@ -247,13 +256,13 @@ def searched(
     while True:
         # Where to cut is judged by some of the laws, which bounds nothing.
         values = evaluate(grid, SOME)
-        goal = max(goal, (1 + LOOSE) * max(attained, grid.attained(values)))
-        loose = ~(grid.bounds(values) <= goal) & grid.boxes
-        loose |= loose[::-1, ::-1] & mirrored
-        finer = grid.finer(loose)
+        goal = max(goal, (1 + loose) * max(attained, grid.attained(values)))
+        wide = ~(grid.bounds(values) <= goal) & grid.boxes
+        wide |= wide[::-1, ::-1] & mirrored
+        finer = grid.finer(wide)
         last = work + finer.work * outcomes > most or len(finer.cells) > MOST_PARTS
         # theory/vector-sums.md, Proposition 23: every pair is in a box that counts.
-        rest = grid.only(grid.boxes if last else grid.boxes & ~loose)
+        rest = grid.only(grid.boxes if last else grid.boxes & ~wide)
         work += rest.work * outcomes
         values = evaluate(rest, 1)
         if np.isnan(values[0]).any() or not np.isfinite(values[1]).all():
@@ -264,10 +273,10 @@ def searched(
         # Of all laws some may be worse than was judged: boxes that are cut once more.
         more = bounds > goal * (1 + LOOSE)
         settled = max(settled, float(bounds.max(where=~more, initial=0.0)))
-        loose |= more | more[::-1, ::-1] & mirrored
-        if not loose.any():
+        wide |= more | more[::-1, ::-1] & mirrored
+        if not wide.any():
             return settled
-        grid = grid.finer(loose)
+        grid = grid.finer(wide)
 
 
 def all_pairs(lines: CellLines, order: float, loss: float) -> float:
