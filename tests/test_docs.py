@@ -87,6 +87,12 @@ OUTPUTS = {
 """What a page says that a command prints: lines of its output."""
 
 
+def test_no_page_holds_marks_of_a_merge():
+    marked = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    assert [page.name for page in pages if marked.search(page.read_text())] == []
+
+
 def test_the_readme_is_short():
     assert len(README.split()) < 900
 

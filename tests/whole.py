@@ -1,9 +1,16 @@
 """Rows of codes and of their sums in whole numbers: no rounding at all."""
 
+import itertools
 import math
 from fractions import Fraction
 
+import numpy as np
+import oracle
+
 import randquant as rq
+from randquant.channels import probabilities
+from randquant.mechanisms import poisson_binomial
+from randquant.privacy.certificates.sums import bits
 
 
 def row(channel, x) -> list[int]:
@@ -33,3 +40,31 @@ def perturbed(channel, size: float, vertex: int):
     weights[vertex, 0] += moved
     weights[vertex, 1] -= moved
     return rq.Channel(channel.inputs, channel.values, weights, channel.denominator)
+
+
+def over_square(p: list[int], q: list[int], order: float, distance) -> float:
+    total = math.prod((sum(p), sum(q)))
+    p, q = [w * (total // sum(p)) for w in p], [w * (total // sum(q)) for w in q]
+    return float(oracle.renyi(p, q, order)) / float(distance) ** 2
+
+
+def worst(channel, clients: int, order: float, places) -> float:
+    """Over all arrangements of the others at vertices, and all pairs of these inputs."""
+    rows = [row(channel, x) for x in places]
+    ends = [[int(w) for w in each] for each in channel.weights]
+    found = 0.0
+    for others in itertools.combinations_with_replacement(ends, clients - 1):
+        laws = [summed([each, *others]) for each in rows]
+        for (x, p), (y, q) in itertools.permutations(zip(places, laws, strict=True), 2):
+            found = max(found, over_square(p, q, order, x - y))
+    return found
+
+
+def partly_even(monkeypatch) -> rq.Channel:
+    """Two trials; an eighth of all codes is drawn evenly."""
+    monkeypatch.setattr(bits, "EVEN", 1 / 8)
+    rows = poisson_binomial.binomial(2, *(np.linspace(*ends, 5) for ends in ((1, 3), (3, 1)))) / 16
+    rows = probabilities.with_even(rows, bits.EVEN)
+    return probabilities.from_probabilities(
+        np.linspace(-1.0, 1.0, 5), np.array([-2.0, 0.0, 2.0]), rows
+    )

@@ -6,6 +6,7 @@ Each is (file, text that occurs in it once, what it becomes, what that breaks, t
 SUMS = "privacy/certificates/sums/"
 MOMENTS = ("tests/privacy/test_bit_moments.py",)
 BITS = ("tests/privacy/test_bits.py",)
+ARRANGED = ("tests/privacy/test_bit_pairs.py",)
 STEPS = ("tests/privacy/test_martingale.py",)
 WHOLE = ("tests/privacy/test_sum_curvature_steep.py", "tests/privacy/test_sum_curvature.py")
 KINDS = ("tests/privacy/test_classes.py",)
@@ -93,7 +94,7 @@ MUTANTS = [
     (SUMS + "blanket.py", "least[j] = min(least[j], kept * total)",
      "least[j] = max(least[j] % channel.denominator, kept * total)",
      "the share of the richest vertex in place of the poorest", ("tests/privacy/test_sums.py",)),
-    (SUMS + "bounds.py", "error = plan.depth * (errors + width + 1) + rows.weights.shape[1] + 4",
+    (SUMS + "bounds.py", "error = depth * (errors + width + 1) + rows.weights.shape[1] + 4",
      "error = 0.0", "a search's rounding dropped", EDGES),
     (SUMS + "bounds.py", "most = -(-(others - rows.vertices * (block - 1)) // block)",
      "most = -(-others // block)", "more whole blocks than others are sure to hold", EDGES),
@@ -181,6 +182,24 @@ MUTANTS = [
      "step = abs(chances[-1] - chances[0])", "a bent bit is extreme at its ends", STEPS),
     (SUMS + "bits.py", "min(chances), step, 1, step / SCALE", "chances[0], step, 1, step / SCALE",
      "a bent bit is least likely at the first of its inputs", STEPS),
+    (SUMS + "bit_pairs.py", "max(bits - count - block + 1, 0)", "max(bits - count, 0)",
+     "a block counts all of its bits", ARRANGED),
+    (SUMS + "bit_pairs.py", "upper = range(0, bits // 2 + 1 if mirrored else bits + 1, block)",
+     "upper = range(0, bits // 2 + 1, block)",
+     "half the arrangements of bits that are not each other's mirror image", ARRANGED),
+    (SUMS + "bits.py", "    if bits.turned:", "    if False:", "bits counted from the wrong end",
+     ARRANGED),
+    (SUMS + "bit_pairs.py", "others - after + 1, min(count, DRAWS)",
+     "others - count, min(count, DRAWS)", "a group counts as its fewest codes drawn evenly", ARRANGED),
+    (SUMS + "bit_pairs.py", "np.exp(self.scale)", "np.exp(self.scale / 2)",
+     "sums likelier than they are", ARRANGED),
+    (SUMS + "pairs_kernel.py", "(math.exp(powers[z] - top) - weight)",
+     "(math.exp(powers[z] - top) - 2 * weight)", "G too small in logarithms", ARRANGED),
+    (SUMS + "pairs_kernel.py", "growth[z] = 0.5 * order * series * weight",
+     "growth[z] = 0.45 * order * series * weight", "G of close laws too small in logarithms",
+     ARRANGED),
+    (SUMS + "pairs_kernel.py", "math.log(above * (_total(terms[begin:end]) + rest)) + top",
+     "math.log(above * (_total(terms[begin:end]) + rest))", "a moment over its largest term", ARRANGED),
     (SUMS + "bit_moments.py", "count = min(others * bits.trials, LONGEST)",
      "count = min((others + 1) * bits.trials, LONGEST)", "the client's bits among the others'",
      MOMENTS),
@@ -241,9 +260,9 @@ MUTANTS = [
      "the share of the last block stands for all kinds", BLOCKS),
     (SUMS + "kinds.py", "fitting = each /", "fitting = 1.01 * each /",
      "kinds and bells that are not under a block together", BLOCKS),
-    (SUMS + "kind_moments.py", "worst = np.maximum(worst, worst[np.ix_(self.turn, self.turn)])", "pass",
-     "half of the arrangements stand for all pairs", BLOCKS),
-    (SUMS + "kind_moments.py", "        if mirror and counts < turned:", "        if counts < turned:",
+    (SUMS + "kind_moments.py", "if bound > largest:", "if bound > 2 * largest:",
+     "arrangements that nothing settles are passed over", BLOCKS),
+    (SUMS + "kind_moments.py", "        if not self.mirror:", "        if False:",
      "half of the arrangements, of a channel that is lopsided", BLOCKS),
     (SUMS + "binomial.py", "mass = self._between(start, end)", "mass = self._between(start + 1, end)",
      "a group's least value has no mass", BLOCKS),
@@ -256,7 +275,7 @@ MUTANTS = [
      "the way's last corner stands for all", KINDS),
     (SUMS + "pairs.py", "grid.boxes if last else grid.boxes & ~loose",
      "grid.boxes & ~loose", "boxes that are not cut any more do not count", GRIDS),
-    (SUMS + "pairs_kernel.py", "0.5 * order * series", "0.45 * order * series",
+    (SUMS + "pairs_kernel.py", "out[z] = 0.5 * order * series", "out[z] = 0.45 * order * series",
      "curvature of close inputs too small", GRIDS),
     (SUMS + "pairs_kernel.py", "max(abs(i - j) - 1, 0) / FINER", "abs(i - j) / FINER",
      "boxes that touch are taken to be apart", KINDS),

@@ -49,6 +49,15 @@ def write_mnist(folder):
     return str(folder)
 
 
+def write_cifar_10(folder):
+    for file in (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"):
+        images, classes = pictures(12, len(file))
+        colours = np.stack([images] * 3, axis=1)
+        padded = np.pad(colours, ((0, 0), (0, 0), (2, 2), (2, 2))).reshape(12, -1)
+        np.column_stack([classes, padded]).astype(np.uint8).tofile(folder / file)
+    return str(folder)
+
+
 def write_femnist(folder):
     data = {}
     for writer in range(7):
@@ -62,11 +71,11 @@ def write_femnist(folder):
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(figures, "MNIST_COHORT", 20)
-    monkeypatch.setattr(figures, "MNIST_QUICK_ROUNDS", 2)
+    monkeypatch.setattr(figures, "SAMPLE_COHORT", 20)
+    monkeypatch.setattr(figures, "SAMPLE_QUICK_ROUNDS", 2)
     monkeypatch.setattr(figures, "FEMNIST_SIZE", {"population": 6, "cohort": 2})
     monkeypatch.setattr(figures, "FEMNIST_QUICK_ROUNDS", 2)
-    monkeypatch.setattr(figures, "MNIST_QUICK", Grid((4.0,), (0.3,)))
+    monkeypatch.setattr(figures, "SAMPLE_QUICK", Grid((4.0,), (0.3,)))
     monkeypatch.setattr(figures, "FEMNIST_QUICK", Grid((4.0,), (0.03,)))
 
 
@@ -106,6 +115,16 @@ def test_figure_2_trains_clients_of_one_sample(tmp_path, tiny, in_process):
 
 
 @pytest.mark.slow
+def test_figure_2_right_trains_on_colour_images(tmp_path, tiny, in_process):
+    pytest.importorskip("kymatio")
+    setting = Setting(write_cifar_10(tmp_path), quick=True, jobs=1, folder=tmp_path / "runs")
+    found = reproduce("imvu-fig2-cifar", setting)
+    sound(found, kinds=5)
+    assert not found.stand_in
+    assert "60 clients of one sample" in found.setting
+
+
+@pytest.mark.slow
 def test_figure_3_trains_writers(tmp_path, tiny, in_process):
     setting = Setting(write_femnist(tmp_path), quick=True, jobs=1, folder=tmp_path / "runs")
     found = reproduce("imvu-fig3", setting)
@@ -126,7 +145,12 @@ def test_a_stand_in_is_split_evenly_and_said(tmp_path, tiny):
 
 
 @pytest.mark.parametrize(
-    ("name", "files"), [("imvu-fig2", "train-images"), ("imvu-fig3", r"all_data_\*\.json")]
+    ("name", "files"),
+    [
+        ("imvu-fig2", "train-images"),
+        ("imvu-fig2-cifar", r"data_batch_1\.bin to 5 and test_batch\.bin"),
+        ("imvu-fig3", r"all_data_\*\.json"),
+    ],
 )
 def test_missing_data_is_said(tmp_path, name, files):
     with pytest.raises(FileNotFoundError, match=rf"Expected .*{files}.* --stand-in NAME\.$"):

@@ -5,13 +5,10 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import oracle
 import pytest
-from whole import perturbed, row, summed
+from whole import over_square, partly_even, perturbed, row, summed, worst
 
 import randquant as rq
-from randquant.channels import probabilities
-from randquant.mechanisms import poisson_binomial
 from randquant.privacy.certificates.sums import bits
 from randquant.privacy.certificates.sums.bit_moments import by_bits
 from randquant.privacy.certificates.sums.bits import SCALE, Bits, _far, curvature_of_bits
@@ -21,24 +18,6 @@ from randquant.privacy.certificates.vector import kappa
 
 SMALL = rq.pbm(clip=1.0, theta=0.25, trials=2, inputs=5)
 MIRRORED = rq.Channel(SMALL.inputs, SMALL.values, SMALL.weights[:, ::-1], SMALL.denominator)
-
-
-def over_square(p: list[int], q: list[int], order: float, distance) -> float:
-    total = math.prod((sum(p), sum(q)))
-    p, q = [w * (total // sum(p)) for w in p], [w * (total // sum(q)) for w in q]
-    return float(oracle.renyi(p, q, order)) / float(distance) ** 2
-
-
-def worst(channel, clients: int, order: float, places) -> float:
-    """Over all arrangements of the others at vertices, and all pairs of these inputs."""
-    rows = [row(channel, x) for x in places]
-    ends = [[int(w) for w in each] for each in channel.weights]
-    found = 0.0
-    for others in itertools.combinations_with_replacement(ends, clients - 1):
-        laws = [summed([each, *others]) for each in rows]
-        for (x, p), (y, q) in itertools.permutations(zip(places, laws, strict=True), 2):
-            found = max(found, over_square(p, q, order, x - y))
-    return found
 
 
 PLACES = [Fraction(k, 16) for k in (-16, -15, -13, -12, -8, -7, -1, 1, 8, 9, 15, 16)]
@@ -161,14 +140,6 @@ def test_bits_are_read_off_the_rows(tmp_path):
         assert bits.first + bits.cells * bits.step == 3 * SCALE // 4
         rq.save(rq.VectorMechanism(channel, clip_norm=1.0), tmp_path / "mechanism.json")
         assert Bits.of(rq.load(tmp_path / "mechanism.json").channel) == bits
-
-
-def partly_even(monkeypatch) -> rq.Channel:
-    """Two trials; an eighth of all codes is drawn evenly."""
-    monkeypatch.setattr(bits, "EVEN", 1 / 8)
-    rows = poisson_binomial.binomial(2, *(np.linspace(*ends, 5) for ends in ((1, 3), (3, 1)))) / 16
-    rows = probabilities.with_even(rows, bits.EVEN)
-    return probabilities.from_probabilities(SMALL.inputs, SMALL.values, rows)
 
 
 @pytest.mark.parametrize("order", [1.1, 2.0, 8.0])

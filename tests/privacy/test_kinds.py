@@ -15,6 +15,7 @@ import randquant as rq
 from randquant.privacy.certificates.sums import kind_moments
 from randquant.privacy.certificates.sums.classes import SHARES, Classes, by_classes
 from randquant.privacy.certificates.sums.kinds import by_kinds, kinds_of_blocks
+from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rows import Rows
 
 INNER = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.42)
@@ -154,6 +155,20 @@ def test_one_coordinate_is_bounded_by_the_mean_of_the_worst_arrangements(
     assert truth * (1 - 1e-9) <= found <= math.log1p(math.expm1(truth) * 1.004)
 
 
+@pytest.mark.parametrize("order", [1.5, 8.0, 32.0])
+@pytest.mark.parametrize("name", ["lopsided", "levels"])
+def test_arrangements_that_others_settle_are_none_of_the_worst(name, order, monkeypatch):
+    """Without settling, all are evaluated: the bound is the same."""
+    channel, found = CHANNELS[name], []
+    rows = Rows.of(channel, "replace_one")
+    kinds = kinds_of_blocks(channel, 3 if name == "levels" else 4, name == "levels", (0.4,))
+    monkeypatch.setattr(kind_moments, "_blocks", lambda *_: ((kinds, 7),))
+    for nearest in (kind_moments.NEAREST, 0):
+        monkeypatch.setattr(kind_moments, "NEAREST", nearest)
+        found.append(kind_moments.by_kinds(channel, rows, 30, order, 1e3))
+    assert found[0] == pytest.approx(found[1], rel=1e-12, abs=0)
+
+
 @pytest.mark.parametrize("falls", [(0.5, 0.3, 0.1), (3.0, 8.0, 5.0), (3.0, 0.1, 3.0)])
 def test_groups_of_counts_hold_all_of_them(falls):
     """Of what falls in every count the mean is at most that over groups: it is known exactly."""
@@ -198,6 +213,17 @@ def test_channels_of_two_rows_or_of_many_have_no_kinds():
 
 
 @pytest.mark.slow
+def test_blocks_of_another_size_bound_high_orders():
+    """The blocks that hide most leave few of them more likely, which decides at order 64."""
+    channel = rq.rqm(clip=1.0, margin=3.0, levels=16, keep=0.42)
+    attained = reached(channel, 100, 64.0)[0]
+    several = [kinds_of_blocks(channel, size) for size in (6, 4)]
+    bounds = [by_classes(channel, 100, 64.0, attained, kinds) for kinds in several]
+    assert bounds[0] > 1.4 * attained
+    assert attained <= by_kinds(channel, 100, 64.0, attained) == min(bounds) <= 1.15 * attained
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [2.0, 8.0])
 def test_sixteen_levels_are_within_a_quarter_of_the_attack(order):
     found = rq.kappa_sum(SIXTEEN, 100, order)
@@ -206,7 +232,8 @@ def test_sixteen_levels_are_within_a_quarter_of_the_attack(order):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("clients", "order", "most"), [(25, 8.0, 1.06), (100, 2.0, 1.06), (100, 32.0, 1.15)]
+    ("clients", "order", "most"),
+    [(25, 8.0, 1.06), (100, 2.0, 1.05), (100, 8.0, 1.06), (64, 32.0, 1.08), (100, 32.0, 1.1)],
 )
 def test_one_coordinate_of_sixteen_levels_is_near_the_attack(clients, order, most):
     found = rq.certify_sum(SIXTEEN, clients, order)

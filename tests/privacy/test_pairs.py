@@ -61,8 +61,7 @@ def test_a_grid_of_coarse_boxes_bounds_every_pair():
     sums = CellLines(lines.inputs, law, 1, 1e-13)
     for order in (1.1, 2.5, 8.0, 64.0):
         grid = PairGrid.whole(lines.inputs, order)
-        values = grid.evaluate(sums, 20.0)
-        bounds = grid.bounds(values)
+        bounds = grid.bounds(grid.logged(grid.evaluate(sums, 20.0)))
         edges = np.append(lines.inputs[0], lines.inputs[0] + np.cumsum(grid.widths))
         random = np.random.default_rng(2)
         for _ in range(300):
@@ -100,7 +99,7 @@ def test_values_of_pairs_are_at_least_the_exact_ones_and_hardly_more(order):
 
     series = 0
     for i, j, found_moment, several in zip(
-        grid.first, grid.second, moments, np.diff(grid._start), strict=True
+        grid.first, grid.second, moments, np.diff(grid.start), strict=True
     ):
         begin, first = first, first + several
         if i == j:
@@ -127,7 +126,7 @@ def test_a_finer_grid_is_tighter_and_keeps_every_pair():
     lines = CellLines.of(rq.rqm(1.0, 1.0, 4, 0.42))
     sums = CellLines(lines.inputs, lines.weights / lines.denominator, 1, 1e-13)
     grid = PairGrid.whole(sums.inputs, 64.0)
-    coarse = grid.bounds(grid.evaluate(sums, 20.0)).max()
+    coarse = grid.bounds(grid.logged(grid.evaluate(sums, 20.0))).max()
     fine = all_pairs(sums, 64.0, 20.0)
     exact = rq.kappa(rq.rqm(1.0, 1.0, 4, 0.42), 64.0)
     assert exact.lower <= fine <= 1.05 * exact.upper < coarse / 2

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.privacy.certificates.sums import bell, blocks, hardest, kernel, pairs_kernel
+from randquant.privacy.certificates.sums import (
+    bell,
+    blocks,
+    bounds,
+    hardest,
+    kernel,
+    pairs_kernel,
+)
+from randquant.privacy.certificates.sums.mixture import table
+from randquant.privacy.certificates.sums.rows import Rows
 
 
 def last_first(vertices, several):
@@ -86,3 +95,45 @@ def test_blocks_are_listed_where_they_are_few():
         (*each, *last_first(ends, each))
         for each in itertools.combinations_with_replacement(range(ends), 2)
     }
+
+
+SEVERAL = (rq.rqm(1.0, 1.0, 4, 0.4), rq.qmgeo(1.0, 4, 0.4, mixing=0.3), rq.rqm(1.5, 1.5, 7, 0.42))
+
+
+def every_moment(rows, others, order):
+    """Of all multisets of the others' vertices, the largest log moment of any pair."""
+    laws = bounds._powers(rows, 1, bounds.KEEP_ALL)
+    for several in itertools.combinations_with_replacement(range(rows.vertices), others):
+        law = laws[several[0]]
+        for vertex in several[1:]:
+            law = law * laws[vertex]
+        yield float(table(rows, law, order)[0].max())
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("order", [1.1, 2.0, 8.0, 40.5])
+@pytest.mark.parametrize("channel", SEVERAL)
+def test_a_near_search_misses_no_others(channel, order, neighboring):
+    """Of 5 others, whatever attack it is told of: its own bound, or the worst multiset's."""
+    rows = Rows.of(channel, neighboring)
+    worst = max(every_moment(rows, 5, order))
+    single = float(rows.alone(order)[1].max()) * (order - 1)
+    for share in (1.0, 0.99, 0.6, 1e-3):
+        bound = bounds.by_near_search(rows, 5, order, single, worst * share)
+        larger = max(worst, worst * share * (1 + bounds.NEAR))
+        assert larger * (1 - 1e-9) <= bound <= larger * (1 + 1e-9)
+
+
+def test_a_near_search_is_given_up_where_it_takes_long(monkeypatch):
+    rows = Rows.of(SEVERAL[0], "replace_one")
+    monkeypatch.setattr(bounds, "EVALUATED", 10)
+    assert bounds.by_near_search(rows, 8, 2.0, 5.0, 1e-3) == math.inf
+    monkeypatch.setattr(bounds, "PROMISING", 20)
+    assert bounds.by_near_search(rows, 10**15, 2.0, 5.0, 1e-3) == math.inf
+
+
+@pytest.mark.parametrize(("clients", "order"), [(11, 64.0), (14, 32.0), (17, 64.0)])
+def test_sums_of_more_clients_are_searched_at_high_orders(clients, order):
+    found = rq.certify_sum(rq.rqm(1.5, 1.5, 16, 0.42), clients, order)
+    assert found.method == "near search"
+    assert found.epsilon.upper <= (1 + 1e-6 + bounds.NEAR) * found.epsilon.lower

@@ -1,4 +1,4 @@
-"""CIFAR-100 from files of the binary version, made here."""
+"""CIFAR-10 and CIFAR-100 from files of their binary versions, made here."""
 
 import numpy as np
 import pytest
@@ -55,3 +55,21 @@ def test_missing_files_are_named(folder):
     (folder / "cifar-100-binary" / "test.bin").unlink()
     with pytest.raises(FileNotFoundError, match=r"train\.bin and test\.bin"):
         datasets.load("cifar-100", folder)
+
+
+def test_batches_of_cifar_10_are_read_in_order(tmp_path):
+    made = np.random.default_rng(0).integers(256, size=(12, 3073), dtype=np.uint8)
+    made[:, 0] %= 10
+    inside = tmp_path / "cifar-10-batches-bin"
+    inside.mkdir()
+    for number in range(5):
+        made[2 * number : 2 * number + 2].tofile(inside / f"data_batch_{number + 1}.bin")
+    made[10:].tofile(inside / "test_batch.bin")
+    found = datasets.load("cifar-10", tmp_path)
+    assert (found.classes, found.train_features.shape) == (10, (10, 3, 32, 32))
+    assert np.array_equal(found.train_labels, made[:10, 0])
+    assert np.array_equal(found.test_labels, made[10:, 0])
+    assert found.train_features[3, 2, 31, 30] == np.float32(made[3, 1 + 2048 + 31 * 32 + 30]) / 255
+    (inside / "data_batch_4.bin").unlink()
+    with pytest.raises(FileNotFoundError, match=r"data_batch_1\.bin to 5 and test_batch\.bin"):
+        datasets.load("cifar-10", tmp_path)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from randquant.training.config import TrainConfig
-from randquant.training.data import datasets, features
+from randquant.training.data import cifar, datasets, features
 from randquant.training.records import RunSummary
 
 
@@ -36,6 +36,22 @@ def test_scattering_is_kymatios_normalised_in_groups(grey):
     assert np.abs(found - expected).max() < 2e-4
     by_group = found.reshape(7, features.GROUPS, -1)
     assert np.abs(by_group.mean(axis=2)).max() < 1e-5
+
+
+def test_scattering_of_colour_images_is_that_of_each_colour(grey):
+    pytest.importorskip("kymatio")
+    torch = pytest.importorskip("torch")
+    colours = np.concatenate([grey, grey**2, 1 - grey], axis=1)
+    found = features._scattering(colours)
+    assert found.shape == (7, 243, 4, 3)
+    # 9 of 243 channels are a group: those of one colour, as 3 of 81 are of a grey image.
+    by_group = found.reshape(7, features.GROUPS, -1)
+    assert np.abs(by_group.mean(axis=2)).max() < 1e-5
+    own = features._kymatio((16, 12))[1](torch.from_numpy(colours[:, 1].copy()))
+    groups = own.numpy().reshape(7, 9, -1)
+    mean, deviation = groups.mean(axis=2, keepdims=True), groups.std(axis=2, keepdims=True)
+    expected = (groups - mean) / np.sqrt(deviation**2 + 1e-5)
+    assert np.abs(found[:, 81:162].reshape(7, 9, -1) - expected).max() < 2e-4
 
 
 def test_scattering_depends_on_one_image_only(grey, monkeypatch):
@@ -95,7 +111,11 @@ def test_principal_components_are_those_of_the_svd(digits, fitted_on):
         ("digits", "pca-0", "K from 1 to 64"),
         ("digits", "pca-ten", "got pca-ten"),
         ("digits", "wavelets", "empty, scattering or pca-K such as pca-100, got 'wavelets'"),
-        ("breast-cancer", "scattering", r"grey images of at least 8x8 .* shape \(30,\)"),
+        (
+            "breast-cancer",
+            "scattering",
+            r"images \(1 or 3 colours\) of at least 8x8 .* shape \(30,\)",
+        ),
     ],
 )
 def test_what_cannot_be_computed_is_said(name, word, sentence):
@@ -134,7 +154,7 @@ PINNED = [0, 9]
 """Another draw would make runs of different versions incomparable."""
 
 
-SHAPES = {"digits": (1, 8, 8), "breast-cancer": (30,), "cifar-100": (3, 32, 32)}
+SHAPES = {"digits": (1, 8, 8), "breast-cancer": (30,), **dict.fromkeys(cifar.KINDS, cifar.SHAPE)}
 """Of data sets whose samples are not 28x28 grey images."""
 
 
@@ -166,7 +186,7 @@ COMBINED = [
     (name, kind)
     for name in datasets.DATASETS
     for kind in ("", "pca-3", "scattering")
-    if kind != "scattering" or name not in ("breast-cancer", "cifar-100")
+    if kind != "scattering" or name != "breast-cancer"
 ]
 
 
@@ -247,9 +267,9 @@ def test_what_is_said_beside_an_epsilon():
     assert features.is_fitted(dataclasses.replace(config, dataset="digits", features="pca-3"))
 
 
-def test_colour_is_refused():
-    with pytest.raises(ValueError, match=r"grey images .* shape \(3, 32, 32\)"):
-        features._scattering(np.zeros((2, 3, 32, 32), dtype=np.float32))
+def test_what_is_no_image_of_one_or_three_colours_is_refused():
+    with pytest.raises(ValueError, match=r"1 or 3 colours.* shape \(2, 32, 32\)"):
+        features._scattering(np.zeros((3, 2, 32, 32), np.float32))
 
 
 def test_a_missing_kymatio_says_what_to_install(grey, monkeypatch):

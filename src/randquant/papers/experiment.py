@@ -40,6 +40,7 @@ TITLES = {
     "fashion-mnist": "Fashion-MNIST",
     "emnist": "EMNIST",
     "femnist": "FEMNIST",
+    "cifar-10": "CIFAR-10",
     "cifar-100": "CIFAR-100",
     "digits": "digits",
     "breast-cancer": "breast cancer",

@@ -51,6 +51,9 @@ EXPERIMENTS = {
     "rqm-fig6": Experiment("rqm.training.figure_6", "EMNIST, RQM beside PBM with theta 0.35"),
     "rqm-fig11": Experiment("rqm.training.figure_11", "CIFAR-100, RQM beside PBM and Gaussian"),
     "imvu-fig2": Experiment("imvu.training.figure_2", "MNIST, I-MVU beside MVU, signs, Gaussian"),
+    "imvu-fig2-cifar": Experiment(
+        "imvu.training.figure_2_right", "CIFAR-10, I-MVU beside MVU, signs, Gaussian"
+    ),
     "imvu-fig3": Experiment("imvu.training.figure_3", "FEMNIST, I-MVU beside signs and Gaussian"),
     "imvu-fig4": Experiment("imvu.training.figure_4", "FEMNIST, I-MVU with 1 to 4 bits"),
     "optm-fig4": Experiment(

@@ -46,7 +46,7 @@ class TrainConfig:
     JSON Schema and `check_config` are read from here. Bounds and groups are in the annotations.
 
     Attributes:
-        dataset: digits, breast-cancer, mnist, fashion-mnist, emnist, cifar-100, femnist,
+        dataset: digits, breast-cancer, mnist, fashion-mnist, emnist, cifar-10, cifar-100, femnist,
             shakespeare, shakespeare-last, or module:function or FILE.py:function, which returns
             clients or (clients, test).
         model: softmax, mlp, mlp32, wide, cnn, or for text lstm, lstm-last, transformer (with data

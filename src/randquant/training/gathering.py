@@ -15,8 +15,9 @@ from randquant.training.examples import Examples, StoredExamples
 from randquant.training.problem import Problem
 from randquant.training.trial import check_labels
 
-EVALUATED_AT_ONCE = 1000
-"""Examples that are evaluated in one pass."""
+EVALUATED_AT_ONCE = 100
+"""Examples that are evaluated in one pass: of more, what a layer gives leaves the cache before the
+next one reads it, and a convolution takes more than twice as long."""
 
 
 class Gathering:

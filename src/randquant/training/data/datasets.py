@@ -46,7 +46,7 @@ _SOURCES = {
 TEXTS = ("shakespeare", "shakespeare-last")
 """Data sets whose labels are characters."""
 
-DATASETS = ("digits", "breast-cancer", *_SOURCES, "cifar-100", "femnist", *TEXTS)
+DATASETS = ("digits", "breast-cancer", *_SOURCES, *cifar.KINDS, "femnist", *TEXTS)
 """The names that `load` accepts."""
 
 
@@ -57,7 +57,7 @@ class Dataset:
     Attributes:
         name: one of DATASETS.
         train_features: (N, *shape) float32; shape is (1, 28, 28) for the MNIST kinds and
-            (1, 8, 8) for digits, (3, 32, 32) for cifar-100, all within [0, 1], and (30,) for
+            (1, 8, 8) for digits, (3, 32, 32) for the CIFAR kinds, all within [0, 1], and (30,) for
             breast-cancer, in the units of the measurement. For text (80,) int64, places in
             `shakespeare.CHARACTERS`.
         train_labels: (N,) int64, from 0 to classes - 1; (N, 80) for shakespeare.
@@ -101,8 +101,9 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     plain or with .gz, in `data_dir` or in the folder of that name within it (for mnist also
     mnist-10k); the first folder that holds all four files is used. Pixels are divided by 255.
 
-    `cifar-100` is read from the binary version's train.bin and test.bin, in `data_dir` or in
-    cifar-100-binary or cifar-100 within it; labels are the 100 fine ones.
+    `cifar-10` and `cifar-100` are read from the files of their binary versions, in `data_dir` or
+    in cifar-10-batches-bin or cifar-10, cifar-100-binary or cifar-100 within it; of cifar-100
+    labels are the 100 fine ones.
 
     `femnist` is read from LEAF's `all_data_*.json`, in `data_dir` or in femnist, femnist/all_data
     or all_data within it. A fixed tenth of the writers is held out as test data.
@@ -128,7 +129,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
 
     References:
         LeCun et al. 1998 (MNIST and the IDX format); Xiao et al. 2017 (Fashion-MNIST); Cohen et
-        al. 2017 (EMNIST); Krizhevsky 2009 (CIFAR-100); Caldas et al. 2018 (LEAF).
+        al. 2017 (EMNIST); Krizhevsky 2009 (CIFAR); Caldas et al. 2018 (LEAF).
 
     Example:
         >>> load("digits")
@@ -137,8 +138,8 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     validate.choice("dataset", name, DATASETS)
     if name in _SOURCES:
         return _from_files(name, data_dir)
-    if name == "cifar-100":
-        return Dataset(name, *cifar.load(data_dir), classes=cifar.CLASSES)
+    if name in cifar.KINDS:
+        return Dataset(name, *cifar.load(name, data_dir), classes=cifar.KINDS[name].classes)
     if name in TEXTS:
         texts = shakespeare.load(data_dir, last=name == "shakespeare-last")
         (inputs, targets, roles), (tested, answers, _) = texts

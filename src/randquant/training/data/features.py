@@ -47,8 +47,9 @@ def load(
 ) -> Dataset:
     """Load a data set like `datasets.load`, and compute features of its samples.
 
-    - `scattering`: the scattering transform of order 2 at scale 4 of grey images, with the
-      channels of each image normalised in 27 groups: (81, H/4, W/4). It is fitted on no data.
+    - `scattering`: the scattering transform of order 2 at scale 4 of each colour of an image, with
+      its channels normalised in 27 groups: (81, H/4, W/4) of grey images, (243, H/4,
+      W/4) of colour images. It is fitted on no data.
     - `pca-K`: K principal components, (K,).
     - breast-cancer is always standardised first.
 
@@ -71,7 +72,7 @@ def load(
 
     Raises:
         ValueError: features is unknown, K is larger than the data allow, a feature is constant
-            over the examples that it is standardised with, or images are not grey.
+            over the examples that it is standardised with, or samples are not images.
         ImportError: kymatio (scattering) or scikit-learn (pca) is not installed.
         FileNotFoundError: as `datasets.load`.
 
@@ -207,16 +208,16 @@ def _shown(count: int, fitted_on: FittedOn) -> str:
 
 
 def _scattering(images: np.ndarray) -> np.ndarray:
-    """Map (N, 1, H, W) to (N, 81, H/4, W/4)."""
-    if images.ndim != 4 or images.shape[1] != 1 or min(images.shape[2:]) < 8:
+    """Map (N, C, H, W) to (N, 81 C, H/4, W/4), where C is 1 or 3."""
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or min(images.shape[2:]) < 8:
         raise ValueError(
-            "Expected grey images of at least 8x8 for scattering features, got samples of shape "
-            f"{images.shape[1:]}."
+            "Expected images (1 or 3 colours) of at least 8x8 for scattering features, got samples "
+            f"of shape {images.shape[1:]}."
         )
     torch, transform = _kymatio(images.shape[2:])
     parts = []
     for start in range(0, len(images), AT_ONCE):
-        part = transform(torch.from_numpy(images[start : start + AT_ONCE]))[:, 0]
+        part = transform(torch.from_numpy(images[start : start + AT_ONCE])).flatten(1, 2)
         parts.append(torch.nn.functional.group_norm(part, GROUPS).numpy())
     return np.concatenate(parts)
 

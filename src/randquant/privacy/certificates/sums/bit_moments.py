@@ -13,7 +13,7 @@ from randquant._internal.progress import report
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.bits import SCALE, Bits
 from randquant.privacy.certificates.sums.bounds import floor_for
-from randquant.privacy.certificates.sums.law import Law
+from randquant.privacy.certificates.sums.law import Law, multiples
 from randquant.privacy.certificates.sums.mixture import add_trimmed, table
 from randquant.privacy.certificates.sums.rows import Rows
 from randquant.privacy.divergence import UNIT
@@ -52,8 +52,8 @@ def by_bits(
     # Block i holds the arrangements with i·block to (i + 1)·block - 1 bits at the upper end.
     upper = range(0, count + 1, block)
     lower = [max(count - start - block + 1, 0) for start in upper]
-    ups = _laws(Law.of(high, SCALE, floor), upper)
-    downs = _laws(Law.of(low, SCALE, floor), lower)
+    ups = multiples(Law.of(high, SCALE, floor), upper)
+    downs = multiples(Law.of(low, SCALE, floor), lower)
     largest = 0.0
     # theory/sums.md, Proposition 11: mirrored arrangements have the same moments.
     looked_at = (len(upper) + 1) // 2 if block == 1 and rows.mirror else len(upper)
@@ -101,17 +101,3 @@ def _rows(
     allowed[-1, :-1] = allowed[:-1, -1] = True
     mirror &= zero == zero[::-1]
     return Rows(np.array(weights, object), total * zero_total, inputs, len(laws), allowed, mirror)
-
-
-def _laws(single: Law, counts) -> dict[int, Law]:
-    """The laws of sums of so many equal bits, each from the one before it."""
-    known = {0: Law.nothing(single.floor)}
-    steps: dict[int, Law] = {}
-    last = 0
-    for count in sorted(set(counts)):
-        step = count - last
-        if step not in steps:
-            steps[step] = single.power(step) if step else known[0]
-        known[count] = known[last] * steps[step] if step else known[last]
-        last = count
-    return known

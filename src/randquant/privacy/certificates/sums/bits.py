@@ -14,7 +14,7 @@ import numpy as np
 
 from randquant.channels.channel import Channel
 from randquant.channels.probabilities import EVEN
-from randquant.privacy.certificates.sums.classes import SHARES, Classes, by_classes
+from randquant.privacy.certificates.sums.bit_pairs import by_arrangements
 from randquant.privacy.certificates.sums.ends import between_ends
 
 SCALE = 2**62
@@ -32,9 +32,9 @@ WINDOWS = (1, 2, 3, 4, 6, 9)
 GROW = 1 + 2.0**-36
 """Outward rounding of factors that are formed from positive terms."""
 
-CLOSE, FAR, FEW, SHORT = 1.05, 1.15, 700, 2000
-"""A bound so near what is attained is not improved on, of few bits or of more, nor one of more than
-the last number: that takes long."""
+CLOSE = ((2**14, 1.03), (2**15, 1.05))
+"""Of so many bits or fewer a bound so near what is attained is not improved on; of more none is:
+that takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +207,9 @@ def curvature_of_bits(
         total *= bits.rounding(order, total, second, clients)
         # theory/vector-sums.md, Proposition 17: a step is at least the narrowest cell apart.
         total *= GROW / bits.narrowest**2
-        near = CLOSE if bits.trials <= FEW / clients else FAR
-        if not total <= near * attained and 1 < bits.trials <= SHORT / clients:
-            # theory/vector-sums.md, Proposition 19; in steps, and back.
+        near = next((near for most, near in CLOSE if bits.trials * clients <= most), math.inf)
+        if not total <= near * attained and bits.trials > 1 and near < math.inf:
+            # theory/vector-sums.md, Proposition 24; in steps, and back.
             least = _in_all_arrangements(channel, bits, clients, order, attained)
             step = least * float(np.diff(channel.inputs).max()) ** 2 * GROW
             step *= bits.rounding(order, step, second, clients) * GROW / bits.narrowest**2
@@ -221,14 +221,11 @@ def _in_all_arrangements(
     channel: Channel, bits: Bits, clients: int, order: float, attained: float
 ) -> float:
     """Bound the curvature of exactly binomial codes with all bits of the others at ends."""
-    # theory/vector-sums.md, Proposition 19: each bit of the others is one of two kinds.
-    ends = np.array([bits.first, bits.first + bits.cells * bits.step]) / SCALE
-    ends = 1 - ends if bits.turned else ends
-    kinds = np.stack([1 - ends, ends], axis=1)
-    # theory/vector-sums.md, Proposition 19, codes drawn evenly; a whole number.
-    share = round(SHARES * (1 - bits.even))
-    classes = Classes(kinds, share, bits.trials, 4 * bits.error)
-    return by_classes(channel, clients, order, attained, classes)
+    low, high = bits.first, bits.first + bits.cells * bits.step
+    ends = np.array([[SCALE - low, low], [SCALE - high, high]])
+    if bits.turned:
+        ends = ends[:, ::-1]
+    return by_arrangements(channel, ends, bits.even, 4 * bits.error, clients, order, attained)
 
 
 def _with_even(bits: Bits, clients: int, order: float) -> float:

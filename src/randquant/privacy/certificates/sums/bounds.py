@@ -27,6 +27,13 @@ WORK, WORK_FOR_PART = 5.2e9, 1e9
 SMALL = 64
 """Up to so many others a search may take longer: beyond, blocks lose little."""
 
+NEAR = 0.04
+"""So far above the attack, relatively, a search of all others need not look closely."""
+
+EVALUATED, PROMISING = 60_000, 2**21
+"""How many multisets and beginnings of them such a search evaluates at most; and how many multisets
+there may be that are as small as one at the worst vertex that is settled."""
+
 
 def floor_for(rows: Rows, log_single: float) -> float:
     """Bits below which the ends of a law may be trimmed without harm to a bound."""
@@ -139,43 +146,90 @@ def by_search(
         attained: at most the log moment of some others and pair.
         goal: a bound known already: a search that cannot improve on it is skipped.
     """
-    from randquant.privacy.certificates.sums.hardest import search
-
     if plan.depth == 0:
         return log_single
     floor = floor_for(rows, log_single) if not math.isinf(order) else KEEP_ALL
-    laws = [
-        Law.of(row, rows.total, floor).power(plan.block) for row in rows.weights[: rows.vertices]
-    ]
+    laws = _powers(rows, plan.block, floor)
     # What all others at one vertex attain is below every bound of this plan.
-    if not plan.complete and _hopeless(rows, laws, plan, order, goal):
+    if not plan.complete and _exceeded(rows, laws, plan.depth, order, goal):
         return log_single
+    return _tried(rows, laws, plan.depth, order, log_single, attained, floor)
+
+
+def by_near_search(
+    rows: Rows, others: int, order: float, log_single: float, attained: float
+) -> float:
+    """Bound the log moment by trying all others, but for those that hide about as well or better.
+
+    Args:
+        rows: the client's own rows.
+        others: how many other clients there are.
+        order: in (1, inf).
+        log_single: at least the largest log moment of one client.
+        attained: at most the log moment of some others and pair.
+
+    Returns:
+        At most `NEAR` above what is attained, about; infinite if that would take too long.
+    """
+    enough = attained * (1 + NEAR)
+    floor = floor_for(rows, log_single)
+    laws = _powers(rows, 1, floor)
+    fewest = others
+    while math.comb(fewest + rows.vertices, rows.vertices) > PROMISING:
+        fewest = fewest * 9 // 10
+    # Where so few at one vertex are not enough there is more to try.
+    if fewest < others and _exceeded(rows, laws, fewest, order, enough):
+        return math.inf
+    # theory/sums.md, Proposition 15.
+    return _tried(rows, laws, others, order, log_single, enough, floor, early=True)
+
+
+def _powers(rows: Rows, block: int, floor: float) -> list[Law]:
+    """The laws of blocks of clients at each vertex."""
+    return [Law.of(row, rows.total, floor).power(block) for row in rows.weights[: rows.vertices]]
+
+
+def _tried(
+    rows: Rows,
+    laws: list[Law],
+    depth: int,
+    order: float,
+    log_single: float,
+    threshold: float,
+    floor: float,
+    early: bool = False,
+) -> float:
+    """Bound the log moment, or the threshold, by trying all multisets of `depth` of these laws."""
+    from randquant.privacy.certificates.sums.hardest import search
+
     width = max(len(law) for law in laws)
     blocks = np.stack([np.pad(law.mantissa, (0, width - len(law))) for law in laws])
     exponents = np.stack([np.pad(law.exponent, (0, width - len(law))) for law in laws])
     errors = max(law.error for law in laws)
     # theory/sums.md, Proposition 6: each convolution with a block adds its length and 1; the last,
     # with rows, codes + 2.
-    error = plan.depth * (errors + width + 1) + rows.weights.shape[1] + 4
+    error = depth * (errors + width + 1) + rows.weights.shape[1] + 4
     # theory/sums.md, Proposition 7: counted at the blocks, and by the search on its way.
-    trimmed = max(law.trimmed for law in laws) * plan.depth
-    best, most, count = attained, 0.0, len(blocks)
-    total, done = math.comb(plan.depth + count - 1, plan.depth), 0
+    trimmed = max(law.trimmed for law in laws) * depth
+    best, most, count = threshold, 0.0, len(blocks)
+    total, done, left = math.comb(depth + count - 1, depth), 0, EVALUATED if early else 2**62
     for first in range(count):
         report("how the others are spread, %", 100 * done // total, 100)
-        found, more, _ = search(
-            blocks, exponents, rows.probabilities, rows.allowed, rows.apart, order, plan.depth,
-            attained, floor, error, rows.mirror, first,
+        found, more, evaluated = search(
+            blocks, exponents, rows.probabilities, rows.allowed, rows.apart, order, depth,
+            threshold, floor, error, rows.mirror, first, early, left,
         )  # fmt: skip
-        best, most = max(best, found), max(most, more)
-        done += math.comb(plan.depth + count - first - 2, plan.depth - 1)
+        best, most, left = max(best, found), max(most, more), left - evaluated
+        if math.isinf(best):
+            return best
+        done += math.comb(depth + count - first - 2, depth - 1)
     return add_trimmed(best, trimmed + most, floor, log_single)
 
 
-def _hopeless(rows: Rows, laws: list[Law], plan: BlockPlan, order: float, goal: float) -> bool:
-    """Whether the sum with all others at one vertex already exceeds the goal."""
+def _exceeded(rows: Rows, laws: list[Law], depth: int, order: float, goal: float) -> bool:
+    """Whether the sum with so many blocks at one vertex already exceeds the goal."""
     return any(
         # 2**20 units: more than such a moment is rounded up by; only time is at stake.
-        float(table(rows, law.power(plan.depth), order)[0].max()) * (1 - 2**20 * UNIT) > goal
+        float(table(rows, law.power(depth), order)[0].max()) * (1 - 2**20 * UNIT) > goal
         for law in laws
     )

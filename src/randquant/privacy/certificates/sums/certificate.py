@@ -19,13 +19,21 @@ from randquant._internal.rounding import round_down, round_up
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.attacks import Attack, attack
 from randquant.privacy.certificates.sums.bit_moments import LONGEST, by_bits
-from randquant.privacy.certificates.sums.bounds import BlockPlan, by_blanket, by_search
+from randquant.privacy.certificates.sums.bounds import (
+    NEAR,
+    BlockPlan,
+    by_blanket,
+    by_near_search,
+    by_search,
+)
 from randquant.privacy.certificates.sums.kind_moments import by_kinds
 from randquant.privacy.certificates.sums.rows import Rows
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT
 from randquant.privacy.guarantee import Interval, Neighboring
 
-Method = Literal["exhaustive", "bits", "blocks", "blanket", "fewer clients", "one client"]
+Method = Literal[
+    "exhaustive", "near search", "bits", "blocks", "blanket", "fewer clients", "one client"
+]
 
 CLOSE = 1.15
 """A bound so near what is attained is not improved on."""
@@ -43,10 +51,10 @@ class SumCertificate:
         witness: (x, x'), inputs of the client; behind `others` their divergence is at least
             `epsilon.lower`.
         others: {input: how many other clients have it} in the strongest attack found.
-        method: what proved `epsilon.upper`: all others were tried; all of the bits that their codes
-            are sums of; all arrangements of a few laws that stand for any few of them; the part of
-            their codes that does not depend on their inputs was counted;
-            only some of the others were counted; or none was.
+        method: what proved `epsilon.upper`: all others were tried; all but those that hide enough
+            for this bound; all of the bits that their codes are sums of; all arrangements of a few
+            laws that stand for any few of them; the part of their codes that does not depend on
+            their inputs was counted; only some of the others were counted; or none was.
         neighboring: what the adversary tries to tell apart.
     """
 
@@ -180,7 +188,11 @@ def _upper(
         report("what all codes have in common", 0, 0)
         bound = by_kinds(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)
         best = min(best, (bound, "blocks"))
-        if bound * above_one <= CLOSE * attained:
+        if bound * above_one > (1 + NEAR) * attained:
+            # theory/sums.md, Proposition 15.
+            bound = by_near_search(rows, others, order, log_single, attained) / above_one
+            best = min(best, (bound * (1 + 4 * UNIT), "near search"))
+        if best[0] * above_one <= CLOSE * attained:
             return best
         bound = by_blanket(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)
         best = min(best, (bound, "blanket"))

@@ -14,8 +14,9 @@ from randquant.privacy.certificates.sums.kernel import convolve, log_moments, sp
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def search(
-    blocks, exponents, rows, allowed, apart, order, depth, threshold, floor, error, mirror, first
-):
+    blocks, exponents, rows, allowed, apart, order, depth, threshold, floor, error, mirror, first,
+    early, limit
+):  # fmt: skip
     """Largest log moment over all multisets of `depth` blocks whose least vertex is `first`.
 
     Args:
@@ -30,10 +31,13 @@ def search(
         error: relative error of every value of a sum, in units.
         mirror: whether turning vertices and codes round leaves the channel as it is.
         first: the least vertex of the multisets.
+        early: whether every beginning is evaluated, which pays where most of them are settled.
+        limit: how many are evaluated, at most.
 
     Returns:
-        (largest log moment above the threshold, rounded up, else the threshold; entries trimmed,
-        at most, on the way to any multiset; multisets evaluated).
+        (largest log moment above the threshold, rounded up, else the threshold, infinite if the
+        limit was reached; entries trimmed, at most, on the way to any multiset; multisets and
+        beginnings evaluated).
     """
     count, width = blocks.shape
     codes, own = rows.shape[1], rows.shape[0]
@@ -51,9 +55,8 @@ def search(
     # theory/sums.md, Proposition 2: what is not above the threshold, that of a known attack, does
     # not matter, so it may be passed over.
     best, most, evaluated = threshold, 0.0, 0
-    at = 1
-    chosen[1] = first
-    while at > 0:
+    at, chosen[1] = 1, first
+    while at > 0 and evaluated < limit:
         if chosen[at] >= count or chosen[1] > first:
             at -= 1
             chosen[at] += 1
@@ -71,7 +74,7 @@ def search(
         trimmed[at] = trimmed[at - 1] + lost
         most = max(most, trimmed[at])
         bound = np.inf
-        if at == depth or at == depth - 2:  # a bound for all that begins like this
+        if early or at == depth or at == depth - 2:  # a bound for all that begins like this
             faint = spread(law[at, : size[at]], law_exponent[at, : size[at]], rows, values, shared)
             bound = _largest(
                 values, shared, size[at] + codes - 1, order, logs, table, allowed, error
@@ -79,7 +82,7 @@ def search(
             # A value that came out as 0 may be one row's only: no bound then.
             if faint and apart:
                 bound = np.inf
-            evaluated += at == depth
+            evaluated += 1
         if at == depth:
             best = max(best, bound)
         # theory/sums.md, Proposition 2: more blocks only hide more, so a beginning that is not
@@ -89,7 +92,7 @@ def search(
         else:
             chosen[at + 1] = vertex
             at += 1
-    return best, most, evaluated
+    return (best if at == 0 else np.inf), most, evaluated
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")

@@ -31,11 +31,14 @@ FAINT = 2.0**-8
 """By this share of what is attained, at most, a bound may rise for less work."""
 
 MOST, THREE, FEW, STEEP = 300, 110, 40, 6.0
-"""Others to whom this is applied; to whom bells or a third kind are; to whom both are; and the
-order above which bells hide more than a third kind does. Beyond, arrangements are many."""
+"""Others to whom this is applied; to whom a third kind is; to whom many bells are; and the order
+above which a bell hides more than the kinds that it takes from. Beyond, arrangements are many."""
 
-FEW_BELLS, MANY_BELLS = (0.5, 0.15, 0.04), (0.25,)
+FEW_BELLS, MANY_BELLS = (0.5, 0.15, 0.04), (0.4,)
 """Variances of the bells of few others, and of more, over the least of a block."""
+
+NEAREST = 3
+"""By so many blocks fewer an arrangement may have that settles another one."""
 
 Blocks = tuple[tuple[Classes, int], ...]
 """Kinds of blocks, and how many blocks of their size there are."""
@@ -65,20 +68,20 @@ def by_kinds(channel: Channel, rows: Rows, others: int, order: float, log_single
         counts, masses = zip(*drawn, strict=True)
         groups.append((sum(masses) + 8 * UNIT, counts))
     # If all blocks send a kind, which is the first group: a bound may rise by so much.
-    attained = float(worst.of(groups[0][1], -math.inf).max())
+    attained = worst.first(groups[0][1])
     spare = math.expm1(min(attained, 700.0)) * FAINT
-    total = np.full(rows.allowed.shape, -np.inf)
+    total = -math.inf
     for at, (mass, counts) in enumerate(sorted(groups)):
         if at % 64 == 0:
             report("how the others' blocks are spread", at, len(groups))
-        moments = worst.of(counts, math.log(spare) - mass if spare > 0 else -math.inf)
-        if moments is not worst.known.get(counts):
-            spare -= math.exp(mass + float(moments.max()))
+        fewer = worst.fewer(counts, math.log(spare) - mass if spare > 0 else -math.inf)
+        moment = worst.of(fewer)
+        if fewer != counts:
+            spare -= math.exp(mass + moment)
         # theory/sums.md, Proposition 14: a mean over how many blocks draw a kind.
-        total = np.logaddexp(total, moments + mass)
-    largest = float(total.max())
+        total = float(np.logaddexp(total, moment + mass))
     # Each addition costs 16 units at most; smaller sums on the way count by their share only.
-    return min(largest + 16 * (len(groups) + 4) * UNIT * (1 + abs(largest)), log_single)
+    return min(total + 16 * (len(groups) + 4) * UNIT * (1 + abs(total)), log_single)
 
 
 class _Worst:
@@ -90,35 +93,64 @@ class _Worst:
         self.noises = [_Kinds(kinds, floor) for kinds, _ in blocks]
         # theory/sums.md, Proposition 14: mirrored arrangements have the mirrored pairs' moments.
         self.mirror = rows.mirror and all(each.mirror for each in self.noises)
-        self.turn = np.arange(len(rows.weights))
-        self.turn[: rows.vertices] = self.turn[: rows.vertices][::-1]
-        self.known: dict[Counts, np.ndarray] = {}
+        self.known: dict[Counts, float] = {}
+        self.moments: dict[Counts, float] = {}
         most = blocks[0][1]
         self.steps = (most + 1, *sorted({max(most // part, 1) for part in (2, 4, 8)}, reverse=True))
 
-    def of(self, counts: Counts, most: float) -> np.ndarray:
-        """(R, R) log moments of all pairs, at least; of fewer blocks where that is below `most`."""
+    def fewer(self, counts: Counts, most: float) -> Counts:
+        """So many blocks, or fewer whose log moment is below `most`."""
         # theory/sums.md, Proposition 4: fewer of any shape hide less. First of one size alone.
         for step in self.steps:
             first = counts[0][0] // step * step
             fewer = ((first, *(0 for _ in counts[0][1:])), *((0,) * len(c) for c in counts[1:]))
-            if self._exactly(fewer).max() < most:
-                return self._exactly(fewer)
-        return self._exactly(counts)
+            if self.of(fewer) < most:
+                return fewer
+        return counts
 
-    def _exactly(self, counts: Counts) -> np.ndarray:
-        if counts in self.known:
-            return self.known[counts]
-        worst = np.full(self.rows.allowed.shape, -np.inf)
-        for noise in _arranged(self.noises, counts, self.mirror):
-            # theory/sums.md, Propositions 7 and 8.
-            moments = table(self.rows, noise, self.order)[0]
-            moments = add_trimmed(moments, noise.trimmed, noise.floor, self.log_single)
-            worst = np.maximum(worst, moments)
-        if self.mirror:
-            worst = np.maximum(worst, worst[np.ix_(self.turn, self.turn)])
-        self.known[counts] = worst
-        return worst
+    def of(self, counts: Counts) -> float:
+        """The largest log moment of any pair and arrangement, at least."""
+        if counts not in self.known:
+            largest = -math.inf
+            several = zip(self.noises, counts, strict=True)
+            for each in itertools.product(*(noise.arrangements(drawn) for noise, drawn in several)):
+                if self._canonical(each) != each:
+                    continue
+                # theory/sums.md, Proposition 2: one with fewer blocks settles it.
+                bound = self._settled(each)
+                if bound > largest:
+                    bound = self._moment(each)
+                self.moments[each] = bound
+                largest = max(largest, bound)
+            self.known[counts] = largest
+        return self.known[counts]
+
+    def first(self, counts: Counts) -> float:
+        """The log moment of the arrangement with all blocks of one kind."""
+        several = zip(self.noises, counts, strict=True)
+        return self._moment(tuple(noise.arrangements(drawn)[0] for noise, drawn in several))
+
+    def _canonical(self, arrangement: Counts) -> Counts:
+        if not self.mirror:
+            return arrangement
+        return max(arrangement, tuple((each[1], each[0], *each[2:]) for each in arrangement))
+
+    def _settled(self, arrangement: Counts) -> float:
+        """The least log moment that is known of arrangements with fewer blocks."""
+        (head, *others), least = arrangement, math.inf
+        for at, count in enumerate(head):
+            for less in range(1, min(count, NEAREST) + 1):
+                fewer = ((*head[:at], count - less, *head[at + 1 :]), *others)
+                least = min(least, self.moments.get(self._canonical(fewer), math.inf))
+        return least
+
+    def _moment(self, arrangement: Counts) -> float:
+        law = Law.nothing(math.inf)
+        for noise, counts in zip(self.noises, arrangement, strict=True):
+            law = law * noise.of(counts)
+        # theory/sums.md, Propositions 7 and 8.
+        moment = float(table(self.rows, law, self.order)[0].max())
+        return float(add_trimmed(moment, law.trimmed, law.floor, self.log_single))
 
 
 def _drawn(kinds: Classes, blocks: int, depth: float) -> Iterator[tuple[tuple[int, ...], float]]:
@@ -155,9 +187,9 @@ def _blocks(channel: Channel, others: int, order: float) -> Blocks:
             if others <= FEW and bells:
                 kinds = kinds_of_blocks(channel, each, True, FEW_BELLS)
             elif order > STEEP and others <= THREE and bells:
-                kinds = kinds_of_blocks(channel, each, False, MANY_BELLS)
+                kinds = kinds_of_blocks(channel, each, True, MANY_BELLS)
             else:
-                kinds = kinds_of_blocks(channel, each, others <= (THREE if order <= STEEP else FEW))
+                kinds = kinds_of_blocks(channel, each, others <= THREE)
             if kinds is not None:
                 several.append((kinds, count))
         hidden = sum(kinds.share * count * least_variance(kinds.rows) for kinds, count in several)
@@ -201,7 +233,8 @@ class _Kinds:
         for cuts in itertools.combinations(range(blocks + kinds - 1), kinds - 1):
             ends = (-1, *cuts, blocks + kinds - 1)
             found.append((*(b - a - 1 for a, b in itertools.pairwise(ends)), *bells))
-        return found
+        # Blocks of one kind are worst, as a rule: what is left is settled by them.
+        return found[::-1]
 
     def of(self, counts: tuple[int, ...]) -> Law:
         """The law of the sum of so many blocks of each kind, and of each bell."""
@@ -211,16 +244,3 @@ class _Kinds:
                 known.append(known[-1] * single)
             law = law * known[count]
         return law
-
-
-def _arranged(noises: list[_Kinds], blocks: Counts, mirror: bool) -> Iterator[Law]:
-    """Laws of the sum of so many blocks of each size, in all arrangements."""
-    several = [noise.arrangements(count) for noise, count in zip(noises, blocks, strict=True)]
-    for counts in itertools.product(*several):
-        turned = tuple((each[1], each[0], *each[2:]) for each in counts)
-        if mirror and counts < turned:
-            continue
-        law = noises[0].of(counts[0])
-        for noise, each in zip(noises[1:], counts[1:], strict=True):
-            law = law * noise.of(each)
-        yield law

@@ -39,6 +39,10 @@ AT_ONCE = 12
 FIRST = 4.0
 """How much more what comes first is worth, kinds or a bell, than what comes next."""
 
+CLOSE = 1.2
+"""A bound so near what is attained is not improved on by blocks of another size: at high orders
+what counts is not how much they hide but how likely few of them hide anything."""
+
 LEAST_SHARE = 0.5
 """Kinds that are no more than this of some block are of no use."""
 
@@ -54,23 +58,24 @@ def by_kinds(channel: Channel, clients: int, order: float, attained: float) -> f
         clients, order: as in `kappa_sum`.
         attained: at most what the bound will be.
     """
-    kinds = _hiding_most(channel, clients)
-    return math.inf if kinds is None else by_classes(channel, clients, order, attained, kinds)
+    upper = math.inf
+    for kinds in _hiding_most(channel, clients):
+        if upper > CLOSE * attained:
+            upper = min(upper, by_classes(channel, clients, order, attained, kinds))
+    return upper
 
 
-def _hiding_most(channel: Channel, clients: int) -> Classes | None:
-    """Kinds of the size that hides most, about; None if there are none."""
-    best: tuple[float, Classes | None] = (0.0, None)
+@functools.lru_cache(maxsize=256)
+def _hiding_most(channel: Channel, clients: int) -> tuple[Classes, ...]:
+    """Kinds of two sizes, first of that which hides most, about."""
+    found = []
     # Large blocks have more in common, small ones leave fewer clients over.
     for size in [size for size in fitting_sizes(channel) if 2 * size < clients][-2:]:
-        laws, kept = _promising(channel, size, False)
-        whole = (clients - 1) // size * least_variance(laws)
-        # Blocks of equal clients have most in common, nearly: mixed ones are looked at if need be.
-        if whole * kept > best[0]:
-            kinds = kinds_of_blocks(channel, size)
-            hidden = 0.0 if kinds is None else whole * kinds.share / SHARES
-            best = max(best, (hidden, kinds), key=lambda found: found[0])
-    return best[1]
+        kinds = kinds_of_blocks(channel, size)
+        if kinds is not None:
+            whole = (clients - 1) // size * least_variance(kinds.rows)
+            found.append((whole * kinds.share, kinds))
+    return tuple(kinds for _, kinds in sorted(found, key=lambda each: -each[0]))
 
 
 @functools.lru_cache(maxsize=256)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +82,20 @@ def product(laws: Sequence[Law], counts: Sequence[int]) -> Law:
             if count >> bit & 1:
                 result = result * law
     return result
+
+
+def multiples(single: Law, counts: Iterable[int]) -> dict[int, Law]:
+    """The laws of sums of so many independent copies, each from the one before it."""
+    known = {0: Law.nothing(single.floor)}
+    steps: dict[int, Law] = {}
+    last = 0
+    for count in sorted(set(counts)):
+        step = count - last
+        if step not in steps:
+            steps[step] = single.power(step) if step else known[0]
+        known[count] = known[last] * steps[step] if step else known[last]
+        last = count
+    return known
 
 
 def log_trimmed(trimmed: float, floor: float) -> float:

@@ -30,7 +30,7 @@ one; and of how many laws one is looked at to see where a grid must be finer."""
 
 Values = tuple[np.ndarray, np.ndarray]
 """Of pairs of points: curvature of the cells between them, one pair after the other; moments less
-1, over order - 1."""
+1, over order - 1, or logarithms of moments."""
 
 
 class PairGrid:
@@ -40,6 +40,10 @@ class PairGrid:
         counts: (V - 1,) into how many parts each cell is cut.
         boxes: (P, P), which pairs of parts are looked at.
         first, second: (N,) the points of each pair, corners of those boxes.
+        used: (M,) all of these points, rising.
+        pairs: where in `used` the points of each pair are.
+        low, start: (N,), (N + 1,) the first of the cells between or beside the points of each
+            pair, and where these begin in an array of all.
     """
 
     def __init__(self, inputs: np.ndarray, order: float, counts: np.ndarray, boxes: np.ndarray):
@@ -60,16 +64,20 @@ class PairGrid:
                 rows, columns = slice(i, i + len(boxes)), slice(j, j + len(boxes))
                 corners[rows, columns] |= boxes
         self.first, self.second = np.nonzero(corners)
+        self.used = np.unique([self.first, self.second])
+        self.pairs = (
+            np.searchsorted(self.used, self.first), np.searchsorted(self.used, self.second),
+        )  # fmt: skip
         self._index = np.full(corners.shape, -1)
         self._index[corners] = np.arange(len(self.first))
         # Cells between two points, or beside them.
         last = len(self.cells) - 1
         left, right = np.minimum(self.first, self.second), np.maximum(self.first, self.second)
-        self._low = self.cells[np.maximum(left - 1, 0)]
-        several = self.cells[np.minimum(right, last)] - self._low + 1
+        self.low = self.cells[np.maximum(left - 1, 0)]
+        several = self.cells[np.minimum(right, last)] - self.low + 1
         # Far pairs have none: theory/vector-sums.md, Proposition 18.
         several[right - left > NEAR] = 0
-        self._start = np.append(0, np.cumsum(several))
+        self.start = np.append(0, np.cumsum(several))
 
     @classmethod
     def whole(cls, inputs: np.ndarray, order: float) -> PairGrid:
@@ -97,19 +105,26 @@ class PairGrid:
     @property
     def work(self) -> int:
         """How many curvatures of one outcome there are."""
-        return int(self._start[-1]) + 2 * len(self.first)
+        return int(self.start[-1]) + 2 * len(self.first)
 
     def turned(self, values: Values) -> Values:
         """Values of the mirrored pairs, cells mirrored too; inputs and boxes must be symmetric."""
         last = len(self.cells)
         mirror = self._index[last - self.first, last - self.second]
-        size = np.diff(self._start)
+        size = np.diff(self.start)
         # theory/vector-sums.md, Proposition 19: from the last cell of the mirrored pair backwards.
-        ends = np.repeat(self._start[1:][mirror] - 1 + self._start[:-1], size)
-        return values[0][ends - np.arange(self._start[-1])], values[1][mirror]
+        ends = np.repeat(self.start[1:][mirror] - 1 + self.start[:-1], size)
+        return values[0][ends - np.arange(self.start[-1])], values[1][mirror]
+
+    def rows(self, weights: np.ndarray) -> np.ndarray:
+        """Laws at the points that are in some pair, from those at the vertices."""
+        at = np.append(self.cells, self.cells[-1])[self.used]
+        part = self.positions[self.used, None]
+        # theory/vector.md, Proposition 10: a mix with positive parts.
+        return (1 - part) * weights[at] + part * weights[at + 1]
 
     def evaluate(self, lines: CellLines, loss: float) -> Values:
-        """Values of all pairs of points.
+        """Values of all pairs of points, not in logarithms.
 
         Args:
             lines: laws of all outcomes at the vertices.
@@ -120,47 +135,57 @@ class PairGrid:
         """
         if not len(self.first):
             return np.zeros(0), np.zeros(0)
-        order, used = self.order, np.unique([self.first, self.second])
-        at = np.append(self.cells, self.cells[-1])[used]
-        part = self.positions[used, None]
-        # theory/vector.md, Proposition 10: a mix with positive parts.
-        rows = (1 - part) * lines.weights[at] + part * lines.weights[at + 1]
+        order, rows = self.order, self.rows(lines.weights)
         # Powers of ratios are quotients of these: logarithms for each point, none for each pair.
         grown = np.exp((order - 1) * np.log(rows / rows[0]))
-        curvature, moments = np.empty(self._start[-1]), np.empty(len(self.first))
-        pairs = np.searchsorted(used, self.first), np.searchsorted(used, self.second)
+        curvature, moments = np.empty(self.start[-1]), np.empty(len(self.first))
         curvatures(
-            rows, grown, lines.slopes(), *pairs, self._low, self._start, order, lines.error,
+            rows, grown, lines.slopes(), *self.pairs, self.low, self.start, order, lines.error,
             curvature, moments,
         )  # fmt: skip
         # theory/vector-sums.md, Proposition 18.
         raised = 1 + slack(lines.error, loss, order) + spent(rows.shape[1], loss, order)
-        if 2 < order < 3:  # the one case that is not convex in p: theory/vector.md, Proposition 4
-            part = np.diff(np.log(rows), axis=0)[np.diff(used) == 1]
-            # Of a rare group every outcome may be left out: then nothing is bent.
-            spread = float(np.abs(part).max(initial=0.0)) + 4 * lines.error
-            bent = math.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (order - 2))
-            curvature *= bent * (1 + 512 * UNIT)
+        curvature *= self.bent(rows, lines.error)
         # theory/vector-sums.md, Proposition 10: what is left out of a moment.
         return curvature * raised, moments * raised + 1.1 * lines.missing / (order - 1)
 
+    def bent(self, rows: np.ndarray, error: float) -> float:
+        """Factor of curvature between points, whose laws are known within a relative error."""
+        if not 2 < self.order < 3:  # all else is convex in p: theory/vector.md, Proposition 4
+            return 1.0
+        part = np.diff(np.log(rows), axis=0)[np.diff(self.used) == 1]
+        # Of a rare group every outcome may be left out: then nothing is bent.
+        spread = float(np.abs(part).max(initial=0.0)) + 4 * error
+        return math.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (self.order - 2)) * (1 + 512 * UNIT)
+
+    def logged(self, values: Values) -> Values:
+        """Moments in logarithms."""
+        return values[0], np.log1p((self.order - 1) * values[1])
+
     def bounds(self, values: Values) -> np.ndarray:
-        """(P, P): at least the divergence over squared distance of all pairs in a box, or 0."""
+        """(P, P): at least the divergence over squared distance of all pairs in a box, or 0.
+
+        Args:
+            values: moments in logarithms; infinite curvature bounds nothing.
+        """
+        curvature, logs = values
+        # theory/vector-sums.md, Proposition 23: a power of M that is convex in either input.
+        grown = np.expm1(logs / max(self.order - 1, 1.0))
         found = bounds_of_boxes(
-            *values, self._index, self._start, self._low, self.boxes, self.widths, self.cells,
-            self.order,
+            curvature, grown, self._index, self.start, self.low, self.boxes, self.widths,
+            self.cells, self.order,
         )  # fmt: skip
         # theory/vector-sums.md, Proposition 23: powers and their inverse.
         return found * (1 + (2**13 + 16 * self.order) * UNIT)
 
     def attained(self, values: Values) -> float:
         """About the largest that pairs of points have: no bound from these values is below it."""
-        curvature, moments = values
+        curvature, logs = values
         at = self.inputs[0] + np.append(0.0, np.cumsum(self.widths))
         square = (at[self.first] - at[self.second]) ** 2
         apart = square > 0
-        far = np.log1p((self.order - 1) * moments[apart]) / ((self.order - 1) * square[apart])
-        same = np.repeat(~apart, np.diff(self._start))
+        far = logs[apart] / ((self.order - 1) * square[apart])
+        same = np.repeat(~apart, np.diff(self.start))
         return float(max(far.max(initial=0.0), curvature[same].max(initial=0.0)))
 
 
@@ -180,6 +205,36 @@ def refined(
         order: in (1, inf).
         evaluate: values of a grid's pairs of points, as `PairGrid.evaluate`; about those, of every
             so many laws, where its second argument is not 1.
+        attained, outcomes, mirrored, most: as in `searched`.
+
+    Returns:
+        An upper bound; what `evaluate` leaves out of a curvature is not in it.
+    """
+
+    def logged(grid: PairGrid, every: int) -> Values:
+        values = evaluate(grid, every)
+        # What is beyond floats bounds nothing.
+        whole = all(np.isfinite(some).all() for some in values)
+        return grid.logged(values) if whole else (values[0], np.full(len(values[1]), np.nan))
+
+    return searched(PairGrid.whole(inputs, order), logged, attained, outcomes, mirrored, most)
+
+
+def searched(
+    grid: PairGrid,
+    evaluate: Callable[[PairGrid, int], Values],
+    attained: float,
+    outcomes: float,
+    mirrored: bool = False,
+    most: float = WORK,
+) -> float:
+    """Bound divergence over squared distance in boxes, which are cut finer where that decides.
+
+    Args:
+        grid: the boxes.
+        evaluate: values of a grid's pairs of points, moments in logarithms; of about every so many
+            laws, where its second argument is not 1. Curvature may be infinite; where a moment is
+            not finite, nothing is bounded.
         attained: at most the bound.
         outcomes: how many there are, in all that is evaluated.
         mirrored: whether `evaluate` wants grids that are their own mirror images.
@@ -188,7 +243,7 @@ def refined(
     Returns:
         An upper bound; what `evaluate` leaves out of a curvature is not in it.
     """
-    grid, settled, goal, work = PairGrid.whole(inputs, order), 0.0, 0.0, 0.0
+    settled, goal, work = 0.0, 0.0, 0.0
     while True:
         # Where to cut is judged by some of the laws, which bounds nothing.
         values = evaluate(grid, SOME)
@@ -201,7 +256,7 @@ def refined(
         rest = grid.only(grid.boxes if last else grid.boxes & ~loose)
         work += rest.work * outcomes
         values = evaluate(rest, 1)
-        if not all(np.isfinite(some).all() for some in values):
+        if np.isnan(values[0]).any() or not np.isfinite(values[1]).all():
             return math.inf
         bounds = rest.bounds(values)
         if last:

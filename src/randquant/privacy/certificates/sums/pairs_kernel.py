@@ -13,6 +13,9 @@ import numpy as np
 FINER = 16
 """Boxes of the grid are cut into so many parts, each way, where curvature is interpolated."""
 
+RARE = 90.0
+"""Terms that are e to this below the largest are left out, and counted."""
+
 REACH, TERMS = 32.0, 9
 """Where |r - 1|(order + 1) is at most 1/REACH, G(r) is summed as a series of so many terms."""
 
@@ -67,6 +70,63 @@ def _grow(p, over, grown, fallen, order, out):
         out[z] = 0.5 * order * series if abs(z1) <= reach else wide
 
 
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def scaled_curvatures(
+    rows, logs, scale, most, steep, first, second, low, start, order, error, out, excess
+):
+    """As `curvatures`, of probabilities rows·e^scale, however small, and of any ratio.
+
+    Args:
+        rows, logs: (P, L), and their logarithms; within the range of floats.
+        scale: (L,) of each outcome.
+        most: (L,) the logarithm of at least the square of slopes, and 1, over a row.
+        steep: (V - 1, L) slopes of `rows`, rounded up.
+        first, second, low, start, order, error: as there.
+        out: gets the sums; infinite where they are beyond floats.
+        excess: (N,), gets the logarithms of moments less 1.
+    """
+    above, length = order - 1.0, rows.shape[1]
+    reach = 1.0 / (REACH * (order + 1.0))
+    factors = (order - 2.0 - np.arange(TERMS)) / (np.arange(TERMS) + 3.0)
+    mass, inverse = np.exp(scale), 1.0 / rows
+    powers, growth, terms = np.empty(length), np.empty(length), np.empty(length)
+    rest = 4.0 * length * (order + 1.0 / above) / reach**2 * math.exp(-RARE)
+    for pair in range(first.shape[0]):
+        i, j = first[pair], second[pair]
+        p, q, over, top = rows[i], rows[j], inverse[j], 0.0
+        for z in range(length):
+            powers[z] = above * (logs[i, z] - logs[j, z]) + scale[z]
+            top = max(top, powers[z])
+        # theory/vector-sums.md, Proposition 24: outcomes that count, in between.
+        begin, end = 0, length
+        while begin < end and max(powers[begin], scale[begin]) + most[begin] < top - RARE:
+            begin += 1
+        while begin < end and max(powers[end - 1], scale[end - 1]) + most[end - 1] < top - RARE:
+            end -= 1
+        # The same Proposition: all over e^top, so that nothing overflows.
+        shrunk = math.exp(-top)
+        for z in range(begin, end):
+            ratio, weight = p[z] * over[z], mass[z] * shrunk
+            z1 = ratio - 1.0
+            if abs(z1) <= reach:
+                series = 1.0
+                for k in range(TERMS - 1, -1, -1):
+                    series = 1.0 + factors[k] * z1 * series
+                growth[z] = 0.5 * order * series * weight
+            else:
+                grown = ratio * (math.exp(powers[z] - top) - weight) / above - z1 * weight
+                growth[z] = max(grown, 0.0) / (z1 * z1)
+            # As in `curvatures`.
+            change = abs(p[z] - q[z]) + (2.5 * error + 2.0**-50) * max(p[z], q[z])
+            terms[z] = change * over[z] * growth[z] * change
+        excess[pair] = math.log(above * (_total(terms[begin:end]) + rest)) + top
+        for at in range(start[pair], start[pair + 1]):
+            slope = steep[low[pair] + at - start[pair]]
+            for z in range(begin, end):
+                terms[z] = slope[z] * over[z] * growth[z] * slope[z]
+            out[at] = (_total(terms[begin:end]) + rest) / shrunk
+
+
 @numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz"})
 def _total(terms):
     # A sum of positive terms: in whatever order, it costs one unit a term.
@@ -77,12 +137,18 @@ def _total(terms):
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def bounds_of_boxes(curvature, moments, index, start, low, boxes, widths, cells, order):
-    """The bound of divergence over squared distance of each box."""
+def bounds_of_boxes(curvature, grown, index, start, low, boxes, widths, cells, order):
+    """The bound of divergence over squared distance of each box.
+
+    Args:
+        curvature: of the cells between, or beside, the points of each pair; infinite if unknown.
+        grown: (N,) convex powers of moments, less 1; finite.
+        index, start, low, boxes, widths, cells: of the grid.
+    """
     parts, above = len(cells), order - 1.0
     # theory/vector-sums.md, Proposition 23: powers of S and M that are convex in either input.
     powers = 1.0 / max(order - 2.0, 1.0), 1.0 / max(above, 1.0)
-    found, steep, grown = np.zeros((parts, parts)), np.zeros((2, 2)), np.zeros((2, 2))
+    found, steep, corners = np.zeros((parts, parts)), np.zeros((2, 2)), np.zeros((2, 2))
     for a in range(parts):
         for b in range(parts):
             if not boxes[a, b]:
@@ -92,16 +158,17 @@ def bounds_of_boxes(curvature, moments, index, start, low, boxes, widths, cells,
             for i in range(2):
                 for j in range(2):
                     pair = index[a + i, b + j]
-                    grown[i, j] = math.expm1(powers[1] * math.log1p(above * moments[pair]))
+                    corners[i, j] = grown[pair]
                     close &= start[pair] < start[pair + 1]
                     at = start[pair] - low[pair]
                     if close:
                         steep[i, j] = _steepest(curvature, at, left, right, widths, cells)
+                        close &= steep[i, j] < math.inf
             # Widths add up, where a difference of positions would cancel.
             between = widths[left + 1 : right].sum()
             found[a, b] = _inside(
                 steep ** powers[0],
-                grown,
+                corners,
                 close,
                 a - b,
                 between,

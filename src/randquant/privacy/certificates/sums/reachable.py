@@ -153,8 +153,9 @@ def _promising(
     square = (points[:, None] - points) ** 2
     ratio = log_moments / ((order - 1) * np.where(square > 0, square, np.inf))
     ratio = np.nan_to_num(np.maximum(ratio, ratio.T), posinf=0.0)
-    where = [np.unravel_index(int(at), ratio.shape) for at in np.argsort(-ratio, axis=None)]
-    pairs = [(int(i), int(j)) for i, j in where[: 4 * TRIED] if i < j]
+    some = np.argsort(-ratio, axis=None)[: 4 * TRIED]
+    where = [np.unravel_index(int(at), ratio.shape) for at in some]
+    pairs = [(int(i), int(j)) for i, j in where if i < j]
     return [(float(ratio[i, j]), i, j) for i, j in pairs[:TRIED]]
 
 
