@@ -15,7 +15,7 @@ import copy
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -126,22 +126,27 @@ def layers() -> Iterator[Wanted]:
     yield Wanted("full", "none", None)
     yield Wanted("full", "gaussian", 8.0)
     yield Wanted("full", "pooled", None)
+    yield Wanted("full", "public again", None)
     for epsilon in (8.0, 2.0):
         yield Wanted("linear layers", "gaussian", epsilon, 0, 10)
 
 
 class Task(NamedTuple):
-    """What is trained: a model, clients' examples, and windows to test on, by client."""
+    """What is trained: a model, clients' examples, and windows to test on, by client.
+
+    `public` are the public roles' windows, for more of the training that the model had.
+    """
 
     model: nn.Module
     clients: list
     tested: list
+    public: Sequence = ()
 
 
 def prepared(part: str, found: task.Roles, model: nn.Module, damping: float = DAMPING) -> Task:
     """Adapters see what the layers before them give for each window, which is computed once."""
     if part == "full":
-        return Task(model, found.clients, found.clients_test)
+        return Task(model, found.clients, found.clients_test, found.public)
     if part == "linear layers":
         shown = task.shown(found.public)
         directions = public_directions(model, None, None, *shown, damping=damping)
@@ -216,8 +221,10 @@ def row(wanted: Wanted, of: Task, before: ClientScores) -> dict:
     start = time.process_time()
     dimension = sum(each.numel() for each in of.model.parameters() if each.requires_grad)
     cohort = wanted.times * len(of.clients)
-    if wanted.mechanism == "pooled":
-        model, guarantee, upload = pooled(of, POOLED_RATES[wanted.part]), None, None
+    if wanted.mechanism in ("pooled", "public again"):
+        windows = of.clients if wanted.mechanism == "pooled" else of.public
+        model = pooled(of.model, windows, POOLED_RATES[wanted.part])
+        guarantee, upload = None, None
     else:
         mechanism = protected(wanted, dimension, cohort)
         many = None
@@ -248,10 +255,10 @@ def row(wanted: Wanted, of: Task, before: ClientScores) -> dict:
     }
 
 
-def pooled(of: Task, rate: float) -> nn.Module:
-    """All clients' windows in one place, Adam, some passes: no privacy at all."""
-    model = copy.deepcopy(of.model)
-    pairs = [tuple(map(torch.as_tensor, pair)) for pair in of.clients]
+def pooled(model: nn.Module, windows: Sequence, rate: float) -> nn.Module:
+    """All windows in one place, Adam, some passes: no privacy at all."""
+    model = copy.deepcopy(model)
+    pairs = [tuple(map(torch.as_tensor, pair)) for pair in windows]
     features, targets = map(torch.cat, zip(*pairs, strict=True))
     own = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.Adam(own, lr=rate)

@@ -35,6 +35,9 @@ LINES = {
 """All with the fewest clients; what has no epsilon is a level."""
 
 HEADER = "| trained | clients | sent | ε | bits won | accuracy | roles better | bytes | seeds |"
+NOT_SENT = {"pooled": "all text", "public again": "none"}
+"""By clients, where Adam is given all their text, or the public text once more."""
+
 PLANNED = "| planned | ε 2 | ε 4 | ε 8 | ε 16 |"
 
 Kind = tuple[str, int, str, float]
@@ -81,7 +84,7 @@ def table(found: dict) -> str:
     for (part, clients, mechanism, epsilon), rows in kinds(found).items():
         shown = "∞" if epsilon == math.inf else f"{epsilon:g}"
         upload = rows[0]["upload_bytes"]
-        sent = "all text" if upload is None else f"{upload:,}"
+        sent = NOT_SENT[mechanism] if upload is None else f"{upload:,}"
         accuracy, better = (100 * mean(r[n] for r in rows) for n in ("accuracy", "clients_better"))
         lines.append(
             f"| {part} | {clients:,} | {mechanism} | {shown} | {won(rows):.2f} "
