@@ -109,6 +109,6 @@ def test_vertices_that_stand_for_all_are_tried_only_where_that_may_be_closest(mo
         raise AssertionError
 
     known = kappa_sum(channel, 200, 3.8)
-    monkeypatch.setattr(classes.Search, "run", none)
+    monkeypatch.setattr(classes.Arranged, "run", none)
     found = kappa_blanket.by_blanket(channel, 200, 3.8, rq.kappa(channel, 3.8))
     assert (found.lower, found.upper) == (known.lower, known.upper)

@@ -10,7 +10,7 @@ import pytest
 
 import randquant as rq
 from randquant.privacy.certificates.sums import pruned
-from randquant.privacy.certificates.sums.classes import Classes, Search
+from randquant.privacy.certificates.sums.classes import Arranged, Classes
 from randquant.privacy.certificates.sums.pairs import PairGrid
 from randquant.privacy.certificates.sums.pruned import by_pruning
 from randquant.privacy.certificates.sums.reachable import reached
@@ -40,7 +40,7 @@ def test_every_pair_has_its_worst_arrangement_or_more(name, order, aim):
     """Pair by pair of points, however much is allowed: of little, nothing but the truth is left."""
     channel, clients = CHANNELS[name], 4
     attained = reached(channel, clients, order)[0]
-    search = Search(channel, clients, order, attained, Classes.every(channel))
+    search = Arranged(channel, clients, order, attained, Classes.every(channel))
     grid = PairGrid.whole(search.inputs, order)
     curvature, moments = pruned._Pruned(search, aim * attained).evaluate(grid, 1)
     at = np.append(grid.cells, grid.cells[-1])

@@ -141,14 +141,14 @@ def by_classes(
     classes = classes or Classes.of(channel, clients)
     if classes is None:
         return math.inf
-    search = Search(channel, clients, order, attained, classes)
+    search = Arranged(channel, clients, order, attained, classes)
     # Fewer others hide less, by about as much as they are fewer.
     if not search.fits or attained > enough * search.counted:
         return math.inf
     return search.run()
 
 
-class Search:
+class Arranged:
     """The laws of a sum for inputs at vertices, and the rounding of them; all arrangements.
 
     Attributes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sums.classes import Classes, Search, arrangements
+from randquant.privacy.certificates.sums.classes import Arranged, Classes, arrangements
 from randquant.privacy.certificates.sums.pairs import PairGrid, Values, refined
 from randquant.privacy.certificates.sums.pruned_kernel import worst
 from randquant.privacy.certificates.sums.rounding import slack, spent
@@ -52,9 +52,10 @@ def by_pruning(channel: Channel, clients: int, order: float, attained: float) ->
     """
     if order < LEAST_ORDER or arrangements(channel, clients) > MOST:
         return math.inf
-    # Divergences grow with the order (van Erven and Harremoës 2014, Theorem 3).
+    # theory/vector-sums.md, Proposition 25: D grows with the order.
+    # (van Erven and Harremoës 2014, Theorem 3)
     order = float(math.ceil(order)) if order > WHOLE else order
-    search = Search(channel, clients, order, attained, Classes.every(channel))
+    search = Arranged(channel, clients, order, attained, Classes.every(channel))
     if not search.fits:
         return math.inf
     pruned = _Pruned(search, AIM / (1 + LOOSE) * attained)
@@ -66,7 +67,7 @@ def by_pruning(channel: Channel, clients: int, order: float, attained: float) ->
 
 @dataclass(frozen=True, slots=True)
 class _Pruned:
-    search: Search
+    search: Arranged
     goal: float
 
     def evaluate(self, grid: PairGrid, every: int) -> Values:
@@ -76,14 +77,17 @@ class _Pruned:
         search, order = self.search, self.search.order
         others, pairs, cells = search.others, len(grid.first), np.diff(grid.start)
         everything = (np.full(cells.sum(), np.inf), np.full(pairs, np.inf))
+        # One client alone: nothing shows more.
         alone = self._worst(grid, search.kinds, 0, everything, np.zeros(pairs, int))
         known = np.zeros(cells.sum()), np.zeros(pairs)
+        # All others at one vertex: about the worst there is.
         for kind in search.kinds:
             pure = self._worst(grid, kind[None], others, everything, np.full(pairs, others))
             known = np.maximum(known[0], pure[0]), np.maximum(known[1], pure[1])
         square = grid.squares()
         squares = np.repeat(square, cells), square
-        # Whatever is allowed affects how tight a bound is, and the work, not whether it holds.
+        # theory/vector-sums.md, Proposition 25: whatever is allowed affects how tight a bound
+        # is, and the work, not whether it holds.
         ratios = (
             _ratio(known[0], squares[0], order),
             _ratio(known[1] / _or_one(square), square, order),

@@ -44,6 +44,7 @@ def worst(
     while True:
         beginning = count[size - 1] if size > 0 else pairs
         if size > 0:
+            # theory/vector-sums.md, Proposition 25: one by one, fewer units than `rounding` counts.
             laws[size] = convolved(laws[size - 1], kinds[chosen[size]])
         # theory/vector-sums.md, Proposition 25: whoever waits is not allowed yet.
         waiting, looked = 0, 0
@@ -67,6 +68,7 @@ def worst(
             size += 1
             chosen[size] = chosen[size - 1]
             continue
+        # Multisets are in order: the last vertex that can rise does, all after it begin there.
         while size > 0 and chosen[size] == kinds.shape[0] - 1:
             size -= 1
         if size == 0:
@@ -81,6 +83,7 @@ def _compare(
 ):  # fmt: skip
     """Values of pairs behind one law; those above what is allowed are put first, and counted."""
     some = pairs.shape[0]
+    # Only points of these pairs, and vertices beside them, take any work.
     points = np.full(cells.shape[0], -1)
     lows, starts = np.empty(some, np.int64), np.zeros(some + 1, np.int64)
     least, most = places.shape[0] - 1, 0
@@ -99,35 +102,18 @@ def _compare(
             used += 1
             least, most = min(least, cells[point]), max(most, cells[point] + 1)
     joint, length = _joint(law, places, least, most, keep)
-    rows, grown = np.empty((used, length)), np.empty((used, length))
-    for point in range(cells.shape[0]):
-        at = points[point]
-        if at < 0:
-            continue
-        left, right, part = (
-            joint[cells[point] - least],
-            joint[cells[point] + 1 - least],
-            positions[point],
-        )
-        for z in range(length):
-            # theory/vector.md, Proposition 10: a mix with positive parts.
-            rows[at, z] = (1.0 - part) * left[z] + part * right[z]
-        _grown(rows[at], rows[0], order - 1.0, grown[at])
-    steep = np.empty((most - least, length))
-    for cell in range(most - least):
-        for z in range(length):
-            a, b = joint[cell, z], joint[cell + 1, z]
-            # theory/vector.md, Proposition 10, as `CellLines.slopes`.
-            change = (abs(b - a) + 5.0 * error * (a + b)) / widths[least + cell]
-            steep[cell, z] = change * (1.0 + 2.0**-50)
+    rows, grown = _at_points(joint, length, least, points, used, cells, positions, order)
+    steep = _slopes(joint, length, widths[least:most], error)
     curvature, moments = np.empty(starts[some]), np.empty(some)
     curvatures(
         rows, grown, steep, points[first[pairs]], points[second[pairs]], lows - least, starts,
         order, error, curvature, moments,
     )  # fmt: skip
     left = 0
+    # theory/vector-sums.md, Proposition 25: what is settled counts, what is not goes on.
     for at in range(some):
         pair = pairs[at]
+        # theory/vector-sums.md, Propositions 9 and 18: raised like `PairGrid.evaluate`.
         moment = moments[at] * raised + rest
         above = moment > allowed[1][pair]
         for cell in range(starts[at], starts[at + 1]):
@@ -145,6 +131,38 @@ def _compare(
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
+def _at_points(joint, length, least, points, used, cells, positions, order):
+    """Laws at the points in use, and powers of them over those of the first."""
+    rows, grown = np.empty((used, length)), np.empty((used, length))
+    for point in range(cells.shape[0]):
+        at = points[point]
+        if at < 0:
+            continue
+        left, right = joint[cells[point] - least], joint[cells[point] + 1 - least]
+        part = positions[point]
+        for z in range(length):
+            # theory/vector.md, Proposition 10: a mix with positive parts.
+            rows[at, z] = (1.0 - part) * left[z] + part * right[z]
+        # theory/vector-sums.md, Proposition 18: powers of points, none of pairs.
+        _grown(rows[at], rows[0], order - 1.0, grown[at])
+    return rows, grown
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _slopes(joint, length, widths, error):
+    """The slope of each cell, rounded up."""
+    steep = np.empty((widths.shape[0], length))
+    for cell in range(widths.shape[0]):
+        for z in range(length):
+            a, b = joint[cell, z], joint[cell + 1, z]
+            # theory/vector.md, Proposition 10, as `CellLines.slopes`: both ends are counted twice.
+            change = (abs(b - a) + 5.0 * error * (a + b)) / widths[cell]
+            # Quotient, sum and product: 8 units.
+            steep[cell, z] = change * (1.0 + 2.0**-50)
+    return steep
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
 def _joint(law, places, least, most, keep):
     """The laws of the sum, the client at each of some vertices; of the outcomes that count."""
     codes = places.shape[1]
@@ -152,6 +170,7 @@ def _joint(law, places, least, most, keep):
     for vertex in range(joint.shape[0]):
         joint[vertex] = convolved(law, places[least + vertex])
     length = 0
+    # theory/vector-sums.md, Proposition 10: what is left out is paid for by whoever asked.
     for z in range(joint.shape[1]):
         largest = 0.0
         for vertex in range(joint.shape[0]):
@@ -170,6 +189,7 @@ def _grown(row, over, power, out):
         for z in range(out.shape[0]):
             out[z] = np.exp(power * np.log(row[z] / over[z]))
         return
+    # theory/vector-sums.md, Proposition 25: as many units as factors, and as the quotient counts.
     left, square = int(power), np.empty(out.shape[0])
     for z in range(out.shape[0]):
         out[z], square[z] = 1.0, row[z] / over[z]
