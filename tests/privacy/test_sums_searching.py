@@ -132,6 +132,13 @@ def test_a_near_search_is_given_up_where_it_takes_long(monkeypatch):
     assert bounds.by_near_search(rows, 10**15, 2.0, 5.0, 1e-3) == math.inf
 
 
+def test_no_others_are_searched_where_the_bound_would_be_that_of_one_client():
+    """There it would want room for the laws of all beginnings at once: 24 TB."""
+    rows = Rows.of(SEVERAL[0], "replace_one")
+    single = float(rows.alone(1e9)[1].max()) * 1e9
+    assert bounds.by_near_search(rows, 10**6, 1e9, single, 0.97 * single) == math.inf
+
+
 @pytest.mark.parametrize(("clients", "order"), [(11, 8.0), (14, 32.0)])
 def test_sums_of_more_clients_are_searched_at_high_orders(clients, order):
     found = rq.certify_sum(rq.rqm(1.5, 1.5, 16, 0.42), clients, order)

@@ -101,3 +101,21 @@ def test_what_cannot_be_adapted_is_refused(layers, rank, message):
     model, features, targets = example(3)
     with pytest.raises(ValueError, match=message):
         public_directions(model, layers, rank, features, targets)
+
+
+class Attending(nn.Module):
+    """Attention, whose last layer's weights torch takes without calling it."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(4, 1), nn.Linear(4, 3)
+
+    def forward(self, features):
+        return self.head(self.attention(features, features, features)[0])
+
+
+def test_layers_that_are_not_called_are_refused_by_name():
+    _, features, targets = example(10)
+    with pytest.raises(ValueError, match=r"calls, got attention\.out_proj, of which"):
+        public_directions(Attending(), None, None, features, targets)
+    assert list(public_directions(Attending(), ["head"], None, features, targets)) == ["head"]

@@ -103,7 +103,8 @@ def public_directions(
         damping: at least 0; with more, coordinates that say little are stretched less.
 
     Raises:
-        ValueError: a pattern matches no linear layer, or rank exceeds a layer's inputs.
+        ValueError: a pattern matches no linear layer, or one that the model does not call, such as
+            the last of `nn.MultiheadAttention`; or rank exceeds a layer's inputs.
 
     References:
         Martens and Grosse 2015 (K-FAC), section 2.2; Sun et al. 2024 (FFA-LoRA), section 4, on
@@ -143,6 +144,11 @@ def _mean_squares(
     hooks = [layer.register_forward_hook(watch(name)) for name, layer in layers.items()]
     for some, wanted in zip(features.split(AT_ONCE), targets.split(AT_ONCE), strict=True):
         total = loss(model(some), wanted) * wanted.numel()
+        if silent := [name for name in layers if name not in seen]:
+            raise ValueError(
+                f"Expected layers that the model calls, got {', '.join(silent)}, of which it uses "
+                "the weights at most: leave such out of layers."
+            )
         slopes = torch.autograd.grad(total, [output for _, output in seen.values()])
         for (name, (given, _)), slope in zip(seen.items(), slopes, strict=True):
             parts = [each.flatten(0, -2).double() for each in (given, slope)]

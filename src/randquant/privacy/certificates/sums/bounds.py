@@ -177,8 +177,9 @@ def by_near_search(
     fewest = others
     while math.comb(fewest + rows.vertices, rows.vertices) > PROMISING:
         fewest = fewest * 9 // 10
-    # Where so few at one vertex are not enough there is more to try.
-    if fewest < others and _exceeded(rows, laws, fewest, order, enough):
+    # Where so few at one vertex are not enough there is more to try; where nobody is needed, which
+    # so few would say too, one client's bound is no larger.
+    if fewest < others and (enough >= log_single or _exceeded(rows, laws, fewest, order, enough)):
         return math.inf
     # theory/sums.md, Proposition 15.
     return _tried(rows, laws, others, order, log_single, enough, floor, early=True)
