@@ -35,6 +35,30 @@ def test_an_adapter_adds_the_product_of_its_matrices():
         assert torch.allclose(adapted(features), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_layers_whose_weights_torch_reads_without_calling_them_are_adapted_too(training):
+    """Attention reads its last layer's weight, and in evaluation all layers'."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        adapted = with_adapters(model, 2).train(training)
+        features = torch.randn(3, 5, 8)
+        for name, each in adapted.named_parameters():
+            if name.endswith(".up"):
+                nn.init.normal_(each)
+    merged = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).train(training)
+    weights = dict(model.state_dict())
+    for name in ("self_attn.out_proj", "linear1", "linear2"):
+        weights[f"{name}.weight"] = adapted.get_submodule(name).weight
+    merged.load_state_dict(weights)
+    with torch.set_grad_enabled(training):
+        found = adapted(features)
+        assert torch.allclose(found, merged(features), rtol=1e-4, atol=1e-5)
+    if training:
+        found.square().sum().backward()
+        assert adapted.self_attn.out_proj.up.grad.abs().max() > 0
+
+
 def test_only_adapters_are_trained_and_sent():
     draw = np.random.Generator(np.random.Philox(3))
     clients = [

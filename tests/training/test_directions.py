@@ -29,6 +29,17 @@ def test_an_adapted_model_computes_the_same_at_first_and_leaves_the_model_alone(
     assert trained == {"0.along": (5, 2), "2.along": (3, 2)}
 
 
+@pytest.mark.parametrize("rank", [2, None])
+def test_a_layer_whose_weight_is_read_has_what_is_added_in_it(rank):
+    model, features, targets = example()
+    adapted = with_directions(model, public_directions(model, ["0"], rank, features, targets))
+    with torch.no_grad():
+        adapted[0].along.normal_(generator=torch.Generator().manual_seed(3))
+        read = nn.functional.linear(features, adapted[0].weight, adapted[0].bias)
+        assert torch.allclose(adapted[0](features), read, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(model[0](features), read, rtol=0.1, atol=0.1)
+
+
 def test_an_adapter_adds_the_product_of_three_matrices():
     draw = torch.Generator().manual_seed(2)
     read, added, along, features = (

@@ -27,6 +27,16 @@ class Adapted(nn.Module):
         self.up = nn.Parameter(torch.zeros(layer.out_features, rank))
         nn.init.uniform_(self.down, -(layer.in_features**-0.5), layer.in_features**-0.5)
 
+    @property
+    def weight(self) -> Tensor:
+        """The layer's weight with the adapter's in it: attention reads it and does not call."""
+        return self.layer.weight + self.up @ self.down
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The layer's."""
+        return self.layer.bias
+
     def forward(self, features: Tensor) -> Tensor:
         """What the layer computes of (…, inputs), plus what the adapter adds."""
         return self.layer(features) + features @ self.down.T @ self.up.T

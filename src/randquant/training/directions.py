@@ -51,13 +51,22 @@ class Directed(nn.Module):
         self.register_buffer("outputs", directions.outputs)
         self.along = nn.Parameter(torch.zeros(layer.out_features, len(directions.inputs)))
 
+    @property
+    def weight(self) -> Tensor:
+        """The layer's weight with what is added to it, for modules that read it and do not call."""
+        return self.layer.weight + self.outputs @ self.along @ self.inputs
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The layer's."""
+        return self.layer.bias
+
     def forward(self, features: Tensor) -> Tensor:
         """What the layer computes of (…, inputs), plus what the adapter adds."""
         if len(self.inputs) < self.layer.in_features:
             return self.layer(features) + features @ self.inputs.T @ (self.outputs @ self.along).T
         # What is added is as large as the layer: adding weights costs less than a second product.
-        weight = self.layer.weight + self.outputs @ self.along @ self.inputs
-        return nn.functional.linear(features, weight, self.layer.bias)
+        return nn.functional.linear(features, self.weight, self.bias)
 
 
 def with_directions(model: nn.Module, directions: Mapping[str, Directions]) -> nn.Module:
