@@ -60,8 +60,6 @@ class Classes:
     Attributes:
         rows: (J, m) probabilities.
         share: a whole number over SHARES: so much of each row, at least.
-        draws: how many of them, independent, a client's code is the sum of.
-        error: relative, of the client's own rows, beside that of floats.
         block: how many clients send one of them together, shifted by what their inputs decide.
         bells: laws that are under the rest of every row, shifted: of what sends none of `rows`.
         bell_shares: whole numbers over SHARES, how much of each.
@@ -69,8 +67,6 @@ class Classes:
 
     rows: np.ndarray
     share: int
-    draws: int = 1
-    error: float = 0.0
     block: int = 1
     bells: tuple[np.ndarray, ...] = ()
     bell_shares: tuple[int, ...] = ()
@@ -174,10 +170,9 @@ class Arranged:
         self.places[:, channel.weights.any(axis=0)] = rows
         _, self.loss = largest_ratio(rows)
         # Twice, as in `reached`; and what `even` changes.
-        self.error = 2 * rounding(clients * classes.draws, channel.levels) + 2 * clients * SPARE
-        self.error += classes.error
+        self.error = 2 * rounding(clients, channel.levels) + 2 * clients * SPARE
         # theory/vector-sums.md, Proposition 22: clients that fill no block are not counted.
-        self.others = (clients - 1) // classes.block * classes.draws
+        self.others = (clients - 1) // classes.block
         length = clients * (channel.levels - 1) + 1
         self.log_keep = log_keep(length, self.loss, order)
         self.fits = fits(self.log_keep, self.error, self.loss, order)
@@ -193,9 +188,8 @@ class Arranged:
         groups = [(self.others, self.others, 0.0)]
         if classes.share < SHARES:
             depth = 60 + order * self.loss
-            drawn = LogBinomial.of(self.others // classes.draws, classes.share, SHARES, depth)
+            drawn = LogBinomial.of(self.others, classes.share, SHARES, depth)
             groups = drawn.groups(GROUPS if classes.block == 1 else BLOCKS)
-            groups = [(a * classes.draws, b * classes.draws, mass) for a, b, mass in groups]
         spread = float((self.places @ codes**2 - (self.places @ codes) ** 2).max())
         outcomes = min(length, 20 * math.sqrt(clients * spread) + 20) * len(groups)
         # The blocks are as small as can be afforded, and then the grid as fine.
