@@ -109,6 +109,7 @@ def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
         found = found.replace(f' fill="{COLORS["blue"]}" stroke-width="0.5"', "")
     if not alone:  # HTML knows what an SVG is, and its style sheet has the font
         found = re.sub(r' (?:xmlns|font-family)="[^"]*"', "", found)
+        found = _PLACES.sub(lambda place: _ZEROS.sub("", place[0]), found)
     return found if alone else coloured(found)
 
 
@@ -164,6 +165,8 @@ def live(figure: Figure) -> str:
 
 _PLACES = re.compile(r' (?:d|transform|x|y|x2|y2|width|height|opacity)="[^"]*"')
 _LONG = re.compile(r"\d+\.\d{2,}(?![\de])")
+_ZEROS = re.compile(r"(?<=\d)\.0+(?![\de])|(?<=\.\d)0+(?![\de])")
+"""Of decimals, what tells nothing: pages hold thousands."""
 
 
 def _shorter(place: re.Match[str], decimals: int) -> str:
