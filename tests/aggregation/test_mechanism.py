@@ -10,7 +10,7 @@ from strategies import mechanism_channels
 
 import randquant as rq
 from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
-from randquant.aggregation.clipping import _room, clip_to_norm
+from randquant.aggregation.clipping import _room, add_clipped, clip_to_norm
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.rotation import Rotation
@@ -122,6 +122,20 @@ def test_a_clipped_update_has_at_most_the_norm_and_keeps_its_direction(update, c
         assert norm >= clip_norm * (1 - 2**-20) - 1e-40
         expected = given_update.astype(float) * (clip_norm / whole)
         assert np.abs(clipped - expected).max() <= 1e-6 * clip_norm
+    total = np.zeros(len(update))
+    add_clipped(total, given_update, clip_norm)
+    assert sum(Fraction(v) ** 2 for v in total.tolist()) <= Fraction(clip_norm) ** 2
+    assert np.abs(total - clipped).max() <= 2**-23 * clip_norm
+    add_clipped(total, given_update, clip_norm)
+    assert np.abs(total - 2.0 * clipped).max() <= 2**-22 * clip_norm
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_not_added(bad):
+    total = np.ones(3)
+    with pytest.raises(ValueError, match=r"Expected finite values to send, got .* at index \[1\]"):
+        add_clipped(total, np.float32([1, bad, 2]), 1.0)
+    assert (total == 1).all()
 
 
 @given(

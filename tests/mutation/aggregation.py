@@ -361,6 +361,13 @@ MUTANTS = [
     ),
     (
         "aggregation/clipping.py",
+        "exact *= limit / max(limit, length)",
+        "exact *= clip_norm / max(limit, length)",
+        "an example's clipped gradient is longer than the threshold",
+        AGGREGATE,
+    ),
+    (
+        "aggregation/clipping.py",
         "return clip_norm * (1 - 2.0**-22) - size * 2.0**-150",
         "return clip_norm - size * 2.0**-150",
         "rounding takes an update beyond its norm",

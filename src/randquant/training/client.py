@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from randquant.aggregation.clipping import clip_to_norm
+from randquant.aggregation.clipping import add_clipped
 from randquant.channels.keys import Key
 from randquant.training.clients import named
 from randquant.training.copies import Copies
@@ -288,7 +288,7 @@ class Learner:
         """The mean of clipped gradients of single examples; its norm is at most `norm`."""
         total, losses = np.zeros(self.dimension), []
         for row, loss in self._each_example(client, samples, key):
-            total += clip_to_norm(row, norm)
+            add_clipped(total, row, norm)
             losses.append(loss)
         mean = torch.from_numpy((total / len(losses)).astype(np.float32))
         return mean.to(self._device), float(np.mean(losses))
