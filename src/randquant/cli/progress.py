@@ -8,6 +8,7 @@ from typing import Any
 
 from randquant._internal.bars import Bars
 from randquant._internal.html import formatting
+from randquant._internal.html.formatting import count
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
 from randquant.mechanisms.registry import build, channel_mechanisms
@@ -110,7 +111,7 @@ def table(folder: Path, run: RunRecord) -> list[str]:
     if summary.stopped:
         rows.append(("stopped", summary.stopped))
     rows += [
-        ("time", f"{summary.seconds:.1f} s for {summary.rounds} rounds"),
+        ("time", f"{summary.seconds:.1f} s for {count(summary.rounds, 'round')}"),
         ("report", str(folder / "report.html")),
     ]
     return [f"{name:<14} {text}" for name, text in rows]
@@ -135,7 +136,7 @@ def _beside(summary: RunSummary) -> list[str]:
 
 def _covered(summary: RunSummary, config: TrainConfig) -> str:
     whole = (
-        f"{sent(config, summary.dimension)} x {summary.participations} rounds of the "
+        f"{sent(config, summary.dimension)} x {count(summary.participations, 'round')} of the "
         "client called most often"
     )
     certificate = _certificate(config)

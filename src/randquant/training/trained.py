@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
+from randquant._internal.html.formatting import count
 from randquant._internal.html.notebook import Facts, Pictured
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
@@ -83,7 +84,7 @@ class Run(Pictured):
 
     def __repr__(self) -> str:
         summary, guarantee = self.summary, self.guarantee
-        parts = [f"{summary.rounds} rounds"]
+        parts = [count(summary.rounds, "round")]
         if summary.accuracy is not None:
             parts.insert(0, f"accuracy {summary.accuracy:.4f}")
         elif summary.loss is not None:

@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 from randquant._internal import validate
+from randquant._internal.html.formatting import count
 from randquant._internal.rounding import round_down
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
@@ -76,7 +77,8 @@ def run(
     }  # fmt: skip
     result["epsilon_lower"] = result.pop("lower")
     lines = [
-        f"{name}, {dimension} coordinates, {rounds} rounds of one client's participation:",
+        f"{name}, {count(dimension, 'coordinate')}, {count(rounds, 'round')} of one client's "
+        "participation:",
         str(guarantee),
         *[MODEL_TERMS if trust == "model" else TERMS] * guarantee.hidden,
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from randquant._internal.html import formatting, pages, tables
-from randquant._internal.html.formatting import minus
+from randquant._internal.html.formatting import count, minus
 from randquant._internal.html.pages import CodeLine, DataTable, Notes, Section
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.registry import channel_mechanisms
@@ -125,7 +125,8 @@ def _target(plan: Plan) -> list[str]:
     need = plan.need
     return [
         f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
-        f"{need.rounds:,} rounds, updates of L2 norm {need.clip_norm:g}, {need.bits} bits at most",
+        f"{count(need.rounds, 'round')}, updates of L2 norm {need.clip_norm:g}, "
+        f"{count(need.bits, 'bit')} at most",
         f"epsilon <= {formatting.exact(need.epsilon)} at delta = {need.delta} for one client's "
         f"whole participation ({need.neighboring}, {need.trust} trust)",
         *_participation(need),
@@ -137,15 +138,15 @@ def _participation(need: Need) -> list[str]:
     if hidden is None:
         balanced = " (all equally often)" if need.participations == need.balanced else ""
         return [
-            f"a client takes part in at most {need.participations:,} rounds{balanced}: cohorts "
-            "must be drawn accordingly; no amplification by sampling is assumed"
+            f"a client takes part in at most {count(need.participations, 'round')}{balanced}: "
+            "cohorts must be drawn accordingly; no amplification by sampling is assumed"
         ]
     drawn = {
         "fixed": f"every cohort of {need.cohort:,} is equally likely, in every round anew",
         "poisson": "each client takes part in each round independently, and sends an update of "
         "zeros in all others",
-        "drawn": f"each client draws {hidden.participations:,} rounds, and sends an update of "
-        "zeros in all others",
+        "drawn": f"each client draws {count(hidden.participations, 'round')}, and sends an "
+        "update of zeros in all others",
     }
     return [f"{drawn[hidden.draw]}; nobody learns who takes part", f"terms: {MODEL_TERMS}"]
 
