@@ -21,6 +21,7 @@ from randquant.training.data import features
 from randquant.training.data.datasets import TEXTS
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs import folder as run_folder
+from randquant.training.runs import pictures
 from randquant.training.runs.folder import BASELINE, SUMMARY
 from randquant.training.runs.status import Status
 
@@ -111,7 +112,7 @@ def table(folder: Path, run: RunRecord) -> list[str]:
     if summary.stopped:
         rows.append(("stopped", summary.stopped))
     rows += [
-        ("time", f"{summary.seconds:.1f} s for {count(summary.rounds, 'round')}"),
+        ("time", f"{summary.seconds:.1f} s for {count(pictures.rounds(run), 'round')}"),
         ("report", str(folder / "report.html")),
     ]
     return [f"{name:<14} {text}" for name, text in rows]

@@ -84,7 +84,7 @@ class Run(Pictured):
 
     def __repr__(self) -> str:
         summary, guarantee = self.summary, self.guarantee
-        parts = [count(summary.rounds, "round")]
+        parts = [count(pictures.rounds(self._record), "round")]
         if summary.accuracy is not None:
             parts.insert(0, f"accuracy {summary.accuracy:.4f}")
         elif summary.loss is not None:
