@@ -94,6 +94,23 @@ def test_what_is_drawn_are_the_figures_numbers():
     assert [row["b"] for row in rows(FIGURES["areas"])][:4] == [0, 0.9, 0, 0.5]
 
 
+def test_cells_of_one_shade_are_one_path():
+    values = [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
+    drawn = charts.svg(heat_map("Heat", [-1, 0, 1], values, "x", "y", "nats"))
+    cells = [
+        (element.get("opacity"), *map(float, place.split("h")[0].split(",")))
+        for element in ElementTree.fromstring(drawn).iter("path")
+        for place in (element.get("d") or "").split("M")[1:]
+        if place.endswith("Z")
+    ]
+    across, down = sorted({x for _, x, _ in cells}), sorted({-y for *_, y in cells})
+    shades = {(across.index(x), down.index(-y)): shade for shade, x, y in cells}
+    expected = {0: "0.03", 1: "0.52", 2: None}  # from 0.03 to 1
+    assert len(cells) == 9
+    assert drawn.count('opacity="0.52"') == 1
+    assert shades == {(x, y): expected[values[y][x]] for x in range(3) for y in range(3)}
+
+
 def test_the_picture_has_the_figures_heights():
     """A planted wrong figure would be seen: pixels are proportional to the numbers."""
     root = ElementTree.fromstring(charts.svg(FIGURES["bars"]))

@@ -107,10 +107,19 @@ def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
     found = _own_names(found, figure)
     if isinstance(figure, HeatMap) and not alone:  # the style sheet fills the cells
         found = found.replace(f' fill="{COLORS["blue"]}" stroke-width="0.5"', "")
+        found = _CELLS.sub(_by_opacity, found)
     if not alone:  # HTML knows what an SVG is, and its style sheet has the font
         found = re.sub(r' (?:xmlns|font-family)="[^"]*"', "", found)
         found = _PLACES.sub(lambda place: _ZEROS.sub("", place[0]), found)
     return found if alone else coloured(found)
+
+
+def _by_opacity(cells: re.Match[str]) -> str:
+    """Cells, none of which covers another, as one path of each opacity."""
+    paths: dict[str, list[str]] = {}
+    for place, opacity in _CELL.findall(cells[0]):
+        paths.setdefault(opacity, []).append(place)
+    return "".join(f'<path d="{"".join(d)}"{opacity}/>' for opacity, d in paths.items())
 
 
 def _own_names(drawn: str, figure: Figure) -> str:
@@ -164,6 +173,8 @@ def live(figure: Figure) -> str:
 
 
 _PLACES = re.compile(r' (?:d|transform|x|y|x2|y2|width|height|opacity)="[^"]*"')
+_CELL = re.compile(r'<path d="([^"]*)"((?: opacity="[^"]*")?)/>')
+_CELLS = re.compile(f"(?:{_CELL.pattern}){{2,}}")
 _LONG = re.compile(r"\d+\.\d{2,}(?![\de])")
 _ZEROS = re.compile(r"(?<=\d)\.0+(?![\de])|(?<=\.\d)0+(?![\de])")
 """Of decimals, what tells nothing: pages hold thousands."""
