@@ -1,13 +1,13 @@
 """Shakespeare's roles, trained privately: python benchmarks/shakespeare.py DATA_DIR
 
-The largest tenth of the roles is public: a transformer is trained on them once, without privacy,
-and kept in --cache. The other roles are clients, all of them in every round. An adapter of 3,840
-parameters, all linear layers or the whole model are trained on them: with one bit a coordinate,
-with a tenth of a bit, with Gaussian noise on the exact sum, with other mechanisms at the same
-guarantee, and without privacy; for what can be won at most, also by Adam on all clients' text in
-one place. Rows are stored as they are done, the most telling first, and stored rows are not run
-again. The settings below were chosen on public roles (`shakespeare_choose.py`). Without DATA_DIR
-the picture is drawn again.
+The largest tenth of the roles is public: transformers are trained on them without privacy, in few
+passes and in many, and kept in --cache. The other roles are clients, all of them in every round. An
+adapter of 3,840 parameters, all linear layers or the whole model are trained on them: with one bit
+a coordinate, with a tenth of a bit, with Gaussian noise on the exact sum, with other mechanisms at
+the same guarantee, and without privacy; for what can be won at most, also by Adam on all clients'
+text in one place. Rows are stored as they are done, the most telling first, and stored rows are not
+run again. The settings below were chosen on public roles (`shakespeare_choose.py`). Without
+DATA_DIR the picture is drawn again.
 """
 
 import argparse
@@ -39,7 +39,12 @@ from randquant.training.directions import public_directions, with_directions
 from randquant.training.evaluation import ClientScores, evaluate
 from randquant.training.trained import Run
 
-EPOCHS, ROUNDS, BATCH, DELTA = 3, 4, 8, 1e-5
+PUBLIC_RATES = {3: task.RATE, 24: 6e-3}
+"""Passes over public text, and their largest step size."""
+
+FEW, MANY = PUBLIC_RATES
+
+ROUNDS, BATCH, DELTA = 4, 8, 1e-5
 
 
 class Setting(NamedTuple):
@@ -59,9 +64,18 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
-    "adapters": Setting(3840, 1.4, 0.2, {2.0: 0.025, 4.0: 0.05, 8.0: 0.08, 16.0: 0.12}),
-    "linear layers": Setting(103_424, 4.0, 0.08, {2.0: 0.0025, 4.0: 0.0075, 8.0: 0.02, 16.0: 0.05}),
-    "full": Setting(115_536, 1.0, 0.1, {}),
+    FEW: {
+        "adapters": Setting(3840, 1.4, 0.2, {2.0: 0.025, 4.0: 0.05, 8.0: 0.08, 16.0: 0.12}),
+        "linear layers": Setting(
+            103_424, 4.0, 0.08, {2.0: 0.0025, 4.0: 0.0075, 8.0: 0.02, 16.0: 0.05}
+        ),
+        "full": Setting(115_536, 1.0, 0.1, {}),
+    },
+    MANY: {
+        "adapters": Setting(3840, 1.4, 0.1, {2.0: 0.003, 8.0: 0.035}),
+        "linear layers": Setting(103_424, 4.0, 0.08, {2.0: 0.0015, 8.0: 0.012}),
+        "full": Setting(115_536, 1.0, 0.1, {}),
+    },
 }
 """Chosen on public roles, see `shakespeare_choose.py`."""
 
@@ -82,13 +96,17 @@ TENTH, TENTH_RATE = 410, 0.1**0.5
 
 
 class Wanted(NamedTuple):
-    """A row: what is trained, how it is protected, and how many clients each role stands for."""
+    """A row: what is trained, how it is protected, and how many clients each role stands for.
+
+    The model had so many `passes` over public text before.
+    """
 
     part: str
     mechanism: str
     epsilon: float | None
     seed: int = 0
     times: int = 1
+    passes: int = FEW
 
 
 def queue(seeds: int) -> Iterator[Wanted]:
@@ -101,6 +119,7 @@ def queue(seeds: int) -> Iterator[Wanted]:
     for name in OTHERS:
         yield Wanted("adapters", name, 8.0)
     yield from layers()
+    yield from after_many()
     for seed in range(1, seeds):
         yield from adapters(seed)
     for name in OTHERS:
@@ -131,6 +150,22 @@ def layers() -> Iterator[Wanted]:
         yield Wanted("linear layers", "gaussian", epsilon, 0, 10)
 
 
+def after_many() -> Iterator[Wanted]:
+    """What is left to win after many passes over public text."""
+    none = Wanted("linear layers", "none", None, passes=MANY)
+    yield none
+    for epsilon in (8.0, 2.0):
+        for name in ("gaussian", "one bit"):
+            yield none._replace(mechanism=name, epsilon=epsilon)
+    for times in (10, 100):
+        yield none._replace(mechanism="gaussian", epsilon=2.0, times=times)
+    yield none._replace(part="adapters")
+    for epsilon in (8.0, 2.0):
+        yield none._replace(part="adapters", mechanism="one bit", epsilon=epsilon)
+    for name in ("pooled", "public again"):
+        yield none._replace(part="full", mechanism=name)
+
+
 class Task(NamedTuple):
     """What is trained: a model, clients' examples, and windows to test on, by client.
 
@@ -141,6 +176,12 @@ class Task(NamedTuple):
     clients: list
     tested: list
     public: Sequence = ()
+
+
+def pretrained(found: task.Roles, passes: int, cache: Path) -> nn.Module:
+    """A public model; 24 passes take ten minutes of one core, once."""
+    kept = cache / f"pretrained-{passes}.pt"
+    return task.pretrained(found.public, passes, kept, PUBLIC_RATES[passes])
 
 
 def prepared(part: str, found: task.Roles, model: nn.Module, damping: float = DAMPING) -> Task:
@@ -162,7 +203,7 @@ def prepared(part: str, found: task.Roles, model: nn.Module, damping: float = DA
 
 def protected(wanted: Wanted, dimension: int, cohort: int) -> UpdateMechanism | None:
     """The mechanism that meets the row's epsilon for `cohort` clients; None for train's own."""
-    clip_norm = SETTINGS[wanted.part].clip_norm
+    clip_norm = SETTINGS[wanted.passes][wanted.part].clip_norm
     if wanted.epsilon is None:
         return ClippedSGD(clip_norm=clip_norm)
     if wanted.mechanism in ("one bit", "tenth of a bit"):
@@ -195,7 +236,7 @@ def rate(wanted: Wanted) -> float:
 
     A mean of a tenth of the coordinates is scaled by ten, its noise in length by the root of that.
     """
-    chosen = SETTINGS[wanted.part]
+    chosen = SETTINGS[wanted.passes][wanted.part]
     found = chosen.rate if wanted.times > 1 else chosen.rates.get(wanted.epsilon, chosen.rate)
     return found * TENTH_RATE if wanted.mechanism == "tenth of a bit" else found
 
@@ -203,7 +244,7 @@ def rate(wanted: Wanted) -> float:
 def own_mechanism(wanted: Wanted) -> dict:
     """The arguments with which train calibrates one bit, or a tenth of a bit, itself."""
     tenth = TENTH if wanted.mechanism == "tenth of a bit" else None
-    clip_norm = SETTINGS[wanted.part].clip_norm
+    clip_norm = SETTINGS[wanted.passes][wanted.part].clip_norm
     return {"epsilon": wanted.epsilon, "clip_norm": clip_norm, "coordinates": tenth}
 
 
@@ -289,19 +330,19 @@ def mean(values: np.ndarray, scores: ClientScores) -> float:
 def measure(data_dir: Path, cache: Path, seeds: int) -> None:
     """Run what is not stored yet, a row at a time."""
     found = task.roles(data_dir)
-    model = task.pretrained(found.public, EPOCHS, cache / f"pretrained-{EPOCHS}.pt")
     settings = in_use()
     facts = {"settings": settings, "roles": {k: len(v) for k, v in found._asdict().items()}}
     kept = stored(NAME)
-    same = {part for part, own in settings.items() if kept.get("settings", {}).get(part) == own}
+    same = {name for name, own in settings.items() if kept.get("settings", {}).get(name) == own}
     if same != set(settings):
         add(NAME, {"planned": planned(len(found.clients))})
-    rows = [each for each in kept.get("rows", []) if each["part"] in same]
+    rows = [each for each in kept.get("rows", []) if named(each["part"], each["passes"]) in same]
     done = {Wanted(*(each[name] for name in Wanted._fields)) for each in rows}
-    for part, group in itertools.groupby(
-        (each for each in queue(seeds) if each not in done), key=lambda each: each.part
+    for (part, passes), group in itertools.groupby(
+        (each for each in queue(seeds) if each not in done),
+        key=lambda each: (each.part, each.passes),
     ):
-        of = prepared(part, found, model)
+        of = prepared(part, found, pretrained(found, passes, cache))
         before = evaluate(of.model, of.tested)
         for wanted in group:
             rows.append(row(wanted, of, before))
@@ -309,25 +350,31 @@ def measure(data_dir: Path, cache: Path, seeds: int) -> None:
             add(NAME, {**facts, "rows": rows})
 
 
+def named(part: str, passes: int) -> str:
+    """What settings are of."""
+    return f"{part}, {passes} passes"
+
+
 def in_use() -> dict[str, dict]:
     """What the rows of each part depend on: a part whose settings changed is run again."""
-    common = {
-        "epochs": EPOCHS, "rounds": ROUNDS, "batch": BATCH, "delta": DELTA,
-        "tenth_rate": TENTH_RATE, "pooled_passes": POOLED_PASSES,
-    }  # fmt: skip
-    parts = (*SETTINGS, "plain adapters")
-    found = {part: {**common, "pooled_rate": POOLED_RATES.get(part)} for part in parts}
-    for part, chosen in SETTINGS.items():
-        rates = [list(pair) for pair in chosen.rates.items()]
-        found[part].update(chosen._asdict(), rates=rates)
-    found["linear layers"]["damping"] = DAMPING
+    found = {}
+    for passes, parts in SETTINGS.items():
+        common = {
+            "epochs": passes, "public_rate": PUBLIC_RATES[passes], "rounds": ROUNDS, "batch": BATCH,
+            "delta": DELTA, "tenth_rate": TENTH_RATE, "pooled_passes": POOLED_PASSES,
+        }  # fmt: skip
+        for part in (*parts, "plain adapters"):
+            own = found[named(part, passes)] = {**common, "pooled_rate": POOLED_RATES.get(part)}
+            if chosen := parts.get(part):
+                own.update(chosen._asdict(), rates=[list(pair) for pair in chosen.rates.items()])
+        found[named("linear layers", passes)]["damping"] = DAMPING
     return found
 
 
 def planned(clients: int) -> list[dict]:
     """What the planner says beforehand: the run's noise over the longest sum of its means."""
     said = []
-    for (part, chosen), epsilon in itertools.product(SETTINGS.items(), EPSILONS):
+    for (part, chosen), epsilon in itertools.product(SETTINGS[FEW].items(), EPSILONS):
         found = rq.plan(
             chosen.dimension, clients, clients, ROUNDS, epsilon, DELTA, bits=1,
             clip_norm=chosen.clip_norm, mechanisms=["stochastic-rounding"],

@@ -15,13 +15,15 @@ import torch
 from shakespeare import (
     BATCH,
     DAMPING,
-    EPOCHS,
     EPSILONS,
+    FEW,
+    PUBLIC_RATES,
     SETTINGS,
     Task,
     gaussian,
     mean,
     prepared,
+    pretrained,
     trained,
 )  # fmt: skip
 from shakespeare_picture import task
@@ -66,21 +68,22 @@ def main() -> None:
     """Print what each step size wins without privacy and at each epsilon."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data_dir", type=Path)
-    parser.add_argument("part", choices=list(SETTINGS))
+    parser.add_argument("part", choices=list(SETTINGS[FEW]))
     parser.add_argument("clip_norm", type=float)
     parser.add_argument("rates", type=float, nargs="+")
     parser.add_argument("--epsilon", type=float, nargs="*", default=(math.inf, *EPSILONS))
     parser.add_argument("--damping", type=float, default=DAMPING, help="of all linear layers")
+    parser.add_argument("--passes", type=int, default=FEW, choices=PUBLIC_RATES)
     parser.add_argument("--cache", type=Path, default=Path("runs/shakespeare"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     found = task.roles(given.data_dir)
-    model = task.pretrained(found.public, EPOCHS, given.cache / f"pretrained-{EPOCHS}.pt")
+    model = pretrained(found, given.passes, given.cache)
     of = public_clients(given.part, found, model, given.damping)
     print(lengths(of, given.clip_norm), flush=True)
     before = evaluate(of.model, of.tested)
     share = CLIENTS / len(found.clients)
-    dimension = SETTINGS[given.part].dimension
+    dimension = SETTINGS[FEW][given.part].dimension
     for rate, epsilon in itertools.product(given.rates, given.epsilon):
         mechanism = ClippedSGD(clip_norm=given.clip_norm)
         if epsilon < math.inf:

@@ -69,13 +69,16 @@ def pooled(windows: Windows) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(texts), np.concatenate(following)
 
 
-def pretrained(public: Windows, epochs: int, kept: Path | None = None) -> nn.Module:
+def pretrained(
+    public: Windows, epochs: int, kept: Path | None = None, rate: float = RATE
+) -> nn.Module:
     """The transformer after some passes over public roles.
 
     Args:
         public: their windows.
         epochs: how many passes; none leave it as it was drawn.
         kept: a file in which it is kept, and read from if it is there.
+        rate: the largest step size, from which it falls to zero.
     """
     model = models.build("transformer", (80,), 80, 0)
     if kept is not None and kept.exists():
@@ -83,8 +86,8 @@ def pretrained(public: Windows, epochs: int, kept: Path | None = None) -> nn.Mod
         return model
     texts, following = map(torch.from_numpy, pooled(public))
     steps = epochs * -(-len(texts) // AT_ONCE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    slower = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=max(1, steps))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    slower = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=max(1, steps))
     draw = torch.Generator().manual_seed(0)
     for epoch in range(epochs):
         losses = []
