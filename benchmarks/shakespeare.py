@@ -73,7 +73,9 @@ SETTINGS = {
     },
     MANY: {
         "adapters": Setting(3840, 1.4, 0.1, {2.0: 0.003, 8.0: 0.035}),
-        "linear layers": Setting(103_424, 4.0, 0.08, {2.0: 0.0015, 8.0: 0.012}),
+        "linear layers": Setting(
+            103_424, 4.0, 0.08, {2.0: 0.0015, 4.0: 0.0045, 8.0: 0.012, 16.0: 0.03}
+        ),
         "full": Setting(115_536, 1.0, 0.1, {}),
     },
 }
@@ -154,7 +156,7 @@ def after_many() -> Iterator[Wanted]:
     """What is left to win after many passes over public text."""
     none = Wanted("linear layers", "none", None, passes=MANY)
     yield none
-    for epsilon in (8.0, 2.0):
+    for epsilon in (8.0, 2.0, 16.0, 4.0):
         for name in ("gaussian", "one bit"):
             yield none._replace(mechanism=name, epsilon=epsilon)
     for times in (10, 100):

@@ -32,15 +32,17 @@ LINES = {
     ("linear layers", "one bit"): ("103,424, one bit", "c6"),
     ("linear layers", "none"): ("103,424, no privacy", "c7 dashed"),
 }  # fmt: skip
-"""All with the fewest clients; what has no epsilon is a level."""
+"""All with the fewest clients, after few passes; what has no epsilon is a level."""
 
-HEADER = "| trained | clients | sent | ε | bits won | accuracy | roles better | bytes | seeds |"
+HEADER = (
+    "| passes | trained | clients | sent | ε | bits won | accuracy | roles better | bytes | seeds |"
+)
 NOT_SENT = {"pooled": "all text", "public again": "none"}
 """By clients, where Adam is given all their text, or the public text once more."""
 
 PLANNED = "| planned | ε 2 | ε 4 | ε 8 | ε 16 |"
 
-Kind = tuple[str, int, str, float]
+Kind = tuple[int, str, int, str, float]
 
 
 def kinds(found: dict) -> dict[Kind, list[dict]]:
@@ -48,7 +50,7 @@ def kinds(found: dict) -> dict[Kind, list[dict]]:
     grouped: dict[Kind, list[dict]] = {}
     for row in found["rows"]:
         epsilon = math.inf if row["epsilon"] is None else row["epsilon"]
-        kind = (row["part"], row["clients"], row["mechanism"], epsilon)
+        kind = (row["passes"], row["part"], row["clients"], row["mechanism"], epsilon)
         grouped.setdefault(kind, []).append(row)
     return dict(sorted(grouped.items()))
 
@@ -61,12 +63,12 @@ def won(rows: list[dict]) -> float:
 def drawn(found: dict) -> str:
     """What parts of the model win, against epsilon."""
     groups = kinds(found)
-    fewest = min(clients for _, clients, _, _ in groups)
+    passes, fewest = min(kind[0] for kind in groups), min(kind[2] for kind in groups)
     ends = [e for *_, e in groups if e < math.inf]
     lines = []
     for (part, mechanism), (label, style) in LINES.items():
-        own = (part, fewest, mechanism)
-        points = [(kind[3], won(rows)) for kind, rows in groups.items() if kind[:3] == own]
+        own = (passes, part, fewest, mechanism)
+        points = [(kind[4], won(rows)) for kind, rows in groups.items() if kind[:4] == own]
         if mechanism == "none":
             points = [(x, level) for _, level in points for x in (min(ends), max(ends))]
         lines += [(label, points, style)] if len(points) > 1 else []
@@ -81,13 +83,13 @@ def drawn(found: dict) -> str:
 def table(found: dict) -> str:
     """All rows, averages over the seeds there are."""
     lines = [HEADER, "|" + "---|" * (HEADER.count("|") - 1)]
-    for (part, clients, mechanism, epsilon), rows in kinds(found).items():
+    for (passes, part, clients, mechanism, epsilon), rows in kinds(found).items():
         shown = "∞" if epsilon == math.inf else f"{epsilon:g}"
         upload = rows[0]["upload_bytes"]
         sent = NOT_SENT[mechanism] if upload is None else f"{upload:,}"
         accuracy, better = (100 * mean(r[n] for r in rows) for n in ("accuracy", "clients_better"))
         lines.append(
-            f"| {part} | {clients:,} | {mechanism} | {shown} | {won(rows):.2f} "
+            f"| {passes} | {part} | {clients:,} | {mechanism} | {shown} | {won(rows):.2f} "
             f"| {accuracy:.2f} % | {better:.0f} % | {sent} | {len(rows)} |"
         )
     return "\n".join(lines)
