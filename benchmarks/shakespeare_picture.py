@@ -24,15 +24,16 @@ __all__ = ["NAME", "draw", "drawn", "page", "task"]
 
 PAGE, PICTURE = ROOT / "docs" / "text.md", ROOT / "docs" / "images" / "shakespeare.svg"
 LINES = {
-    ("adapters", "gaussian"): ("3,840 parameters, Gaussian noise", "c1"),
-    ("adapters", "one bit"): ("3,840, one bit", "c2"),
-    ("adapters", "tenth of a bit"): ("3,840, a tenth of a bit", "c3"),
-    ("adapters", "none"): ("3,840, no privacy", "c4 dashed"),
-    ("linear layers", "gaussian"): ("103,424 parameters, Gaussian noise", "c5"),
-    ("linear layers", "one bit"): ("103,424, one bit", "c6"),
-    ("linear layers", "none"): ("103,424, no privacy", "c7 dashed"),
+    (3, "adapters", "gaussian"): ("3,840 parameters, Gaussian noise", "c1"),
+    (3, "adapters", "one bit"): ("3,840, one bit", "c2"),
+    (3, "adapters", "tenth of a bit"): ("3,840, a tenth of a bit", "c3"),
+    (3, "adapters", "none"): ("3,840, no privacy", "c4 dashed"),
+    (3, "linear layers", "gaussian"): ("103,424 parameters, Gaussian noise", "c5"),
+    (3, "linear layers", "one bit"): ("103,424, one bit", "c6"),
+    (3, "linear layers", "none"): ("103,424, no privacy", "c7 dashed"),
+    (24, "linear layers", "gaussian"): ("the same after 24 passes, Gaussian noise", "c8"),
 }  # fmt: skip
-"""All with the fewest clients, after few passes; what has no epsilon is a level."""
+"""All with the fewest clients, after passes over public text; what has no epsilon is a level."""
 
 HEADER = (
     "| passes | trained | clients | sent | ε | bits won | accuracy | roles better | bytes | seeds |"
@@ -63,10 +64,10 @@ def won(rows: list[dict]) -> float:
 def drawn(found: dict) -> str:
     """What parts of the model win, against epsilon."""
     groups = kinds(found)
-    passes, fewest = min(kind[0] for kind in groups), min(kind[2] for kind in groups)
+    fewest = min(clients for _, _, clients, _, _ in groups)
     ends = [e for *_, e in groups if e < math.inf]
     lines = []
-    for (part, mechanism), (label, style) in LINES.items():
+    for (passes, part, mechanism), (label, style) in LINES.items():
         own = (passes, part, fewest, mechanism)
         points = [(kind[4], won(rows)) for kind, rows in groups.items() if kind[:4] == own]
         if mechanism == "none":

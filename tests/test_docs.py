@@ -644,9 +644,19 @@ def test_the_page_on_text_has_what_was_measured():
     assert shakespeare.page(text, found) == text
     drawn = (ROOT / "docs" / "images" / "shakespeare.svg").read_text()
     assert shakespeare.drawn(found) == drawn
-    first = found["rows"][0]
-    before = f"({first['bits_before']:.4f} bits, {100 * first['accuracy_before']:.2f} % of"
-    assert before in text
+    for row in found["rows"]:
+        before = f"{row['bits_before']:.4f} bits and {100 * row['accuracy_before']:.2f} % "
+        assert row["part"] == "plain adapters" or before in text
+    groups = shakespeare.kinds(found)
+
+    def won(mechanism, epsilon=math.inf, part="linear layers", clients=1014):
+        return f"{shakespeare.won(groups[24, part, clients, mechanism, epsilon]):.1f}"
+
+    assert (
+        f"on all linear layers {won('none')} without privacy, {won('gaussian', 16)} at epsilon 16, "
+        f"{won('gaussian', 8)} at 8, {won('gaussian', 2)} at 2, and "
+        f"{won('gaussian', 2, clients=10_140)} at 2 with ten times as many clients"
+    ) in text
     for told in (shakespeare.plans(found), shakespeare.speed(found)):
         assert told in text
 
