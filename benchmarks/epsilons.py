@@ -34,14 +34,11 @@ from randquant.privacy.accounting.release import Release
 GALLERY = Path(__file__).parents[1] / "docs" / "gallery" / "results"
 EXPERIMENTS = {
     "imvu-fig2": (39_700, None, {k.label: k for k in (IMVU, MVU, SIGN, GAUSSIAN, OPTIMUM)}),
-    "imvu-fig3": (50_226, 19, {k.label: k for k in (IMVU, MVU, SIGN, GAUSSIAN, OPTIMUM)}),
     "imvu-fig4": (50_226, 19, {k.label: k for k in (IMVU, *WIDER, GAUSSIAN, OPTIMUM, OPTIMUM_2)}),
 }
-"""Experiments of the gallery that are calibrated to an epsilon of one round, `zero_out`: their
-coordinates, the fewest examples of an update where one of them is protected, and mechanisms."""
-
-CENTRAL = "rqm-fig11"
-"""Has Gaussian noise of a trusted server, in each of 12 rounds."""
+"""Experiments of the gallery that Rényi divergences calibrated to an epsilon of one round,
+`zero_out`: their coordinates, the fewest examples of an update where one of them is protected, and
+mechanisms."""
 
 CALIBRATED = " Its noise was calibrated by Rényi divergences; today's account proves less for it."
 
@@ -98,25 +95,6 @@ def gallery() -> Iterator[Row]:
                 stated = known[name]["stated"] if name in known else row["certified"]
                 release = _of_noise(kinds[label], dimension, examples, stated)
                 yield name, stated, release, 1e-5
-    rows = json.loads((GALLERY / f"{CENTRAL}.json").read_text())["guarantees"]
-    for row in rows:
-        if row["what"].startswith("central Gaussian"):
-            name = f"{CENTRAL}: {row['what']}"
-            stated = known[name]["stated"] if name in known else row["certified"]
-            yield name, stated, _central(stated), 1e-5
-
-
-def _central(stated: float) -> Release:
-    """Twelve rounds of Gaussian noise, to which Rényi divergences gave this epsilon."""
-
-    def release(log_noise: float) -> Release:
-        return rq.GaussianRelease(math.exp(log_noise), 1, 12)
-
-    def above(log_noise: float) -> float:
-        return math.log(_by_renyi([release(log_noise)], 1e-5)[0] / stated)
-
-    at = _root(above, math.log(gaussian_noise(stated, 1e-5) * math.sqrt(12)))
-    return release(at - 1e-9)
 
 
 def _of_noise(kind: Kind, dimension: int, examples: int | None, stated: float) -> Release:
@@ -148,7 +126,7 @@ def _root(falling: Callable[[float], float], near: float) -> float:
 
 def restate(found: dict[str, dict[str, float]]) -> None:
     """Write what is proven now into the gallery's results, and draw its pages."""
-    for experiment in (*EXPERIMENTS, CENTRAL):
+    for experiment in EXPERIMENTS:
         path = GALLERY / f"{experiment}.json"
         data, _ = sealed.unseal(path.read_bytes())
         now: dict[float, float] = {}
