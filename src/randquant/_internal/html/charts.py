@@ -109,7 +109,7 @@ def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
         found = found.replace(f' fill="{COLORS["blue"]}" stroke-width="0.5"', "")
         found = _CELLS.sub(_by_opacity, found)
     if not alone:  # HTML knows what an SVG is, and its style sheet has the font
-        found = re.sub(r' (?:(?:xmlns|font-family)="[^"]*"|font-size="12px")', "", found)
+        found = _PLAIN.sub("", found)
         found = _PLACES.sub(lambda place: _ZEROS.sub("", place[0]), found)
     return found if alone else coloured(found)
 
@@ -147,12 +147,17 @@ _UNSEEN = tuple(
         r'<path class="(?:background|foreground)" [^>]*/>',
         r"<text [^>]*></text>",
         r' (?:opacity|stroke-width)="1"',
-        r' transform="translate\(0,0\)"',
-        r' aria-roledescription="group mark container"',
         r'(?<=<path) aria-hidden="true"',
     )
 )
 """What a library writes and nobody sees."""
+
+
+_PLAIN = re.compile(
+    r' (?:(?:xmlns|font-family)="[^"]*"|font-size="12px"|transform="translate\(0,0\)"'
+    r'|aria-roledescription="group mark container")'
+)
+"""What goes without saying on a page."""
 
 
 @functools.lru_cache(maxsize=512)
