@@ -6,8 +6,8 @@ adapter of 3,840 parameters, all linear layers or the whole model are trained on
 a coordinate, with a tenth of a bit, with Gaussian noise on the exact sum, with other mechanisms at
 the same guarantee, and without privacy; for what can be won at most, also by Adam on all clients'
 text in one place. Rows are stored as they are done, the most telling first, and stored rows are not
-run again. The settings below were chosen on public roles (`shakespeare_choose.py`). Without
-DATA_DIR the picture is drawn again.
+run again; `shakespeare_rows.py` lists them, with their settings. Without DATA_DIR the picture is
+drawn again.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import copy
 import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,24 @@ import shakespeare_picture
 import torch
 from results import add, stored
 from shakespeare_picture import NAME, task
+from shakespeare_rows import (
+    BATCH,
+    DAMPING,
+    DELTA,
+    EPSILONS,
+    FEW,
+    PLAIN_LAYERS,
+    PLAIN_RANK,
+    POOLED_PASSES,
+    POOLED_RATES,
+    PUBLIC_RATES,
+    ROUNDS,
+    SETTINGS,
+    TENTH,
+    TENTH_RATE,
+    Wanted,
+    queue,
+)  # fmt: skip
 from torch import nn
 
 import randquant as rq
@@ -38,135 +56,6 @@ from randquant.training.adapters import with_adapters
 from randquant.training.directions import public_directions, with_directions
 from randquant.training.evaluation import ClientScores, evaluate
 from randquant.training.trained import Run
-
-PUBLIC_RATES = {3: task.RATE, 24: 6e-3}
-"""Passes over public text, and their largest step size."""
-
-FEW, MANY = PUBLIC_RATES
-
-ROUNDS, BATCH, DELTA = 4, 8, 1e-5
-
-
-class Setting(NamedTuple):
-    """How a part of the model is trained.
-
-    Attributes:
-        dimension: its parameters.
-        clip_norm: of a client's gradient.
-        rate: the server's step with the mean of clipped gradients, without much noise.
-        rates: the same by epsilon, the shorter the more noise there is.
-    """
-
-    dimension: int
-    clip_norm: float
-    rate: float
-    rates: dict[float, float]
-
-
-SETTINGS = {
-    FEW: {
-        "adapters": Setting(3840, 1.4, 0.2, {2.0: 0.025, 4.0: 0.05, 8.0: 0.08, 16.0: 0.12}),
-        "linear layers": Setting(
-            103_424, 4.0, 0.08, {2.0: 0.0025, 4.0: 0.0075, 8.0: 0.02, 16.0: 0.05}
-        ),
-        "full": Setting(115_536, 1.0, 0.1, {}),
-    },
-    MANY: {
-        "adapters": Setting(3840, 1.4, 0.1, {2.0: 0.003, 8.0: 0.035}),
-        "linear layers": Setting(
-            103_424, 4.0, 0.08, {2.0: 0.0015, 4.0: 0.0045, 8.0: 0.012, 16.0: 0.03}
-        ),
-        "full": Setting(115_536, 1.0, 0.1, {}),
-    },
-}
-"""Chosen on public roles, see `shakespeare_choose.py`; docs/text.md says which lie between or
-beyond its figures."""
-
-DAMPING = 1.0
-"""Of the directions of all linear layers, chosen likewise."""
-
-POOLED_PASSES = 4
-POOLED_RATES = {"adapters": 3e-3, "plain adapters": 1e-2, "full": 3e-3}
-"""Of Adam on all clients' windows in one place."""
-
-PLAIN_RANK, PLAIN_LAYERS = 6, ("blocks.1.wide", "blocks.1.narrow")
-"""Plain adapters of as many parameters, both of whose matrices are trained."""
-
-EPSILONS = (2.0, 4.0, 8.0, 16.0)
-OTHERS = ("rqm", "mvu", "sparse-ternary", "imvu")
-TENTH, TENTH_RATE = 410, 0.1**0.5
-"""Of 4,096 rotated coordinates; what their noise leaves of a step."""
-
-
-class Wanted(NamedTuple):
-    """A row: what is trained, how it is protected, and how many clients each role stands for.
-
-    The model had so many `passes` over public text before.
-    """
-
-    part: str
-    mechanism: str
-    epsilon: float | None
-    seed: int = 0
-    times: int = 1
-    passes: int = FEW
-
-
-def queue(seeds: int) -> Iterator[Wanted]:
-    """All rows, the most telling first."""
-    yield Wanted("adapters", "pooled", None)
-    yield Wanted("plain adapters", "pooled", None)
-    yield from adapters(0)
-    for times in (10, 100):
-        yield Wanted("adapters", "gaussian", 2.0, 0, times)
-    for name in OTHERS:
-        yield Wanted("adapters", name, 8.0)
-    yield from layers()
-    yield from after_many()
-    for seed in range(1, seeds):
-        yield from adapters(seed)
-    for name in OTHERS:
-        yield Wanted("adapters", name, 2.0)
-    for seed, name in itertools.product((1, 2), OTHERS):
-        yield Wanted("adapters", name, 8.0, seed)
-
-
-def adapters(seed: int) -> Iterator[Wanted]:
-    """The curves of adapters."""
-    yield Wanted("adapters", "none", None, seed)
-    for epsilon in (8.0, 2.0, 4.0, 16.0):
-        for name in ("one bit", "gaussian", "tenth of a bit"):
-            yield Wanted("adapters", name, epsilon, seed)
-
-
-def layers() -> Iterator[Wanted]:
-    """The curves of all linear layers, and what the whole model wins in coordinates as they are."""
-    yield Wanted("linear layers", "none", None)
-    for epsilon in (8.0, 2.0, 4.0, 16.0):
-        for name in ("gaussian", "one bit"):
-            yield Wanted("linear layers", name, epsilon)
-    yield Wanted("full", "none", None)
-    yield Wanted("full", "gaussian", 8.0)
-    yield Wanted("full", "pooled", None)
-    yield Wanted("full", "public again", None)
-    for epsilon in (8.0, 2.0):
-        yield Wanted("linear layers", "gaussian", epsilon, 0, 10)
-
-
-def after_many() -> Iterator[Wanted]:
-    """What is left to win after many passes over public text."""
-    none = Wanted("linear layers", "none", None, passes=MANY)
-    yield none
-    for epsilon in (8.0, 2.0, 16.0, 4.0):
-        for name in ("gaussian", "one bit"):
-            yield none._replace(mechanism=name, epsilon=epsilon)
-    for times in (10, 100):
-        yield none._replace(mechanism="gaussian", epsilon=2.0, times=times)
-    yield none._replace(part="adapters")
-    for epsilon in (8.0, 2.0):
-        yield none._replace(part="adapters", mechanism="one bit", epsilon=epsilon)
-    for name in ("pooled", "public again"):
-        yield none._replace(part="full", mechanism=name)
 
 
 class Task(NamedTuple):

@@ -2,7 +2,7 @@
 
 No client's data is looked at. Eight test windows of public roles stand for a client, 480 of them
 train and the others test, and the noise is that of as many clients as there are. C is the threshold
-of a client's gradient. `benchmarks/shakespeare.py` has what was chosen.
+of a client's gradient. `benchmarks/shakespeare_rows.py` has what was chosen.
 """
 
 import argparse
@@ -12,21 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shakespeare import (
-    BATCH,
-    DAMPING,
-    EPSILONS,
-    FEW,
-    PUBLIC_RATES,
-    SETTINGS,
-    Task,
-    gaussian,
-    mean,
-    prepared,
-    pretrained,
-    trained,
-)  # fmt: skip
+from shakespeare import Task, gaussian, mean, prepared, pretrained, trained
 from shakespeare_picture import task
+from shakespeare_rows import BATCH, DAMPING, EPSILONS, FEW, PUBLIC_RATES, SETTINGS
 from torch import nn
 
 from randquant.aggregation.baselines import ClippedSGD

@@ -7,7 +7,7 @@ import re
 import sys
 from itertools import groupby
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 from performance_page import picture
 from results import stored
@@ -58,7 +58,16 @@ def kinds(found: dict) -> dict[Kind, list[dict]]:
 
 def won(rows: list[dict]) -> float:
     """Thousandths of a bit per character less than before."""
-    return 1000 * mean(row["bits_before"] - row["bits"] for row in rows)
+    return mean(_won(rows))
+
+
+def spread(rows: list[dict]) -> str:
+    """The standard deviation between seeds, where there are some."""
+    return f" ± {stdev(_won(rows)):.2f}" if len(rows) > 1 else ""
+
+
+def _won(rows: list[dict]) -> list[float]:
+    return [1000 * (row["bits_before"] - row["bits"]) for row in rows]
 
 
 def drawn(found: dict) -> str:
@@ -90,8 +99,8 @@ def table(found: dict) -> str:
         sent = NOT_SENT[mechanism] if upload is None else f"{upload:,}"
         accuracy, better = (100 * mean(r[n] for r in rows) for n in ("accuracy", "clients_better"))
         lines.append(
-            f"| {passes} | {part} | {clients:,} | {mechanism} | {shown} | {won(rows):.2f} "
-            f"| {accuracy:.2f} % | {better:.0f} % | {sent} | {len(rows)} |"
+            f"| {passes} | {part} | {clients:,} | {mechanism} | {shown} | {won(rows):.2f}"
+            f"{spread(rows)} | {accuracy:.2f} % | {better:.0f} % | {sent} | {len(rows)} |"
         )
     return "\n".join(lines)
 
