@@ -29,7 +29,6 @@ from shakespeare_rows import (
     DAMPING,
     DELTA,
     EPSILONS,
-    FEW,
     PLAIN_LAYERS,
     PLAIN_RANK,
     POOLED_PASSES,
@@ -37,8 +36,10 @@ from shakespeare_rows import (
     PUBLIC_RATES,
     ROUNDS,
     SETTINGS,
+    STAND_INS,
     TENTH,
     TENTH_RATE,
+    Setting,
     Wanted,
     queue,
 )  # fmt: skip
@@ -50,11 +51,13 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier
+from randquant.planning.plan.record import Plan
 from randquant.planning.tuning.update import tune_update
 from randquant.privacy.accounting.calibration import calibrate
 from randquant.training.adapters import with_adapters
 from randquant.training.directions import public_directions, with_directions
 from randquant.training.evaluation import ClientScores, evaluate
+from randquant.training.signal import public_signal
 from randquant.training.trained import Run
 
 
@@ -91,6 +94,17 @@ def prepared(part: str, found: task.Roles, model: nn.Module, damping: float = DA
         small = with_adapters(model, PLAIN_RANK, PLAIN_LAYERS)
     states = (task.below(small, windows) for windows in (found.clients, found.clients_test))
     return Task(task.Top(small), *states)
+
+
+def public_clients(
+    part: str, found: task.Roles, model: nn.Module, damping: float = DAMPING
+) -> Task:
+    """The task with eight of public roles' test windows as a client; 480 train, the others test."""
+    windows = task.pooled(found.public_test)
+    order = np.random.default_rng(0).permutation(-(-len(windows[0]) // BATCH))
+    drawn = [tuple(each[BATCH * k : BATCH * (k + 1)] for each in windows) for k in order]
+    stand_in = found._replace(clients=drawn[:STAND_INS], clients_test=drawn[STAND_INS:])
+    return prepared(part, stand_in, model, damping)
 
 
 def protected(wanted: Wanted, dimension: int, cohort: int) -> UpdateMechanism | None:
@@ -227,7 +241,7 @@ def measure(data_dir: Path, cache: Path, seeds: int) -> None:
     kept = stored(NAME)
     same = {name for name, own in settings.items() if kept.get("settings", {}).get(name) == own}
     if same != set(settings):
-        add(NAME, {"planned": planned(len(found.clients))})
+        add(NAME, {"planned": planned(found, cache)})
     rows = [each for each in kept.get("rows", []) if named(each["part"], each["passes"]) in same]
     done = {Wanted(*(each[name] for name in Wanted._fields)) for each in rows}
     for (part, passes), group in itertools.groupby(
@@ -263,21 +277,43 @@ def in_use() -> dict[str, dict]:
     return found
 
 
-def planned(clients: int) -> list[dict]:
-    """What the planner says beforehand: the run's noise over the longest sum of its means."""
+def planned(found: task.Roles, cache: Path) -> list[dict]:
+    """What the planner says of one bit beforehand, without and with what public roles tell."""
     said = []
-    for (part, chosen), epsilon in itertools.product(SETTINGS[FEW].items(), EPSILONS):
-        found = rq.plan(
-            chosen.dimension, clients, clients, ROUNDS, epsilon, DELTA, bits=1,
-            clip_norm=chosen.clip_norm, mechanisms=["stochastic-rounding"],
-        )  # fmt: skip
-        noise = found.entries[0].noise
-        assert noise is not None
-        of = {"part": part, "dimension": chosen.dimension, "epsilon": epsilon}
-        noises = {"round": noise.length, "share": noise.share}
-        said.append({**of, **noises, "verdict": found.verdict, "advice": found.advice})
+    curves = (wanted for wanted in queue(1) if wanted.mechanism == "none")
+    for passes, part in ((wanted.passes, wanted.part) for wanted in curves):
+        chosen = SETTINGS[passes][part]
+        of = public_clients(part, found, pretrained(found, passes, cache))
+        start = time.process_time()
+        known = public_signal(of.model, of.clients, chosen.clip_norm)
+        plans = []
+        for epsilon in EPSILONS:
+            blind = _plan(chosen, epsilon, len(found.clients))
+            knowing = _plan(
+                chosen, epsilon, len(found.clients),
+                mean_norm=known.mean_norm, effective_rank=known.effective_rank,
+            )  # fmt: skip
+            noise = blind.entries[0].noise
+            assert noise is not None
+            plans.append({
+                "epsilon": epsilon, "share": noise.share, "blind": blind.verdict,
+                "kept": knowing.kept, "verdict": knowing.verdict, "advice": knowing.advice,
+            })  # fmt: skip
+        said.append({
+            "passes": passes, "part": part, "dimension": chosen.dimension,
+            "norms": np.quantile(known.norms, [0.1, 0.5, 0.9]).tolist(),
+            "mean_norm": known.mean_norm, "effective_rank": known.effective_rank,
+            "curvature": known.curvature, "seconds": time.process_time() - start, "plans": plans,
+        })  # fmt: skip
         print(said[-1], flush=True)
     return said
+
+
+def _plan(chosen: Setting, epsilon: float, clients: int, **given: float) -> Plan:
+    return rq.plan(
+        chosen.dimension, clients, clients, ROUNDS, epsilon, DELTA, bits=1,
+        clip_norm=chosen.clip_norm, mechanisms=["stochastic-rounding"], **given,
+    )  # fmt: skip
 
 
 def main() -> None:

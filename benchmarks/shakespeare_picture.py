@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-from itertools import groupby
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -41,7 +40,7 @@ HEADER = (
 NOT_SENT = {"pooled": "all text", "public again": "none"}
 """By clients, where Adam is given all their text, or the public text once more."""
 
-PLANNED = "| planned | ε 2 | ε 4 | ε 8 | ε 16 |"
+PLANNED = "| passes | trained | one bit | ε 2 | ε 4 | ε 8 | ε 16 |"
 
 Kind = tuple[int, str, int, str, float]
 
@@ -106,13 +105,22 @@ def table(found: dict) -> str:
 
 
 def plans(found: dict) -> str:
-    """What the planner said before anything was trained."""
+    """What the planner said before anything was trained, and what came."""
     lines = [PLANNED, "|" + "---|" * (PLANNED.count("|") - 1)]
-    for (part, dimension), said in groupby(
-        found["planned"], key=lambda row: (row["part"], row["dimension"])
-    ):
-        cells = [f"{row['share']:.2g}, {row['verdict']}" for row in said]
-        lines.append(f"| {part}, {dimension:,} | {' | '.join(cells)} |")
+    groups = kinds(found)
+    fewest = min(clients for _, _, clients, _, _ in groups)
+    for about in found["planned"]:
+        passes, part, plans = about["passes"], about["part"], about["plans"]
+        whole = won(groups[passes, part, fewest, "none", math.inf])
+        rows = [groups.get((passes, part, fewest, "one bit", plan["epsilon"])) for plan in plans]
+        of = f"{passes} | {part}, {about['dimension']:,}"
+        for name, cells in (
+            ("noise alone", [f"{plan['share']:.2g}, {plan['blind']}" for plan in plans]),
+            ("public figures", [f"{plan['kept']:.0%}, {plan['verdict']}" for plan in plans]),
+            ("kept", [f"{won(row) / whole:.0%}" if row else "" for row in rows]),
+        ):
+            lines.append(f"| {of} | {name} | {' | '.join(cells).replace('%', ' %')} |")
+            of = " | "
     return "\n".join(lines)
 
 

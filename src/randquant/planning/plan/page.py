@@ -50,6 +50,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "entries": list(plan.entries),
         "limits": list(plan.limits),
         "verdict": plan.verdict,
+        "kept": plan.kept,
         "advice": list(plan.advice),
         "recommended": None if best is None else best.mechanism,
         "code": None if best is None else code(best, plan.need),

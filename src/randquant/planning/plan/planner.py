@@ -56,6 +56,7 @@ def plan(
     mechanisms: Sequence[str] | str | None = None,
     coordinates: int | None = None,
     mean_norm: float | None = None,
+    effective_rank: float | None = None,
     progress: bool | Report = True,
 ) -> Plan:
     """Calibrate every mechanism to one guarantee, and rank them by the error of the decoded mean.
@@ -82,6 +83,9 @@ def plan(
             each round; by default all.
         mean_norm: typical length of a mean of clipped updates, at most clip_norm, to choose how
             many coordinates to send: the error of a subset grows with it. By default all are sent.
+        effective_rank: trace of the loss's Hessian over its largest eigenvalue, 1 to dimension:
+            with it and mean_norm, as `training.signal.public_signal` measures both, the verdict is
+            on the noise that the loss feels. By default it is on noise in all coordinates alike.
         progress: True to show a bar on a terminal or in a notebook, where it takes over two
             seconds; or a function (what, done, total) that is told which mechanism is calibrated.
 
@@ -103,7 +107,7 @@ def plan(
     need = _checked(
         Need(
             dimension_of(dimension), population, cohort, rounds, bits, trust, clip_norm, epsilon,
-            delta, neighboring, 0, coordinates, mean_norm,
+            delta, neighboring, 0, coordinates, mean_norm, effective_rank=effective_rank,
         ),
         max_participations,
         sampling,
@@ -190,6 +194,13 @@ def _checked(need: Need, most: int | None, sampling: Draw) -> Need:
     need.setting  # noqa: B018
     if need.mean_norm is not None:
         validate.real("mean_norm", need.mean_norm, low=0, high=need.clip_norm)
+    if need.effective_rank is not None:
+        validate.real("effective_rank", need.effective_rank, low=1, high=need.dimension)
+        if not need.mean_norm:
+            raise ValueError(
+                "Expected mean_norm above 0 with effective_rank, got none: what of a mean is felt "
+                "depends on both; training.signal.public_signal measures them on public data."
+            )
     least = need.balanced
     if most is not None:
         validate.whole(

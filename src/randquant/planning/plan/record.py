@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -39,6 +40,7 @@ class Need:
         mean_norm: length of a mean of clipped updates, which a subset's error depends on; None for
             the largest possible, clip_norm.
         cohorts: how clients take part under `model` trust; else None.
+        effective_rank: trace of the loss's Hessian over its largest eigenvalue, if known.
     """
 
     dimension: int
@@ -55,6 +57,7 @@ class Need:
     coordinates: int | None = None
     mean_norm: float | None = None
     cohorts: HiddenCohorts | None = None
+    effective_rank: float | None = None
 
     @property
     def setting(self) -> UpdateSetting:
@@ -86,6 +89,16 @@ class Need:
         length = self.clip_norm if self.mean_norm is None else self.mean_norm
         return error.deviation(clients, part * length) / part
 
+    def felt(self, noise: DecodedError) -> float | None:
+        """How long noise is beside a mean, as far as the loss feels it; None if no mean is known.
+
+        theory/plan.md, Proposition 2: of noise in d coordinates a Hessian feels its effective rank.
+        """
+        if not self.mean_norm:
+            return None
+        rank = self.dimension if self.effective_rank is None else self.effective_rank
+        return math.sqrt(rank / self.dimension) * noise.length * self.clip_norm / self.mean_norm
+
     @property
     def balanced(self) -> int:
         """Rounds that a client takes part in if all do equally often."""
@@ -108,6 +121,11 @@ class DecodedError:
     relative: float | None
     length: float
     share: float
+
+
+def kept_of(felt: float) -> float:
+    """What the best step size for such noise keeps of a round's decrease that is sure without."""
+    return 1 / (1 + felt**2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +241,17 @@ class Plan(Pictured):
 
     def __str__(self) -> str:
         return "\n\n".join([self._table(), " ".join(self.advice)])
+
+    @property
+    def kept(self) -> float | None:
+        """What the recommended mechanism keeps of a round's decrease of the loss, 0 to 1.
+
+        Of the decrease that is sure without noise, with the step size that is best for the noise:
+        theory/plan.md, Proposition 2. None if no mechanism is recommended, or no mean_norm known.
+        """
+        best = None if self.recommended is None else self.recommended.noise
+        felt = None if best is None else self.need.felt(best)
+        return None if felt is None else kept_of(felt)
 
     @property
     def mechanism(self) -> UpdateMechanism:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from randquant._internal.html import formatting
 from randquant.planning.limits import gaussian_multiplier, one_bit_excess
-from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Verdict
+from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Verdict, kept_of
 
 USEFUL = 0.3
 """Largest share (`DecodedError.share`) at which useful accuracy is to be expected."""
@@ -21,6 +21,9 @@ SURE = 0.9
 HOPELESS = 1.0
 """Smallest share at which no mechanism is called useful."""
 
+FELT_USEFUL, FELT_HOPELESS = 1.0, 3.0
+"""The same of noise that the loss feels, over the mean: a round keeps a half, and a tenth."""
+
 
 def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[Verdict, list[str]]:
     """Give a verdict, and its reasons as sentences.
@@ -30,47 +33,62 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
         best: the mechanism of least error; None if none meets the target.
         limits: the errors of the best possible mechanisms.
     """
-    least = min((limit.noise.share for limit in limits), default=math.inf)
+    useful, hopeless = USEFUL, HOPELESS
+    if need.effective_rank is not None:
+        useful, hopeless = FELT_USEFUL, FELT_HOPELESS
+    least = min((_size(need, limit.noise) for limit in limits), default=math.inf)
+    obstacle = _obstacle(need, least) if least <= useful else []
     if best is None or best.noise is None:
         first = "No mechanism gives useful accuracy: none meets this target, see the reasons."
-        return "hopeless", [first, *_obstacle(need, least)]
-    share = best.noise.share
+        return "hopeless", [first, *obstacle]
+    noise, size = best.noise, _size(need, best.noise)
     meaning = (
-        f"The norm of the noise in a round's mean is {best.noise.length:.3g} times the largest "
-        f"possible norm of the mean; over the whole run the norm of the noise is {share:.3g} times "
-        "the largest possible norm of the sum of the means."
+        f"The norm of the noise in a round's mean is {noise.length:.3g} times the largest "
+        "possible norm of the mean; over the whole run the norm of the noise is "
+        f"{noise.share:.3g} times the largest possible norm of the sum of the means."
     )
-    if share <= USEFUL:
+    if size <= useful:
         first = f"Useful accuracy is to be expected with {best.mechanism}."
-        return "useful", [first, meaning, *_gain(need, best.noise), *_no_more(need)]
-    hopeless = share >= HOPELESS
+        return "useful", [first, meaning, *_gain(need, noise), *_no_more(need)]
+    verdict: Verdict = "hopeless" if size >= hopeless else "doubtful"
     first = (
         "No mechanism gives useful accuracy at this target."
-        if hopeless
+        if verdict == "hopeless"
         else f"Useful accuracy is doubtful at this target, with {best.mechanism} as with the rest."
     )
-    verdict: Verdict = "hopeless" if hopeless else "doubtful"
-    remedies = [_remedies(need, share / USEFUL), *_obstacle(need, least)]
-    return verdict, [first, meaning, *remedies, *_gain(need, best.noise), *_no_more(need)]
+    remedies = [_remedies(need, size / useful), *obstacle]
+    return verdict, [first, meaning, *remedies, *_gain(need, noise), *_no_more(need)]
+
+
+def _size(need: Need, noise: DecodedError) -> float:
+    """What the verdict is about: noise that is felt, if the Hessian is known, or else the share."""
+    felt = None if need.effective_rank is None else need.felt(noise)
+    return noise.share if felt is None else felt
 
 
 def _gain(need: Need, noise: DecodedError) -> list[str]:
     """How much of a round's gain is left, where the length of means is known.
 
-    theory/plan.md, Proposition 1: 1/(1 + r²) for noise r times as long as the mean; r falls like
-    the remedies' share with more clients.
+    theory/plan.md, Propositions 1 and 2: 1/(1 + r²) for noise r times as long as the mean; r falls
+    like the remedies' share with more clients.
     """
-    if not need.mean_norm:
+    ratio = need.felt(noise)
+    if ratio is None or not need.mean_norm:
         return []
     longer = noise.length * need.clip_norm / need.mean_norm
-    left = 1 / (1 + longer**2)
-    said = (
-        f"Of means of norm {need.mean_norm:.3g} the noise is {longer:.3g} times as long: with the "
-        f"step size that is best for it, a round keeps {100 * left:.2g} % of the decrease of the "
-        "loss that it could be sure of without noise."
+    said = f"Of means of norm {need.mean_norm:.3g} the noise is {longer:.3g} times as long"
+    if need.effective_rank is not None:
+        said += (
+            f", and a loss whose Hessian has an effective rank of {need.effective_rank:,.4g} feels "
+            f"it like noise {ratio:.3g} times as long"
+        )
+    left = kept_of(ratio)
+    said += (
+        f": with the step size that is best for it, a round keeps {100 * left:.2g} % of the "
+        "decrease of the loss that it could be sure of without noise."
     )
     if left < SURE:
-        excess = longer / math.sqrt(1 / SURE - 1)
+        excess = ratio / math.sqrt(1 / SURE - 1)
         said += f" To keep {100 * SURE:.0f} % would take {_clients(need, excess)}."
     return [said]
 
@@ -97,9 +115,7 @@ def _no_more(need: Need) -> list[str]:
 
 
 def _obstacle(need: Need, least: float) -> list[str]:
-    """A sentence if the obstacle is something other than the target."""
-    if least > USEFUL:
-        return []
+    """What stands in the way where the best possible mechanism would do."""
     return [
         f"The best possible mechanism would be good enough ({least:.3g}): the obstacle is the "
         f"limit of {need.bits} bits, or the tightness of the bounds for codes; try --bits 16."
@@ -107,14 +123,16 @@ def _obstacle(need: Need, least: float) -> list[str]:
 
 
 def _remedies(need: Need, excess: float) -> str:
-    """Single changes that would reduce the share to USEFUL.
+    """Single changes that would divide what the verdict is about by `excess`.
 
-    The share grows with the square root of the dimension and with the noise multiplier. With k
+    It grows with the noise multiplier, and the share with the square root of the dimension. With k
     times as many clients, both in all and in a round, it falls by a factor of k if the cohort
     shares the noise, else by sqrt(k).
     """
     ways = [_clients(need, excess)]
-    if (most := int(need.dimension / excess**2)) >= 1:  # else even one parameter is too many
+    most = int(need.dimension / excess**2)
+    # Of a known Hessian nobody knows what fewer parameters would leave; and one may be too many.
+    if need.effective_rank is None and most >= 1:
         ways.insert(0, f"at most {formatting.count(most, 'parameter')}")
     multiplier = gaussian_multiplier(need.epsilon, need.delta, 1)
     if math.isfinite(multiplier):
@@ -128,7 +146,7 @@ def _remedies(need: Need, excess: float) -> str:
 
 
 def _clients(need: Need, excess: float) -> str:
-    """How many clients would divide the share by `excess`."""
+    """How many clients would divide the noise by `excess`."""
     more = excess if need.trust != "local" else excess**2
     population, cohort = math.ceil(more * need.population), math.floor(more * need.cohort)
     if need.cohort == need.population:
