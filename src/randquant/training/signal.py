@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,28 +13,31 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from randquant._internal import validate
-from randquant.training.clients import ClientSet, client_set, named
+from randquant.channels.keys import Key
+from randquant.training.client import Learner
+from randquant.training.clients import named
 from randquant.training.examples import Columns
-from randquant.training.problem import Loss
+from randquant.training.generators import seeded
+from randquant.training.local import Local
+from randquant.training.problem import Loss, Problem, problem_of
 
-PROBES = 16
-"""Random vectors that the trace of the Hessian is averaged over."""
+PROBES, MOST_PROBES, WANTED = 16, 64, 0.05
+"""Fewest and most random vectors for the trace, and its relative standard error."""
 
 
 class Signal(NamedTuple):
     """What `randquant.plan` knows a task by.
 
     Attributes:
-        norms: (n,) float64, L2 norms of the clients' gradients before they are clipped.
-        mean_norm: L2 norm of the mean of many clients' clipped gradients.
-        effective_rank: trace of the loss's Hessian over its largest eigenvalue, 1 to d.
-        curvature: that largest eigenvalue.
+        norms: (n,) float64, L2 norms of the clients' updates before they are clipped.
+        mean_norm: L2 norm of the mean of many clients' clipped updates.
+        effective_rank: trace of the loss's Hessian over its largest eigenvalue: of d coordinates'
+            noise the loss feels no more than in so many that are all curved the most.
     """
 
     norms: np.ndarray
     mean_norm: float
     effective_rank: float
-    curvature: float
 
 
 def public_signal(
@@ -46,136 +47,160 @@ def public_signal(
     *,
     loss: Loss = nn.functional.cross_entropy,
     columns: Columns | None = None,
+    parts: Sequence[str] | None = None,
+    frozen: Sequence[str] | None = None,
+    buffers: Literal["refuse", "frozen"] = "refuse",
+    batch: int | None = None,
+    local_epochs: int = 1,
+    local_learning_rate: float = 0.0,
     examples: int = 256,
     seed: int = 0,
 ) -> Signal:
     """Measure on public data what decides how much noise a task stands.
 
     Args:
-        model: a module, of which the parameters that require gradients are trained. It is looked
-            at in evaluation mode, as it is, and stays so: give it the training that it will start
-            from.
-        clients: public data in clients' portions, as `randquant.train` takes clients, two or more;
-            each stands for what a client's gradient will be taken of. No epsilon covers them.
-        clip_norm: L2 threshold of a gradient.
-        loss: from (output, targets) to the mean loss over a batch.
-        columns: names of the features' and the targets' column, where they have names.
-        examples: of how many, drawn from all clients', the curvature is taken; it costs some 40
-            gradients of them twice.
-        seed: of these draws.
+        model: as training will start from it: trained on public data, if there are such.
+        clients: public data in clients' portions, as `randquant.train` takes clients, two or more.
+            No epsilon covers them.
+        clip_norm: L2 threshold of an update.
+        loss, columns, parts, frozen, buffers: as for `randquant.train`.
+        batch, local_epochs, local_learning_rate: what a client computes, likewise; one gradient of
+            all its examples by default.
+        examples: of how many, drawn from all clients', the Hessian is taken: its product with a
+            vector is needed some dozens of times, and costs about two gradients of them.
+        seed: of all random draws.
 
     Guarantees:
-        Equal arguments give an equal Signal on one machine.
+        Equal arguments give an equal Signal on one machine. The model, and all generators of random
+        numbers, are left as they were.
 
     Raises:
-        TypeError, ValueError: clients' data are in no known form, see `randquant.train`; the
-            gradients' mean is no longer than chance makes it; or the loss curves down or has no
-            second derivatives.
+        TypeError, ValueError: nothing can be trained with these, see `randquant.train`; the
+            updates' mean is no longer than chance makes it; or the loss does not curve up, or has
+            no second derivatives.
 
     References:
-        `docs/theory/plan.md`, Proposition 2; Malladi et al. 2023 (MeZO), assumption 1, on the
-        effective rank of fine-tuning; Hutchinson 1990 on the trace.
+        `docs/theory/plan.md`, Proposition 2; McCandlish et al. 2018, section 2.2, on what a step
+        wins with noise; Malladi et al. 2023 (MeZO), assumption 1, on the effective rank of
+        fine-tuning; Hutchinson 1990 on the trace.
 
     Example:
         >>> x, y = torch.randn(600, 4), torch.arange(600) % 2
         >>> x[:, 0] += y  # what tells the classes apart
         >>> public = {k: (x[k::30], y[k::30]) for k in range(30)}
         >>> known = public_signal(nn.Linear(4, 2), public, clip_norm=1.0)
-        >>> known.mean_norm <= 1, 1 <= known.effective_rank <= 10
+        >>> 0 < known.mean_norm <= 1, 1 <= known.effective_rank <= 10
         (True, True)
     """
     validate.real("clip_norm", clip_norm, above=0)
     validate.whole("examples", examples, low=1)
-    found = client_set(clients, columns)
-    validate.whole("number of public clients", len(found), low=2)
-    model = copy.deepcopy(model).eval()
-    own = [each for each in model.parameters() if each.requires_grad]
-    device = own[0].device
-
-    def slope(features: Tensor, targets: Tensor, *, again: bool = False) -> Tensor:
-        mean = loss(model(features.to(device)), targets.to(device))
-        parts = torch.autograd.grad(mean, own, create_graph=again, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in parts])
-
-    norms, mean_norm = _agreement(found, clip_norm, slope)
-    draw = np.random.default_rng(seed)
-    with _second_derivatives():
-        gradient = slope(*_drawn(found, examples, draw), again=True)
-        largest, rank = _curvature(gradient, own, draw)
-    return Signal(norms, mean_norm, rank, largest)
-
-
-def _agreement(
-    clients: ClientSet, clip_norm: float, slope: Callable[[Tensor, Tensor], Tensor]
-) -> tuple[np.ndarray, float]:
-    """The gradients' norms, and the norm of the mean of many of them, clipped."""
-    norms, clipped, total = [], [], 0.0
-    for client, places in enumerate(clients.places):
-        with named(clients.names[client]):
-            gradient = slope(*clients.take(client, places)).double()
-        norms.append(float(gradient.norm()))
-        factor = min(1.0, clip_norm / norms[-1]) if norms[-1] else 1.0
-        clipped.append(factor * norms[-1])
-        total = total + factor * gradient
-    count = len(norms)
-    squared = float(torch.as_tensor(total).norm() / count) ** 2
-    # The squared norm of a mean of few exceeds that of many by its variance.
-    variance = (float(np.square(clipped).sum()) / count - squared) / (count - 1)
-    if not squared > variance:
-        raise ValueError(
-            f"Expected public clients whose gradients agree, got {count} whose mean is no longer "
-            "than chance makes it: give more of them, or train the model on them less."
+    validate.real("local_learning_rate", local_learning_rate, low=0)
+    validate.choice("buffers", buffers, ("refuse", "frozen"))
+    with torch.enable_grad():
+        problem = problem_of(
+            model, clients, loss=loss, parts=parts, frozen=frozen, buffers=buffers, columns=columns
         )
-    return np.array(norms), math.sqrt(squared - variance)
+    count = len(problem.clients)
+    validate.whole("number of public clients", count, low=2)
+    local = Local(batch, local_epochs, local_learning_rate or None)
+    key, draw = Key.from_seed(seed), np.random.default_rng(seed)
+    with torch.enable_grad():
+        norms, mean = _updates(Learner(problem, local), clip_norm, key)
+    # The squared norm of a mean of few exceeds that of many by its variance.
+    own = float(np.square(np.minimum(norms, clip_norm)).sum()) / count**2
+    squared = (float(mean @ mean) - own) * count / (count - 1)
+    if not squared > 0:
+        raise ValueError(
+            f"Expected public clients whose updates agree, got {count} whose mean is no longer "
+            "than chance makes it: give more of them."
+        )
+    with torch.enable_grad(), seeded(seed), sdpa_kernel(SDPBackend.MATH):
+        product = _hessian(problem, examples, draw)
+        trace = _trace(product, len(mean), draw)
+        largest = _largest(product, mean) if trace > 0 else math.nan
+    if not largest > 0:
+        raise ValueError(
+            f"Expected a loss that curves up, got a Hessian with trace {trace:.3g}: train the "
+            "model on public data first."
+        )
+    rank = min(max(trace / largest, 1.0), float(len(mean)))
+    return Signal(norms, min(math.sqrt(squared), clip_norm), rank)
 
 
-def _drawn(clients: ClientSet, examples: int, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """So many examples of all clients', or all there are."""
+def _updates(learner: Learner, clip_norm: float, key: Key) -> tuple[np.ndarray, np.ndarray]:
+    """Norms of the clients' updates (n,), and the mean of the clipped ones (d,)."""
+    names = learner.problem.clients.names
+    norms: list[float] = []
+    total = np.zeros(learner.dimension)
+    for clients in learner.groups(range(len(names)), 1):
+        updates, _ = learner.updates(clients, key)
+        for client, update in zip(clients, updates, strict=True):
+            norm = float(np.linalg.norm(update.astype(np.float64)))
+            with named(names[client]):
+                if not math.isfinite(norm):
+                    raise ValueError(
+                        "Expected a finite update, got nan or infinities: check its examples, the "
+                        "model's weights and the step size."
+                    )
+            total += update * min(1.0, clip_norm / norm) if norm else update
+            norms.append(norm)
+    return np.array(norms), total / len(names)
+
+
+def _hessian(
+    problem: Problem, examples: int, draw: np.random.Generator
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The product of the loss's Hessian, over so many of all clients' examples, with a vector."""
+    clients, model = problem.clients, problem.model.eval()
+    every = dict(model.named_parameters())
+    own = [every[name] for name in problem.parts]
     owners = np.repeat(np.arange(len(clients)), clients.sizes)
     places = np.concatenate(clients.places)
     chosen = draw.permutation(len(places))[:examples]
     taken = [clients.take(int(owners[k]), places[k : k + 1]) for k in chosen]
-    features, targets = zip(*taken, strict=True)
-    return torch.cat(features), torch.cat(targets)
+    features, targets = (torch.cat(each) for each in zip(*taken, strict=True))
 
+    def flat(value: Tensor, *, again: bool = False) -> Tensor:
+        parts = torch.autograd.grad(
+            value, own, retain_graph=True, create_graph=again, allow_unused=True,
+            materialize_grads=True,
+        )  # fmt: skip
+        return torch.cat([part.reshape(-1) for part in parts])
 
-def _curvature(
-    gradient: Tensor, own: list[nn.Parameter], draw: np.random.Generator
-) -> tuple[float, float]:
-    """The largest eigenvalue of the Hessian, and its trace over that."""
-    size = gradient.numel()
+    gradient = flat(problem.loss(model(features), targets), again=True)
 
     def product(vector: np.ndarray) -> np.ndarray:
-        along = torch.as_tensor(vector.reshape(-1), dtype=gradient.dtype, device=gradient.device)
         try:
-            parts = torch.autograd.grad(
-                gradient @ along, own, retain_graph=True, materialize_grads=True
-            )
+            along = torch.as_tensor(vector.reshape(-1), dtype=torch.float32)
+            found = flat(gradient @ along)
         except RuntimeError as error:
             raise ValueError(
-                f"Expected a model and a loss with second derivatives, got torch's {error}"
+                "Expected a model and a loss with second derivatives, got none: torch says that "
+                f"{str(error).partition(chr(10))[0]}"
             ) from error
-        return torch.cat([part.reshape(-1) for part in parts]).double().cpu().numpy()
+        return found.double().numpy()
 
-    probes = draw.choice([-1.0, 1.0], (PROBES, size))
-    trace = float(np.mean([probe @ product(probe) for probe in probes]))
-    if size == 1:
-        largest = trace
-    else:
-        hessian = LinearOperator((size, size), product)  # type: ignore[call-arg]
-        start = draw.standard_normal(size)
-        found: Any = eigsh(hessian, 1, which="LA", v0=start, tol=0.01)  # type: ignore[arg-type]
-        largest = float(found[0][0])
-    if not (largest > 0 and trace > 0):
-        raise ValueError(
-            f"Expected a loss that curves up, got a Hessian with largest eigenvalue {largest:.3g} "
-            f"and trace {trace:.3g}: train the model on public data first."
-        )
-    return largest, min(max(trace / largest, 1.0), float(size))
+    return product
 
 
-@contextmanager
-def _second_derivatives() -> Iterator[None]:
-    """Fused attention and recurrent layers have none."""
-    with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
-        yield
+def _trace(
+    product: Callable[[np.ndarray], np.ndarray], size: int, draw: np.random.Generator
+) -> float:
+    """The mean of vᵀHv over random signs v, as many as it takes."""
+    found: list[float] = []
+    while len(found) < MOST_PROBES:
+        probe = draw.choice([-1.0, 1.0], size)
+        found.append(float(probe @ product(probe)))
+        error = np.std(found) / math.sqrt(len(found))
+        if len(found) >= PROBES and error <= WANTED * abs(np.mean(found)):
+            break
+    return float(np.mean(found))
+
+
+def _largest(product: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> float:
+    """The largest eigenvalue, by Lanczos' method."""
+    if len(start) == 1:
+        return float(product(np.ones(1))[0])
+    hessian = LinearOperator((len(start), len(start)), product)  # type: ignore[call-arg]
+    found: Any = eigsh(hessian, 1, which="LA", v0=start, tol=0.01)  # type: ignore[arg-type]
+    return float(found[0][0])

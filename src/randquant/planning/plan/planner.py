@@ -85,7 +85,7 @@ def plan(
             many coordinates to send: the error of a subset grows with it. By default all are sent.
         effective_rank: trace of the loss's Hessian over its largest eigenvalue, 1 to dimension:
             with it and mean_norm, as `training.signal.public_signal` measures both, the verdict is
-            on the noise that the loss feels. By default it is on noise in all coordinates alike.
+            on the noise that the loss feels. By default it is on that of all coordinates alike.
         progress: True to show a bar on a terminal or in a notebook, where it takes over two
             seconds; or a function (what, done, total) that is told which mechanism is calibrated.
 
@@ -198,8 +198,8 @@ def _checked(need: Need, most: int | None, sampling: Draw) -> Need:
         validate.real("effective_rank", need.effective_rank, low=1, high=need.dimension)
         if not need.mean_norm:
             raise ValueError(
-                "Expected mean_norm above 0 with effective_rank, got none: what of a mean is felt "
-                "depends on both; training.signal.public_signal measures them on public data."
+                f"Expected mean_norm above 0 with effective_rank, got {need.mean_norm}: the "
+                "verdict takes both; training.signal.public_signal measures them on public data."
             )
     least = need.balanced
     if most is not None:

@@ -92,7 +92,7 @@ class Need:
     def felt(self, noise: DecodedError) -> float | None:
         """How long noise is beside a mean, as far as the loss feels it; None if no mean is known.
 
-        theory/plan.md, Proposition 2: of noise in d coordinates a Hessian feels its effective rank.
+        theory/plan.md, Propositions 1 and 2.
         """
         if not self.mean_norm:
             return None
@@ -246,8 +246,9 @@ class Plan(Pictured):
     def kept(self) -> float | None:
         """What the recommended mechanism keeps of a round's decrease of the loss, 0 to 1.
 
-        Of the decrease that is sure without noise, with the step size that is best for the noise:
-        theory/plan.md, Proposition 2. None if no mechanism is recommended, or no mean_norm known.
+        With the step size that is best for its noise. With effective_rank it keeps so much at most
+        (theory/plan.md, Proposition 2); without, so much is sure, of what is without noise
+        (Proposition 1). None if no mechanism is recommended, or no mean_norm known.
         """
         best = None if self.recommended is None else self.recommended.noise
         felt = None if best is None else self.need.felt(best)

@@ -21,9 +21,6 @@ SURE = 0.9
 HOPELESS = 1.0
 """Smallest share at which no mechanism is called useful."""
 
-FELT_USEFUL, FELT_HOPELESS = 1.0, 3.0
-"""The same of noise that the loss feels, over the mean: a round keeps a half, and a tenth."""
-
 
 def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[Verdict, list[str]]:
     """Give a verdict, and its reasons as sentences.
@@ -33,37 +30,46 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
         best: the mechanism of least error; None if none meets the target.
         limits: the errors of the best possible mechanisms.
     """
-    useful, hopeless = USEFUL, HOPELESS
-    if need.effective_rank is not None:
-        useful, hopeless = FELT_USEFUL, FELT_HOPELESS
     least = min((_size(need, limit.noise) for limit in limits), default=math.inf)
-    obstacle = _obstacle(need, least) if least <= useful else []
+    obstacle = _obstacle(need, least) if least <= USEFUL else []
     if best is None or best.noise is None:
         first = "No mechanism gives useful accuracy: none meets this target, see the reasons."
         return "hopeless", [first, *obstacle]
     noise, size = best.noise, _size(need, best.noise)
-    meaning = (
-        f"The norm of the noise in a round's mean is {noise.length:.3g} times the largest "
-        "possible norm of the mean; over the whole run the norm of the noise is "
-        f"{noise.share:.3g} times the largest possible norm of the sum of the means."
-    )
-    if size <= useful:
+    meaning = _meaning(need, noise)
+    if size <= USEFUL:
         first = f"Useful accuracy is to be expected with {best.mechanism}."
-        return "useful", [first, meaning, *_gain(need, noise), *_no_more(need)]
-    verdict: Verdict = "hopeless" if size >= hopeless else "doubtful"
+        return "useful", [first, *meaning, *_gain(need, noise), *_no_more(need)]
+    verdict: Verdict = "hopeless" if size >= HOPELESS else "doubtful"
     first = (
         "No mechanism gives useful accuracy at this target."
         if verdict == "hopeless"
         else f"Useful accuracy is doubtful at this target, with {best.mechanism} as with the rest."
     )
-    remedies = [_remedies(need, size / useful), *obstacle]
-    return verdict, [first, meaning, *remedies, *_gain(need, noise), *_no_more(need)]
+    remedies = [_remedies(need, size / USEFUL), *obstacle]
+    return verdict, [first, *meaning, *remedies, *_gain(need, noise), *_no_more(need)]
 
 
 def _size(need: Need, noise: DecodedError) -> float:
-    """What the verdict is about: noise that is felt, if the Hessian is known, or else the share."""
+    """What the verdict is about: the share, or the same of means as they are and noise as felt."""
     felt = None if need.effective_rank is None else need.felt(noise)
-    return noise.share if felt is None else felt
+    return noise.share if felt is None else felt / math.sqrt(need.rounds)
+
+
+def _meaning(need: Need, noise: DecodedError) -> list[str]:
+    said = (
+        f"The norm of the noise in a round's mean is {noise.length:.3g} times the largest "
+        "possible norm of the mean; over the whole run the norm of the noise is "
+        f"{noise.share:.3g} times the largest possible norm of the sum of the means."
+    )
+    if need.effective_rank is None:
+        return [said]
+    felt = (
+        f"The verdict is about what the loss feels of it: {_size(need, noise):.3g} times the norm "
+        f"of the sum of means of norm {need.mean_norm:.3g}, with a Hessian of effective rank "
+        f"{need.effective_rank:,.4g}."
+    )
+    return [felt, said]
 
 
 def _gain(need: Need, noise: DecodedError) -> list[str]:
@@ -76,16 +82,15 @@ def _gain(need: Need, noise: DecodedError) -> list[str]:
     if ratio is None or not need.mean_norm:
         return []
     longer = noise.length * need.clip_norm / need.mean_norm
+    left, known = kept_of(ratio), need.effective_rank is not None
     said = f"Of means of norm {need.mean_norm:.3g} the noise is {longer:.3g} times as long"
-    if need.effective_rank is not None:
-        said += (
-            f", and a loss whose Hessian has an effective rank of {need.effective_rank:,.4g} feels "
-            f"it like noise {ratio:.3g} times as long"
-        )
-    left = kept_of(ratio)
+    said += f", felt like noise {ratio:.3g} times as long" if known else ""
+    said += ": with the step size that is best for it, a round keeps "
     said += (
-        f": with the step size that is best for it, a round keeps {100 * left:.2g} % of the "
-        "decrease of the loss that it could be sure of without noise."
+        f"at most {100 * left:.2g} % of the decrease of the loss that it has without noise."
+        if known
+        else f"{100 * left:.2g} % of the decrease of the loss that it could be sure of without "
+        "noise."
     )
     if left < SURE:
         excess = ratio / math.sqrt(1 / SURE - 1)
