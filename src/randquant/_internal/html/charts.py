@@ -111,7 +111,7 @@ def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
     if not alone:  # HTML knows what an SVG is, and its style sheet has the font
         found = _PLAIN.sub("", found)
         found = _PLACES.sub(lambda place: _ZEROS.sub("", place[0]), found)
-    return found if alone else coloured(found)
+    return found if alone else _AXES.sub(lambda axis: _SHADES.sub("", axis[0]), coloured(found))
 
 
 def _by_opacity(cells: re.Match[str]) -> str:
@@ -158,6 +158,10 @@ _PLAIN = re.compile(
     r'|aria-roledescription="group mark container")'
 )
 """What goes without saying on a page."""
+
+_AXES = re.compile(r'<g class="mark-\w+ role-axis-\w+">.*?</g>', re.DOTALL)
+_SHADES = re.compile(r' (?:fill|stroke)="[^"]*"')
+"""The style sheet has the colours of axes."""
 
 
 @functools.lru_cache(maxsize=512)
