@@ -303,7 +303,7 @@ def planned(found: task.Roles, cache: Path) -> list[dict]:
             "passes": passes, "part": part, "dimension": chosen.dimension,
             "norms": np.quantile(known.norms, [0.1, 0.5, 0.9]).tolist(),
             "mean_norm": known.mean_norm, "effective_rank": known.effective_rank,
-            "curvature": known.curvature, "seconds": time.process_time() - start, "plans": plans,
+            "seconds": time.process_time() - start, "plans": plans,
         })  # fmt: skip
         print(said[-1], flush=True)
     return said
