@@ -6,6 +6,8 @@ CHOSEN = ("tests/privacy/test_chosen.py",)
 ADAPTIVE = ("tests/aggregation/test_adaptive.py",)
 ADAPTIVE_RUN = ("tests/training/test_algorithm_adaptive.py",)
 PLAN = ("tests/planning/test_plan_subsets.py",)
+FELT = ("tests/planning/test_plan_felt.py",)
+SIGNAL = ("tests/training/test_signal.py",)
 
 MUTANTS = [
     # The subset ----------------------------------------------------------------------------------
@@ -151,6 +153,49 @@ MUTANTS = [
         "setting = need.setting",
         "the mechanism that is returned sends all",
         PLAN,
+    ),
+    # What the loss feels of noise ----------------------------------------------------------------
+    (
+        "planning/plan/record.py",
+        "math.sqrt(rank / self.dimension) * noise.length",
+        "rank / self.dimension * noise.length",
+        "noise is felt less than it is",
+        FELT,
+    ),
+    (
+        "planning/plan/verdict.py",
+        "noise.share if felt is None else felt / math.sqrt(need.rounds)",
+        "noise.share if felt is None else felt",
+        "more rounds are judged worse",
+        FELT,
+    ),
+    (
+        "training/signal.py",
+        "(float(mean @ mean) - own) * count / (count - 1)",
+        "float(mean @ mean)",
+        "chance counts as agreement",
+        SIGNAL,
+    ),
+    (
+        "training/signal.py",
+        'which="LA"',
+        'which="LM"',
+        "curvature downwards counts as the largest",
+        SIGNAL,
+    ),
+    (
+        "training/signal.py",
+        "chosen = draw.permutation(len(places))[:examples]",
+        "chosen = np.arange(len(places))[:examples]",
+        "the first clients' curvature stands for all",
+        SIGNAL,
+    ),
+    (
+        "training/signal.py",
+        "problem.model.eval()",
+        "problem.model.train()",
+        "dropout adds to the curvature",
+        SIGNAL,
     ),
     # A number that changes from round to round ---------------------------------------------------
     (
