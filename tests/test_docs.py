@@ -118,7 +118,7 @@ def test_the_python_of_the_docs_prints_what_they_say(code, expected, tmp_path, m
 def test_every_page_with_examples_is_among_them():
     assert {name.rsplit("-", 1)[0] for name in EXAMPLES} == {
         "README.md", "own-loop.md", "account-for-a-run.md", "certify.md", "check.md",
-        "train.md",
+        "train.md", "plan.md",
     }  # fmt: skip
 
 
