@@ -28,9 +28,9 @@ LINES = {
     (3, "adapters", "tenth of a bit"): ("3,840, a tenth of a bit", "c3"),
     (3, "adapters", "none"): ("3,840, no privacy", "c4 dashed"),
     (3, "linear layers", "gaussian"): ("103,424 parameters, Gaussian noise", "c5"),
-    (3, "linear layers", "one bit"): ("103,424, one bit", "c6"),
-    (3, "linear layers", "none"): ("103,424, no privacy", "c7 dashed"),
-    (24, "linear layers", "gaussian"): ("the same after 24 passes, Gaussian noise", "c8"),
+    (3, "linear layers", "none"): ("103,424, no privacy", "c6 dashed"),
+    (3, "full", "gaussian"): ("whole model, 115,536, Gaussian noise", "c7"),
+    (24, "linear layers", "gaussian"): ("103,424 after 24 passes, Gaussian noise", "c8"),
 }  # fmt: skip
 """All with the fewest clients, after passes over public text; what has no epsilon is a level."""
 
@@ -109,7 +109,7 @@ def plans(found: dict) -> str:
     lines = [PLANNED, "|" + "---|" * (PLANNED.count("|") - 1)]
     groups = kinds(found)
     fewest = min(clients for _, _, clients, _, _ in groups)
-    for about in found["planned"]:
+    for about in sorted(found["planned"], key=lambda each: (each["passes"], each["part"])):
         passes, part, plans = about["passes"], about["part"], about["plans"]
         whole = won(groups[passes, part, fewest, "none", math.inf])
         rows = [groups.get((passes, part, fewest, "one bit", plan["epsilon"])) for plan in plans]

@@ -659,6 +659,17 @@ def test_the_page_on_text_has_what_was_measured():
     ) in text
     for told in (shakespeare.plans(found), shakespeare.speed(found)):
         assert told in text
+    # What the planner said that a round keeps at most, and what came.
+    beyond = []
+    for about in found["planned"]:
+        of = about["passes"], about["part"], 1014
+        whole = shakespeare.won(groups[*of, "none", math.inf])
+        for plan in about["plans"]:
+            rows = groups.get((*of, "one bit", plan["epsilon"]))
+            beyond += [plan["kept"] * whole / shakespeare.won(rows)] if rows else []
+    assert len(beyond) == 18
+    assert min(beyond) > 1
+    assert f"by a factor of {min(beyond):.2f} to {max(beyond):.1f}" in text
 
 
 def test_the_stored_notebook_on_text_won_something_within_its_target():

@@ -96,7 +96,10 @@ def test_the_verdict_is_on_noise_that_is_felt(share, verdict):
     length = planned().recommended.noise.length * CLIP / MEAN
     found = planned(effective_rank=ASKED[0] * (share * 2 / length) ** 2)
     assert found.verdict == verdict
-    assert f"what the loss feels of it: {share:.3g} times the norm of the sum" in found.advice[1]
+    assert (
+        f"the loss feels: over the whole run {share:.3g} times the norm of the sum"
+        in found.advice[1]
+    )
     remedies = [each for each in found.advice if each.startswith("It would take")]
     assert bool(remedies) == (verdict != "useful")
     for said in remedies:  # what fewer parameters would leave of this Hessian, nobody knows

@@ -65,9 +65,9 @@ def _meaning(need: Need, noise: DecodedError) -> list[str]:
     if need.effective_rank is None:
         return [said]
     felt = (
-        f"The verdict is about what the loss feels of it: {_size(need, noise):.3g} times the norm "
-        f"of the sum of means of norm {need.mean_norm:.3g}, with a Hessian of effective rank "
-        f"{need.effective_rank:,.4g}."
+        "The verdict is about the noise that the loss feels: over the whole run "
+        f"{_size(need, noise):.3g} times the norm of the sum of means of norm "
+        f"{need.mean_norm:.3g}, with a Hessian of effective rank {need.effective_rank:,.4g}."
     )
     return [felt, said]
 
@@ -122,8 +122,8 @@ def _no_more(need: Need) -> list[str]:
 def _obstacle(need: Need, least: float) -> list[str]:
     """What stands in the way where the best possible mechanism would do."""
     return [
-        f"The best possible mechanism would be good enough ({least:.3g}): the obstacle is the "
-        f"limit of {need.bits} bits, or the tightness of the bounds for codes; try --bits 16."
+        f"The best possible mechanism would be good enough (noise {least:.3g}): the obstacle is "
+        f"the limit of {need.bits} bits, or the tightness of the bounds for codes; try --bits 16."
     ]
 
 
