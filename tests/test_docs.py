@@ -669,7 +669,9 @@ def test_the_page_on_text_has_what_was_measured():
             beyond += [plan["kept"] * whole / shakespeare.won(rows)] if rows else []
     assert len(beyond) == 18
     assert min(beyond) > 1
-    assert f"by a factor of {min(beyond):.2f} to {max(beyond):.1f}" in text
+    said = f"by a factor of {min(beyond):.2f} to {max(beyond):.1f}."
+    assert said in text
+    assert said in (ROOT / "docs" / "theory" / "plan.md").read_text()
 
 
 def test_the_stored_notebook_on_text_won_something_within_its_target():
