@@ -150,7 +150,10 @@ def test_groups_are_the_cohort_and_keep_every_worker_busy(digits, model, workers
     assert [client for group in groups for client in group] == cohort
     assert learner.groups([], workers) == []
     if model == "cnn":
+        sizes = [len(group) for group in groups]
         assert len(groups) >= min(workers, 14)
+        assert sizes == sorted(sizes, reverse=True)
+        assert sizes[-workers:] == [1] * min(workers, len(sizes))  # nobody waits for a large one
     else:  # a sum's last bits depend on who is computed together: never on the machine
         assert groups == learner.groups(cohort, 3)
 

@@ -22,6 +22,7 @@ from randquant.training.local import ONE_GRADIENT, Evaluation, Local
 from randquant.training.problem import Loss, Problem
 from randquant.training.statistics import ServerStatistics
 from randquant.training.together import (
+    fewer_and_fewer,
     is_softmax_regression,
     may_be_together,
     softmax_gradients,
@@ -29,9 +30,8 @@ from randquant.training.together import (
 )
 from randquant.training.trial import work_mode
 
-LIGHT_GROUP, HEAVY_GROUP = 20, 5
-"""Most clients that a worker gets at a time: many if each takes less than a millisecond, so that
-threads do not wait for each other."""
+LIGHT_GROUP = 20
+"""Most clients that a worker gets at a time if each takes less than a millisecond."""
 
 SMALL = 32_000
 """Numbers in a client's step below which one vectorised pass over many clients is faster than
@@ -156,11 +156,11 @@ class Learner:
         """Split the cohort into groups, each of which one thread computes at a time.
 
         Vectorised groups do not depend on the number of threads, because the last bits of their
-        sums depend on the grouping. Other clients are distributed evenly, a few at a time.
+        sums depend on the grouping. Other clients are distributed a few at a time.
         """
-        few = -(-len(cohort) // (2 * workers)) or 1
-        size = self._group if self._together else min(HEAVY_GROUP, few)
-        return [cohort[start : start + size] for start in range(0, len(cohort), size)]
+        if not self._together:
+            return fewer_and_fewer(cohort, workers)
+        return [cohort[start : start + self._group] for start in range(0, len(cohort), self._group)]
 
     def updates(
         self, clients: Sequence[int], key: Key | None = None

@@ -1,6 +1,8 @@
-"""Models whose clients may be computed together, and softmax regression's gradients by formula."""
+"""Which clients are computed together, and softmax regression's gradients by formula."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -99,3 +101,22 @@ def weighted_gradients(
 
     gradients_of = vmap(grad_and_value(loss_of), (shared, 0, 0, 0))
     return gradients_of(weights, features, labels, weight)
+
+
+HEAVY_GROUP = 5
+"""Most clients of which each takes long that a worker gets at a time."""
+
+
+def fewer_and_fewer(cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
+    """Split a cohort so that no worker waits long for the last group.
+
+    Example:
+        >>> fewer_and_fewer(range(10), 2)
+        [range(0, 3), range(3, 5), range(5, 7), range(7, 8), range(8, 9), range(9, 10)]
+    """
+    groups, start = [], 0
+    while left := len(cohort) - start:
+        size = min(HEAVY_GROUP, -(-left // (2 * workers)))
+        groups.append(cohort[start : start + size])
+        start += size
+    return groups
