@@ -60,7 +60,7 @@ def test_a_decoded_mean_errs_alike_in_all_directions():
     updates = draw.standard_normal((8, 64)).astype(np.float32)
     updates /= np.linalg.norm(updates, axis=1, keepdims=True)
     squares = []
-    for _ in range(1500):
+    for _ in range(800):
         payloads = [mechanism.encode(each, rq.Key.generate()) for each in updates]
         error = mechanism.mean(payloads, 64) - updates.mean(0)
         squares.append(error**2)
@@ -111,9 +111,9 @@ def test_the_verdict_is_on_noise_that_is_felt(share, verdict):
 def test_the_verdict_does_not_depend_on_the_number_of_rounds():
     """At a given guarantee noise grows with their root; what is kept of each round falls."""
     known = {"mean_norm": 0.4, "effective_rank": 8.0, "mechanisms": ["stochastic-rounding"]}
-    found = [plan(650, 1000, 1000, rounds, 2.0, 1e-5, bits=1, **known) for rounds in (3, 3000)]
+    found = [plan(650, 1000, 1000, rounds, 2.0, 1e-5, bits=1, **known) for rounds in (3, 300)]
     few, many = (each.need.felt(each.recommended.noise) for each in found)
-    assert many / math.sqrt(3000) == pytest.approx(few / math.sqrt(3), rel=0.1)
+    assert many / math.sqrt(300) == pytest.approx(few / math.sqrt(3), rel=0.1)
     assert found[0].verdict == found[1].verdict
     assert found[1].kept < found[0].kept
 
@@ -126,15 +126,6 @@ def test_a_limit_is_judged_like_a_mechanism():
     felt = found.need.felt(noise) / math.sqrt(10)
     assert noise.share < felt
     assert (felt <= USEFUL) == any(each.startswith("The best possible") for each in found.advice)
-
-
-def test_what_noise_in_all_coordinates_alike_called_hopeless_is_not_where_little_is_felt():
-    blind = plan(103_424, *ASKED[1:], 2.0, 1e-5, bits=1, clip_norm=4.0,
-                 mechanisms=["stochastic-rounding"])  # fmt: skip
-    known = plan(103_424, *ASKED[1:], 4.0, 1e-5, bits=1, clip_norm=4.0, mean_norm=0.204,
-                 effective_rank=280, mechanisms=["stochastic-rounding"])  # fmt: skip
-    assert (blind.verdict, known.verdict) == ("hopeless", "doubtful")
-    assert known.advice[0].startswith("Useful accuracy is doubtful at this target, with")
 
 
 def test_a_rank_alone_is_refused():
