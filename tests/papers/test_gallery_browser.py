@@ -75,12 +75,17 @@ def faults(
     return found
 
 
+NEXT = """() => {
+  const waiting = [...document.querySelectorAll("figure.chart")].filter(each => !each.view);
+  waiting[0]?.scrollIntoView();
+  return !waiting.length;
+}"""
+"""Brings the next chart into view; playwright's own scrolling fails where frames come late."""
+
+
 def all_drawn(page: Page, seconds: float) -> bool:
     """Whether every chart with data is drawn by the script as it comes into view."""
-    for figure in page.locator("figure.chart").all():
-        figure.scroll_into_view_if_needed()
-    every = "[...document.querySelectorAll('figure.chart')].every(each => each.view)"
-    return until(page, every, seconds)
+    return until(page, NEXT, seconds)
 
 
 def targets(page: Page) -> list[str]:
