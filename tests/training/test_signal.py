@@ -186,3 +186,8 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence():
             loss=lambda output, y: (output * y).mean())  # fmt: skip
     refused(r"^Client 0: Expected a finite update, got nan or infinities", local_learning_rate=1e30,
             local_epochs=9)  # fmt: skip
+
+
+def test_an_eigenvalue_that_is_not_found_is_said():
+    with pytest.raises(ValueError, match=r"^Expected a Hessian whose largest eigenvalue can be"):
+        signal._largest(lambda vector: np.zeros(40), np.ones(40))

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -40,6 +40,7 @@ class Signal(NamedTuple):
     effective_rank: float
 
 
+@torch.enable_grad()
 def public_signal(
     model: nn.Module,
     clients: Any,
@@ -96,16 +97,14 @@ def public_signal(
     validate.whole("examples", examples, low=1)
     validate.real("local_learning_rate", local_learning_rate, low=0)
     validate.choice("buffers", buffers, ("refuse", "frozen"))
-    with torch.enable_grad():
-        problem = problem_of(
-            model, clients, loss=loss, parts=parts, frozen=frozen, buffers=buffers, columns=columns
-        )
+    problem = problem_of(
+        model, clients, loss=loss, parts=parts, frozen=frozen, buffers=buffers, columns=columns
+    )
     count = len(problem.clients)
     validate.whole("number of public clients", count, low=2)
     local = Local(batch, local_epochs, local_learning_rate or None)
     key, draw = Key.from_seed(seed), np.random.default_rng(seed)
-    with torch.enable_grad():
-        norms, mean = _updates(Learner(problem, local), clip_norm, key)
+    norms, mean = _updates(Learner(problem, local), clip_norm, key)
     # The squared norm of a mean of few exceeds that of many by its variance.
     own = float(np.square(np.minimum(norms, clip_norm)).sum()) / count**2
     squared = (float(mean @ mean) - own) * count / (count - 1)
@@ -114,7 +113,7 @@ def public_signal(
             f"Expected public clients whose updates agree, got {count} whose mean is no longer "
             "than chance makes it: give more of them."
         )
-    with torch.enable_grad(), seeded(seed), sdpa_kernel(SDPBackend.MATH):
+    with seeded(seed), sdpa_kernel(SDPBackend.MATH):
         product = _hessian(problem, examples, draw)
         trace = _trace(product, len(mean), draw)
         largest = _largest(product, mean) if trace > 0 else math.nan
@@ -202,5 +201,11 @@ def _largest(product: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> 
     if len(start) == 1:
         return float(product(np.ones(1))[0])
     hessian = LinearOperator((len(start), len(start)), product)  # type: ignore[call-arg]
-    found: Any = eigsh(hessian, 1, which="LA", v0=start, tol=0.01)  # type: ignore[arg-type]
+    try:
+        found: Any = eigsh(hessian, 1, which="LA", v0=start, tol=0.01)  # type: ignore[arg-type]
+    except ArpackError as error:
+        raise ValueError(
+            f"Expected a Hessian whose largest eigenvalue can be found, got ARPACK's {error}: look "
+            "at the model's weights and examples, or give other examples with seed."
+        ) from error
     return float(found[0][0])
